@@ -57,7 +57,7 @@ def pedestrians():
         for scene in scenes
     ]
     head = ["scene", "coverage of tubes", "area, m²", "coverage of discs", "area, m²"]
-    write("after_tubes.inc", "90 % asked for; mean area of the cross-section", head, cells)
+    write("after_tubes.inc", "Coverage (nominal 90 %) and mean area of the cross-section", head, cells)
 
 
 TUBES = {"coverage": 3, "area": 1, "bonferroni_coverage": 3, "bonferroni_area": 1}
@@ -75,14 +75,14 @@ def tables():
         for row in rows_of("joint-regions-cpu.json")
     ]
     head = ["table and outputs", "joint", "product", "area, joint / product", "smaller in"]
-    write("after_joint.inc", "Coverage, 90 % asked for, and areas", head, cells)
+    write("after_joint.inc", "Coverage (nominal 90 %) and areas", head, cells)
 
 
 def speech():
-    keys = ("coverage as heard before", "coverage with noise", "lowest coverage of 250 frames")
+    keys = ("coverage without noise", "coverage with noise", "lowest coverage of 250 frames")
     cells = [[row["name"], *(f"{row[key]:.3f}" for key in keys)] for row in rows_of("speech-stream-cpu.json")]
-    head = ["level", "as heard before", "with noise", "lowest of 250 frames"]
-    write("after_stream.inc", "Coverage of the next frame, 90 % asked for", head, cells)
+    head = ["level", "without noise", "with noise", "lowest of 250 frames"]
+    write("after_stream.inc", "Coverage of the next frame (nominal 90 %)", head, cells)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ WORDS |= {"boosted trees": "trees"}
 PARTS = (
     ("accuracy", "Accuracy", 3),
     ("log_loss", "Log-loss", 3),
-    ("top_2", "The truth is among two guesses", 3),
+    ("top_2", "Accuracy of the better of two guesses", 3),
     ("calibration_error", "Calibration error", 3),
-    ("seconds_of_mlp", "Time of a fit, in fits of the MLP", 1),
+    ("seconds_of_mlp", "Fit time relative to the MLP", 1),
 )
 
 

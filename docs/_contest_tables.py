@@ -85,7 +85,7 @@ def contest(results=RESULTS):
     rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
     methods = sorted((row for row in rows if "method" in row), key=lambda row: list(NAMES).index(row["method"]))
     title = "Rival divided by DensityRegressor, geometric mean over sets (above 1: DensityRegressor is lower)"
-    densities = "The densities: CRPS and RMSE by ours; of the log-likelihood, ours minus the rival's"
+    densities = "Densities: CRPS and RMSE relative to DensityRegressor; its log-likelihood minus that of the rival"
     return "\n".join(
         [
             best([row for row in rows if "measure" in row]),

@@ -1,4 +1,4 @@
-"""Write the tables of docs/separation_models.rst, from cards and records: python docs/_robustness_tables.py
+"""Write the tables of separators from cards and records: python docs/_robustness_tables.py
 
 A further model needs no more than its folder (benchmarks/ship.py), `robustness-<name>-cpu.json` and its rows in
 `separate-speed-*.json`.
@@ -118,26 +118,26 @@ def tables():
     """Return the tables of the page by name."""
     cards, robustness = [model_card(name) for name in shipped_models()], rows_of("robustness-*.json")
     heads = {
-        "models": ("What they are", ["model", "outputs", "network", "size", "training on an H200"]),
+        "models": ("Bundled separators", ["model", "outputs", "network", "size", "training on an H200"]),
         "tested": (
             "Improvement of SI-SDR in dB on whole test mixtures",
             ["model", "voices", "mixtures", "mean ± SE", "median", "worst"],
         ),
         "counting": (
-            "How many speak: share of test mixtures whose most likely number is the true one",
+            "Number of speakers: share of test mixtures with a correct estimate",
             ["model", "mixtures", "right", "by the true number", "log-loss"],
         ),
         "conditions": (
             "Improvement of SI-SDR in dB by condition, the same mixtures in each",
-            ["model", "condition", "mixtures", "mean ± SE", "against clean", "worst tenth", "number right"],
+            ["model", "condition", "mixtures", "mean ± SE", "against clean", "worst tenth", "correct number"],
         ),
         "edges": (
-            "Silence, and one voice alone",
-            ["model", "silence gives", "best output of one voice", "the next output is", "number right"],
+            "Silence and single voices",
+            ["model", "output for silence", "best output for one voice", "next output", "correct number"],
         ),
         "speed": (
-            "Seconds of audio in a second, the whole command but its start",
-            ["model", "on", "times real time", "with the LSTMs of torch"],
+            "Speed of the command after start-up, as a multiple of real time",
+            ["model", "device", "times real time", "without the C extension"],
         ),
     }
     rows = {

@@ -35,7 +35,7 @@ def main():
         for row in rows
         if "n" in row
     ]
-    lines = [".. list-table:: Measured, and what the fitted lines say", "   :header-rows: 1", ""]
+    lines = [".. list-table:: Measurements and fitted lines", "   :header-rows: 1", ""]
     for own in [head, *cells]:
         lines += [f"   {'*' if i == 0 else ' '} - {cell}".rstrip() for i, cell in enumerate(own)]
     (HERE / "scaling_table.inc").write_text("\n".join(lines) + "\n", encoding="utf-8")

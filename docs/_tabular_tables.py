@@ -86,7 +86,7 @@ def wins(rows):
         own = [row for row in rows if row["set"] == name]
         best = [NAMES[min(own, key=lambda row: row[measure]["mean"])["method"]] for measure in heads]
         body.append([name, str(own[0]["n_folds"]), *best])
-    return list_table("Who has the lowest mean", body)
+    return list_table("Methods with the lowest mean", body)
 
 
 def main():

@@ -55,11 +55,13 @@ def main():
             for title, part in (("Mean over the five scenes", first), ("The same, continued", second))
         ],
         "published": [
-            list_table("Reported by others", ("method", "minADE20 / minFDE20", "minimum over"), published_rows())
+            list_table("Published values", ("method", "minADE20 / minFDE20", "minimum over"), published_rows())
         ],
         "scenes": [list_table("minADE20 / minFDE20 by scene", *by_scene)],
-        "tests": [list_table("Differences to MCL (WTA)", TESTS_HEAD, paired_rows(results))],
-        "joint": [list_table("Joint minus own winners", TESTS_HEAD, paired_rows(results, "mcl-scenes", ["mcl-joint"]))],
+        "tests": [list_table("Differences from MCL (WTA)", TESTS_HEAD, paired_rows(results))],
+        "joint": [
+            list_table("Joint minus individual winners", TESTS_HEAD, paired_rows(results, "mcl-scenes", ["mcl-joint"]))
+        ],
         "inner": [list_table("Inner splits", ("method", "from", "minADE20 / minFDE20", "NLL"), inner_rows())],
     }
     for name, parts in tables.items():

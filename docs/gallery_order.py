@@ -1,4 +1,4 @@
-"""The order of the gallery: the first network, then the rules, then what stands around them."""
+"""The order of the gallery: the first network, the rules, and then the other examples."""
 
 __all__ = ["ReadingOrder"]
 

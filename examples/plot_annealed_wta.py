@@ -2,15 +2,14 @@
 AnnealedWTA: from one answer to many
 ====================================
 
-:class:`~torchmcl.AnnealedWTA` turns the costs of a target into weights by a softmin at a temperature
-T. While it is hot every hypothesis hears of every target and all of them sit together at the mean.
-As it cools they part, first into coarse groups, then into finer ones, and at T = 0 the rule is
-:class:`~torchmcl.WTA`. The partings come at definite temperatures, and the first one can be computed
-from the data.
+:class:`~torchmcl.AnnealedWTA` turns the costs of a target into weights by a softmin at a temperature T. At a high
+temperature every hypothesis is trained on every target, and all of them are at the mean. As the temperature falls
+they split, first into coarse groups, then into finer ones, and at T = 0 the rule is :class:`~torchmcl.WTA`. The
+splits occur at critical temperatures, of which the first can be computed from the data.
 """
 
 # %%
-# The rule on one target, hot and cold.
+# The rule on one target, at a high and at a low temperature.
 
 import matplotlib.pyplot as plt
 import torch
@@ -22,9 +21,8 @@ for temperature in (10.0, 0.1, 0.01, 0.0):
     print(temperature, mcl.AnnealedWTA(temperature)(cost))
 
 # %%
-# Three narrow groups of points on a line, and sixteen hypotheses. For the squared error the first
-# parting comes at 2 λ_max(Cov): twice the variance here. A single
-# group of variance σ² parts near 2 σ².
+# Three narrow groups of points on a line, and sixteen hypotheses. For the squared error the first split occurs at
+# 2 λ_max(Cov): twice the variance here. A single group of variance σ² splits near 2 σ².
 
 torch.manual_seed(0)
 SIGMA = 0.06
@@ -33,8 +31,8 @@ first_critical = 2 * targets.var(correction=0).item()
 print(f"first critical temperature {first_critical:.3f}")
 
 # %%
-# Cool slowly, and keep the positions. A network is never still, which is what lets merged
-# hypotheses part; free points need a touch of noise instead.
+# Cool slowly, and record the positions. Merged hypotheses of a network separate because of the noise of training;
+# free points need a small amount of noise instead.
 
 hypotheses = torch.nn.Parameter(torch.linspace(-1, 1, 16).unsqueeze(1))
 optimizer = torch.optim.SGD([hypotheses], lr=3.0)
@@ -53,10 +51,10 @@ for step in range(2650):
     distortions.append(mcl.metrics.distortion(matching).item())
 
 # %%
-# Read the figure from left to right, hot to cold. The hypotheses start spread out and the heat brings
-# them together at once: where they begin is forgotten. Then one line becomes two, three and many, and
-# each parting lets the distortion fall. The first parting shows a little after its dashed line, because
-# right at a critical temperature the pull apart is still weak.
+# The temperature falls from left to right. The hypotheses start spread out and merge at once: the result does not
+# depend on their initial positions. Then one line becomes two, three and many, and each split lowers the
+# distortion. The first split appears slightly after its dashed line, because the separating force is weak at a
+# critical temperature.
 
 plt.style.use("tableau-colorblind10")
 fig, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6.4), sharex=True, height_ratios=(2, 1), layout="constrained")

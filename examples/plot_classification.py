@@ -2,10 +2,10 @@
 Several guesses for a class
 ===========================
 
-Multiple choice learning began with classification: let k guesses be made, and count a success when one
-of them is right. The hypotheses are vectors of logits, the targets are class ids, and
-:func:`~torchmcl.pairwise_cross_entropy` is the cost. Here the images are small digits of which only the
-upper half is seen, so that several answers are often possible.
+Multiple choice learning was introduced for classification: a prediction of k guesses is a success if one of them
+is right. The hypotheses are vectors of logits, the targets are class ids, and
+:func:`~torchmcl.pairwise_cross_entropy` is the cost. The images are small digits of which only the upper half is
+visible, so several answers are often possible.
 """
 
 # %%
@@ -25,8 +25,8 @@ order = torch.randperm(len(images))
 train, test = order[:1200], order[1200:]
 
 # %%
-# One, two and four guesses, each network trained from scratch. A class id has no axis of its own, so targets
-# are [batch, targets]. The temperature starts at one nat, the scale of a cross-entropy.
+# One, two and four guesses, each network trained from scratch. A class id has no axis, so targets are [batch,
+# targets]. The temperature starts at one nat, the scale of a cross-entropy.
 
 
 def fit(n_guesses):
@@ -48,10 +48,10 @@ def fit(n_guesses):
 models = {n: fit(n) for n in (1, 2, 4)}
 
 # %%
-# Oracle accuracy: is any of the guesses right? A guess is the most likely class of one hypothesis, and
-# the scores say how far to trust each. Mind what was asked for: the guesses are specialists, made so that
-# one of them is right. If only one answer may be given in the end, mixing them by their normalised scores
-# is better than taking the best scored one, and training a single guess is better still.
+# Oracle accuracy: the share of images for which any guess is right. A guess is the most likely class of one
+# hypothesis, and the scores are their probabilities. The guesses are specialists. If only one answer is needed, a
+# mixture by normalized scores is better than the guess with the best score, and training a single guess is better
+# still.
 
 oracle, mixed, trusted = [], [], []
 for model in models.values():
@@ -67,8 +67,8 @@ for name, values in (("any guess", oracle), ("mixture", mixed), ("best scored gu
     print(f"{name:18}", [f"{value:.1%}" for value in values])
 
 # %%
-# The middle panel shows how the four guesses of the last network divide the ten classes among
-# themselves. Nobody told them to: a guess becomes good at what it wins, and wins what it is good at.
+# The middle panel shows how the four guesses of the last network divide the ten classes. The division emerges from
+# the competition between the guesses.
 
 with torch.no_grad():
     cost = mcl.pairwise_cross_entropy(hypotheses=logits, targets=labels[test].unsqueeze(1))

@@ -1,16 +1,15 @@
 """
-A cost of your own
-==================
+A custom cost
+=============
 
-A cost is any function that says how bad a hypothesis is for a target. Write it for one pair, and
-:class:`~torchmcl.Pairwise` lifts it to all pairs of all samples. Here the answer is an angle, and angles
-close on themselves: 179 degrees and -179 degrees are neighbours, which the squared difference does not
-know.
+A cost function measures the error of a hypothesis for a target. Write it for one pair, and
+:class:`~torchmcl.Pairwise` applies it to all pairs of all samples. Here the answer is an angle, and angles are
+periodic: 179 degrees and -179 degrees are close, but their squared difference is large.
 """
 
 # %%
-# The cost of one hypothesis for one target, both of shape [1], as a scalar. It is called under
-# :func:`torch.vmap`, so it must not branch on values.
+# The cost of one hypothesis for one target, both of shape [1], as a scalar. It is called under :func:`torch.vmap`,
+# so it must not branch on values.
 
 import math
 
@@ -30,8 +29,8 @@ angles = torch.tensor([[3.1], [0.0]])
 print(pairwise_turning(hypotheses=angles, targets=torch.tensor([[-3.1]])))
 
 # %%
-# The data: the heading of something that turns with x, forwards or backwards with equal chance. Two
-# answers differ by half a turn, and both pass through the place where angles jump.
+# The data: a heading that turns with x, forwards or backwards with equal probability. The two answers differ by
+# half a turn, and both cross the discontinuity of angles.
 
 torch.manual_seed(0)
 
@@ -64,8 +63,8 @@ def fit(cost_fn):
 
 
 # %%
-# Two hypotheses each. With the squared difference they must jump from top to bottom where the data do,
-# and smear the jump; with the turning cost they go on through it, and only the drawing wraps them.
+# Two hypotheses each. With the squared difference they must jump from top to bottom where the data do, and smooth
+# the jump; with the periodic cost they are continuous, and only the drawing wraps them.
 
 inputs, targets = draw(800)
 grid = torch.linspace(0, 1, 400).unsqueeze(1)

@@ -2,15 +2,14 @@
 EMD: equal parts
 ================
 
-:class:`~torchmcl.EMD` gives each hypothesis exactly the same amount of the targets, at the least total
-cost. Trained with it, a set of hypotheses becomes a summary in which every member stands for equally
-many points, so it needs no scores. :class:`~torchmcl.WTA` spreads hypotheses to keep all distances
-small instead, and a member may then stand for two points or for thirty.
+:class:`~torchmcl.EMD` assigns the same amount of target mass to each hypothesis, at the lowest total cost. Each of
+the resulting hypotheses represents the same number of points, so no scores are needed. :class:`~torchmcl.WTA`
+minimizes distances instead, and a hypothesis may then represent two points or thirty.
 """
 
 # %%
-# With as many targets as hypotheses the plan is a permutation, the same as :class:`~torchmcl.PIT`. With
-# more targets, rows may be split so that the loads come out even.
+# With equal numbers of targets and hypotheses the plan is a permutation, the same as :class:`~torchmcl.PIT`. With
+# more targets, rows may be split to balance the loads.
 
 import matplotlib.pyplot as plt
 import torch
@@ -20,8 +19,8 @@ import torchmcl as mcl
 print(mcl.EMD()(torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 4.0]])))
 
 # %%
-# Ninety targets: a crowded group and a sparse one. Six free hypotheses are fitted to them by each rule.
-# EMD solves a linear program on the CPU at every step: it is meant for sets of moderate size.
+# Ninety targets: a dense group and a sparse one. Six free hypotheses are fitted to them by each rule. EMD solves a
+# linear program on the CPU in every step, so it is meant for sets of moderate size.
 
 torch.manual_seed(0)
 crowded = torch.tensor([-0.6, 0.0]) + 0.15 * torch.randn(75, 2)
@@ -43,8 +42,8 @@ def fit(rule):
 
 
 # %%
-# A line joins each target to the hypothesis that carries most of it; the number is how many of the
-# ninety targets a hypothesis stands for.
+# A line connects each target to the hypothesis with most of its mass; the number is the count of targets that a
+# hypothesis represents.
 
 plt.style.use("tableau-colorblind10")
 fig, axes = plt.subplots(1, 2, figsize=(11, 4), sharex=True, sharey=True, layout="constrained")

@@ -2,9 +2,9 @@
 A table with several right answers
 ==================================
 
-Going back from an effect to its cause often has several answers. Here the effect is a wavy function of the cause, and
-a table of (effect, cause) pairs is all there is. :class:`~torchmcl_tables.DensityRegressor` gives a handful of
-causes for each effect, how likely each of them is, a density, and intervals that hold the cause as often as they say.
+Inferring a cause from its effect often has several solutions. Here the effect is a wavy function of the cause, and
+the table contains (effect, cause) pairs. :class:`~torchmcl_tables.DensityRegressor` predicts a few causes for each
+effect with their probabilities, a density, and calibrated intervals.
 """
 
 # %%
@@ -30,8 +30,8 @@ X, y = draw(1500)
 X_test, y_test = draw(1000)
 
 # %%
-# Networks of two kinds and a forest are fitted, and held-out rows say how much each counts; the answers are the six
-# points that stand best for the density of all. The rival gives one answer, the mean.
+# Networks of two kinds and a forest are fitted, and held-out rows determine their weights; the answers are the six
+# most representative points of the joint density. The other method predicts the mean.
 
 model = DensityRegressor(n_hypotheses=6, n_epochs=100, random_state=0).fit(X, y)
 single = MLPRegressor(hidden_layer_sizes=(64, 64), learning_rate_init=0.01, early_stopping=True, random_state=0)
@@ -43,9 +43,9 @@ print(f"mean squared distance of the truth to the nearest of six: {model.distort
 print({name: round(weight, 2) for name, weight in model.member_weights_.items()})
 
 # %%
-# The intervals are unions: where three causes are possible there may be three pieces, if held-out rows support the gaps
-# between them. They are calibrated on 150 rows that were used for nothing else: on average over such tables 90 % means
-# 90 %, for one table give or take three.
+# The intervals are unions: for three possible causes there may be three pieces, if held-out rows support the gaps
+# between them. They are calibrated on 150 separate rows. On average over such tables 90 % means 90 %; for one
+# table the coverage varies by about three points.
 
 intervals = model.predict_interval(X_test, coverage=0.9)
 print(f"covered: {intervals.contains(y_test).mean():.1%}, mean total length {intervals.width.mean():.2f}")
@@ -53,7 +53,7 @@ print(f"in pieces: {(intervals.n_pieces > 1).mean():.1%}")
 print(f"mean log density of the truth: {model.log_prob(X_test, y_test).mean():.2f}")
 
 # %%
-# Left: the answers, larger where they are more likely, over the table. Right: the density for one effect, and the
+# Left: the answers, larger for higher probabilities, over the table. Right: the density for one effect, and the
 # pieces of its interval.
 
 grid = np.linspace(0.0, 1.0, 60)[:, None]

@@ -2,10 +2,9 @@
 A fork in the road: your first multi-hypothesis network
 =======================================================
 
-Some questions have two right answers. Here the input is a number x and the target is
-+√x seven times out of ten, -√x otherwise. A network with one output
-must settle on a value in between, which is never right. A network with several outputs and a score
-for each can give both branches and say how likely each of them is.
+Some inputs have two right answers. Here the input is a number x, and the target is +√x in seven of ten cases and
+-√x otherwise. A network with one output predicts a value in between, which is never right. A network with several
+outputs and scores predicts both branches with their probabilities.
 """
 
 # %%
@@ -40,10 +39,10 @@ for _ in range(500):
     optimizer.step()
 
 # %%
-# The same loop with four answers. Three things change: the model ends in a head with several
-# hypotheses, the targets get an axis that counts them (there is one per input here), and
-# :func:`~torchmcl.mcl_step` computes the loss. The temperature starts a little above twice the
-# variance of the targets, where all hypotheses still agree, and cools to zero.
+# The same loop with four hypotheses. Three things change: the model ends in a head with several hypotheses, the
+# targets get an axis (with one target per input here), and :func:`~torchmcl.mcl_step` computes the loss. The
+# temperature starts slightly above twice the variance of the targets, at which all hypotheses are still equal, and
+# falls to zero.
 
 model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=4, hidden=(64,))
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -56,9 +55,9 @@ for step in range(1000):
     optimizer.step()
 
 # %%
-# What comes out: ``hypotheses`` [batch, 4, 1] and ``score_logits`` [batch, 4]. After
-# :func:`~torchmcl.normalized_scores` the scores of an input sum to one; each is the probability
-# that its hypothesis is the one nearest to the truth.
+# The output: ``hypotheses`` [batch, 4, 1] and ``score_logits`` [batch, 4]. After
+# :func:`~torchmcl.normalized_scores` the scores of an input sum to one; each is the probability that its
+# hypothesis is the nearest to the truth.
 
 grid = torch.linspace(0, 1, 60).unsqueeze(1)
 with torch.no_grad():

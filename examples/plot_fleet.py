@@ -2,8 +2,8 @@
 Many networks at once
 =====================
 
-Is one rule really better, or was the seed lucky? A fleet answers by training all seeds of all rules together, in one
-loop of batched operations.
+A comparison of rules needs many seeds. A fleet trains all seeds of all rules together, in one loop of batched
+operations.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 How a fleet grows
 =================
 
-A fleet of twice as many models takes less than twice as long, until the processor is busy. Three measured points and a
-line tell what a larger one will take.
+A fleet of twice as many models takes less than twice as long, until the processor is busy. A line through a few
+measured points predicts the time of a larger fleet.
 """
 
 import time
@@ -38,7 +38,8 @@ sizes = np.array([1, 10, 30, 100, 300])
 measured = np.array([seconds_of(int(n)) for n in sizes])
 
 # %%
-# The line ``fixed + each * n`` is fitted to all but the largest, with relative errors, and says what that will take.
+# The line ``fixed + each * n`` is fitted to all but the largest fleet, with relative errors, and predicts its
+# time.
 
 known = slice(0, -1)
 system = np.stack([1 / measured[known], sizes[known] / measured[known]], axis=1)
@@ -56,8 +57,8 @@ figure.tight_layout()
 plt.show()
 
 # %%
-# Several devices share the models out. Here the same processor stands for two of them; with GPUs it would be
-# ``["cuda:0", "cuda:1"]``, or ``"cuda"`` for all of them. The models come out as on one device.
+# A fleet splits its models across devices. Here the same processor is used twice; with GPUs the list would be
+# ``["cuda:0", "cuda:1"]``, or ``"cuda"`` for all of them. The models are the same as on one device.
 
 one, two = (
     Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(32,)), 40, device=device)

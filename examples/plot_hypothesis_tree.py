@@ -2,8 +2,8 @@
 The tree of hypotheses
 ======================
 
-As the temperature falls, the answers of an annealed network split: first into the modes of the targets, then into
-parts of them. Weights kept along the cooling replay that for any input, as a tree.
+As the temperature falls, the hypotheses of an annealed network split: first into the modes of the targets, then
+into parts of them. Weights saved during cooling reproduce these splits for any input, as a tree.
 """
 
 import matplotlib.pyplot as plt
@@ -14,8 +14,8 @@ from torchmcl.annealing import HypothesisTree, WeightHistory, draw_dendrogram, d
 from torchmcl.data.synthetic import conditional_three_gaussians
 
 # %%
-# Three Gaussians that start together at x = 0 and part as x grows. A network with 16 answers is annealed on fresh
-# points, and its weights are kept now and then.
+# Three Gaussians that start together at x = 0 and separate as x grows. A network with 16 hypotheses is annealed on
+# new points, and its weights are saved at intervals.
 
 torch.manual_seed(0)
 generator = torch.Generator().manual_seed(0)
@@ -34,7 +34,7 @@ for step in range(n_steps):
         history.add(rule(step).temperature, model)
 
 # %%
-# The tree at x = 0.9 has one root, three modes and the single answers below them.
+# The tree at x = 0.9 has one root, three modes and the single hypotheses below them.
 
 (tree,) = HypothesisTree.for_inputs(torch.tensor([[0.9]]), history)
 for mode in tree.children(tree.root):
@@ -42,7 +42,7 @@ for mode in tree.children(tree.root):
     print(f"mode at ({place}), mass {mode.mass:.2f}, born at T = {mode.birth_temperature:.2f}")
 
 # %%
-# Over the data, and against the temperature.
+# The tree over the data, and against the temperature.
 
 inputs, targets, *_ = conditional_three_gaussians(20_000, generator)
 near = targets[(inputs[:, 0] - 0.9).abs() < 0.02, 0]

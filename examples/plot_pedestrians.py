@@ -1,10 +1,10 @@
 """
-Where will they walk?
-=====================
+Pedestrian trajectories
+=======================
 
-From a file of positions to a fan of futures: windows of walking people, a network with ten hypotheses of twelve steps,
-annealed winner-takes-all on the average displacement, and a picture. The study of these recordings is
-:doc:`../pedestrians`.
+From a file of positions to several possible futures: windows of pedestrians, a network with ten hypotheses of
+twelve steps, annealed winner-takes-all on the average displacement, and a picture. :doc:`../pedestrians` is a
+study of these recordings.
 """
 
 import os
@@ -18,9 +18,9 @@ import torchmcl as mcl
 from torchmcl_studies.data import pedestrians
 
 # %%
-# A recording has a line for each person and frame: frame, person, x, y. Where TORCHMCL_DATA names a folder with the
-# recordings of ETH/UCY, the first half of one is trained on. Elsewhere made-up walkers stand in: they come from the
-# left, and at a crossing each goes left, right or straight on.
+# A recording has a line for each person and frame: frame, person, x, y. If TORCHMCL_DATA names a folder with the
+# recordings of ETH/UCY, the first half of one is used for training. Otherwise the walkers are synthetic: they come
+# from the left, and at a crossing each turns left, turns right or continues straight.
 
 file = Path(os.environ.get("TORCHMCL_DATA", "absent")) / "pedestrians" / "all" / "crowds_zara01.txt.gz"
 if file.is_file():
@@ -37,8 +37,8 @@ else:
 samples = pedestrians.windows(recording)
 
 # %%
-# The network sees the last steps, and answers with offsets from the last position. All hypotheses begin there, close
-# together, where plain winner-takes-all would leave some behind: the rule is annealed.
+# The input of the network is the last steps, and its hypotheses are offsets from the last position. All hypotheses
+# start close together, where plain winner-takes-all would leave some unused, so the rule is annealed.
 
 half = len(samples) // 2
 last = samples.observed[:, -1:]
@@ -56,8 +56,8 @@ for step in range(400):
     optimizer.step()
 
 # %%
-# People whom it was not trained on: black is observed, green what they did, blue the hypotheses, the darker the
-# likelier.
+# People outside the training data: observed path (black), true future (green), hypotheses (blue, darker for higher
+# scores).
 
 with torch.no_grad():
     answers = model(inputs[half:])

@@ -2,14 +2,13 @@
 PIT: one hypothesis for each target
 ===================================
 
-When an input has several targets at once, and no order among them, :class:`~torchmcl.PIT` finds the
-cheapest one-to-one assignment. :class:`~torchmcl.WTA` would let one hypothesis answer for two targets
-that are close; here each target gets its own. There may be more hypotheses than targets, and the
-number of real targets may differ from sample to sample.
+For inputs with several targets without an order, :class:`~torchmcl.PIT` finds the cheapest one-to-one assignment.
+:class:`~torchmcl.WTA` would assign two close targets to one hypothesis; here each target has its own. There may be
+more hypotheses than targets, and the number of real targets may vary.
 """
 
 # %%
-# Two targets that both prefer the first hypothesis. PIT weighs the whole assignment.
+# Two targets whose cheapest hypothesis is the same. PIT minimizes the total cost of the assignment.
 
 import matplotlib.pyplot as plt
 import torch
@@ -21,8 +20,8 @@ print(mcl.WTA()(cost))
 print(mcl.PIT()(cost))
 
 # %%
-# The data: two curves that cross, and a third that exists only on the right. The targets of a sample
-# come in random order, and a mask says which of the three places hold a real one.
+# The data: two curves that cross, and a third that exists only on the right. The targets of a sample are in random
+# order, and a mask marks the real ones among the three.
 
 torch.manual_seed(0)
 
@@ -43,8 +42,8 @@ def draw(n_samples):
 
 
 # %%
-# The loop is written out, because the scores here should follow the one-to-one rule as well:
-# ``score_targets(..., rule=PIT())``. A hypothesis that answers for none of the real targets gets 0.
+# The loop is explicit, because the scores should follow the one-to-one rule as well: ``score_targets(...,
+# rule=PIT())``. A hypothesis without a real target has label 0.
 
 model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=3, hidden=(64, 64))
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -60,8 +59,8 @@ for _ in range(300):
     optimizer.step()
 
 # %%
-# A score is the share of the sample's targets that a hypothesis answers for: a half each on the left,
-# where there are two targets, a third each on the right.
+# A score is the share of the sample's targets assigned to a hypothesis: one half each on the left, where there are
+# two targets, one third each on the right.
 
 batch = draw(400)
 grid = torch.linspace(-1, 1, 120).unsqueeze(1)

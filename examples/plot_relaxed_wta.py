@@ -1,11 +1,10 @@
 """
-RelaxedWTA: a little for everyone
-=================================
+RelaxedWTA: a small weight for all
+==================================
 
-:class:`~torchmcl.RelaxedWTA` leaves the winner 1 - ε and divides ε
-among the others. No hypothesis goes without gradient, so none stays where it happened to start. The
-price is a bias to the mean of the data: hypotheses that rarely win gather there, and with a large
-ε even the winners are drawn towards it.
+:class:`~torchmcl.RelaxedWTA` gives the winner the weight 1 - ε and divides ε among the others. Every hypothesis
+has a gradient, so none stays at its initial position. The price is a bias to the mean of the data: hypotheses that
+rarely win gather there, and with a large ε even the winners are drawn towards it.
 """
 
 # %%
@@ -21,9 +20,9 @@ for epsilon in (0.0, 0.1, 0.5):
     print(epsilon, mcl.RelaxedWTA(epsilon)(cost))
 
 # %%
-# Twenty free points on three Gaussians, from the same poor start as in the example of
-# :class:`~torchmcl.WTA`. The last run anneals epsilon from one half to zero:
-# :func:`~torchmcl.annealed` schedules any field of any rule.
+# Twenty free points on three Gaussians, with the same poor initialization as in the example of
+# :class:`~torchmcl.WTA`. The last run anneals epsilon from one half to zero: :func:`~torchmcl.annealed` schedules
+# any field of any rule.
 
 CENTRES = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]])
 N_STEPS = 600
@@ -55,9 +54,8 @@ runs = {
 }
 
 # %%
-# Hollow marks are hypotheses that win fewer than one point in a thousand; most of them lie on top of
-# each other at the mean. Compare the winners on the left, in the middle of their groups, with those in
-# the centre panel.
+# Hollow marks are hypotheses that win fewer than one point in a thousand; most of them coincide at the mean.
+# Compare the winners on the left, in the middle of their groups, with those in the center panel.
 
 points = draw(3000)
 plt.style.use("tableau-colorblind10")

@@ -2,15 +2,15 @@
 Schedules: how the temperature falls
 ====================================
 
-A schedule is a small frozen value that turns a step into a number. It can be printed, compared and
-pickled, and :func:`~torchmcl.annealed` attaches it to any field of any rule. Here are the four of the
-annealed MCL paper, with time counted in epochs, and two others that combine.
+A schedule is a small frozen value that maps a step to a number. It can be printed, compared and pickled, and
+:func:`~torchmcl.annealed` attaches it to any field of any rule. This example shows the four schedules of the
+annealed MCL paper, with time in epochs, and two combinations.
 """
 
 # %%
-# Each of the paper's schedules is one expression. The first two come from its study on tables of data,
-# the chunked ones from the study on speech: they end before training does, and from there on the
-# temperature is 0, which is hard winner-takes-all.
+# Each of the paper's schedules is one expression. The first two are those of its study on tables, the chunked ones
+# those of the study on speech: they end before training does, and afterwards the temperature is 0, which is hard
+# winner-takes-all.
 
 import matplotlib.pyplot as plt
 import torch
@@ -27,7 +27,7 @@ for name, schedule in paper.items():
     print(f"{name:30} {schedule}")
 
 # %%
-# Pieces combine. A plateau before cooling is ``JoinedSchedule``; half a cosine cools gently at both ends.
+# Schedules can be combined. ``JoinedSchedule`` adds a plateau before cooling; half a cosine is flat at both ends.
 
 others = {
     "hold, then linear": mcl.JoinedSchedule((mcl.Constant(0.5), mcl.Linear(0.5, 0.0, 100)), boundaries=(50,)),
@@ -35,8 +35,8 @@ others = {
 }
 
 # %%
-# On a logarithmic axis the exponential is a straight line: it spends equally long on every scale of
-# the data. The linear schedule spends nearly all its time at high temperatures.
+# On a logarithmic axis the exponential is a straight line: it spends equal time on every scale of the data. The
+# linear schedule spends nearly all its time at high temperatures.
 
 epochs = torch.arange(0, 201, 0.5)
 plt.style.use("tableau-colorblind10")

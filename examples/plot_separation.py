@@ -3,14 +3,14 @@ Separation: more outputs than sources
 =====================================
 
 A separator is usually trained with :class:`~torchmcl.PIT`, which needs one output for each source. With
-winner-takes-all and annealing there may be more outputs than sources, and the number of sources may
-vary. Here a tiny :class:`~torchmcl_speech.nn.DPRNN` with three outputs learns mixtures of two or three
-sounds, and its scores say which outputs to listen to.
+winner-takes-all and annealing there may be more outputs than sources, and the number of sources may vary. Here a
+tiny :class:`~torchmcl_speech.nn.DPRNN` with three outputs is trained on mixtures of two or three sounds, and its
+scores select the outputs.
 """
 
 # %%
-# The sounds: a low one with many harmonics, a gliding one, and pulses of a high one. A mixture has two or
-# three of them, in random order; the mask says which places hold a real source.
+# The sounds: a low one with many harmonics, a gliding one, and pulses of a high one. A mixture has two or three of
+# them, in random order; the mask marks the real sources.
 
 import matplotlib.pyplot as plt
 import torch
@@ -43,8 +43,8 @@ def draw(n_samples):
 
 
 # %%
-# The cost is the negative SI-SDR in decibels, the rule cools from 5 dB to winner-takes-all. Nothing else
-# is special about separation.
+# The cost is the negative SI-SDR in decibels, and the rule cools from 5 dB to winner-takes-all. The rest of the
+# loop is unchanged.
 
 model = DPRNN(
     n_outputs=3, n_filters=32, kernel_size=40, stride=20, segment_size=20, hidden_size=24, n_blocks=1, scores=True
@@ -62,7 +62,7 @@ for step in range(n_steps):
     curve.append(-mcl.metrics.distortion(output.matching).item())
 
 # %%
-# For one mixture of two: the outputs by falling score, beside the true sources.
+# One mixture of two sources: the outputs by decreasing score, beside the true sources.
 
 batch = draw(16)
 two = int((batch.mask.sum(-1) == 2).nonzero()[0])
@@ -88,7 +88,7 @@ axes[0, 2].set_title("their mixture")
 plt.show()
 
 # %%
-# The curve of the training: SI-SDR of the best output of each source, higher is better.
+# The training curve: SI-SDR of the best output of each source, higher is better.
 
 fig, axis = plt.subplots(figsize=(6, 3), layout="constrained")
 axis.plot(curve)

@@ -1,11 +1,11 @@
 """
-Sinkhorn: everyone must work
-============================
+Sinkhorn: equal loads
+=====================
 
-:class:`~torchmcl.Sinkhorn` is :class:`~torchmcl.AnnealedWTA` with one more demand: over the targets of
-a sample, every hypothesis must carry the same load. Rows and columns of the weights are rescaled in
-turn until both hold. A hypothesis far from all targets, which a softmin would forget, is given its
-share and drawn in.
+:class:`~torchmcl.Sinkhorn` is :class:`~torchmcl.AnnealedWTA` with an additional constraint: over the targets of a
+sample, every hypothesis has the same total weight. Rows and columns of the weights are rescaled in turn until both
+sums hold. A hypothesis far from all targets, which a softmin would ignore, gets its share of the weight and is
+drawn to the targets.
 """
 
 # %%
@@ -23,7 +23,7 @@ hypotheses = torch.tensor([[-1.1, 0.15], [0.9, 0.2], [1.1, -0.2], [0.0, 1.6]])
 cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
 
 # %%
-# The weights of both rules at the same temperature, and how much of the weight each hypothesis got.
+# The weights of both rules at the same temperature, and the total weight of each hypothesis.
 
 rules = {"AnnealedWTA(0.1)": mcl.AnnealedWTA(0.1), "Sinkhorn(0.1)": mcl.Sinkhorn(0.1, n_iters=200)}
 matchings = {name: mcl.assign(cost, rule) for name, rule in rules.items()}
@@ -31,9 +31,9 @@ for name, matching in matchings.items():
     print(name, [round(share, 3) for share in mcl.metrics.hypothesis_usage(matching).tolist()])
 
 # %%
-# The temperature, in the units of the cost, says how sharply the load is divided: hot is an even
-# mixture, cold approaches the exact plan of :class:`~torchmcl.EMD` and needs more iterations. The
-# entropy of a row tells how many hypotheses share a target.
+# The temperature, in the units of the cost, controls the sharpness of the division: a high temperature gives an
+# even mixture, a low one approaches the exact plan of :class:`~torchmcl.EMD` and needs more iterations. The
+# entropy of a row measures the number of hypotheses that share a target.
 
 temperatures = torch.logspace(-2, 1, 25)
 shared_by = {

@@ -1,10 +1,10 @@
 """
-Theory: predicted and seen
-==========================
+Theory: prediction and observation
+==================================
 
-Before anything is trained, :mod:`torchmcl.theory` tells at which temperature hypotheses will part, and how low
-the distortion of n of them can get. Here a free set of points is cooled on three Gaussians, and both
-predictions are held against what happens.
+Before training, :mod:`torchmcl.theory` predicts the temperature at which hypotheses split, and the minimum
+distortion of n hypotheses. Here free points are cooled on three Gaussians, and both predictions are compared with
+the result.
 """
 
 # %%
@@ -27,7 +27,7 @@ first = theory.first_critical_temperature(samples).item()
 print(f"the hypotheses should part at T = {first:.3f}, and each group again near {2 * 0.1**2:.2f}")
 
 # %%
-# Twelve points, cooled by 5 % at a time. The transitions are read off the record.
+# Twelve points, cooled by 5 % at a time. The transitions follow from the records.
 
 annealing = DeterministicAnnealing(12, decay=0.95, coldest=0.005, random_state=0).fit(samples)
 temperatures, records = annealing.trajectory_
@@ -38,10 +38,10 @@ for transition in theory.observed_transitions(annealing.trajectory_)[:4]:
     )
 
 # %%
-# Each record has a distortion and a rate. They move up along the rate-distortion curve of the samples,
-# which Blahut and Arimoto's algorithm draws. As long as the points sit in equally used groups they are on the
-# curve; at the end the rate approaches log2 n. Shannon's bound is that of the distribution: on the left it
-# passes the curve of a finite set of samples, which have no more than log2 of their number to tell.
+# Each record has a distortion and a rate. They move up along the rate-distortion curve of the samples, computed by
+# the Blahut-Arimoto algorithm. As long as the points form equally used groups they are on the curve; at the end
+# the rate approaches log2 n. Shannon's bound is that of the distribution: on the left it exceeds the curve of a
+# finite set of samples, whose rate is at most log2 of their number.
 
 costs = [mcl.pairwise_sq_euclidean(hypotheses=points, targets=samples) for points in records]
 weights = [theory.boltzmann_weights(c, t) for c, t in zip(costs, temperatures.tolist(), strict=True)]

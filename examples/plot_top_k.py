@@ -2,10 +2,9 @@
 TopK: the k cheapest share, and k shrinks
 =========================================
 
-:class:`~torchmcl.TopK` divides the weight of a target equally among its k cheapest hypotheses. With
-k = 1 it is :class:`~torchmcl.WTA`. Starting with all of them and letting k fall to one during
-training, known as evolving winner-takes-all, brings every hypothesis to the data before the
-competition becomes strict.
+:class:`~torchmcl.TopK` divides the weight of a target equally among its k cheapest hypotheses. With k = 1 it is
+:class:`~torchmcl.WTA`. If k falls from all hypotheses to one during training, which is known as evolving
+winner-takes-all, every hypothesis reaches the data before the competition becomes strict.
 """
 
 # %%
@@ -21,8 +20,8 @@ for k in (4, 2, 1):
     print(k, mcl.TopK(k)(cost))
 
 # %%
-# Twenty free points on three Gaussians from a poor start, with k fixed and with k falling. A schedule
-# may give fractions: the rule rounds them.
+# Twenty free points on three Gaussians from a poor initialization, with k fixed and with k falling. A schedule may
+# return fractions: the rule rounds them.
 
 CENTRES = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]])
 N_STEPS = 700
@@ -51,8 +50,8 @@ falling = mcl.annealed(mcl.TopK, k=mcl.Linear(20, 1, 500))
 runs = {"k = 1": lambda step: mcl.TopK(1), "k = 5": lambda step: mcl.TopK(5), "k from 20 to 1": falling}
 
 # %%
-# With k = 1 most hypotheses starve. With k = 5 they move in groups of five that sit on top of each
-# other. When k falls, the groups dissolve one by one.
+# With k = 1 most hypotheses stay unused. With k = 5 they move in groups of five that coincide. When k falls, the
+# groups dissolve one by one.
 
 points = draw(3000)
 plt.style.use("tableau-colorblind10")

@@ -2,14 +2,13 @@
 WTA: the winner takes all
 =========================
 
-:class:`~torchmcl.WTA` gives the whole weight of a target to its cheapest hypothesis. It is the plain
-form of multiple choice learning and it minimises what one wants, the distance to the nearest
-hypothesis. Its weakness shows when hypotheses start in a poor place: those that win nothing get no
-gradient, and stay where they are for ever.
+:class:`~torchmcl.WTA` gives the whole weight of a target to its cheapest hypothesis. It is the basic form of
+multiple choice learning and minimizes the distance to the nearest hypothesis. Its weakness appears after a poor
+initialization: hypotheses that never win get no gradient and never move.
 """
 
 # %%
-# The rule on one target with three hypotheses: all the weight on the cheapest.
+# The rule on one target with three hypotheses: all the weight is on the cheapest.
 
 import matplotlib.pyplot as plt
 import torch
@@ -19,8 +18,8 @@ import torchmcl as mcl
 print(mcl.WTA()(torch.tensor([[0.3, 0.1, 0.2]])))
 
 # %%
-# To see it at work without a network in the way, let the hypotheses be free points in the plane.
-# The data are three Gaussians. All twenty hypotheses start at the right end of the picture.
+# To show the rule without a network, the hypotheses are free points in the plane. The data are three Gaussians.
+# All twenty hypotheses start at the right end of the picture.
 
 torch.manual_seed(0)
 CENTRES = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]])
@@ -42,7 +41,7 @@ for _ in range(800):
     optimizer.step()
 
 # %%
-# Count who wins on fresh points. A hypothesis that is nearest to no point at all is starved.
+# Count the winners on new points. A hypothesis that is nearest to no point is unused.
 
 points = draw(3000)
 with torch.no_grad():

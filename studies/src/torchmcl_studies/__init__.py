@@ -1,1 +1,1 @@
-"""Studies: each trains something and writes records; pictures and tables are made from those. Never published."""
+"""Studies: each trains networks and writes records, from which pictures and tables are made. Not published."""

@@ -1,4 +1,4 @@
-"""The commands that run the paper's studies again, `torchmcl reproduce ...`: parsing and dispatch only."""
+"""The commands that reproduce the paper's studies, `torchmcl reproduce ...`: parsing and dispatch only."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ __all__ = ["add_reproduce_commands"]
 
 def add_reproduce_commands(commands: Commands) -> None:
     """Add `reproduce` with its studies to the commands."""
-    reproduce = commands.add_parser("reproduce", help="run the paper's studies again", description=_REPRODUCE)
+    reproduce = commands.add_parser("reproduce", help="reproduce the paper's studies", description=_REPRODUCE)
     studies = reproduce.add_subparsers(title="studies", metavar="STUDY", required=True)
     uci = studies.add_parser(
         "uci",
@@ -28,7 +28,7 @@ def add_reproduce_commands(commands: Commands) -> None:
     uci.add_argument("--sets", type=names, help="sets, separated by commas (default: all but year)")
     uci.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
     uci.add_argument(
-        "--protocol", type=names, help="last, validation (honest), test-selected (as published); default: all three"
+        "--protocol", type=names, help="last, validation, test-selected (as published, biased); default: all three"
     )
     uci.add_argument("--folds", type=counts, help="folds, separated by commas (default: all)")
     uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
@@ -53,7 +53,7 @@ def _add_common(
     folder: str | None = None,
     seeds: str | None = None,
 ) -> None:
-    """Add the options that all studies have."""
+    """Add the common options of all studies."""
     out = Path("out") / (folder or study)
     command.add_argument("--out", type=Path, default=out, help="folder for the results (default: %(default)s)")
     command.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
@@ -128,7 +128,7 @@ _FIGURES = {
     "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
     "all": "all of these figures, on one page with the film",
 }
-_REPRODUCE = "Run the paper's studies again, with records from which a rerun resumes, and a page of the results."
+_REPRODUCE = "Reproduce the paper's studies, with resumable records and a page of the results."
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ _START = "`dask scheduler` and `dask worker ADDRESS --nthreads 1` start one."
 
 @contextmanager
 def connected(owner: str, address: str, *, patience: float = _PATIENCE) -> Iterator[Any]:
-    """Give the client of a dask cluster inside a `with` block.
+    """Connect to a dask cluster inside a `with` block.
 
     Args:
         owner: who speaks in messages.
@@ -48,9 +48,9 @@ def connected(owner: str, address: str, *, patience: float = _PATIENCE) -> Itera
 def results_from(
     owner: str, client: Any, work: Callable[[_Item], _Result], items: Sequence[_Item]
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Return items with their results, as they come in.
+    """Return items with their results, in the order of completion.
 
-    What a worker was doing when it went away is given to another one; results that have come in are not asked for
+    The task of a lost worker is given to another one; finished results are not requested
     again.
 
     Args:

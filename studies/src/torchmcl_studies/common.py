@@ -1,4 +1,4 @@
-"""Names that a study is asked for, and the random numbers of a training."""
+"""Checks of requested names, and the random numbers of a training run."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ def check_known(owner: str, argument: str, names: Iterable[str], known: Collecti
 
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
-    """Make dropout independent of what was drawn before, and leave no trace of it on the CPU."""
+    """Make dropout independent of earlier draws, and restore the CPU generator afterwards."""
     # The generator of a GPU is left as it ends: captured graphs hold on to its state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The records of a study: one JSON line for each result, found again by its key."""
+"""The records of a study: one JSON line per result, identified by its key."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ class KeyedRecords:
 
     Args:
         owner: the command, for messages.
-        keys: columns that tell rows apart.
+        keys: columns that identify rows.
         path: the file.
         settings: columns that are the same in all rows.
 
@@ -38,7 +38,7 @@ class KeyedRecords:
         return key in self.rows
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows to the file; rows that are there already stay as they are."""
+        """Add rows to the file; existing rows stay unchanged."""
         new = {self._key(row): row | self.settings for row in rows if self._key(row) not in self.rows}
         append_records(self.path, new.values())
         self.rows |= new

@@ -1,4 +1,4 @@
-"""The records of the separation study: trainings by epoch, and evaluations by mixture."""
+"""The records of the separation study: training runs by epoch, and evaluations by mixture."""
 
 import csv
 import io
@@ -38,7 +38,7 @@ _MEASURES = {"pit": "pit_si_sdr", "mcl": "mcl_si_sdr", "input": "input_si_sdr"}
 
 @dataclass(frozen=True)
 class RunRecords:
-    """One training of the study.
+    """One training run of the study.
 
     Args:
         name: `<part>/<what>-<rule>-<seed>`.
@@ -64,7 +64,7 @@ class RunRecords:
 
     @property
     def seed(self) -> int:
-        """The seed of the training."""
+        """The seed of the training run."""
         return int(self.config["training"]["seed"])
 
     @property
@@ -84,12 +84,12 @@ class RunRecords:
 
     @property
     def sets_itself(self) -> bool:
-        """Whether the temperature was left to what is measured in training."""
+        """Whether the temperature was set automatically during training."""
         return self.rule == "auto"
 
     @property
     def temperatures(self) -> list[float]:
-        """Return the temperature of each epoch of an annealed training."""
+        """Return the temperature of each epoch of an annealed training run."""
         return [float(record["temperature"]) for record in self.epochs]
 
     def values(self, measure: str) -> dict[str, float]:
@@ -103,7 +103,7 @@ class RunRecords:
 
 @dataclass(frozen=True)
 class StudyRecords:
-    """All trainings, the genders of the speakers if they are known, and notes."""
+    """All training runs, the genders of the speakers if known, and notes."""
 
     runs: Sequence[RunRecords]
     genders: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class StudyRecords:
 
 
 def read_study(folder: Path | str) -> StudyRecords:
-    """Return the records of a study below a folder; runs that are not evaluated yet are skipped.
+    """Return the records of a study below a folder; runs without an evaluation are skipped.
 
     Raises:
         ValueError: if there is none.
@@ -138,7 +138,7 @@ def read_study(folder: Path | str) -> StudyRecords:
 
 
 def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
-    """Return the trainings of both, part by part, with the notes of the first.
+    """Return the training runs of both, part by part, with the notes of the first.
 
     Raises:
         ValueError: if both have a training of the same name.

@@ -1,4 +1,4 @@
-"""Speech separation with any number of outputs (`pip install torchmcl-speech`; trainings need `[train]`)."""
+"""Speech separation with any number of outputs (`pip install torchmcl-speech`; training needs `[train]`)."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

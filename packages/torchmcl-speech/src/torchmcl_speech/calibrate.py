@@ -1,4 +1,4 @@
-"""Calibrated probabilities of the number of voices, fitted on mixtures outside of the training."""
+"""Calibrated probabilities of the number of voices, fitted on held-out mixtures."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The configuration of a training of a separator, read from a small YAML file. Unknown options are errors."""
+"""The configuration of a separator's training run, read from a small YAML file. Unknown options are errors."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -48,11 +48,11 @@ def _finite(owner: str, name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the speech is, and how samples are made of it.
+    """The location of the speech, and the construction of samples.
 
     Args:
         layout: "tables" (utterances and gains), "wsj0", "librimix", or "speakers" (clean recordings, a folder for each
-            speaker); "auto" recognises it from the folder.
+            speaker); "auto" detects it from the folder.
         root: folder of the data.
         pack: file of packed utterances to read instead of the recordings below `root`.
         tables: for "librimix", part -> metadata table, relative to `root`.
@@ -101,7 +101,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """Which rule trains the separator, on the negative SI-SDR in decibels.
+    """The training rule of the separator, on the negative SI-SDR in decibels.
 
     Args:
         rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed), "sinkhorn", or "auto": annealed by
@@ -110,7 +110,7 @@ class ObjectiveConfig:
         temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
         annealing_epochs: epochs after which the temperature of "amcl" is 0.
         decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
-        in_order: let "pit" give n sources to the first n outputs, so that scores can tell how many there are.
+        in_order: let "pit" give n sources to the first n outputs, so that scores can indicate their number.
         score_weight: of the score loss, if the model gives scores.
         limit_db: SI-SDR at which a source is good enough, so that easy ones, a single speaker for example, leave the
             gradient to the others; no limit by default.
@@ -135,7 +135,7 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long and how fast to train.
+    """The length and the learning rate of the training run.
 
     Args:
         epochs: in all.
@@ -179,7 +179,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class SeparationConfig:
-    """Everything about one training; `model` holds arguments of `torchmcl_speech.nn.DPRNN`."""
+    """The configuration of one training run; `model` has arguments of `torchmcl_speech.nn.DPRNN`."""
 
     data: DataConfig = field(default_factory=DataConfig)
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -188,7 +188,7 @@ class SeparationConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def __post_init__(self) -> None:
-        """Check what concerns several parts."""
+        """Check options that depend on each other."""
         check_known("model", self.model, [name for name in signature(DPRNN).parameters if name != "bilstm"])
         if not self.augmentation.is_none() and not self.data.on_device:
             advice = "Set data.on_device=true, or leave the part out."
@@ -220,7 +220,7 @@ class SeparationConfig:
         return cls(**parts, model=dict(model))
 
     def changed(self, changes: Sequence[str]) -> "SeparationConfig":
-        """Return another configuration, with `part.option=value` put in; values are YAML."""
+        """Return a changed configuration with `part.option=value`; values are YAML."""
         options = self.as_dict()
         for change in changes:
             place, equals, value = change.partition("=")
@@ -232,7 +232,7 @@ class SeparationConfig:
         return type(self).from_dict(options)
 
     def with_root(self, root: Path | str) -> "SeparationConfig":
-        """Return another configuration, with the data below another folder."""
+        """Return a changed configuration with the data below another folder."""
         return replace(self, data=replace(self.data, root=str(root)))
 
 
@@ -245,12 +245,12 @@ _PARTS = {
 
 
 def shipped_configs() -> list[str]:
-    """Return the names of the configurations that come with the package."""
+    """Return the names of the bundled configurations."""
     return sorted(path.name for path in _CONFIGS.iterdir() if path.name.endswith(".yaml"))
 
 
 def load_config(name: Path | str) -> SeparationConfig:
-    """Return the configuration of a YAML file, or of one that comes with the package.
+    """Return the configuration of a YAML file or a bundled one.
 
     Raises:
         ValueError: if there is no such file, or it does not describe a training.

@@ -13,9 +13,9 @@ __all__ = ["count_log_loss", "count_probabilities", "fit_count_temperature", "sc
 
 
 def count_probabilities(score_logits: Tensor) -> Tensor:
-    """Return how likely each number of voices is, from 0 to all outputs.
+    """Return the probability of each number of voices, from 0 to all outputs.
 
-    Each score is the probability that its output is a voice, given by the network for each output by itself; taken as
+    Each score is the probability that its output is a voice, given by the network for each output; taken as
     independent, their sum has the distribution that is returned.
 
     Args:
@@ -58,7 +58,7 @@ def count_log_loss(score_logits: Tensor, n_voices: Tensor) -> Tensor:
 
 
 def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
-    """Return the number by which to divide score logits so that the probabilities of counts are right on average.
+    """Return the temperature of score logits with calibrated probabilities of counts.
 
     It minimizes `count_log_loss`, among 0.1 to 10 in steps of 1 %.
 
@@ -84,7 +84,7 @@ def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
 
 
 def score_temperature(notes: Mapping[str, Any]) -> float:
-    """Return the number that the notes of a model give to divide its score logits by; 1 if it is not calibrated.
+    """Return the temperature of score logits in the notes of a model; 1 if it is not calibrated.
 
     Raises:
         ValueError: if it is not a positive number.

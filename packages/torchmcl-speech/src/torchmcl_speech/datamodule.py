@@ -52,7 +52,7 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
             raise ValueError(bad_value("training", "batch_size", rule, self.batch_size, advice))
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Return a loader that begins with the current epoch, which is not 0 in a resumed training.
+        """Return a loader that begins with the current epoch, which is not 0 in a resumed run.
 
         Lightning tells the sampler too, but only after the workers have begun with what they were told here.
         """

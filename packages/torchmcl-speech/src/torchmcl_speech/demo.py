@@ -1,4 +1,4 @@
-"""The demonstration of speech separation: two recordings that come with the package, mixed and separated."""
+"""The demonstration of speech separation: two bundled recordings, mixed and separated."""
 
 import json
 import tempfile
@@ -39,13 +39,13 @@ def run_speech_demo(
 
     Args:
         out: folder for the files.
-        model: name of a separator that comes with the package, or folder of a saved model.
+        model: name of a bundled separator, or folder of a saved model.
         device: where to compute.
         overwrite: whether to replace files that no earlier demonstration wrote.
         progress: whether to show a bar.
 
     Returns:
-        What was written into `separation.json`: the result of `separate_recording` and, for each true voice in
+        The contents of `separation.json`: the result of `separate_recording` and, for each true voice in
         `references`, its output and the SI-SDR in dB before and after.
 
     Raises:
@@ -78,7 +78,7 @@ def _true_voice(name: str) -> str:
 
 
 def _references(out: Path, result: dict[str, Any], sources: Samples) -> list[dict[str, Any]]:
-    """Return what became of each voice, by the best one-to-one assignment."""
+    """Return the result for each voice, by the best one-to-one assignment."""
     outputs = torch.from_numpy(np.stack([read_audio(out / output["file"]) for output in result["outputs"]]))
     targets = torch.from_numpy(sources)
     cost = pairwise_neg_si_sdr(hypotheses=outputs, targets=targets)  # [voices, outputs]

@@ -41,7 +41,7 @@ def evaluate_separator(
     """Return one record for each whole mixture of a part.
 
     Args:
-        model: name of a separator that comes with the package, or folder of a saved model.
+        model: name of a bundled separator, or folder of a saved model.
         data: where the mixtures are; crops are not taken.
         part: "tt" for the test part.
         out: folder for `evaluation-<part>.jsonl`; nothing is written without.
@@ -92,7 +92,7 @@ def evaluate_separator(
 
 
 def _counted(logits: Tensor | None, temperature: float) -> dict[str, Any]:
-    """Return what scores say about the number of voices."""
+    """Return the estimated number of voices from scores."""
     if logits is None:
         return {}
     own = logits[0].float().cpu()
@@ -100,7 +100,7 @@ def _counted(logits: Tensor | None, temperature: float) -> dict[str, Any]:
 
 
 def trained_precision(notes: Mapping[str, Any], device: str) -> torch.autocast:
-    """Return the precision to use a saved model in: bfloat16 on a GPU if trained so, else that of its weights."""
+    """Return the precision for a saved model: bfloat16 on a GPU if trained so, else that of its weights."""
     kind = torch.device(device).type
     half = notes.get("configuration", {}).get("training", {}).get("precision") == "bf16-mixed"
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=half and kind == "cuda")
@@ -126,7 +126,7 @@ def means_by(
 
 
 def speaker_genders(root: Path | str | None) -> dict[str, str]:
-    """Return speaker -> gender from `speakers.csv` of a folder; nothing if there is no such table."""
+    """Return speaker -> gender from `speakers.csv` of a folder, empty without such a table."""
     path = None if root is None else Path(root) / "speakers.csv"
     if path is None or not path.is_file():
         return {}

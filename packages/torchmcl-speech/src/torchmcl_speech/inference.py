@@ -30,7 +30,7 @@ class RecordingSeparator:
 
     Args:
         recording: any audio file that soundfile reads.
-        model: name of a separator that comes with the package, or folder of a saved model.
+        model: name of a bundled separator, or folder of a saved model.
         owner: whom errors speak for.
         chunk_seconds: longer recordings are taken in even chunks of this length at most, one after the other.
         device: where to compute; on a GPU, in the precision of the training.
@@ -63,7 +63,7 @@ class RecordingSeparator:
         self._peak, self._temperature = 0.0, score_temperature(self.notes)
 
     def pieces(self, *, progress: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what the model heard [n], and the outputs [outputs, m] that became final."""
+        """Yield the input of the model [n], and the final outputs [outputs, m]."""
         info, stream = self.info, self._stream
         resample = Resampler(info.sample_rate, self.model_rate)
         block = max(round(stream.chunk / self.model_rate / 2 * info.sample_rate), 1)
@@ -93,19 +93,19 @@ class RecordingSeparator:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing was heard."""
+        """Whether the recording is silent."""
         return self._peak < SILENCE
 
     @property
     def score_logits(self) -> Tensor | None:
-        """The score logits of the whole recording [outputs], calibrated; None if the model gives none."""
+        """The calibrated score logits of the whole recording [outputs]; None for a model without scores."""
         logits = self._stream.score_logits
         if logits is None:
             return None
         return logits[0].float().cpu() / self._temperature
 
     def speakers(self) -> list[float] | None:
-        """Return how likely each number of voices is, from 0 on; None if the model does not tell."""
+        """Return the probability of each number of voices, from 0; None for a model without scores."""
         logits = self.score_logits
         if logits is None:
             return None
@@ -115,7 +115,7 @@ class RecordingSeparator:
         return probabilities
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known about the recording."""
+        """Return a record of the recording."""
         return {
             "recording": str(self.recording),
             "seconds": self.info.length / self.info.sample_rate,
@@ -126,7 +126,7 @@ class RecordingSeparator:
 
 
 def _even_chunk(length: int, longest: int, overlap: int) -> int:
-    """Return the length of as few chunks as possible that cover a recording evenly: a short rest is work done twice."""
+    """Return the length of as few even chunks as possible, because a short last chunk wastes work."""
     if length <= longest:
         return longest
     n_chunks = math.ceil((length - overlap) / (longest - overlap))

@@ -1,4 +1,4 @@
-"""Initial weights from another separator, which may have another number of outputs."""
+"""Initial weights from another separator, possibly with another number of outputs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
 
     Args:
         model: changed in place.
-        start: name of a separator that comes with the package, or folder of a saved model.
+        start: name of a bundled separator, or folder of a saved model.
 
     Returns:
         The names of weights that are, in part at least, new.
@@ -58,7 +58,7 @@ def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
 
 
 def config_like(config: SeparationConfig, start: Path | str) -> SeparationConfig:
-    """Return the configuration with what it leaves open taken from the model to begin with.
+    """Return the configuration with open options filled from the initial model.
 
     If it names no sizes of a model, sizes, sample rate, numbers of speakers and rule are those of the saved one.
     """

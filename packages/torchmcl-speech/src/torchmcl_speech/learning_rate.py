@@ -13,7 +13,7 @@ __all__ = ["CosineBudget", "rate_schedule"]
 
 @dataclass
 class CosineBudget:
-    """Epoch -> learning rate: up over the first epochs, then down to 0 along a cosine.
+    """Epoch -> learning rate: a warm-up, then a cosine to 0.
 
     Args:
         rate: the highest.
@@ -21,7 +21,7 @@ class CosineBudget:
         warmup: epochs until it is highest.
         seconds: after which it is 0 in any case, from the making of this object; a training that resumes has as many
             again, and what is left of its epochs.
-        clock: tells the time.
+        clock: returns the time.
 
     Example:
         >>> falling = CosineBudget(1.0, n_epochs=8, warmup=1)
@@ -40,7 +40,7 @@ class CosineBudget:
         self._began = self.clock()
 
     def __call__(self, step: float) -> float:
-        """Return the rate of an epoch, `step`, that begins now."""
+        """Return the rate of the epoch `step`, which begins now."""
         done = step / self.n_epochs
         if math.isfinite(self.seconds):
             done = max(done, (self.clock() - self._began) / max(self.seconds, 1e-9))
@@ -49,7 +49,7 @@ class CosineBudget:
 
 
 def rate_schedule(training: TrainingConfig, minutes: float) -> float | Schedule:
-    """Return the learning rate that a configuration describes: a number, or one for each epoch."""
+    """Return the learning rate of a configuration: a number, or one per epoch."""
     if training.schedule == "plateau":
         return training.learning_rate
     seconds = 60 * minutes if training.schedule == "budget" else math.inf

@@ -1,4 +1,4 @@
-"""Lists of mixtures, and the recordings they are made of, from a configuration."""
+"""Lists of mixtures and their recordings, from a configuration."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
 
 
 def first_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> list[Mixture]:
-    """Return the first mixtures of a part, as many of each number of speakers, in turn; all without a number."""
+    """Return the first mixtures of a part, equally many per number of speakers; all without a number."""
     by_number = [listed_mixtures(replace(config, n_speakers=(number,)), part) for number in config.n_speakers]
     longest = max(len(mixtures) for mixtures in by_number)
     in_turn = [mixtures[i] for i in range(longest) for mixtures in by_number if i < len(mixtures)]
@@ -51,12 +51,12 @@ def first_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> lis
 
 
 def _alone(mixtures: list[Mixture]) -> list[Mixture]:
-    """Return the first voice of each mixture by itself."""
+    """Return the first voice of each mixture alone."""
     return [Mixture(f"{m.name}_alone", m.tracks[:1], m.length) for m in mixtures]
 
 
 def data_layout(config: DataConfig) -> str:
-    """Return the layout of the data: as configured, or else recognised by the folder's contents.
+    """Return the layout of the data: as configured, or detected from the folder's contents.
 
     Raises:
         ValueError: if it resembles none.
@@ -79,14 +79,14 @@ def data_layout(config: DataConfig) -> str:
 
 
 def _wsj0_folder(root: Path, sample_rate: int) -> str:
-    """Return the folder of the mixtures at a sample rate, as `torchmcl data mix` names it, or the only one there is."""
+    """Return the folder of mixtures at a sample rate, named as by `torchmcl data mix`, or the only folder."""
     wanted = f"wav{sample_rate // 1000}k/min"
     folders = sorted(path.relative_to(root).as_posix() for path in root.glob("wav*k/min") if path.is_dir())
     return folders[0] if len(folders) == 1 else wanted
 
 
 def audio_store(config: DataConfig) -> AudioStore:
-    """Return where the recordings are."""
+    """Return the source of the recordings."""
     if config.pack is not None:
         return AudioPack.load(config.pack).checked_rate(config.sample_rate)
     return AudioFolder(_root(config), config.sample_rate, outside=config.outside)

@@ -1,4 +1,4 @@
-"""Rules, costs and metrics of a training, chosen by the names of its configuration."""
+"""Rules, costs and metrics of training, by their names in the configuration."""
 
 import functools
 import math
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class OrderedPIT(PIT):
-    """`PIT` among the first outputs only, as many as there are real sources.
+    """`PIT` among the first outputs only, as many as real sources.
 
     Otherwise nothing says which outputs are left over, each is left over sometimes, and no score can tell a voice from
     what remains.
@@ -50,7 +50,7 @@ class OrderedPIT(PIT):
 
 
 def rule_of(objective: ObjectiveConfig) -> RuleLike:
-    """Return the rule that an objective spells: a rule, a function epoch -> rule, or `AutoAnnealing`.
+    """Return the rule of an objective: a rule, a function epoch -> rule, or `AutoAnnealing`.
 
     Example:
         >>> rule_of(ObjectiveConfig(rule="amcl", temperature=0.1, annealing_epochs=100))(50)
@@ -74,7 +74,7 @@ def rule_of(objective: ObjectiveConfig) -> RuleLike:
 
 
 def si_sdr_under(rule: AssignmentRule, matching: Matching) -> Tensor:
-    """Return the mean SI-SDR in dB over all real sources, each with the output that `rule` gives it."""
+    """Return the mean SI-SDR in dB over all real sources, each with its output under `rule`."""
     return -mcl_loss(assign(matching.cost, rule, matching.mask))
 
 
@@ -84,12 +84,12 @@ def pit_si_sdr(output: StepOutput) -> Tensor:
 
 
 def mcl_si_sdr(output: StepOutput) -> Tensor:
-    """Return the SI-SDR of the best output for each source, whoever else it serves."""
+    """Return the SI-SDR of the best output for each source; outputs may serve several sources."""
     return si_sdr_under(WTA(), output.matching)
 
 
 def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput], Tensor]:
-    """Return a metric over the samples with several sources: one that is alone has any number of decibels."""
+    """Return a metric over samples with several sources, because the SI-SDR of a single source is unbounded."""
 
     def metric_of_mixtures(output: StepOutput) -> Tensor:
         mask = output.matching.mask
@@ -100,14 +100,14 @@ def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput]
 
 
 def count_accuracy(output: StepOutput) -> Tensor:
-    """Return in which share of the mixtures as many scores are above one half as there are sources."""
+    """Return the share of mixtures with as many scores above one half as sources."""
     logits = output.predictions.score_logits
     assert logits is not None
     return ((logits > 0).sum(dim=-1) == output.matching.mask.sum(dim=-1)).float().mean()
 
 
 def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) -> Tensor:
-    """Return the negative SI-SDR with an error added that keeps it above -limit_db, for the gradient of easy sources.
+    """Return the negative SI-SDR with an added error that bounds it by -limit_db, for gradients of easy sources.
 
     Example:
         >>> target = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
@@ -120,7 +120,7 @@ def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) 
 
 
 def trained_cost(objective: ObjectiveConfig) -> Callable[..., Tensor] | None:
-    """Return the cost to train where it is not the matched one."""
+    """Return the trained cost if it differs from the matched one."""
     if objective.limit_db is None:
         return None
     return functools.partial(limited_neg_si_sdr, limit_db=objective.limit_db)

@@ -1,4 +1,4 @@
-"""Names of the files that a separation writes, and which existing files it may replace."""
+"""Names of the output files of a separation, and the existing files that it may replace."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def sound_names(recording: Path | str, n_outputs: int) -> list[str]:
 
 
 def check_replaceable(owner: str, folder: Path, recording: Path | str, names: list[str]) -> None:
-    """Check that none of the files to be written would replace a file of somebody else.
+    """Check that no output file would replace a foreign file.
 
     Args:
         owner: named in the error.
@@ -44,7 +44,7 @@ def check_replaceable(owner: str, folder: Path, recording: Path | str, names: li
 
 
 def _written_before(folder: Path, recording: Path | str) -> set[str]:
-    """Return the files of an earlier separation of a recording of this name, by its record."""
+    """Return the files of an earlier separation of a recording with this name, from its record."""
     try:
         record: dict[str, Any] = read_json("separate_recording", folder / RECORD_FILE)
         if Path(record["recording"]).name != Path(recording).name:

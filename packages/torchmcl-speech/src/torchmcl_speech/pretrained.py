@@ -1,4 +1,4 @@
-"""Separators by name: those of the package, checked against their cards, and folders of saved models."""
+"""Separators by name: bundled ones, checked against their cards, and folders of saved models."""
 
 import hashlib
 from pathlib import Path
@@ -27,17 +27,17 @@ _MODELS = Path(__file__).parent / "models"
 
 
 def shipped_models() -> list[str]:
-    """Return the names of the separators that come with the package."""
+    """Return the names of the bundled separators."""
     return sorted(path.parent.name for path in _MODELS.glob(f"*/{CARD_FILE}"))
 
 
 def is_shipped(model: Path | str) -> bool:
-    """Return whether this is the name of a separator that comes with the package, not a folder."""
+    """Return whether this is the name of a bundled separator, not a folder."""
     return str(model) in shipped_models()
 
 
 def model_card(name: str) -> dict[str, Any]:
-    """Return what is known about a separator that comes with the package: data, training, numbers, limits, license.
+    """Return the card of a bundled separator: data, training, measurements, limits, license.
 
     Raises:
         ValueError: if there is none of this name.
@@ -77,7 +77,7 @@ def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[s
 
 
 def load_with_card(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the separator of a folder and its notes, if the file has the checksum of the card beside it.
+    """Return the separator of a folder and its notes, after a comparison with the checksum of its card.
 
     Raises:
         ValueError: if it is damaged.

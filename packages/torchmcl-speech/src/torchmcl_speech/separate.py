@@ -1,4 +1,4 @@
-"""Separating a recording of any length, format and sample rate into files, in constant memory."""
+"""Separation of a recording of any length, format and sample rate into files, in constant memory."""
 
 import contextlib
 import json
@@ -33,9 +33,9 @@ def separate_recording(
     overwrite: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Write one WAV file for each voice, one for the mixture as the model heard it, and `separation.json` about them.
+    """Write a WAV file for each voice, one for the mixture as input of the model, and `separation.json`.
 
-    A model with scores says which of its outputs are voices: as many are written as is most likely, the most likely
+    With a model with scores, the most likely number of outputs is written, the most likely
     first. Without, all are, ordered by the share of the energy they have. The recording is mixed down to mono,
     resampled for the model, and the outputs are resampled back: files have its length and its sample rate, and the
     frequencies that the model hears. If one exceeds full scale, all are turned down.
@@ -43,7 +43,7 @@ def separate_recording(
     Args:
         recording: any audio file that soundfile reads.
         out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
-        model: name of a separator that comes with the package, or folder of a saved model.
+        model: name of a bundled separator, or folder of a saved model.
         n_voices: outputs to write; the predicted number of speakers by default, or all if the model has no scores.
         chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
         device: where to compute; on a GPU, in the precision of the training.
@@ -52,7 +52,7 @@ def separate_recording(
         progress: whether to show a bar.
 
     Returns:
-        What was written into `separation.json`. Of a model with scores, `speakers` has the probability of each number
+        The contents of `separation.json`. Of a model with scores, `speakers` has the probability of each number
         of voices, from 0 on; silence has 0 voices.
 
     Raises:
@@ -102,11 +102,11 @@ def count_speakers(
     device: str = "cpu",
     progress: bool = False,
 ) -> dict[int, float]:
-    """Return how likely each number of speakers is in a recording, and write nothing.
+    """Return the probability of each number of speakers in a recording, without writing files.
 
     Args:
         recording: any audio file that soundfile reads.
-        model: a separator with scores: name of one that comes with the package, or folder of a saved model.
+        model: a separator with scores: name of a bundled one, or folder of a saved model.
         chunk_seconds: longer recordings are taken in chunks of this length at most, with one answer: in each output
             a chunk counts by the energy that the output has there.
         device: where to compute; on a GPU, in the precision of the training.
@@ -129,7 +129,7 @@ def count_speakers(
 
 
 class _Tracks:
-    """The mixture and the outputs on their way to files, at the sample rate of the recording."""
+    """Buffers of the mixture and the outputs, at the sample rate of the recording."""
 
     def __init__(self, folder: Path, rate: int, model_rate: int) -> None:
         self.folder, self.rate, self.model_rate = folder, rate, model_rate
@@ -138,7 +138,7 @@ class _Tracks:
         self.energy = torch.zeros(0, dtype=torch.float64)
 
     def add(self, heard: Tensor, outputs: Tensor) -> None:
-        """Append what became known."""
+        """Append the final samples."""
         if len(outputs) and len(self.tracks) == 1:
             self.tracks += [Track16(self.folder) for _ in outputs]
             self.resamplers += [Resampler(self.model_rate, self.rate) for _ in outputs]
@@ -149,16 +149,16 @@ class _Tracks:
                 track.add(resample(samples.numpy()))
 
     def add_last(self) -> None:
-        """Append what the resampling still holds back."""
+        """Append the remaining samples of the resampling."""
         for track, resample in zip(self.tracks, self.resamplers, strict=True):
             track.add(resample(torch.empty(0).numpy(), last=True))
 
     def shares(self) -> Tensor:
-        """Return the share of the energy that each output has; they sum to 1 where anything is heard."""
+        """Return the energy share of each output; the shares sum to 1 unless all are silent."""
         return self.energy / self.energy.sum().clamp_min(torch.finfo(self.energy.dtype).tiny)
 
     def write(self, names: list[str], order: list[int], info: AudioInfo) -> tuple[list[str], float]:
-        """Write the mixture and some outputs, in an order, by as many of the names; return these and the gain."""
+        """Write the mixture and some outputs in a given order and under given names; return the names and the gain."""
         tracks = [self.tracks[0], *(self.tracks[1 + index] for index in order)]
         loudest = max(track.peak for track in tracks)
         gain = 1.0 if loudest <= 1 else 0.99 / loudest

@@ -1,4 +1,4 @@
-"""An evaluation as text: all mixtures, by the genders of the speakers where they are known, and by speakers."""
+"""An evaluation as text: all mixtures, by gender if known, and by speaker."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -74,7 +74,7 @@ def train_separator(
     bilstm: Callable[[int, int], nn.Module] | None = None,
     compile_model: bool = False,
 ) -> Path:
-    """Train, or resume where the last run ended.
+    """Train, or resume the last run.
 
     Args:
         config: what to train.
@@ -82,7 +82,7 @@ def train_separator(
             best on the validation part) and `model-last/`.
         device: "auto", "cpu" or "cuda".
         minutes: stop after the epoch in which this time is over; a later run resumes.
-        start: name of a separator that comes with the package, or folder of a saved model, to begin with: of the same
+        start: name of a bundled separator, or folder of a saved model, to begin with: of the same
             sizes, though the number of outputs may differ.
         progress: whether to show a bar.
         show_records: print the record of each epoch as a line of JSON.
@@ -182,7 +182,7 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
 
 
 def _loggers(out: Path) -> list[Any]:
-    """Return a CSV logger, and one for TensorBoard where that is installed."""
+    """Return a CSV logger, and one for TensorBoard if it is installed."""
     loggers: list[Any] = [pl.loggers.CSVLogger(out, name="logs", version="")]
     with contextlib.suppress(ModuleNotFoundError):
         loggers.append(pl.loggers.TensorBoardLogger(out, name="logs", version=""))
@@ -190,7 +190,7 @@ def _loggers(out: Path) -> list[Any]:
 
 
 def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
-    """Return the options, `part.option`, in which a saved configuration is that of another training."""
+    """Return the options, `part.option`, in which a saved configuration differs."""
     wanted = json.loads(json.dumps(config.as_dict()))
     # An option that the saved configuration does not know had its default, whatever that was called then.
     default = json.loads(json.dumps(SeparationConfig().as_dict()))
@@ -212,7 +212,7 @@ def _network(config: SeparationConfig, bilstm: Callable[[int, int], nn.Module] |
 
 
 def _check_folder(out: Path, config: SeparationConfig) -> None:
-    """Check that a folder is new or holds this training."""
+    """Check that a folder is new or contains this training run."""
     path = out / "config.json"
     if (
         path.exists()
@@ -225,14 +225,14 @@ def _check_folder(out: Path, config: SeparationConfig) -> None:
 
 
 class BestModel(pl.Callback):  # type: ignore[name-defined]
-    """Save the model whenever the validation is better than ever."""
+    """Save the model after each new best validation."""
 
     def __init__(self, folder: Path, monitor: str, notes: Mapping[str, Any]) -> None:
         self.folder, self.monitor, self.notes = folder, monitor, dict(notes)
         self.best = -math.inf
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        """Compare, and save."""
+        """Compare with the best validation, and save the model if it is better."""
         value = float(trainer.callback_metrics[self.monitor])
         if trainer.sanity_checking or not value > self.best:
             return
@@ -241,7 +241,7 @@ class BestModel(pl.Callback):  # type: ignore[name-defined]
             save_model(self.folder, module.model, {**self.notes, self.monitor: value, "epoch": trainer.current_epoch})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to resume."""
+        """Return the state for resumption."""
         return {"best": self.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -250,12 +250,12 @@ class BestModel(pl.Callback):  # type: ignore[name-defined]
 
 
 class StopAfter(pl.Callback):  # type: ignore[name-defined]
-    """Stop after the epoch in which the time is over."""
+    """Stop after the epoch in which the time budget ends."""
 
     def __init__(self, minutes: float) -> None:
         self.ends = time.monotonic() + 60 * minutes
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Check the clock of the first process, as all must stop after the same epoch."""
+        """Check the clock of the first process, because all must stop after the same epoch."""
         if math.isfinite(self.ends) and trainer.strategy.broadcast(time.monotonic() > self.ends):
             trainer.should_stop = True

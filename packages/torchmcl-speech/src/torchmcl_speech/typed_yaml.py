@@ -24,7 +24,7 @@ _TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Values without aliases, which turn a line into gigabytes when they are written out."""
+    """Values without aliases, which can expand a short text to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -33,7 +33,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def yaml_value(owner: str, name: str, text: str) -> Any:
-    """Return the value of a text in YAML; tags that call something (`!!python/object...`) are refused.
+    """Return the value of a text in YAML; tags with code (`!!python/object...`) are rejected.
 
     Raises:
         ValueError: if it is not YAML, or more than plain values.
@@ -90,7 +90,7 @@ def check_known(owner: str, options: Mapping[str, Any], known: Sequence[str]) ->
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, cut short."""
+    """Return a value for a message, truncated."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -1,4 +1,4 @@
-"""The folder of a saved model, as far as it can be checked before torch is loaded."""
+"""Checks of the folder of a saved model before torch is loaded."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ MODEL_FORMAT = 3
 
 
 def check_model(folder: Path) -> None:
-    """Check that a folder holds a model, by its header.
+    """Check that a folder contains a model, by its header.
 
     Raises:
         ValueError: if it holds none, or one of another version.

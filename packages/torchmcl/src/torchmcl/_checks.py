@@ -1,4 +1,4 @@
-"""Every check of a user's tensor or number, and its wording.
+"""Checks of user-supplied tensors and numbers, and their error messages.
 
 Shapes, types and Python numbers are checked always: that costs nothing. The contents of a
 tensor cannot be read without waiting for the device, so those checks run only inside
@@ -51,7 +51,7 @@ _counting = threading.Lock()
 
 @contextmanager
 def debug_checks() -> Iterator[None]:
-    """Check the contents of tensors too, at the price of waiting for the device.
+    """Also check the contents of tensors, at the price of device synchronization.
 
     Without it a NaN or infinite cost gives a NaN loss; inside it the first offending index is
     named. It applies to the whole process, and is silent inside `torch.compile` and `torch.vmap`,
@@ -72,14 +72,14 @@ def debug_checks() -> Iterator[None]:
 
 
 def _count_debug_checks(change: int) -> None:
-    """Count those that are open: contexts of several threads end in any order."""
+    """Count open contexts: contexts of several threads end in any order."""
     global _n_debug_checks
     with _counting:
         _n_debug_checks += change
 
 
 def debug_checks_enabled(*, always: bool = False) -> bool:
-    """Return whether values are to be read, which some modes of torch do not allow."""
+    """Return whether tensor values may be read, which some modes of torch do not allow."""
     return (always or _n_debug_checks > 0) and is_plain_eager()
 
 
@@ -215,7 +215,7 @@ def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]
 
 
 def device_of(owner: str, value: Any) -> torch.device:
-    """Return the device that a name stands for, whether or not it is available."""
+    """Return the device with a name, whether or not it is available."""
     try:
         return torch.device(value)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -224,7 +224,7 @@ def device_of(owner: str, value: Any) -> torch.device:
 
 
 def available_device(owner: str, value: Any) -> torch.device:
-    """Return the device that a name stands for, which must be there."""
+    """Return the device with a name; it must be available."""
     device = device_of(owner, value)
     n_devices = torch.cuda.device_count() if device.type == "cuda" else 1
     if (device.index or 0) >= n_devices:
@@ -234,7 +234,7 @@ def available_device(owner: str, value: Any) -> torch.device:
 
 
 def check_callable(owner: str, argument: str, value: Any, example: str) -> None:
-    """Check that `value` can be called."""
+    """Check that `value` is callable."""
     if not callable(value):
         advice = f"For example {example}."
         raise TypeError(bad_value(owner, argument, "be callable", repr(value), advice))

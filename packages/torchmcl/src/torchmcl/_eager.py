@@ -26,10 +26,10 @@ def is_plain_eager() -> bool:
 
 
 def in_forward_mode() -> bool:
-    """Return whether derivatives are taken in forward mode, by `torch.autograd.forward_ad` or `torch.func.jacfwd`.
+    """Return whether forward-mode differentiation is active (`torch.autograd.forward_ad`, `torch.func.jacfwd`).
 
     They follow neither `out=` nor fused kernels; and through an `autograd.Function`, even one with a `jvp`, forward
-    mode over forward mode silently gives 0. Plain operations are what they follow.
+    mode over forward mode silently gives 0. They only support plain operations.
     """
     return forward_ad._current_level >= 0
 
@@ -44,7 +44,7 @@ def may_work_in_place() -> bool:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which products are not rounded to half precision; the meta device has no autocast."""
+    """Return a context without rounding of products to half precision; the meta device has no autocast."""
     return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)
 
 

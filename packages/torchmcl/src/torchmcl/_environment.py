@@ -1,4 +1,4 @@
-"""What a bug report needs: versions, processor, threads and GPUs. No names of folders, users or machines."""
+"""Facts for a bug report: versions, processor, threads and GPUs. No names of folders, users or machines."""
 
 import importlib.metadata
 import os
@@ -27,7 +27,7 @@ _VARIABLES = (
 
 
 def environment() -> dict[str, str]:
-    """Return what torchmcl runs on, in the order in which a report should list it.
+    """Return a description of the environment, in the order of a report.
 
     Example:
         >>> list(environment())[:4]
@@ -67,7 +67,7 @@ def _version(package: str) -> str | None:
 
 
 def _processor() -> str:
-    """Return the model of the processor; Linux keeps it in a file, others tell Python."""
+    """Return the model of the processor; Linux keeps it in a file, other systems report it to Python."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             text = file.read()

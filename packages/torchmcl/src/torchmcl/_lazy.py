@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are asked for (PEP 562)."""
+"""Packages that load their names on first use (PEP 562)."""
 
 import importlib
 import importlib.util

@@ -26,13 +26,13 @@ def bad_value(owner: str, argument: str, rule: str, value: object, advice: str =
 
 
 def nearest_hint(value: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, if any is near."""
+    """Return the end of a message about an unknown name: the nearest known name, if any is close."""
     near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.4)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: bool = False) -> str:
-    """Return a number with the digits that tell it from its neighbours.
+    """Return a number with enough digits to distinguish it from its neighbors.
 
     Args:
         value: any number; None if it is not known.
@@ -61,7 +61,7 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
 
 
 def printable(text: str) -> str:
-    r"""Return text for a terminal: control characters but line feeds and tabs, and marks of direction, as escapes.
+    r"""Return text for a terminal, with control characters (except line feeds and tabs) and direction marks escaped.
 
     Example:
         >>> print(printable("price\x1b[2J\u202eX ü"))
@@ -73,7 +73,7 @@ def printable(text: str) -> str:
 
 
 def split_names(text: str) -> list[str]:
-    """Return names that are separated by commas; double quotes protect a name that holds commas, as in CSV.
+    """Return names separated by commas; double quotes protect a name with commas, as in CSV.
 
     Example:
         >>> split_names('city, "Last, first"')

@@ -1,4 +1,4 @@
-"""Packages that only some parts of torchmcl need."""
+"""Optional dependencies of torchmcl."""
 
 import importlib
 import importlib.util
@@ -8,7 +8,7 @@ __all__ = ["check_extra", "optional_import"]
 
 
 def optional_import(module: str, *, extra: str, needed_by: str) -> ModuleType:
-    """Return `module`, or say which extra brings it.
+    """Return `module`, or raise an error that names its extra.
 
     Raises:
         ImportError: if the package is not installed.
@@ -21,7 +21,7 @@ def optional_import(module: str, *, extra: str, needed_by: str) -> ModuleType:
 
 
 def check_extra(*modules: str, extra: str, needed_by: str, package: str = "torchmcl") -> None:
-    """Check that packages are installed, without loading them, and say which one extra brings all of them.
+    """Check that packages are installed, without loading them; the error names the extra that installs all of them.
 
     Args:
         *modules: names of top-level modules; alternatives are separated by "|".

@@ -7,7 +7,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Count the steps of long work; use it in a `with` block.
+    """Count the steps of a long task; use it in a `with` block.
 
     Args:
         total: number of steps.
@@ -26,7 +26,7 @@ class Progress:
             self._bar = tqdm(total=total, desc=what, unit=unit, mininterval=0.5, dynamic_ncols=True)
 
     def step(self, n: int = 1, note: str = "") -> None:
-        """Advance by n steps, with a note behind the bar."""
+        """Advance by n steps, with a note after the bar."""
         if self._bar is not None:
             if note:
                 self._bar.set_postfix_str(note, refresh=False)
@@ -39,6 +39,6 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.close()

@@ -1,4 +1,4 @@
-"""The process: the time and memory that it has used, and a pause of its garbage collector."""
+"""The process: its time and memory so far, and a pause of its garbage collector."""
 
 import gc
 import sys
@@ -17,7 +17,7 @@ def seconds_since_start() -> float:
 
 
 def peak_mebibytes() -> float | None:
-    """Return the largest memory the process has held, None where the system does not say."""
+    """Return the peak memory of the process, None if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -28,7 +28,7 @@ def peak_mebibytes() -> float | None:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Keep the collector from running: the end of an earlier training's graph or event would spoil a capture."""
+    """Pause the collector: freeing a graph or event of an earlier training run would invalidate a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -16,7 +16,7 @@ _FORMS = "be a Batch, (inputs, targets), (inputs, targets, mask), (inputs, targe
 
 
 def as_batch(loaded: Any) -> Batch:
-    """Return what a loader yields as a `Batch`.
+    """Return the output of a loader as a `Batch`.
 
     Args:
         loaded: a `Batch`; a tuple or list of its fields, `(inputs, targets)` at least, as
@@ -42,7 +42,7 @@ def as_batch(loaded: Any) -> Batch:
 
 
 def inputs_of(loaded: Any) -> Any:
-    """Return the inputs of what a loader yields, with or without targets, for predictions."""
+    """Return the inputs from the output of a loader, with or without targets, for predictions."""
     if isinstance(loaded, Mapping) and "inputs" in loaded:
         return loaded["inputs"]
     return loaded[0] if isinstance(loaded, (tuple, list)) and loaded else loaded
@@ -51,7 +51,7 @@ def inputs_of(loaded: Any) -> Any:
 def with_targets_axis(
     owner: str, batch: Batch, hypotheses: Tensor, cost_fn: Callable[..., Tensor], event_dims: int = 1
 ) -> tuple[Tensor, Tensor | None]:
-    """Return targets and mask with their axis of several targets, added where the batch has one target per sample.
+    """Return targets and mask with an axis of targets, added if the batch has one target per sample.
 
     Args:
         owner: named in messages.
@@ -91,7 +91,7 @@ def _unclear_axis(owner: str, targets: Tensor, hypotheses: Tensor, event_dims: i
 
 
 def _with_axis(mask: Tensor | None, leading: Sequence[int], event: Sequence[int]) -> Tensor | None:
-    """Return a mask with the axis of the targets, if it fits targets without; otherwise it has the axis already."""
+    """Return a mask with the axis of the targets, added if the mask fits targets without it."""
     if mask is None or tuple(mask.shape[len(leading) :]) != tuple(event[: mask.ndim - len(leading)]):
         return mask
     return mask.unsqueeze(len(leading))

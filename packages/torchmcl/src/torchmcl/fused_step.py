@@ -1,4 +1,4 @@
-"""The commonest step in one kernel: one target for each sample, the squared distance, and the default scores."""
+"""The most common step in one kernel: one target per sample, the squared distance, and the default scores."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ _SQUARED_DISTANCE = Norm(order=2, power=2)
 
 
 class StepProblem(NamedTuple):
-    """A step after the call of the model; the arguments of `mcl_step`, checked, with the axes that costs take.
+    """A step after the call of the model: the checked arguments of `mcl_step`, with the axes of costs.
 
     Attributes:
         targets: [..., targets, *event], 0 where padded.
@@ -50,7 +50,7 @@ class StepProblem(NamedTuple):
 
 
 def _tensors(problem: StepProblem) -> list[Tensor]:
-    """Return hypotheses, targets and, where the scores are trained, their logits."""
+    """Return hypotheses, targets and, if the scores are trained, their logits."""
     hypotheses, logits = problem.predictions.hypotheses, problem.predictions.score_logits
     if logits is None or (not isinstance(problem.score_weight, Tensor) and problem.score_weight == 0):
         return [hypotheses, problem.targets]
@@ -58,7 +58,7 @@ def _tensors(problem: StepProblem) -> list[Tensor]:
 
 
 def _fused(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
-    """Return the step by a kernel; NotImplemented for anything but the commonest step."""
+    """Return the step by a kernel; NotImplemented for other steps."""
     numbers = _numbers_of(problem.rule)
     if numbers is None or not _is_common(problem):
         return NotImplemented
@@ -75,7 +75,7 @@ def _fused(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
 
 
 def _is_common(problem: StepProblem) -> bool:
-    """Return whether all targets are real, single and count equally, and cost and scores are those of the kernels."""
+    """Return whether all targets are real, single and equally weighted, with the cost and scores of the kernels."""
     hypotheses, targets, *scored = _tensors(problem)
     special = (problem.mask, problem.scene, problem.sample_weights, problem.loss_fn)
     if problem.stacked or debug_checks_enabled() or any(part is not None for part in special):
@@ -90,7 +90,7 @@ def _is_common(problem: StepProblem) -> bool:
 
 
 def _numbers_of(rule: AssignmentRule) -> tuple[float, float] | None:
-    """Return temperature and epsilon of a rule that has no more than these as plain numbers."""
+    """Return temperature and epsilon of a rule with only these fields, as plain numbers."""
     if type(rule) is WTA:
         return 0.0, 0.0
     if type(rule) is RelaxedWTA and not isinstance(rule.epsilon, Tensor):

@@ -1,4 +1,4 @@
-"""From a cost to a loss: `assign` applies a rule, `mcl_loss` weighs the cost with it."""
+"""From a cost to a loss: `assign` applies a rule, `mcl_loss` weights the cost with it."""
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ def mcl_loss(
 ) -> Tensor:
     """Return the loss `sum(weights * cost)` of a matching.
 
-    A NaN or infinite cost of a real target gives NaN, whatever its weight. With a `trained_cost`, the matched cost may
+    A NaN or infinite cost of a real target gives NaN, for any weight. With a `trained_cost`, the matched cost may
     be infinite where the weight is 0: a forbidden pair.
 
     Args:
@@ -115,7 +115,7 @@ def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
 
 
 def _nan_unless_matched(matching: Matching) -> Tensor:
-    """Return 0 for each target, NaN where its matched cost is not a number or the weights chose an infinite one.
+    """Return 0 for each target, or NaN if its matched cost is NaN or an infinite cost has positive weight.
 
     The winner of such a row is arbitrary, and the trained cost does not show it.
     """
@@ -124,7 +124,7 @@ def _nan_unless_matched(matching: Matching) -> Tensor:
 
 
 def _nan_unless_finite(loss: Tensor) -> Tensor:
-    """Return NaN for infinity: a cost that overflowed must not sort as a plausible loss."""
+    """Return NaN for infinity: an overflowed cost must not appear as a plausible loss."""
     if is_plain_eager():
         return torch.sub(loss, loss.detach(), alpha=0)  # 0 * infinity is NaN, in one operation instead of six
     return loss + torch.where(loss.isfinite(), 0.0, torch.nan).to(loss.dtype)

@@ -1,4 +1,4 @@
-"""The number of hypotheses by cross-validation: held-out distortions beside the least that theory allows."""
+"""Selection of the number of hypotheses by cross-validation: held-out distortions and their theoretical minimum."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _OWNER = "choose_n_hypotheses"
 
 @dataclass(frozen=True, eq=False)
 class HypothesisCounts:
-    """Distortions over the number of hypotheses, and which number to take.
+    """Distortions by number of hypotheses, and the recommended number.
 
     Attributes:
         n_hypotheses: the numbers that were tried, in increasing order.
@@ -107,7 +107,7 @@ def choose_n_hypotheses(
     seed: int = 0,
     progress: bool = False,
 ) -> HypothesisCounts:
-    """Return how the held-out distortion falls with the number of hypotheses, and which number to take.
+    """Return the held-out distortion by number of hypotheses, and the recommended number.
 
     For each number the models of all folds and restarts are trained at once, as one fleet. The number recommended is
     the smallest that saves `share` of what the best number saves over the smallest one tried, or that differs from the
@@ -115,12 +115,12 @@ def choose_n_hypotheses(
 
     Args:
         factory: makes an untrained module with a given number of hypotheses.
-        inputs: [rows, ...], standardised if the module wants them so.
+        inputs: [rows, ...], standardized if the module requires it.
         targets: [rows, dim], or several for each row, [rows, targets, dim].
         candidates: numbers of hypotheses to try.
         n_epochs: of each training.
         n_folds: each row is held out in one of them.
-        n_restarts: trainings of each fold, from other initial weights.
+        n_restarts: training runs per fold, with different initial weights.
         share: in (0, 1].
         rule: as `Fleet` takes it, `AutoAnnealing()` by default.
         learning_rate: a number or a schedule.
@@ -223,7 +223,7 @@ def _errors(values: Tensor) -> Tensor:
 def _floor(
     fleet: Fleet, held: FleetData, n_restarts: int, reader: ScoreObjective, numbers: tuple[int, ...]
 ) -> tuple[float | None, ...]:
-    """Return the least distortions, the mean over folds, from the networks with the most hypotheses."""
+    """Return the minimum distortions, the mean over folds, from the networks with the most hypotheses."""
     if held.targets.shape[2] > 1:
         return (None,) * len(numbers)
     of_folds = []
@@ -245,14 +245,14 @@ def _floor(
 
 
 def _below(floor: tuple[float | None, ...], reached: Tensor) -> tuple[float | None, ...]:
-    """Return the floor, lowered as a whole where it lies above what was reached: the predicted density is too wide."""
+    """Return the floor, lowered as a whole if it exceeds a measured value: the predicted density is too wide."""
     ratios = [mean / least for least, mean in zip(floor, reached.tolist(), strict=True) if least]
     ratio = min([1.0, *ratios])
     return tuple(None if least is None else ratio * least for least in floor)
 
 
 def _members(fold: Tensor, place: int, *, own: bool) -> Tensor:
-    """Return the rows of a fold, or all others; a single fold is trained on and judged."""
+    """Return the rows of a fold, or all others; a single fold serves for training and evaluation."""
     return ((fold == place) if own or int(fold.max()) == 0 else (fold != place)).nonzero().flatten()
 
 

@@ -33,7 +33,7 @@ _LARGEST_STEP = 2**63 - 1
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Anything that turns a step (0, 1, 2, ..., fractions allowed) into a value."""
+    """Any function from a step (0, 1, 2, ..., fractions allowed) to a value."""
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
@@ -141,7 +141,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class CutoffAt:
-    """`schedule` before `step`, 0 from there on.
+    """`schedule` before `step`, 0 from then on.
 
     Example:
         >>> schedule = CutoffAt(Exponential(start=5.0, decay=0.9), step=2)
@@ -167,7 +167,7 @@ class CutoffAt:
 
 @dataclass(frozen=True)
 class JoinedSchedule:
-    """Several schedules one after the other, each counting its steps from where it begins.
+    """Several schedules in sequence, each with its own step count.
 
     Args:
         schedules: one more than there are boundaries.
@@ -290,7 +290,7 @@ def _share(step: float, n_steps: int) -> float:
 
 
 def _checked(step: float) -> float:
-    """Return a step that floats can follow; NaN, which comparisons let through, is refused."""
+    """Return a valid step; NaN, which passes comparisons, is an error."""
     if step != step:
         raise ValueError(bad_value("schedule", "step", "be a number", repr(step)))
     if isinstance(step, int) and abs(step) > _LARGEST_STEP:

@@ -1,7 +1,7 @@
-"""Scores: how likely each hypothesis is to be the winner.
+"""Scores: the probability of each hypothesis to win.
 
 The labels are the weights of a second, hard rule on the same cost, so that the score of a
-hypothesis learns the probability mass of its Voronoi cell. `SigmoidScores` judges each hypothesis by itself,
+hypothesis learns the probability mass of its Voronoi cell. `SigmoidScores` treats hypotheses independently,
 `SoftmaxScores` all of them together.
 """
 
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ScoreObjective(ABC):
-    """How scores are trained and read: `SigmoidScores` or `SoftmaxScores`.
+    """The objective and the interpretation of scores: `SigmoidScores` or `SoftmaxScores`.
 
     Args:
         rule: the rule behind the labels, on the matched cost; `WTA()` by default, `PIT()` for one-to-one. None takes
@@ -77,7 +77,7 @@ class ScoreObjective(ABC):
 
 @dataclass(frozen=True)
 class SigmoidScores(ScoreObjective):
-    """Each score is a sigmoid, trained by binary cross-entropy: the probability that this hypothesis wins.
+    """Sigmoid scores, trained by binary cross-entropy: the probability that a hypothesis wins.
 
     Args:
         rule: the rule behind the labels; `WTA()` by default, None for the weights of the training rule.
@@ -109,7 +109,7 @@ class SigmoidScores(ScoreObjective):
 
 @dataclass(frozen=True)
 class PresenceScores(SigmoidScores):
-    """Each score is the probability that some target takes this hypothesis: all that are taken have the label 1.
+    """Presence scores: the probability that some target is assigned to a hypothesis; assigned ones have label 1.
 
     For sets of unknown size, objects in a picture or voices in a recording: the scores of the hypotheses then add up to
     the number of targets. The labels of `SigmoidScores` are shares, which add up to 1.
@@ -122,14 +122,14 @@ class PresenceScores(SigmoidScores):
     """
 
     def labels(self, cost: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the label of each hypothesis [..., hypotheses]: the weight that real targets give it, at most 1."""
+        """Return the label of each hypothesis [..., hypotheses]: its weight summed over real targets, at most 1."""
         taken = weights if self.rule is None else self.rule(cost, mask)
         return taken.sum(dim=-2).clamp_max(1.0)
 
 
 @dataclass(frozen=True)
 class SoftmaxScores(ScoreObjective):
-    """The scores are a softmax over the hypotheses, trained by cross-entropy: which one wins.
+    """Softmax scores, trained by cross-entropy: the distribution of the winner.
 
     Args:
         rule: the rule behind the labels; `WTA()` by default, None for the weights of the training rule.
@@ -300,7 +300,7 @@ def _mean_loss(
 
 
 def normalized_scores(score_logits: Tensor) -> Tensor:
-    """Return scores that sum to 1 over the hypotheses, whatever the logits.
+    """Return scores that sum to 1 over the hypotheses, for any logits.
 
     Args:
         score_logits: [..., hypotheses], before the sigmoid.
@@ -319,7 +319,7 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
 
 @accelerated(in_triton(triton.summed_cross_entropy), in_torch(summed_cross_entropy))
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return -sum_k [y_k log s_k + (1 - y_k) log(1 - s_k)] of each sample, s being the sigmoid of the logits x.
+    """Return -sum_k [y_k log s_k + (1 - y_k) log(1 - s_k)] of each sample, with s the sigmoid of the logits x.
 
     As log s(x) = x + log s(-x), that is -sum_k [log s(-x_k) + x_k y_k].
     """

@@ -1,4 +1,4 @@
-"""The main path: batch -> predictions -> cost -> matching -> loss. It defines what the fast backends compute."""
+"""The main path: batch -> predictions -> cost -> matching -> loss, the definition of all backends."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,11 +35,11 @@ def mcl_step(
     stacked: bool = False,
     sample_weights: Tensor | None = None,
 ) -> StepOutput:
-    """Return the loss of a batch and everything that was computed on the way.
+    """Return the loss of a batch and all intermediate results.
 
     Args:
         model: takes `batch.inputs`, returns `Predictions` or `Distributions`.
-        batch: inputs, targets, mask and scene, or what a loader yields, see `torchmcl.batches.as_batch`; the contents
+        batch: inputs, targets, mask and scene, or the output of a loader, see `torchmcl.batches.as_batch`; the contents
             of padded targets and steps are ignored. Of one target per sample the axis of the targets may be missing:
             [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
             Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `debug_checks`.
@@ -151,9 +151,9 @@ def _check_matched(cost: Tensor, problem: StepProblem) -> None:
 
 
 def _real_parts(targets: Tensor, mask: Tensor | None, target_axes: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the targets with 0 for what is padded, the mask of targets, and the mask of their steps if it has them.
+    """Return the targets with 0 for padding, the mask of targets, and the mask of their steps if there is one.
 
-    Whatever pads the targets (NaN, -100) must not reach the cost, whose gradient would carry it on.
+    Padding of targets (NaN, -100) must not reach the cost, because it would enter the gradient.
     """
     if mask is None:
         return targets, None, None

@@ -1,4 +1,4 @@
-"""The tuples that travel along the main path: Batch, Predictions (or Distributions), Matching, StepOutput.
+"""The data structures of the main path: Batch, Predictions (or Distributions), Matching, StepOutput.
 
 All are plain named tuples of tensors: they unpack, they print, and `torch.compile`,
 `torch.vmap` and `torch.utils._pytree` treat them as the tuples they are.
@@ -18,10 +18,10 @@ __all__ = ["Batch", "Distributions", "Matching", "Predictions", "StepOutput", "c
 
 
 class Batch(NamedTuple):
-    """What a model is trained on.
+    """The training data of a step.
 
     Attributes:
-        inputs: [batch, ...], whatever the model takes.
+        inputs: [batch, ...], the argument of the model.
         targets: [batch, targets, dim]; [batch, targets, steps, dim] for sequences; [batch, targets] for class ids.
         mask: [batch, targets], True where a target is real; or [batch, targets, steps], True where a step of it is;
             None when all are.
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """What a model returns.
+    """The output of a model.
 
     Attributes:
         hypotheses: [batch, hypotheses, dim], the answers f_1(x) ... f_n(x); sequences are [batch, hypotheses, steps,
@@ -49,7 +49,7 @@ class Predictions(NamedTuple):
 
 
 class Distributions(NamedTuple):
-    """What a model returns whose hypotheses are distributions; welcome wherever `Predictions` are.
+    """Predictions whose hypotheses are distributions; accepted wherever `Predictions` are.
 
     Attributes:
         hypotheses: [batch, hypotheses, ...], the locations.
@@ -64,7 +64,7 @@ class Distributions(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """Which hypothesis answers for which target, and at what cost.
+    """The cost, weights and mask of an assignment of hypotheses to targets.
 
     Attributes:
         cost: [..., targets, hypotheses], differentiable; rows of padded targets are 0.
@@ -78,14 +78,14 @@ class Matching(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """What one training step computed; call `.loss.backward()` on it.
+    """The result of a training step; call `.loss.backward()` on it.
 
     Attributes:
         loss: scalar, `assignment_loss + score_weight * score_loss`.
         assignment_loss: scalar, the weighted cost of the matching.
         score_loss: scalar, or None when the model has no scores.
         matching: cost, weights and mask, for the metrics.
-        predictions: what the model returned.
+        predictions: the output of the model.
         targets: [..., targets, ...], with their axis, and 0 where they are padded; None where steps of them are.
     """
 

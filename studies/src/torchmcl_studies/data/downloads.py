@@ -1,4 +1,4 @@
-"""Public files in the user's cache: from a pinned address, kept only with the known checksum."""
+"""Public files in the user's cache, from a pinned address and verified by checksum."""
 
 import os
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def checksums(package: str, name: str) -> dict[str, str]:
 def cached_download(
     owner: str, folder: str, base_url: str, file_name: str, known: Mapping[str, str], *, advice: str
 ) -> Path:
-    """Return a file of the user's cache, downloaded when it is not there.
+    """Return a file of the user's cache, downloaded if it is missing.
 
     Args:
         owner: named in messages.

@@ -32,7 +32,7 @@ BASE_URL = (
 
 
 class UciSet(NamedTuple):
-    """What is known of one data set before it is read.
+    """The description of one data set.
 
     Attributes:
         name: in tables.
@@ -52,7 +52,7 @@ class UciSet(NamedTuple):
 
     @property
     def n_columns(self) -> int:
-        """Columns of the file; naval has a second target behind the first, which is not used."""
+        """Columns of the file; naval has an unused second target after the first."""
         return self.n_features + (2 if self.name == "naval" else 1)
 
 
@@ -81,13 +81,13 @@ _YEAR_TRAIN_ROWS = 463_715
 
 
 class Fold(NamedTuple):
-    """One split, inputs and targets standardised by the training part.
+    """One split, with inputs and targets standardized by the training part.
 
     Attributes:
         train_inputs: [rows, features]
         train_targets: [rows, 1, 1]
         test_inputs: [rows, features]
-        test_targets: [rows, 1, 1], standardised too.
+        test_targets: [rows, 1, 1], standardized too.
         target_mean: of the training part, in the original units.
         target_std: of the training part, in the original units.
     """
@@ -101,7 +101,7 @@ class Fold(NamedTuple):
 
 
 def load_uci(name: str, folder: str | Path | None = None, folds: Sequence[int] | None = None) -> list[Fold]:
-    """Return the official folds of a data set, standardised on their training parts, as float32.
+    """Return the official folds of a data set, standardized on their training parts, as float32.
 
     Args:
         name: yacht, boston, energy, concrete, wine, kin8nm, power, naval, protein or year.
@@ -174,7 +174,7 @@ def read_rows(entry: UciSet, folder: str | Path | None = None) -> tuple[np.ndarr
 
 
 def read_year(path: Path, chunk_rows: int = 50_000) -> tuple[np.ndarray, np.ndarray]:
-    """Return the year set from its text file (or the zip it comes in), read in pieces, as float32."""
+    """Return the year set from its text file (or zip file), read in pieces, as float32."""
     inputs, years = [], []
     with _opened(path) as file:
         filled = (line for line in file if line.strip())
@@ -198,7 +198,7 @@ def read_year(path: Path, chunk_rows: int = 50_000) -> tuple[np.ndarray, np.ndar
 
 
 def synthetic_year(n_rows: int = 515_345, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return SYNTHETIC data of the size of the year set, to measure scale; its results mean nothing else."""
+    """Return SYNTHETIC data of the size of the year set, only for measurements of scale."""
     random = np.random.default_rng(seed)
     inputs = random.standard_normal((n_rows, UCI_SETS["year"].n_features), dtype=np.float32)
     signal = np.tanh(inputs[:, :10] @ random.standard_normal((10, 1), dtype=np.float32))[:, 0]

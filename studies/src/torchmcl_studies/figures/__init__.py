@@ -40,7 +40,7 @@ def run_figure(
     device: str = "cpu",
     progress: bool = True,
 ) -> list[Claim]:
-    """Train what a figure needs and write its records into `folder / name`.
+    """Train the networks of a figure and write its records into `folder / name`.
 
     Args:
         name: one of `FIGURES`.

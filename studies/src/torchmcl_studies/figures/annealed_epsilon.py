@@ -1,4 +1,4 @@
-"""Relaxed-WTA whose epsilon falls from 0.98 to 0: answers that never leave the middle, counted."""
+"""Relaxed-WTA with an epsilon from 0.98 to 0, and the number of answers that stay in the middle."""
 
 import statistics
 import time
@@ -57,7 +57,7 @@ def run_annealed_epsilon(folder: Path, settings: FigureSettings, *, progress: bo
 
 
 def _in_the_middle(course: AnnealingRecords) -> list[int]:
-    """Return how many hypotheses are near the mean of the three Gaussians, for each record."""
+    """Return the number of hypotheses near the mean of the three Gaussians, for each record."""
     middle = torch.tensor(CENTRES).mean(dim=0)
     return [int(n) for n in ((course.hypotheses[:, 0] - middle).norm(dim=-1) < RADIUS).sum(dim=-1)]
 

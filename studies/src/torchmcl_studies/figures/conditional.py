@@ -1,4 +1,4 @@
-"""The training behind two figures: annealed MCL on three Gaussians that part as the input grows."""
+"""The training run of two figures: annealed MCL on three Gaussians that separate with the input."""
 
 import functools
 import time
@@ -21,7 +21,7 @@ PROBES = (0.1, 0.6, 0.9)
 
 @functools.lru_cache(maxsize=1)
 def train_conditional(settings: FigureSettings, *, progress: bool) -> tuple[list[AnnealingRecords], float]:
-    """Return the records of each seed and the seconds it took; kept, as two figures show the same training."""
+    """Return the records of each seed and their seconds, cached because two figures share the training run."""
     start = time.perf_counter()
     cooling = annealed(AnnealedWTA, temperature=settings.linear(1.0))
     (seeds,) = train(
@@ -37,5 +37,5 @@ def train_conditional(settings: FigureSettings, *, progress: bool) -> tuple[list
 
 
 def critical_temperatures(inputs: Tensor) -> Tensor:
-    """Return where theory has the first split of each input, 2 lambda_max(C(x)), Eq. (14)."""
+    """Return the theoretical first split of each input, 2 lambda_max(C(x)), Eq. (14)."""
     return 2 * torch.linalg.eigvalsh(conditional_covariance(inputs))[..., -1]

@@ -1,4 +1,4 @@
-"""Distortion against temperature on the conditional three Gaussians, with the critical temperatures of theory."""
+"""Distortion against temperature on the conditional three Gaussians, with theoretical critical temperatures."""
 
 from pathlib import Path
 

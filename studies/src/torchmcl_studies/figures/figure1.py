@@ -48,7 +48,7 @@ def run_figure1(folder: Path, settings: FigureSettings, *, progress: bool = True
 
 
 def frames(method: str, course: AnnealingRecords) -> list[tuple[object, ...]]:
-    """Return the hypotheses and scores of one network along its training, at equal distances."""
+    """Return the hypotheses and scores of one network during training, at equal intervals."""
     assert course.scores is not None
     every = max(1, len(course) // _N_FRAMES)
     rows: list[tuple[object, ...]] = []
@@ -60,13 +60,13 @@ def frames(method: str, course: AnnealingRecords) -> list[tuple[object, ...]]:
 
 
 def starved(course: AnnealingRecords, points: Tensor) -> int:
-    """Return how many of the last hypotheses are nearest to none of the points."""
+    """Return the number of final hypotheses that are nearest to no point."""
     cost = pairwise_sq_euclidean(hypotheses=course.hypotheses[-1], targets=points[None])
     return int(metrics.n_dead_hypotheses(assign(cost, WTA())))
 
 
 def _pull_to_the_middle(course: AnnealingRecords, points: Tensor) -> float:
-    """Return the share of hypotheses nearer to the mean of all points than to the nearest hundred of points."""
+    """Return the share of hypotheses nearer to the mean of all points than to the nearest hundred points."""
     hypotheses, middle = course.hypotheses[-1, 0], points.mean(dim=0)
     to_points = torch.cdist(hypotheses, points).topk(100, largest=False).values.mean(dim=-1)
     return float(((hypotheses - middle).norm(dim=-1) < to_points).float().mean())

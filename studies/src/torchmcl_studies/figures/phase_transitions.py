@@ -1,4 +1,4 @@
-"""Hypotheses at three inputs and four temperatures: inputs whose targets vary more split first."""
+"""Hypotheses at three inputs and four temperatures: inputs with larger target variance split first."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def _nearest(course: AnnealingRecords, temperature: float) -> int:
 
 
 def _first_split(course: AnnealingRecords, probe: int) -> float:
-    """Return the temperature of the first split that lasts; 0 if there is none."""
+    """Return the temperature of the first lasting split; 0 if there is none."""
     splits = phase_transitions(course, probe)
     return splits[0].temperature if splits else 0.0
 
@@ -75,7 +75,7 @@ def _places(course: AnnealingRecords, record: int) -> list[tuple[float, ...]]:
 
 
 def _points() -> list[tuple[float, ...]]:
-    """Return targets of each probe input: the Gaussians of Figure 1, with their centres drawn together."""
+    """Return targets of each probe input: the Gaussians of Figure 1 with contracted centers."""
     rows: list[tuple[float, ...]] = []
     for x in PROBES:
         generator = torch.Generator().manual_seed(3)

@@ -1,4 +1,4 @@
-"""The records of a figure: tables as CSV, and the claims of its caption with whether they hold."""
+"""The records of a figure: tables as CSV, and the verified claims of its caption."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ __all__ = ["Claim", "write_summary", "write_table"]
 
 
 class Claim(NamedTuple):
-    """A sentence of a caption, and whether the records of this run bear it out."""
+    """A sentence of a caption, and whether the records of this run confirm it."""
 
     text: str
     holds: bool
@@ -33,7 +33,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
 def write_summary(
     folder: Path, settings: FigureSettings, claims: Sequence[Claim], seconds: float, marks: dict[str, float]
 ) -> None:
-    """Write `summary.json`: settings, claims, and the single numbers that the picture shows."""
+    """Write `summary.json`: settings, claims, and the single numbers of the picture."""
     shown = asdict(settings) | {"optimizer": repr(settings.optimizer)}
     summary = {
         "settings": shown,

@@ -1,4 +1,4 @@
-"""How the networks of a figure are trained, and the two presets: quick, and as in the paper's appendix."""
+"""The training settings of a figure, and two presets: quick, and those of the paper's appendix."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ PRESETS = ("quick", "paper")
 
 @dataclass(frozen=True)
 class FigureSettings:
-    """What is trained, and for how long.
+    """The networks of a figure and the length of their training.
 
     Attributes:
         preset: the name of these settings.
         n_seeds: networks of each method.
         n_epochs: each with fresh points, the same for all networks.
         n_points: points of an epoch.
-        batch_size: points of a step; the paper does not say how many.
+        batch_size: points of a step; not specified in the paper.
         targets_per_row: where p(y | x) is the same for all x, this many points share one row of input. The gradient is
             that of as many rows; the network is evaluated less often.
         hidden: sizes of the hidden layers.
@@ -60,7 +60,7 @@ class FigureSettings:
             raise ValueError(bad_value("FigureSettings", "n_points", rule, got))
 
     def lasting(self, n_epochs: int) -> "FigureSettings":
-        """Return the same for another number of epochs, with the rate falling over all of them."""
+        """Return the same settings for another number of epochs, with the rate falling over all of them."""
         rate = self.learning_rate
         rate = replace(rate, n_steps=n_epochs) if isinstance(rate, Cosine) else rate
         return replace(self, n_epochs=n_epochs, learning_rate=rate)
@@ -71,15 +71,15 @@ class FigureSettings:
         return max(1, self.n_epochs // self.n_records)
 
     def exponential(self) -> Exponential:
-        """Return 0.6 * 0.99^t of the paper's 1000 epochs, stretched over the epochs there are."""
+        """Return 0.6 * 0.99^t of the paper's 1000 epochs, rescaled to the number of epochs."""
         return Exponential(0.6, 0.99 ** (1000 / self.n_epochs))
 
     def linear(self, start: float) -> Linear:
-        """Return the way from `start` to 0 over all epochs."""
+        """Return the linear schedule from `start` to 0 over all epochs."""
         return Linear(start, 0.0, self.n_epochs)
 
     def module_factory(self) -> Callable[[], MultiHypothesisMLP]:
-        """Return what makes the network: two hidden layers, answers in the square [-1, 1]^2, a score for each."""
+        """Return the factory of the network: two hidden layers, answers in the square [-1, 1]^2, and scores."""
         return lambda: MultiHypothesisMLP(1, 2, self.n_hypotheses, hidden=self.hidden, output_activation=torch.tanh)
 
 

@@ -63,7 +63,7 @@ def train(
 def train_without_input(
     settings: FigureSettings, rules: Sequence[Any], points: Draw, *, progress: bool, what: str
 ) -> list[list[AnnealingRecords]]:
-    """Return the records of networks whose input is always 1, and whose targets are points of one distribution."""
+    """Return the records of networks with constant input 1 and targets from one distribution."""
 
     def draw(n_rows: int, generator: torch.Generator) -> Batch:
         targets = points(n_rows * settings.targets_per_row, generator)
@@ -75,5 +75,5 @@ def train_without_input(
 
 
 def held_out_points(settings: FigureSettings, points: Draw) -> Tensor:
-    """Return the fresh points that a figure without an input is measured on."""
+    """Return the test points of a figure without an input."""
     return points(settings.n_held_out, torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""One function for each figure of the paper: tables in, a matplotlib figure out."""
+"""One function per figure of the paper, from tables to a matplotlib figure."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ Tables = dict[str, list[dict[str, Any]]]
 
 
 def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
-    """Draw the answers of the first seed above, distortion and starved answers of all seeds below."""
+    """Draw the answers of the first seed above, distortion and unused answers of all seeds below."""
     methods = _names(tables["results"], "method")
     figure = new_figure(12, 7)
     grid = figure.add_gridspec(2, 6, height_ratios=(1.75, 1), hspace=0.18, wspace=0.9)
@@ -43,7 +43,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def film_of_figure1(tables: Tables) -> dict[str, Any]:
-    """Return the film of the three trainings, for `torchmcl._pages.film`."""
+    """Return the film of the three training runs, for `torchmcl._pages.film`."""
     frames = tables["frames"]
     epochs = sorted({int(row["epoch"]) for row in frames})
     methods = []
@@ -61,7 +61,7 @@ def film_of_figure1(tables: Tables) -> dict[str, Any]:
 
 
 def draw_rate_distortion(tables: Tables, summary: dict[str, Any]) -> Any:
-    """Draw R(D), its lower bound, the + and the way of every training."""
+    """Draw R(D), its lower bound, the final points and the trajectory of every training run."""
     figure = new_figure(8, 5.4)
     axis = figure.subplots()
     marks, curve = summary["marks"], tables["curve"]

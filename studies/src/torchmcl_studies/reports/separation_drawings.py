@@ -1,4 +1,4 @@
-"""The pictures of the study of separation. No text from outside is drawn in them."""
+"""The pictures of the separation study, without external text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ _DASHES = {"pit": "-", "mcl": "--", "relaxed-wta": ":", "amcl": "-"}
 
 
 def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
-    """Return validation SI-SDR over training, a panel for each number of speakers, a line for each training.
+    """Return validation SI-SDR during training, a panel per number of speakers, a line per training run.
 
     Seeds after the first one are lighter.
     """
@@ -91,7 +91,7 @@ def draw_transition(runs: Sequence[RunRecords]) -> Any:
 
 
 def draw_automatic(by_hand: Sequence[RunRecords], automatic: Sequence[RunRecords]) -> Any:
-    """Return temperature and validation SI-SDR over training, of schedules set by hand and of one that sets itself."""
+    """Return temperature and validation SI-SDR during training, of manual and automatic schedules."""
     figure = new_figure(9.6, 3.7, layout="tight")
     left, right = figure.subplots(1, 2)
     for runs, colour, label in ((by_hand, AMCL, "by hand"), (automatic, MCL, "automatic")):

@@ -19,17 +19,17 @@ LABELS = {"pit": "PIT", "mcl": "MCL", "relaxed-wta": "Relaxed-WTA (0.05)", "amcl
 
 
 def over_seeds(runs: Sequence[RunRecords], measure: str) -> dict[str, float]:
-    """Return a measure by mixture, its mean over the runs; only of mixtures that all of them have."""
+    """Return a measure by mixture, averaged over the runs, for mixtures common to all of them."""
     values = [run.values(measure) for run in runs]
     common = set(values[0]).intersection(*values[1:])
     return {name: statistics.fmean(scores[name] for scores in values) for name in values[0] if name in common}
 
 
 def seeds_apart(groups: Mapping[str, Sequence[float]], ours: str, theirs: str) -> float | None:
-    """Return the p of Tukey's test of two methods among all, a value being the mean of one training over its mixtures.
+    """Return the p-value of Tukey's test of two methods among all, with one mean per training run.
 
-    The spread over trainings of one method is assumed to be equal for all methods. None if a method has one training
-    only, or if all trainings are equal for every method.
+    The spread over runs of one method is assumed to be equal for all methods. None if a method has one run
+    only, or if all training runs are equal for every method.
 
     Example:
         >>> round(seeds_apart({"pit": [1.0, 1.1], "mcl": [1.1, 1.2], "amcl": [2.0, 2.1]}, "amcl", "pit"), 4)
@@ -46,7 +46,7 @@ def seeds_apart(groups: Mapping[str, Sequence[float]], ours: str, theirs: str) -
 
 
 def by_genders(study: StudyRecords, runs: Sequence[RunRecords], measure: str) -> dict[str, Spread]:
-    """Return the spread of a measure over the mixtures of each set of genders; empty if they are not known."""
+    """Return the spread of a measure over the mixtures of each set of genders; empty if unknown."""
     if not study.genders:
         return {}
     group_of = {

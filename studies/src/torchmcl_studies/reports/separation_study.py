@@ -85,7 +85,7 @@ def transition_rows(study: StudyRecords) -> Rows:
 
 
 def automatic_rows(study: StudyRecords) -> Rows:
-    """Return the lines of aMCL with a schedule set by hand and with an automatic one, under `AUTOMATIC_HEAD`."""
+    """Return the lines of aMCL with a manual and with an automatic schedule, under `AUTOMATIC_HEAD`."""
     by_hand, automatic = by_hand_and_automatic(study)
     rows = []
     for label, runs in (("by hand", by_hand), ("automatic", automatic)):
@@ -249,7 +249,7 @@ def _automatic_part(study: StudyRecords) -> list[str]:
 
 
 def by_hand_and_automatic(study: StudyRecords) -> tuple[list[RunRecords], list[RunRecords]]:
-    """Return the trainings of aMCL with a schedule set by hand, and those with an automatic one, by seed."""
+    """Return the training runs of aMCL with a manual and with an automatic schedule, by seed."""
     runs = study.of_part("automatic")
     # Those by hand have the seeds that the table of methods did not have then; by now it may.
     by_hand = {run.seed: run for run in runs if not run.sets_itself}

@@ -63,7 +63,7 @@ _EXPLAINED = (
 
 
 class Results(NamedTuple):
-    """What records say.
+    """The results of the records.
 
     Attributes:
         scenes: those there are, in the order of the benchmark.
@@ -88,7 +88,7 @@ class Results(NamedTuple):
 
 
 def results_of(records: Records) -> Results:
-    """Return what records say.
+    """Return the results of records.
 
     Raises:
         ValueError: for an unknown scene or method.
@@ -115,7 +115,7 @@ def overall_rows(results: Results) -> Rows:
 
 
 def published_rows() -> Rows:
-    """Return (method, minADE20 / minFDE20, protocol) of what others report."""
+    """Return (method, minADE20 / minFDE20, protocol) of published results."""
     return [
         [line.name, f"{line.min_ade:.2f} / {line.min_fde:.2f}", line.protocol or "each agent's own minimum"]
         for line in PUBLISHED
@@ -133,7 +133,7 @@ def scene_rows(results: Results, metrics: Sequence[str]) -> tuple[list[str], Row
 
 
 def paired_rows(results: Results, against: str = "mcl", methods: Sequence[str] | None = None) -> Rows:
-    """Return the lines of paired differences to a method over (scene, seed), under `TESTS_HEAD`."""
+    """Return the lines of paired differences from a method over (scene, seed), under `TESTS_HEAD`."""
     rows = []
     for method in results.methods if methods is None else methods:
         found = [difference(results.paired(method, m), results.paired(against, m)) for m in _TESTED]

@@ -1,4 +1,4 @@
-"""The pictures of the study of pedestrians: hypotheses at sharp turns, and how often scores come true."""
+"""The pictures of the pedestrian study: hypotheses at sharp turns, and the calibration of scores."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _MARGIN = 1.0
 
 
 def bin_of(score: float) -> int:
-    """Return the bin of a score, as the records have them."""
+    """Return the bin of a score, as in the records."""
     return bisect_left(_EDGES, score)
 
 

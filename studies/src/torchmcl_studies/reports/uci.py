@@ -52,7 +52,7 @@ class Cell(NamedTuple):
         return spread_of([*self.values.values()]).std
 
     def deviation(self, published: PublishedCell, n_folds: int) -> float | None:
-        """Return how many combined standard errors we are above the published mean."""
+        """Return the difference to the published mean in combined standard errors."""
         if published.std is None:
             return None
         error = math.sqrt(self.std**2 / max(len(self.values), 1) + published.std**2 / n_folds)

@@ -1,1 +1,1 @@
-"""The paper's study of speech separation: its trainings, their records and its published numbers."""
+"""The paper's study of speech separation: its training runs, their records and the published numbers."""

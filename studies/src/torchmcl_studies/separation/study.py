@@ -1,4 +1,4 @@
-"""The paper's study of separation on other speech: four objectives, more outputs than speakers, ways to cool."""
+"""The paper's separation study on other speech: four objectives, more outputs than speakers, cooling schedules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,10 +58,10 @@ class StudyRun:
 
 
 def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
-    """Return every training of the study, the most important first.
+    """Return every training run of the study, the most important first.
 
     Args:
-        n_seeds: trainings of each method, for the table; the automatic schedule has four seeds, other parts one.
+        n_seeds: training runs of each method, for the table; the automatic schedule has four seeds, other parts one.
         quick: tiny networks and few steps instead.
 
     Example:
@@ -115,7 +115,7 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
 
 
 def _annealed(n_epochs: int) -> tuple[str, ...]:
-    """Return a training of this many epochs, with a temperature for the first half of them."""
+    """Return a training run of this many epochs, with a temperature for the first half of them."""
     return f"training.epochs={n_epochs}", f"objective.annealing_epochs={max(n_epochs // 2, 1)}"
 
 
@@ -139,9 +139,9 @@ def run_separation_study(
     Args:
         out: folder; each run has one below it.
         parts: which parts of the study.
-        n_seeds: trainings of each method, for the table.
+        n_seeds: training runs of each method, for the table.
         quick: tiny networks, few steps and the first ten test mixtures, to see that everything works.
-        changes: `part.option=value` for all runs, to say where the data is, for example.
+        changes: `part.option=value` for all runs, for example the location of the data.
         device: "cpu" or "cuda".
         limit: evaluate the first test mixtures only.
         progress: whether to show bars.
@@ -173,7 +173,7 @@ def run_separation_study(
 
 
 def _is_done(folder: Path, config: SeparationConfig, limit: int | None) -> bool:
-    """Return whether this training is there, evaluated on as many mixtures."""
+    """Return whether this training run exists, evaluated on the same number of mixtures."""
     evaluation = folder / "evaluation-tt.jsonl"
     if not evaluation.exists():
         return False
@@ -185,7 +185,7 @@ def _is_done(folder: Path, config: SeparationConfig, limit: int | None) -> bool:
 
 
 def _write_genders(path: Path, data: DataConfig) -> None:
-    """Write who is of which gender beside the runs, for a report that knows nothing of the data."""
+    """Write the genders of the speakers beside the runs, for a report without access to the data."""
     if genders := speaker_genders(data.root):
         lines = ["speaker,gender", *(f"{speaker},{gender}" for speaker, gender in sorted(genders.items()))]
         write_atomically(path, "\n".join(lines) + "\n")

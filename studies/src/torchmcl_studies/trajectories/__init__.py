@@ -1,1 +1,1 @@
-"""Where people walk next: the study of ETH/UCY with 20 hypotheses, by every rule of the library."""
+"""The pedestrian study (ETH/UCY) with 20 hypotheses, for every rule of the library."""

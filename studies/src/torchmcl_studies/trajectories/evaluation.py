@@ -1,4 +1,4 @@
-"""From a trained network and the test rows to one record: every number that papers report under these names."""
+"""From a trained network and the test rows to one record with all published metrics."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,10 +26,10 @@ _APART = 40
 
 
 class Forecast(NamedTuple):
-    """What a method says about the test rows.
+    """The predictions of a method for the test rows.
 
     Attributes:
-        paths: [rows, hypotheses, 12, 2], positions in metres.
+        paths: [rows, hypotheses, 12, 2], positions in meters.
         probabilities: [rows, hypotheses]
         nll: [rows], negative log-likelihood of the true future, if the method has a density.
     """
@@ -40,7 +40,7 @@ class Forecast(NamedTuple):
 
 
 def constant_velocity(rows: Rows) -> Forecast:
-    """Return one hypothesis: the last step, again and again."""
+    """Return one hypothesis with constant velocity, the last step repeated."""
     observed = rows.paths[:, :N_OBSERVED]
     step = observed[:, -1] - observed[:, -2]
     steps = torch.arange(1.0, rows.paths.shape[1] - N_OBSERVED + 1, device=observed.device)
@@ -50,7 +50,7 @@ def constant_velocity(rows: Rows) -> Forecast:
 
 @torch.no_grad()
 def predicted(network: nn.Module, rows: Rows) -> Forecast:
-    """Return what a network says about rows, on their device."""
+    """Return the predictions of a network for rows, on their device."""
     network = network.to(rows.paths.device).eval()
     paths, probabilities, nll = [], [], []
     for chunk, near in zip(rows.paths.split(_CHUNK), rows.near.split(_CHUNK), strict=True):
@@ -69,7 +69,7 @@ def predicted(network: nn.Module, rows: Rows) -> Forecast:
 
 
 def numbers_of(forecast: Forecast, rows: Rows) -> dict[str, Any]:
-    """Return the numbers of one record; distances are in metres.
+    """Return the numbers of one record; distances are in meters.
 
     Returns:
         min_ade and min_fde, each its own minimum over the hypotheses; min_ade_of_final, the ADE of the hypothesis with
@@ -123,7 +123,7 @@ def _calibration(forecast: Forecast, future: Tensor) -> list[list[float]]:
 
 
 def fork_rows(rows: Rows) -> list[int]:
-    """Return the test rows that are drawn: the sharpest turns of walking people, at different moments.
+    """Return the test rows for drawings: the sharpest turns of pedestrians, at different moments.
 
     The true future chooses them, and no method has a hand in it.
     """
@@ -140,7 +140,7 @@ def fork_rows(rows: Rows) -> list[int]:
 
 
 def forks_of(forecast: Forecast, rows: Rows, chosen: Sequence[int]) -> list[dict[str, Any]]:
-    """Return what is needed to draw some rows: paths of the person and of people nearby, hypotheses."""
+    """Return the data for drawing some rows: paths of the person and of people nearby, hypotheses."""
     forks = []
     for row in chosen:
         together = (rows.scene == rows.scene[row]) & (torch.arange(len(rows.scene), device=rows.scene.device) != row)

@@ -1,4 +1,4 @@
-"""The methods of the study as data: which rule trains which network on which rows."""
+"""The methods of the study as data: rule, network and rows of each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _FINAL_WEIGHT = 0.5
 
 
 def path_cost(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return the cost of every (true path, hypothesis) pair, in metres: average plus half the final displacement."""
+    """Return the cost of every (true path, hypothesis) pair, in meters: average plus half the final displacement."""
     ade = pairwise_ade(hypotheses=hypotheses, targets=targets)
     return ade + _FINAL_WEIGHT * pairwise_fde(hypotheses=hypotheses, targets=targets)
 

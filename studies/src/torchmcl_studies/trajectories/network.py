@@ -1,4 +1,4 @@
-"""What a network sees of a walking person, and the network itself.
+"""The inputs of the network for a pedestrian, and the network itself.
 
 Everything is in the person's own frame: the last observed position is the origin, and the x-axis points where the
 person was heading over the last three steps. Hypotheses are offsets from walking on at constant velocity. A turned or
@@ -33,7 +33,7 @@ _DROPOUT = 0.1
 
 
 class Frame(NamedTuple):
-    """Where a person stands and heads.
+    """The position and heading of a person.
 
     Attributes:
         origin: [..., 2], the last observed position.
@@ -46,7 +46,7 @@ class Frame(NamedTuple):
     velocity: Tensor
 
     def offsets(self, future: Tensor) -> Tensor:
-        """Return true positions [..., 12, 2] as offsets from constant velocity, in own axes."""
+        """Return true positions [..., 12, 2] as offsets from constant velocity, in the person's axes."""
         return (future - self.origin.unsqueeze(-2)) @ self.axes - self._straight_on(future)
 
     def positions(self, offsets: Tensor) -> Tensor:
@@ -60,10 +60,10 @@ class Frame(NamedTuple):
 
 
 def own_frame(observed: Tensor, near: Tensor) -> tuple[Tensor, Frame]:
-    """Return the inputs of the network and the frame that its hypotheses are in.
+    """Return the inputs of the network and the reference frame of its hypotheses.
 
     Args:
-        observed: [..., 8, 2], positions in metres.
+        observed: [..., 8, 2], positions in meters.
         near: [..., 6, 5], of the nearest people: relative position, velocity per step, 1 if there is one.
 
     Returns:

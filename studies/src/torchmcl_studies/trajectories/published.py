@@ -1,4 +1,4 @@
-"""What others report on ETH/UCY, mean over the five scenes, for 20 samples and 8 + 12 steps."""
+"""Published results on ETH/UCY, mean over the five scenes, for 20 samples and 8 + 12 steps."""
 
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ class Published(NamedTuple):
 
     Attributes:
         name: of the method.
-        min_ade: mean over the scenes, in metres.
-        min_fde: mean over the scenes, in metres.
+        min_ade: mean over the scenes, in meters.
+        min_fde: mean over the scenes, in meters.
         protocol: what its minimum is taken over, where it is not each agent's own.
     """
 

@@ -1,4 +1,4 @@
-"""The rows of the study: windows with the nearest people, forwards and backwards in time, and how they are drawn.
+"""The rows of the study: windows with the nearest people, forwards and backwards in time, and their sampling.
 
 The networks are tested in a place that they have never seen, so that what they learn must not depend on where and how
 the training recordings were made. Rows are mirrored, scaled, run backwards in time, and their observed positions get
@@ -109,7 +109,7 @@ def _nearest(recording: pedestrians.Recording, frames: np.ndarray, persons: np.n
 
 
 def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
-    """Return the last step of each row of a recording, in `direction` of time; 0 for who was not there before."""
+    """Return the last step of each row of a recording, in `direction` of time; 0 without an earlier frame."""
     velocities = np.zeros_like(recording.positions)
     steps = np.diff(recording.positions, axis=0)
     follows = (np.diff(recording.persons) == 0) & (np.diff(recording.frames) == recording.step)
@@ -121,12 +121,12 @@ def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
 
 
 class Drawing:
-    """Training rows drawn anew: call it with a number of rows and a generator, as `torchmcl.fleet.SampledData` does.
+    """Randomly drawn training rows, called with a number of rows and a generator by `torchmcl.fleet.SampledData`.
 
     Args:
         rows: forwards in time.
         backwards: the same rows in reverse.
-        group_size: 1 draws windows. A larger number draws scenes of up to so many people, padded to it with rows whose
+        group_size: 1 draws windows. A larger number draws scenes of up to that size, padded to it with rows whose
             mask is False; all people of a scene are turned, scaled and reversed together, and batches of a multiple of
             the size hold whole scenes.
 

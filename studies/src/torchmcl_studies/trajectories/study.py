@@ -1,4 +1,4 @@
-"""What the study consists of, and running it: whatever is missing from the records is trained, a scene at a time.
+"""The parts of the study, and its run: missing results are computed, one scene at a time.
 
 Protocol. Each scene of ETH/UCY is tested on with networks trained on the training parts of all other recordings. The
 weights are those after the last step; nothing is selected on a test scene or on the validation parts.
@@ -12,8 +12,8 @@ where the common choice gave 0.1953/0.3160: what leaks does not show. Other find
 without time reversal +1 %, ensembles reduced to 20 hypotheses within noise, more hypotheses reduced to 20 worse.
 
 The temperatures from which aMCL (0.1, 0.3, 1 or 3 m) and the annealed MDN (3, 5, 10 or 30) start were chosen on 16 of
-these pairs, in trainings of 3000 steps with two seeds: 3 m with 0.2074/0.3361 (WTA 0.2075/0.3363, 1 m 0.2082/0.3390),
-and 5 with 0.2184/0.3692 and an NLL of -18.02 (plain 0.2208/0.3731, -17.62). Epsilon and AutoAnnealing are as they come.
+these pairs, in runs of 3000 steps with two seeds: 3 m with 0.2074/0.3361 (WTA 0.2075/0.3363, 1 m 0.2082/0.3390),
+and 5 with 0.2184/0.3692 and an NLL of -18.02 (plain 0.2208/0.3731, -17.62). Epsilon and AutoAnnealing are defaults.
 """
 
 import time
@@ -81,9 +81,9 @@ class TrajectoryStudy:
 
 
 def run_study(study: TrajectoryStudy, out: Path, *, progress: bool = True) -> KeyedRecords:
-    """Train what `out/records.jsonl` does not hold yet, and return all records.
+    """Train the methods missing in `out/records.jsonl`, and return all records.
 
-    What seed 0 says about a few sharp turns is in `out/forks.jsonl`, for pictures.
+    The predictions of seed 0 for a few sharp turns are in `out/forks.jsonl`, for pictures.
 
     Raises:
         ValueError: if the records on disk are of another study.
@@ -140,7 +140,7 @@ def _trained(
     study: TrajectoryStudy,
     progress: str | bool,
 ) -> Sequence[nn.Module | None]:
-    """Return a trained network for each model; None for what is not trained."""
+    """Return a trained network for each model; None for methods without training."""
     if kind == "none":
         return [None] * len(models)
     options: dict[str, Any] = {"batch_size": study.batch_size, "device": study.device, "progress": progress}

@@ -1,4 +1,4 @@
-"""Training the networks of one scene: seeds and rules together as fleets, and joint winners in a loop of their own."""
+"""Training of the networks of one scene: seeds and rules as fleets, and joint winners in a separate loop."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ def train_fleet(
 def train_jointly(
     seeds: Sequence[int], drawing: Drawing, n_epochs: int, *, batch_size: int, device: str, progress: str | bool
 ) -> list[nn.Module]:
-    """Train networks whose winners are shared by all people of a scene: `Batch.scene` is all that it takes.
+    """Train networks with winners shared by all people of a scene, by `Batch.scene`.
 
     A fleet has no scenes, so that this is the loop that one would write by hand, of `mcl_step` on stacked networks.
     """
@@ -140,7 +140,7 @@ def _stacked(network: nn.Module, parameters: dict[str, Tensor]) -> Callable[[Ten
 
 
 def _rate(n_epochs: int, *, falls: bool = True) -> Schedule:
-    """Return the learning rate: a warm-up, then half a cosine down to 0, or as it is."""
+    """Return the learning rate: a warm-up, then half a cosine down to 0, or constant."""
     warm_up = max(1, round(_WARM_UP * n_epochs))
     n_left = max(1, n_epochs - warm_up)
     return JoinedSchedule(

@@ -1,4 +1,4 @@
-"""The study on a cluster: its units are trained by the workers, its records written in one place."""
+"""The study on a cluster: workers train its units, and one process writes the records."""
 
 import functools
 import json
@@ -33,7 +33,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: bool = True) -> Records:
-    """Train what `out/records.jsonl` does not hold yet on the workers of a dask cluster, and return all records.
+    """Train the models missing in `out/records.jsonl` on a dask cluster, and return all records.
 
     Where the workers see `out`, because they share its filesystem, they save there what they train: the unit of a
     lost worker resumes from its last save, and a finished one is never trained again. Elsewhere the unit of a lost
@@ -76,7 +76,7 @@ def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a worker does with a unit."""
+    """The task of a worker for a unit."""
 
     study: UciStudy
     token: str

@@ -1,4 +1,4 @@
-"""The methods of the UCI study as data: which network, which rule, how often it is evaluated."""
+"""The methods of the UCI study as data: network, rule and evaluation interval."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Method:
 
     @property
     def single_answer(self) -> bool:
-        """Whether the method gives one answer only."""
+        """Whether the method has a single answer."""
         return self.n_members > 1 or self.dropout > 0
 
     def build(self, n_features: int, hidden: int) -> nn.Module:

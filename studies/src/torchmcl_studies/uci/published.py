@@ -8,7 +8,7 @@ __all__ = ["PublishedCell", "published_cells"]
 
 
 class PublishedCell(NamedTuple):
-    """A published mean, and its standard deviation over folds where there are several."""
+    """A published mean, and its standard deviation over folds if there are several."""
 
     mean: float
     std: float | None

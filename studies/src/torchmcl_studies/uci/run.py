@@ -1,4 +1,4 @@
-"""Running the study: whatever is missing from the records is trained, a set at a time, as fleets."""
+"""The run of the study: missing results are computed by fleets, one set at a time."""
 
 import importlib.util
 import shutil
@@ -33,9 +33,9 @@ _SEED_STRIDE = 1000
 
 
 def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
-    """Train what `out/records.jsonl` does not hold yet, and return all records.
+    """Train the models missing in `out/records.jsonl`, and return all records.
 
-    What is being trained is saved in `out/checkpoints` on the way: a run that was killed resumes in the middle of a
+    Checkpoints are in `out/checkpoints`: a killed run resumes in the middle of a
     fleet, and its records are those of an undisturbed run.
     """
     check_device(study)
@@ -62,7 +62,7 @@ def trains_side_by_side(study: UciStudy) -> bool:
 
 
 def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress: bool) -> None:
-    """Train several units at once, each in a thread and a stream of its own; records come in their usual order."""
+    """Train several units at once, each in its own thread and stream; records come in their usual order."""
     units = {name: list(units_of(study, name, records)) for name in study.sets}
     n_models = sum(len(unit.tasks) for own in units.values() for unit in own)
 
@@ -95,7 +95,7 @@ def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def _result_of(awaited: Future[_Rows], others: Sequence[Future[_Rows]]) -> _Rows:
-    """Return what a unit gave, or raise what ended any of them, without a wait for the rest."""
+    """Return the result of a unit, or raise the first error of any unit immediately."""
     while not awaited.done():
         for future in others:  # before the wait: one may have ended already
             if future.done() and (error := future.exception()) is not None:
@@ -181,12 +181,12 @@ def train_unit(
 
 
 def saved_training(unit: Unit, out: Path) -> Path:
-    """Return the folder in which the training of a unit is saved on the way."""
+    """Return the folder of a unit's checkpoints."""
     return out / _CHECKPOINTS / unit.name
 
 
 def forget_unit(unit: Unit, out: Path, *, leave_folder: bool = False) -> None:
-    """Remove the saved training of a unit whose records are written, and the folder of such if it is the last one.
+    """Remove the checkpoints of a finished unit, and their parent folder if it is empty.
 
     Args:
         unit: that is finished.
@@ -204,7 +204,7 @@ def _forget_folder(out: Path) -> None:
 
 
 class _Result(NamedTuple):
-    """One row of the records, in units of the standardised targets."""
+    """One row of the records, in units of the standardized targets."""
 
     distortion: float | None
     rmse: float

@@ -1,10 +1,10 @@
-"""What the study consists of: sets, methods, protocols, and the units of work that are trained together.
+"""The parts of the study: sets, methods, protocols, and units of work that are trained together.
 
 Three protocols:
 
 - `last`: the weights after the last epoch; nothing is selected.
 - `validation`: the last tenth of the training fold is held out, and the epoch with its lowest
-  distortion is reported on the test fold. Honest, with a little less training data.
+  distortion is reported on the test fold. Without selection on test rows, with a little less training data.
 - `test-selected`: the epoch with the lowest loss ON THE TEST FOLD, as the authors' released code does.
   Only for comparison with the published numbers.
 
@@ -59,7 +59,7 @@ class UciStudy:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        """Check the fields; whether the device is available is checked where it is used, see `check_device`."""
+        """Check the fields; `check_device` checks the availability of the device."""
         device_of("reproduce uci", self.device)
         for name in self.sets:
             uci_set(name)
@@ -92,7 +92,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is trained together: models of one architecture on one set, under protocols that share a training."""
+    """A unit of work: models of one architecture on one set, under protocols that share a training run."""
 
     set: str
     protocols: tuple[str, ...]
@@ -101,7 +101,7 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """A name for its files: another unit, or one of another study in the same folder, has another name."""
+        """A unique name for its files, also among other studies in the same folder."""
         models = [(task.method, task.fold, task.seed, task.member) for task in self.tasks]
         return f"{self.set}-{digest_of_json([models, list(self.protocols), self.n_epochs])[:16]}"
 
@@ -111,14 +111,14 @@ class Unit:
         return [(self.set, fold, method, p, seed) for p in self.protocols for method, fold, seed in self.ensembles()]
 
     def ensembles(self) -> dict[tuple[str, int, int], list[int]]:
-        """Return the places in `tasks` of the members of each (method, fold, seed)."""
+        """Return the indices in `tasks` of the members of each (method, fold, seed)."""
         groups: dict[tuple[str, int, int], list[int]] = {}
         for place, task in enumerate(self.tasks):
             groups.setdefault((task.method, task.fold, task.seed), []).append(place)
         return groups
 
     def parts(self, n_models: int) -> "list[Unit]":
-        """Return it cut into units of at most `n_models` models, or of one ensemble.
+        """Return units of at most `n_models` models, or of one ensemble.
 
         Dropout is never cut: its models draw from one stream of random numbers.
         """
@@ -133,7 +133,7 @@ class Unit:
 
 
 def units_of(study: UciStudy, name: str, records: Records) -> Iterator[Unit]:
-    """Return the units of a set, with those models that the records lack."""
+    """Return the units of a set, with the models missing in the records."""
     numbers = fold_numbers(study, name)
     for kind in (False, True):
         methods = [METHODS[m] for m in study.methods if METHODS[m].single_answer is kind]
@@ -155,12 +155,12 @@ def units_of(study: UciStudy, name: str, records: Records) -> Iterator[Unit]:
 
 
 def fold_numbers(study: UciStudy, name: str) -> list[int]:
-    """Return the folds of a set that the study asks for."""
+    """Return the requested folds of a set."""
     return list(range(uci_set(name).n_splits)) if study.folds is None else list(study.folds)
 
 
 def _is_missing(
     records: Records, name: str, method: Method, seed: int, protocols: Sequence[str], folds: list[int]
 ) -> bool:
-    """Return whether something is missing; folds that share random numbers are trained together or not at all."""
+    """Return whether records are missing; folds that share random numbers are trained together."""
     return any((name, fold, method.name, protocol, seed) not in records for protocol in protocols for fold in folds)

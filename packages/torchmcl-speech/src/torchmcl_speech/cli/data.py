@@ -37,8 +37,8 @@ def _add_mix(tasks: Any) -> None:
     counts = "tr=20000,cv=5000,tt=3000"
     mix.add_argument("--counts", type=_counts, default=counts, help="mixtures of each part (default: %(default)s)")
     mix.add_argument("--sample-rate", type=_sample_rate, default=8000, help="of the mixtures (default: %(default)s)")
-    mix.add_argument("--seed", type=seed, default=0, help="decides everything (default: %(default)s)")
-    mix.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
+    mix.add_argument("--seed", type=seed, default=0, help="random seed (default: %(default)s)")
+    mix.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a warning")
     mix.add_argument("--quiet", action="store_true", help="no progress bar")
     mix.set_defaults(run=_mix)
 
@@ -46,7 +46,7 @@ def _add_mix(tasks: Any) -> None:
 def _add_pack(tasks: Any) -> None:
     pack = tasks.add_parser(
         "pack",
-        help="put recordings into one small file",
+        help="pack recordings into one small file",
         description="Pack all recordings of a folder, lossless at 16 bits, into one file that numpy alone can read; "
         "use it with --set data.pack=FILE.",
         epilog="example: torchmcl data pack speech --parts tr,cv --out speech.npz",
@@ -55,7 +55,7 @@ def _add_pack(tasks: Any) -> None:
     pack.add_argument("--out", type=Path, required=True, help="the file")
     pack.add_argument("--parts", type=names, help="folders below it, separated by commas (default: everything)")
     pack.add_argument("--sample-rate", type=_sample_rate, default=8000, help="of the pack (default: %(default)s)")
-    pack.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, and say which")
+    pack.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a warning")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
     pack.set_defaults(run=_pack)
 

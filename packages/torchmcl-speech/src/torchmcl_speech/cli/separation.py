@@ -24,7 +24,7 @@ def add_separation_command(commands: Any) -> None:
     separation = commands.add_parser(
         "separation",
         help="separate speakers: demo, separate, models, train, evaluate, calibrate",
-        description="Train a network that gives one waveform per speaker, or more; measure it; use it on recordings.",
+        description="Train, evaluate and use networks that separate speakers.",
     )
     tasks = separation.add_subparsers(title="tasks", metavar="TASK", required=True)
     _add_train(tasks)
@@ -40,7 +40,7 @@ def _add_train(tasks: Any) -> None:
         "train",
         help="train a separator, or resume its training",
         description="Train from a small YAML file. Rerun the same command to resume a run that ended early or was "
-        "killed; the numbers are the same.",
+        "killed; it reaches the same numbers.",
         epilog="examples: torchmcl separation train quick --data FOLDER --out out/quick; "
         "torchmcl separation train --from two-speakers --data FOLDER, to train a shipped separator further on "
         "FOLDER/<speaker>/<recordings>",
@@ -51,15 +51,15 @@ def _add_train(tasks: Any) -> None:
     train.add_argument("--out", type=Path, help="folder for models, records and logs (default: out/CONFIG)")
     train.add_argument("--data", type=Path, help="folder of the speech, instead of data.root")
     train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
-    train.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used, with a count")
+    train.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a count")
     train.add_argument("--device", type=device_or_auto, default="auto", help="auto, cpu or cuda (default: %(default)s)")
     train.add_argument(
         "--minutes",
         type=non_negative_number,
         default=math.inf,
-        help="stop after the epoch in which they are over (default: never)",
+        help="stop after the epoch in which they end (default: never)",
     )
-    train.add_argument("--from", dest="start", metavar="MODEL", help=f"{MODEL_HELP}, to begin with")
+    train.add_argument("--from", dest="start", metavar="MODEL", help=f"{MODEL_HELP} for the initial weights")
     train.add_argument("--json", action="store_true", help="print the record of each epoch as JSON instead of a bar")
     train.add_argument("--compile", action="store_true", help="pass the blocks through torch.compile")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -69,7 +69,7 @@ def _add_train(tasks: Any) -> None:
 def _add_evaluate(tasks: Any) -> None:
     evaluate = tasks.add_parser(
         "evaluate",
-        help="measure a separator on mixtures it has not seen",
+        help="evaluate a separator on unseen mixtures",
         description="Print PIT and MCL SI-SDR, the improvement over the mixture, and both by pair of speakers.",
         epilog="example: torchmcl separation evaluate --model out/quick/model --data FOLDER",
     )
@@ -82,7 +82,7 @@ def _add_evaluate(tasks: Any) -> None:
     )
     evaluate.add_argument("--limit", type=positive, help="evaluate the first mixtures only (default: all)")
     evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not the extremes only")
-    evaluate.add_argument("--skip-bad", action="store_true", help="leave out recordings that cannot be used")
+    evaluate.add_argument("--skip-bad", action="store_true", help="skip unusable recordings")
     evaluate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar")
     evaluate.set_defaults(run=_evaluate)
@@ -92,9 +92,9 @@ def _add_separate(tasks: Any) -> None:
     separate = tasks.add_parser(
         "separate",
         help="separate a recording into files",
-        description="Write one WAV file for each voice and a page to see and hear them. A model with scores also says "
-        "how many speak, with probabilities, and writes as many. Long recordings are taken in overlapping chunks, with "
-        "the voices in one order.",
+        description="Write one WAV file for each voice and a page to view and play them. A model with scores also "
+        "estimates the number of speakers and writes that many files. Long recordings are processed in overlapping "
+        "chunks, with the voices in one order.",
         epilog="examples: torchmcl separation separate in.wav; torchmcl separation separate in.wav --model any-number; "
         "torchmcl separation separate in.flac --model out/quick/model -o out/separated",
     )
@@ -113,8 +113,8 @@ def _add_separate(tasks: Any) -> None:
 def _add_calibrate(tasks: Any) -> None:
     calibrate = tasks.add_parser(
         "calibrate",
-        help="make the probabilities of how many speak right on average",
-        description="Fit one number, the temperature of the scores, on mixtures that the training did not hear, and "
+        help="calibrate the probabilities of the number of speakers",
+        description="Fit one number, the temperature of the scores, on mixtures outside the training data, and "
         "save it with the model.",
         epilog="example: torchmcl separation calibrate --model out/ship-any/model --data FOLDER",
     )
@@ -131,7 +131,7 @@ def _add_calibrate(tasks: Any) -> None:
 def _add_models(tasks: Any) -> None:
     models = tasks.add_parser(
         "models",
-        help="list the separators that come with the package",
+        help="list the bundled separators",
         description="List the separators that this installation contains: outputs, size, how much they improve test "
         "mixtures on average (SI-SDR), and how fast they are.",
     )
@@ -194,7 +194,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _trained_with(options: argparse.Namespace, changes: list[str]) -> Any:
-    """Return the configuration of a saved model, changed as asked."""
+    """Return the configuration of a saved model with the requested changes."""
     from torchmcl_speech.config import SeparationConfig
     from torchmcl_speech.pretrained import load_separator
 

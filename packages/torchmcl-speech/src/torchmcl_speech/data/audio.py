@@ -47,7 +47,7 @@ class BadAudio(ValueError):  # noqa: N818  (a statement about a file, raised as 
 
 
 class AudioInfo(NamedTuple):
-    """What the header of a file says.
+    """The header of a recording.
 
     Attributes:
         sample_rate: samples per second.
@@ -65,7 +65,7 @@ class AudioInfo(NamedTuple):
 
 
 def audio_info(path: Path | str) -> AudioInfo:
-    """Return what the header of a recording says.
+    """Return the header of a recording.
 
     Raises:
         BadAudio: if there is no such file, or it is not audio, empty or truncated.
@@ -146,7 +146,7 @@ def mixed_down(path: Path | str, samples: Samples, first: int = 0) -> Samples:
 
 
 def check_cancellation(path: Path | str, loudest_channel: float, loudest_mono: float) -> None:
-    """Check that something is left of the channels after mixing them down.
+    """Check that the channels do not cancel when mixed down.
 
     Raises:
         BadAudio: if the mean of channels that hold sound is silent.
@@ -164,7 +164,7 @@ def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples")
     """Check that a recording, or a pack of them, is not larger than the limit.
 
     Raises:
-        BadAudio: if it is; it says how to raise the limit.
+        BadAudio: if it is; the message explains how to raise the limit.
     """
     try:
         check_limit("audio", str(path), name, n_samples)
@@ -173,7 +173,7 @@ def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples")
 
 
 def write_audio(path: Path | str, samples: Any, sample_rate: int) -> None:
-    """Write samples [length] as a 16-bit WAV; what exceeds full scale is clipped, as every converter does."""
+    """Write samples [length] as a 16-bit WAV; samples beyond full scale are clipped."""
     buffer = io.BytesIO()
     import soundfile
 
@@ -202,18 +202,18 @@ def audio_files(folder: Path | str) -> list[Path]:
 
 
 def warn_skipped(owner: str, messages: Sequence[str]) -> None:
-    """Warn about skipped recordings: how many, and what is wrong with the first ones."""
+    """Warn about skipped recordings: their number, and the faults of the first ones."""
     if messages:
         warnings.warn(f"{owner}: {len(messages)} bad recordings were skipped: {' '.join(messages[:3])}", stacklevel=3)
 
 
 def name_on_disk(path: Path | str) -> str | bytes:
-    """Return the name for soundfile: as bytes, since a name need not be valid text; on Windows as text only."""
+    """Return the name for soundfile: as bytes, because a name may be invalid text; on Windows as text."""
     return str(path) if os.name == "nt" else os.fsencode(path)
 
 
 def _missing_bytes(path: Path) -> int:
-    """Return how many bytes a WAV file lacks; libsndfile takes a file that was cut for a shorter one."""
+    """Return the number of missing bytes of a WAV file, because libsndfile accepts truncated files."""
     with path.open("rb") as file:
         head = file.read(12)
         if len(head) < 12 or head[:4] != b"RIFF" or head[8:] != b"WAVE":

@@ -1,4 +1,4 @@
-"""Changes that make clean recordings resemble those of other microphones and rooms, on the device of the training.
+"""Augmentation of clean recordings with other microphones and rooms, on the training device.
 
     sources --gaps--> --room and microphone--> targets --sum--> + noise --level, clipping--> mixture
 
@@ -37,7 +37,7 @@ _INAUDIBLE = 1e-4
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How often recordings are changed; nothing is by default.
+    """The frequency of each augmentation; none by default.
 
     Args:
         speed: each voice is played faster or slower by up to this share, which changes its pitch too.
@@ -71,7 +71,7 @@ class Augmentation:
                 raise ValueError(bad_value("augmentation", name, rule, value, "It is a share."))
 
     def is_none(self) -> bool:
-        """Return whether nothing is changed."""
+        """Return whether all augmentations are off."""
         return not any(getattr(self, field.name) for field in fields(self) if field.name != "ramp")
 
     def strength(self, epoch: int) -> float:
@@ -113,7 +113,7 @@ def augmented(
     sample_rate: int,
     strength: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mixtures [batch, length], targets [batch, speakers, length] and which are real [batch, speakers].
+    """Return mixtures [batch, length], targets [batch, speakers, length] and their mask [batch, speakers].
 
     Args:
         sources: voices [batch, speakers, length].
@@ -144,7 +144,7 @@ def augmented(
 
 
 def _windows(chance: Chance, share: float, sources: Tensor, sample_rate: int) -> Tensor:
-    """Return factors from 0 to 1: a voice pauses in a window or, for half of those chosen, speaks only in one."""
+    """Return factors from 0 to 1: a selected voice pauses in a window or, in half of the cases, speaks only in one."""
     shape, length = sources.shape[:-1], sources.shape[-1]
     n_kept = chance.between(_KEPT, *shape) * length
     start = chance.between((0, 1), *shape) * (length - n_kept)
@@ -158,7 +158,7 @@ def _windows(chance: Chance, share: float, sources: Tensor, sample_rate: int) ->
 
 
 def _heard(chance: Chance, how: Augmentation, strength: float, sources: Tensor, sample_rate: int) -> Tensor:
-    """Return the voices in rooms, each at its own place in it, through one microphone for each mixture."""
+    """Return the voices in rooms, each at its own position, through one microphone per mixture."""
     n_room = round(_DECAY_SECONDS[1] * sample_rate)
     n_fft = _fast_length(sources.shape[-1] + n_room)
     spectrum = torch.fft.rfft(sources, n_fft)
@@ -170,7 +170,7 @@ def _heard(chance: Chance, how: Augmentation, strength: float, sources: Tensor, 
 
 
 def _rooms(chance: Chance, share: float, sources: Tensor, n_room: int, sample_rate: int) -> Tensor:
-    """Return impulse responses [batch, speakers, n_room] that begin with 1; the decay is that of the mixture's room."""
+    """Return impulse responses [batch, speakers, n_room] that begin with 1, with the decay of the mixture's room."""
     n_batch, n_speakers = sources.shape[:2]
     time = torch.arange(n_room, device=sources.device) / sample_rate
     decay = chance.between(_DECAY_SECONDS, n_batch, 1, 1)
@@ -184,7 +184,7 @@ def _rooms(chance: Chance, share: float, sources: Tensor, n_room: int, sample_ra
 
 
 def _microphones(chance: Chance, share: float, n_batch: int, n_bins: int) -> Tensor:
-    """Return real responses [batch, 1, bins]; smooth, so that they shift nothing in time."""
+    """Return real and smooth responses [batch, 1, bins], which cause no delay."""
     knots = _RESPONSE_DB * chance.normal(n_batch, 1, _N_KNOTS)
     decibels = torch.nn.functional.interpolate(knots, n_bins, mode="linear", align_corners=True)
     frequency = torch.linspace(0, 1, n_bins, device=knots.device)
@@ -212,6 +212,6 @@ def _clipped(chance: Chance, share: float, mixture: Tensor) -> Tensor:
 
 
 def _fast_length(length: int) -> int:
-    """Return the next length of which Fourier transforms are fast: a power of two, or three quarters of one."""
+    """Return the next length with a fast Fourier transform: a power of two, or three quarters of one."""
     power = 1 << (length - 1).bit_length()
     return 3 * power // 4 if 3 * power // 4 >= length else power

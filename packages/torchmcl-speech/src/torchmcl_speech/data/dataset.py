@@ -1,7 +1,7 @@
 """Mixtures of speech as a Dataset of Batch: crops, masks, and fresh mixtures on the fly.
 
-What a sample holds is decided by the seed, the epoch and the index, and by nothing else: not by the
-worker that made it, nor by what was drawn before. A training that resumes after an
+A sample depends only on the seed, the epoch and the index: not on the
+worker that made it, nor on earlier draws. A training that resumes after an
 interruption therefore sees the same samples.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["Draw", "DrawSampler", "DynamicMixing", "SpeechMixtures", "padded_bat
 
 
 class Draw(NamedTuple):
-    """A sample together with the epoch it is drawn for."""
+    """A sample together with its epoch."""
 
     epoch: int
     sample: int
@@ -59,7 +59,7 @@ class SpeechMixtures(Dataset[Batch]):
 
     Args:
         mixtures: from `wsj0_mixtures`, `librimix_mixtures` or `table_mixtures`; lists with different
-            numbers of speakers can be joined, the mask tells them apart.
+            numbers of speakers can be joined, the mask distinguishes them.
         store: where the recordings are: an `AudioFolder` or an `AudioPack`.
         crop: seconds of each sample, cut at a random place; mixtures that are shorter are dropped,
             with a count. None for whole mixtures.
@@ -130,7 +130,7 @@ class SpeechMixtures(Dataset[Batch]):
         return self._n_samples
 
     def __getitem__(self, key: int | Draw) -> Batch:
-        """Return a sample; a plain index is one of epoch 0."""
+        """Return a sample; a plain index refers to epoch 0."""
         epoch, index = key if isinstance(key, Draw) else Draw(0, key)
         if not 0 <= index < len(self):
             raise IndexError(f"SpeechMixtures: index {index} of {len(self)} samples.")
@@ -144,7 +144,7 @@ class SpeechMixtures(Dataset[Batch]):
         return Batch(torch.from_numpy(mixture), torch.from_numpy(targets), torch.from_numpy(targets.any(axis=-1)))
 
     def speakers(self, index: int) -> tuple[str, ...]:
-        """Return who speaks in a listed mixture."""
+        """Return the speakers of a listed mixture."""
         return tuple(track.speaker for track in self.mixtures[index].tracks)
 
     def _listed(self, mixture: Mixture, random: np.random.Generator) -> tuple[Samples, Samples]:
@@ -182,7 +182,7 @@ class SpeechMixtures(Dataset[Batch]):
 
 
 class DrawSampler(Sampler[Draw]):
-    """All samples of an epoch, shuffled anew in each epoch and split across processes.
+    """All samples of an epoch, reshuffled in each epoch and split across processes.
 
     Give it to a DataLoader and call `set_epoch` before each epoch (Lightning does).
 
@@ -221,7 +221,7 @@ class DrawSampler(Sampler[Draw]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that comes next."""
+        """Set the next epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -238,7 +238,7 @@ class DrawSampler(Sampler[Draw]):
 
 
 def utterances_by_speaker(mixtures: Sequence[Mixture]) -> dict[str, list[Track]]:
-    """Return the tracks of each speaker, both in order; without those of unknown speakers, which a warning counts."""
+    """Return the tracks of each speaker, both in order; tracks of unknown speakers are excluded with a warning."""
     tracks = {track.name: track for mixture in mixtures for track in mixture.tracks}
     by_speaker: dict[str, list[Track]] = {}
     for name in sorted(tracks):

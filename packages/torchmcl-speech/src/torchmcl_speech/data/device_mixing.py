@@ -1,6 +1,6 @@
-"""Fresh mixtures made on the device of the training, batch by batch: no loader, no worker keeps it waiting.
+"""Mixtures created on the training device, batch by batch, without loaders and workers.
 
-All recordings lie in the device's memory as int16. What a batch holds is decided by the seed, the epoch and its index
+All recordings lie in the device's memory as int16. A batch depends only on the seed, the epoch and its index
 alone, as in `torchmcl_speech.data.dataset`, so that a training that resumes sees the same batches.
 """
 
@@ -97,7 +97,7 @@ class DeviceMixtures(Dataset[Batch]):
         return self.n_batches
 
     def __getitem__(self, key: int | Draw) -> Batch:
-        """Return a batch; a plain index is one of epoch 0."""
+        """Return a batch; a plain index refers to epoch 0."""
         epoch, index = key if isinstance(key, Draw) else Draw(0, key)
         if not 0 <= index < len(self):
             raise IndexError(f"DeviceMixtures: index {index} of {len(self)} batches.")
@@ -127,7 +127,7 @@ class DeviceMixtures(Dataset[Batch]):
         return Batch(*made)
 
     def _chosen(self, chance: Chance, n_samples: int) -> tuple[Tensor, Tensor]:
-        """Return recordings of different speakers [samples, speakers], and which of them are heard."""
+        """Return recordings of different speakers [samples, speakers], and a mask of the audible ones."""
         shape = (n_samples, self.max_speakers)
         numbers = torch.tensor(self.mixing.n_speakers, device=self._samples.device)
         n_heard = numbers[(chance.between((0, 1), n_samples) * len(numbers)).long().clamp(max=len(numbers) - 1)]
@@ -147,7 +147,7 @@ class DeviceMixtures(Dataset[Batch]):
         return gains
 
     def _played(self, chance: Chance, utterances: Tensor, speed: Tensor) -> Tensor:
-        """Return crops [samples, speakers, n_crop] of recordings at other speeds, from random places."""
+        """Return crops [samples, speakers, n_crop] of recordings at other speeds, from random positions."""
         lengths, firsts = self._lengths[utterances].unsqueeze(-1), self._firsts[utterances].unsqueeze(-1)
         speed = speed.double().unsqueeze(-1)
         # A recording that is shorter than the crop begins after it does.

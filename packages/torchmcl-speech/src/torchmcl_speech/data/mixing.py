@@ -1,4 +1,4 @@
-"""Making a folder of mixtures, laid out as WSJ0-mix, from single-speaker recordings."""
+"""Creation of a folder of mixtures in the WSJ0-mix layout from single-speaker recordings."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ _ATTEMPTS = 1000
 
 @dataclass(frozen=True)
 class MixPlan:
-    """How many mixtures of how many speakers to make.
+    """The numbers of mixtures by number of speakers.
 
     Args:
         n_speakers: in each mixture, 2 to 5 in WSJ0-mix.
@@ -59,7 +59,7 @@ class MixPlan:
 def write_mixtures(
     recordings: Path | str, out: Path | str, plan: MixPlan, *, skip_bad: bool = False, progress: bool = False
 ) -> dict[str, int]:
-    """Write `out/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav` and a table of what was mixed.
+    """Write `out/wav8k/min/{tr,cv,tt}/{mix,s1,s2,...}/<name>.wav` and a table of the mixtures.
 
     Args:
         recordings: `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`; without parts, the speakers are
@@ -129,7 +129,7 @@ def _draw(
     random: np.random.Generator,
     taken: set[tuple[str, ...]],
 ) -> list[Path]:
-    """Return recordings of different speakers that are not together in another mixture."""
+    """Return recordings of different speakers that do not share another mixture."""
     _check_enough(part, by_speaker, plan)  # recordings that cannot be used may have left them
     speakers = sorted(speaker for speaker, files in by_speaker.items() if files)
     for _ in range(_ATTEMPTS):
@@ -143,7 +143,7 @@ def _draw(
 
 
 def _check_enough(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan) -> None:
-    """Check that there are as many different mixtures as the plan asks for."""
+    """Check that the plan has enough different mixtures."""
     ways = [1] + [0] * plan.n_speakers  # to choose recordings of 0, 1, 2, ... different speakers
     for files in by_speaker.values():
         for n in range(plan.n_speakers, 0, -1):

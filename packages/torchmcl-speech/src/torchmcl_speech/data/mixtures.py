@@ -33,7 +33,7 @@ class Track(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Sources that are heard together.
+    """The sources of one mixture.
 
     Attributes:
         name: of the mixture.

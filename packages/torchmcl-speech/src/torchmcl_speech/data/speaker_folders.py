@@ -1,4 +1,4 @@
-"""Mixtures of clean recordings that lie in one folder for each speaker, without any table."""
+"""Mixtures of clean recordings in one folder per speaker, without any table."""
 
 import warnings
 from pathlib import Path

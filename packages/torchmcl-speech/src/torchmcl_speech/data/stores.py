@@ -36,25 +36,25 @@ _BROKEN = (
 
 
 class AudioStore(Protocol):
-    """Anything that gives utterances by name, at one sample rate."""
+    """A source of utterances by name, at one sample rate."""
 
     sample_rate: int
 
     def length(self, name: str) -> int:
-        """Return the number of samples; raises BadAudio if there is no such utterance."""
+        """Return the number of samples; raises BadAudio for an unknown utterance."""
         ...
 
     def read(self, name: str) -> Samples:
-        """Return the samples, float32 [length]; raises BadAudio if they cannot be used."""
+        """Return the samples, float32 [length]; raises BadAudio if they are unusable."""
         ...
 
     def differs(self, name: str) -> str:
-        """Return how the recording differs from mono at the sample rate, or nothing."""
+        """Return the differences of the recording from mono at the sample rate, if any."""
         ...
 
 
 class AudioFolder:
-    """Recordings below a folder, read when they are needed, mixed down and resampled.
+    """Recordings below a folder, read on demand, mixed down and resampled.
 
     Args:
         root: names are relative to it, or absolute and below it.
@@ -81,7 +81,7 @@ class AudioFolder:
         return read_audio(self._path(name), self.sample_rate)
 
     def differs(self, name: str) -> str:
-        """Return how the recording differs from mono at the sample rate, or nothing."""
+        """Return the differences of the recording from mono at the sample rate, if any."""
         info = self._info(name)
         mixed = [] if info.n_channels == 1 else [f"mixed down from {info.n_channels} channels"]
         rate = [] if info.sample_rate == self.sample_rate else [f"resampled from {info.sample_rate} Hz"]
@@ -93,7 +93,7 @@ class AudioFolder:
         return self._infos[name]
 
     def _path(self, name: str) -> Path:
-        """Return where a recording is; links inside the folder are the user's own and are followed."""
+        """Return the path of a recording; links inside the folder are followed."""
         if "\0" in name:
             raise BadAudio(f"{name!r}: is not a file name.")
         path = self.root / name
@@ -103,7 +103,7 @@ class AudioFolder:
 
 
 class AudioPack:
-    """Utterances in memory, kept as int16; one compressed npz file on disk, which numpy reads without soundfile.
+    """Utterances in memory as int16, stored in one compressed npz file that numpy reads without soundfile.
 
     Args:
         utterances: name -> samples, int16 [length].
@@ -127,7 +127,7 @@ class AudioPack:
 
     @property
     def n_bytes(self) -> int:
-        """The memory that the samples take."""
+        """The memory of the samples in bytes."""
         return sum(samples.nbytes for samples in self._utterances.values())
 
     def length(self, name: str) -> int:
@@ -139,7 +139,7 @@ class AudioPack:
         return self._find(name).astype(np.float32) / np.float32(32768)
 
     def differs(self, name: str) -> str:
-        """Return nothing: a pack is made of mono recordings at one rate."""
+        """Return nothing: a pack contains mono recordings at one rate."""
         return ""
 
     def _find(self, name: str) -> npt.NDArray[np.int16]:
@@ -226,7 +226,7 @@ class AudioPack:
 
 
 def _pack_arrays(path: Path) -> tuple[list[str], npt.NDArray[np.int64], int, npt.NDArray[np.int16]]:
-    """Return names, lengths, sample rate and differences of samples, if they can be those of a pack."""
+    """Return names, lengths, sample rate and sample differences of a pack, after checks of consistency."""
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
             raise ValueError("it is one array")

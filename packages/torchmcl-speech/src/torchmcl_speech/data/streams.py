@@ -17,7 +17,7 @@ _BLOCK = 1 << 16
 
 
 class Resampler:
-    """Samples at another rate, block by block; equal rates pass through.
+    """Samples at another rate, block by block; equal rates pass through unchanged.
 
     Args:
         old_rate: of what comes in.
@@ -32,7 +32,7 @@ class Resampler:
             self._stream = soxr.ResampleStream(old_rate, new_rate, 1, dtype="float32", quality="VHQ")
 
     def __call__(self, samples: Samples, *, last: bool = False) -> Samples:
-        """Return what is known after these samples; after the last, all that is left."""
+        """Return the output so far; after the last samples, the rest."""
         if self._stream is None:
             return samples
         resampled: Samples = self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32), last=last)
@@ -65,7 +65,7 @@ def audio_blocks(path: Path | str, n_samples: int = _BLOCK) -> Iterator[Samples]
 
 
 class StoredSound:
-    """The samples of a mono recording, read when they are asked for; use it in a `with` block.
+    """The samples of a mono recording, read on demand; use it in a `with` block.
 
     Args:
         path: of the file.
@@ -89,7 +89,7 @@ class StoredSound:
         return samples
 
     def __enter__(self) -> "StoredSound":
-        """Begin."""
+        """Open the temporary file."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +98,7 @@ class StoredSound:
 
 
 class Track16:
-    """Samples that are collected on disk until their level is known, and then written as a 16-bit WAV.
+    """Samples collected on disk until their level is known, and then written as a 16-bit WAV.
 
     Args:
         folder: where to collect them, in a file without a name that ends with the process.
@@ -117,7 +117,7 @@ class Track16:
             self.peak = max(self.peak, float(np.abs(samples).max()))
 
     def write(self, path: Path, sample_rate: int, length: int, gain: float = 1.0) -> None:
-        """Write exactly `length` samples, times a gain; silence where there are fewer. What exceeds 1 is clipped."""
+        """Write exactly `length` samples times a gain, padded with silence and clipped at 1."""
         self._file.seek(0)
         with replaced_file(path) as file, wave.Wave_write(file) as sound:
             sound.setnchannels(1)

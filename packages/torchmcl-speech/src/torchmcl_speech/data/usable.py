@@ -1,4 +1,4 @@
-"""Which mixtures can be used, and warnings about the others."""
+"""The usable mixtures of a list, and warnings about the others."""
 
 import math
 import warnings
@@ -20,7 +20,7 @@ class UsableMixtures(NamedTuple):
         mixtures: those that can be used.
         n_short: how many were dropped because they are shorter than the crop.
         n_bad: how many were dropped because of a recording that cannot be used.
-        bad_files: those recordings, and what is wrong with each.
+        bad_files: those recordings, and the fault of each.
     """
 
     mixtures: list[Mixture]
@@ -32,7 +32,7 @@ class UsableMixtures(NamedTuple):
 def usable_mixtures(
     mixtures: Sequence[Mixture], store: AudioStore, min_length: int, *, skip_bad: bool
 ) -> UsableMixtures:
-    """Return the mixtures that can be used; whatever is dropped or changed is said in a warning.
+    """Return the usable mixtures; a warning reports dropped and changed ones.
 
     Args:
         mixtures: the list to check.

@@ -5,7 +5,7 @@ takes a tile of sequences through all their steps: the state stays in registers,
 128 units) the recurrent weights on the chip. What does not depend on the previous step, the products with
 the inputs and the gradients of the weights, is left to large matrix products outside.
 
-Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of matrices in whatever order the
+Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of matrices in the order of the
 caller keeps them in memory; sequence (b, s) has its time t in row b * stride_b + s * stride_s + t * stride_t.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["Rows", "lstm_backward", "lstm_forward", "takes_gates_by_unit"]
 
 
 class Rows(NamedTuple):
-    """Where the steps of the sequences stand: sizes [b, s, t], and strides in rows."""
+    """The layout of the steps of the sequences: sizes [b, s, t], and strides in rows."""
 
     sizes: tuple[int, int, int]
     strides: tuple[int, int, int]
@@ -234,14 +234,14 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 class _Launch(NamedTuple):
-    """How the work is cut up."""
+    """The partition of the work."""
 
     grid: tuple[int, int]
     options: dict[str, Any]
 
 
 class _Tile(NamedTuple):
-    """Sequences of a program, its warps, and how long a round of programs takes (as on Hopper; only ratios count)."""
+    """Sequences and warps of a program, and the duration of a round (on Hopper; only ratios matter)."""
 
     size: int
     warps: int
@@ -314,7 +314,7 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
 
 
 def takes_gates_by_unit(like: Tensor, hidden: int) -> bool:
-    """Return whether the recurrences take the four gates of each unit as neighbors, instead of gate after gate.
+    """Return whether the four gates of each unit are adjacent, instead of gate after gate.
 
     Args:
         like: any matrix with the rows and the type of the gates.

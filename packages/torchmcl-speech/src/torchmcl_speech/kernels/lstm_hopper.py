@@ -1,8 +1,8 @@
-"""The recurrences of `lstm` for 128 units in 16-bit types, laid out by hand for the tensor cores of Hopper.
+"""The recurrences of `lstm` for 128 units in 16-bit types, with a manual layout for Hopper's tensor cores.
 
 Everything is transposed, units by sequences: so a product can have few sequences, all four gates of a unit meet in one
 thread, and where the gates of a unit are neighbors in memory a thread reads 16 bytes at once: see `lstm_layouts`.
-`lstm_shares` says which program takes which steps of which sequences.
+`lstm_shares` assigns steps of sequences to programs.
 """
 
 from typing import Any
@@ -77,7 +77,7 @@ def _weight_on_chip(weight, gate: gl.constexpr, HELD: gl.constexpr, TURNED: gl.c
 
 @gluon.jit
 def _prefetch(places):  # type: ignore[no-untyped-def]
-    """Bring lines into the cache: memory takes longer to answer than a step."""
+    """Prefetch cache lines, because memory latency exceeds the duration of a step."""
     gl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [places], dtype=gl.int32, is_pure=False, pack=1
     )
@@ -85,7 +85,7 @@ def _prefetch(places):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Begin to add the products of the last outputs to the gates."""
+    """Start adding the products of the last outputs to the gates."""
     i, f, g, o = gates_from_memory(x, N)
     i = warpgroup_mma(weight_i, h, i.to(gl.float32), is_async=True)
     f = warpgroup_mma(weight_f, h, f.to(gl.float32), is_async=True)
@@ -165,7 +165,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the gradients of the gates, and that of the cell before."""
+    """Return the gradients of the gates and of the previous cell."""
     i, f, g, o = gates_from_memory(x, N)
     i, f = _sigmoid(i.to(gl.float32)), _sigmoid(f.to(gl.float32))
     g, o = _tanh(g.to(gl.float32)), _sigmoid(o.to(gl.float32))

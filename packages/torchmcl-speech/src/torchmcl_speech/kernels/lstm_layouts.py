@@ -1,4 +1,4 @@
-"""How the tiles of `lstm_hopper` lie in registers and in memory: no data moves between threads on the way.
+"""The layout of the tiles of `lstm_hopper` in registers and memory, without data exchange between threads.
 
 The rows of a product are not units in order: rows m and m + 8 of a group of 16 belong to one thread, so they are given
 neighboring units. `lstm_weights` permutes the recurrent weights accordingly.
@@ -24,7 +24,7 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 @gluon.constexpr_function
 def product_layout(n):  # type: ignore[no-untyped-def]
-    """Return how [units, sequences] lie in the registers after a product."""
+    """Return the register layout of [units, sequences] after a product."""
     return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[8, 1], instr_shape=[16, n, 16])
 
 
@@ -41,14 +41,14 @@ def memory_layout(n, width):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def from_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return [units, sequences] of [sequences, units]: no data moves between threads."""
+    """Return [units, sequences] from [sequences, units], without data exchange between threads."""
     ordered = x.reshape([N, 8, 8, 2]).permute([1, 3, 2, 0]).reshape([128, N])
     return gl.convert_layout(ordered, product_layout(N), assert_trivial=True)
 
 
 @gluon.jit
 def to_memory(x, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return [sequences, units] of [units, sequences]: no data moves between threads."""
+    """Return [sequences, units] from [units, sequences], without data exchange between threads."""
     ordered = x.reshape([8, 2, 8, N]).permute([3, 0, 2, 1]).reshape([N, 128])
     return gl.convert_layout(ordered, memory_layout(N, 1), assert_trivial=True)
 
@@ -70,7 +70,7 @@ def gates_to_memory(i, f, g, o, N: gl.constexpr):  # type: ignore[no-untyped-def
 
 @gluon.jit
 def places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WIDTH: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return where the first steps of a tile stand, in a matrix of 2 * 128 * WIDTH columns.
+    """Return the offsets of the first steps of a tile, in a matrix of 2 * 128 * WIDTH columns.
 
     Beyond the last sequence stand copies of it: they read and write the same.
     """
@@ -84,7 +84,7 @@ def places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WID
 
 @gluon.jit
 def lines(gates, start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Return where the lines of the cache begin that hold the gates of a step."""
+    """Return the offsets of the cache lines with the gates of a step."""
     layout: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [8, 1], [1, 0])
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))
     inside = gl.minimum(sequence, n_sequences - 1)

@@ -1,4 +1,4 @@
-"""What each step of an LSTM meets, side by side: the inputs and the outputs of the step before it.
+"""The operands of each LSTM step side by side: the inputs and the outputs of the previous step.
 
 One matrix for both directions, so that a backward pass that computes the gates anew gets them from one product for each
 direction, and the gradients of both weights and of the bias from another.
@@ -52,7 +52,7 @@ def _met(  # type: ignore[no-untyped-def]
 
 
 def met_by_steps(inputs: Tensor, outputs: Tensor, n_steps: int, stride_t: int) -> tuple[Tensor, Tensor]:
-    """Return for each direction what its steps meet: views of one matrix.
+    """Return the operands of the steps of each direction, as views of one matrix.
 
     Args:
         inputs: [rows, in].

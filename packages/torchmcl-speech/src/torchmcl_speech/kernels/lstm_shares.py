@@ -1,4 +1,4 @@
-"""How the recurrences of `lstm_hopper` are shared out among the multiprocessors, to the step.
+"""The partition of the recurrences of `lstm_hopper` among the multiprocessors, by steps.
 
 A tile of sequences goes through its steps one after another, so whole tiles fill the last round badly: 2.1 rounds take
 as long as 3. Here the steps of all tiles stand in one line, which is cut into equal shares of at least the steps of a
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Shares(NamedTuple):
-    """How many programs of each direction share how many tiles, and how many steps each of them takes."""
+    """The numbers of programs and tiles of each direction, and the number of steps per program."""
 
     n_programs: int
     n_tiles: int
@@ -54,26 +54,26 @@ def shares_of(n_sequences: int, n_steps: int, tile: int, device: torch.device) -
 
 
 def handed_over(shares: Shares, tile: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return room for the states that shares hand over, and for what says that they did."""
+    """Return memory for the states passed between shares, and for their flags."""
     states = torch.empty(2, shares.n_programs, 2, 128, tile, dtype=torch.float32, device=device)
     return states, torch.zeros(2, shares.n_programs, dtype=torch.int32, device=device)
 
 
 @gluon.jit
 def first_tile(share, each, n_steps):  # type: ignore[no-untyped-def]
-    """Return the first tile of which a share has steps."""
+    """Return the first tile with steps of a share."""
     return share * each // n_steps
 
 
 @gluon.jit
 def last_tile(share, each, n_steps, n_tiles):  # type: ignore[no-untyped-def]
-    """Return the tile behind the last of which it has steps."""
+    """Return the end of the tiles with steps of a share."""
     return (gl.minimum((share + 1) * each, n_tiles * n_steps) + n_steps - 1) // n_steps
 
 
 @gluon.jit
 def steps_of(tile, share, each, n_steps):  # type: ignore[no-untyped-def]
-    """Return the first of the steps of a tile that a share has, and the one behind the last."""
+    """Return the first step of a share in a tile, and the end of its steps."""
     start = gl.maximum(tile * n_steps, share * each)
     n = gl.minimum((tile + 1) * n_steps, (share + 1) * each) - start
     first = gl.where(start > tile * n_steps, 0, n_steps - n)
@@ -89,7 +89,7 @@ def _place(states, slot, N: gl.constexpr, layout: gl.constexpr):  # type: ignore
 
 @gluon.jit
 def hand_over(states, flags, slot, one, other, N: gl.constexpr, layout: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Leave the state of a tile to the share that goes on with it."""
+    """Pass the state of a tile to the share that continues it."""
     place = _place(states, slot, N, layout)
     gl.store(place, one)
     gl.store(place + 128 * N, other)

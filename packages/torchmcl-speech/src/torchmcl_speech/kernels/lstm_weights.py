@@ -1,4 +1,4 @@
-"""The parameters of a bidirectional LSTM in the orders and the type that its kernels take, and their gradients back.
+"""The parameters of a bidirectional LSTM in the order and dtype of its kernels, and their gradients.
 
 One kernel each way, since a dozen small ones take longer to launch than a whole recurrence to run.
 """
@@ -18,7 +18,7 @@ _ROWS = 16
 
 
 class Weights(NamedTuple):
-    """What the passes of an LSTM multiply with; rows are gates of units, of one direction and then of the other."""
+    """The factors of the LSTM passes; rows are gates of units, first of one direction and then of the other."""
 
     inputs: Tensor
     """[2 * 4 * hidden, in]"""
@@ -32,7 +32,7 @@ class Weights(NamedTuple):
 
 @triton.jit
 def _source(row, hidden, BY_UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return which row of a parameter stands in a row in our order, where the gates of a unit may be neighbors."""
+    """Return the parameter row of each row in our order, in which the gates of a unit may be adjacent."""
     if BY_UNIT:
         return (row % 4) * hidden + row // 4
     return row
@@ -147,7 +147,7 @@ def _launch(n_in: int, hidden: int, by_unit: bool) -> tuple[tuple[int, int], dic
 
 
 def weights_in_order(parameters: tuple[Tensor, ...], dtype: torch.dtype, by_unit: bool) -> Weights:
-    """Return the parameters, in the order of nn.LSTM, as our kernels take them.
+    """Return the parameters, in the order of nn.LSTM, in the form of our kernels.
 
     Args:
         parameters: both weights and both biases of each direction.

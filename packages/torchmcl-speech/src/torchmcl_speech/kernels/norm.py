@@ -1,4 +1,4 @@
-"""What a global layer norm needs: sums over the rows of each sample, and an affine map with numbers per feature.
+"""Parts of a global layer norm: sums over the rows of each sample, and an affine map per feature.
 
 Its forward and its backward pass are both a reduction and then such a map, of different tensors:
 mean and variance, then features * scale + residual + shift; the sums of the gradient, then
@@ -158,14 +158,14 @@ def _block_sums(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _reduced(blocks: Tensor) -> tuple[Tensor, int]:
-    """Return at most 64 blocks for each sample, and their number: as many as a program holds at once."""
+    """Return at most 64 blocks per sample, and their number, as many as a program processes at once."""
     if blocks.shape[1] > _BLOCKS or blocks.shape[-1] > 256:
         blocks = blocks.sum(dim=1, keepdim=True)
     return blocks, blocks.shape[1]
 
 
 def sum_over_rows(rows: Tensor) -> Tensor:
-    """Return the sum of [rows, features] over the rows in float32: torch is slow where rows are many and short."""
+    """Return the sum of [rows, features] over the rows in float32: torch is slow for many short rows."""
     whole = rows.unsqueeze(0)
     return _block_sums(whole, whole)[0, :, 0].sum(dim=0)
 

@@ -1,6 +1,6 @@
 """Bidirectional LSTMs in C, for inference on CPUs: `lstm.h` in the extension of torchmcl.
 
-What it computes is defined by `nn.LSTM`. Sequences are shared among as many threads as torch has; the calls release the
+`nn.LSTM` is its definition. Sequences are shared among as many threads as torch has; the calls release the
 interpreter's lock.
 """
 
@@ -36,7 +36,7 @@ class _Recurrence(Structure):
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension was built and takes these: single precision, on the CPU, without gradients."""
+    """Return whether the extension is available and supports these: single precision, CPU, no gradients."""
     return (
         available()
         and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
@@ -70,7 +70,7 @@ def bilstm(rows: Tensor, shape: Sequence[int], strides: Sequence[int], parameter
 
 
 def _packed(parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return weights [2, panels, features + hidden, 4, lanes] and biases [2, panels, 4, lanes], as C reads them."""
+    """Return weights [2, panels, features + hidden, 4, lanes] and biases [2, panels, 4, lanes] in the C layout."""
     lanes = library().torchmcl_lstm_lanes()
     hidden = parameters[1].shape[1]
     more = -hidden % lanes

@@ -24,7 +24,7 @@ _ARM = platform.machine().lower() in ("aarch64", "arm64")
 
 
 class BiLSTM(nn.LSTM):
-    """A bidirectional LSTM over one axis of a map; the part of `DPRNN` that can be replaced.
+    """A bidirectional LSTM over one axis of a map; the replaceable part of `DPRNN`.
 
     A replacement is made by the same two arguments, has the parameters of a bidirectional
     `nn.LSTM` under the same names, and takes and returns the same logical shapes. It may lay out its
@@ -64,7 +64,7 @@ class BiLSTM(nn.LSTM):
         return is_plain_eager() and sequences.numel() > 0 and recurrence.serves(sequences, *parameters)
 
     def _compiled(self, sequences: Tensor) -> Tensor:
-        """Compute in C what needs no gradient: the gates never leave the registers."""
+        """Compute without gradients in C: the gates never leave the registers."""
         ordered, order = _in_memory_order(sequences)
         strides = [ordered.stride(order.index(axis)) // ordered.shape[-1] for axis in range(3)]
         parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ class BiLSTM(nn.LSTM):
                 return self._at_least_single(time_first)
 
     def _at_least_single(self, time_first: Tensor) -> Tensor:
-        """Compute in float32 at least: not every processor has an LSTM in half precision."""
+        """Compute in float32 at least: some processors have no half-precision LSTM."""
         parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
         narrow = parameters[0].dtype
         wide = torch.promote_types(narrow, torch.float32)
@@ -96,7 +96,7 @@ class BiLSTM(nn.LSTM):
 
 @contextmanager
 def _fastest_lstm() -> Iterator[None]:
-    """Let torch compute LSTMs itself on ARM, where those of oneDNN are plain loops and take twice as long."""
+    """Use torch's own LSTM on ARM, where that of oneDNN takes twice as long."""
     if not _ARM or not torch._C._get_mkldnn_enabled():
         yield
         return
@@ -132,7 +132,7 @@ class FusedBiLSTM(BiLSTM):
     def forward(self, sequences: Tensor) -> Tensor:  # type: ignore[override]
         """Return [..., time, 2 * hidden] for [..., time, features] with one or two leading axes.
 
-        A transposed view is taken as it is: nothing is copied into another order.
+        A transposed view is used without a copy.
         """
         check_tensor("FusedBiLSTM", "sequences", sequences)
         if sequences.ndim not in (3, 4) or sequences.shape[-1] != self.input_size:
@@ -158,7 +158,7 @@ class FusedBiLSTM(BiLSTM):
 
 
 def _in_memory_order(sequences: Tensor) -> tuple[Tensor, list[int]]:
-    """Return the leading axes permuted so that the tensor is contiguous (copied if no order is), and the order."""
+    """Return the leading axes in an order in which the tensor is contiguous (copied if none is), and the order."""
     strides = sequences.stride()
     order = sorted(range(3), key=lambda axis: -strides[axis])
     if not sequences.permute(*order, 3).is_contiguous():

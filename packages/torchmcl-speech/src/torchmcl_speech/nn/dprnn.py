@@ -1,4 +1,4 @@
-"""The dual-path recurrent network: a waveform in, n waveforms out.
+"""The dual-path recurrent network, from one waveform to n waveforms.
 
     waveform --encoder--> frames --segment--> map --blocks--> map --overlap-add--> masks --decoder--> waveforms
     [B, length]           [B, T, F]           [B, P, W, H]                         [B, T, n, F]       [B, n, length]
@@ -42,7 +42,7 @@ _MAX_SUMMED = 1024
 
 
 class RecurrentPath(nn.Module):
-    """One path of a block: a BiLSTM along the time axis, back to the width, normalised, added to its input.
+    """One path of a block: a BiLSTM along time, a projection, a norm, and the residual.
 
     Args:
         width: features in and out.
@@ -64,7 +64,7 @@ class RecurrentPath(nn.Module):
 
 
 def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
-    """Return what a linear layer gives for many rows."""
+    """Return the output of a linear layer for many rows."""
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
     narrow = layer.out_features <= _MAX_SUMMED
     if accel.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
@@ -75,7 +75,7 @@ def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
 
 
 class _Projection(torch.autograd.Function):
-    """A linear layer of many rows; torch takes longer for the gradient of its bias than for those of its inputs."""
+    """A linear layer of many rows with a fast gradient of the bias, which dominates the time in torch."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class _Projection(torch.autograd.Function):
 
 
 class DualPathBlock(nn.Module):
-    """The two paths: along the frames inside each segment, then along the segments for each place in them.
+    """The two paths: along the frames inside each segment, then along the segments for each position.
 
     Args:
         width: features in and out.
@@ -217,7 +217,7 @@ class DPRNN(nn.Module):
 
     @torch.no_grad()
     def _begin_with_reconstruction(self) -> None:
-        """Set encoder and decoder so that masks of 1 give the mixture back.
+        """Initialize encoder and decoder so that masks of 1 reproduce the mixture.
 
         Filters come in pairs of opposite sign, whose ReLUs add up to a linear map, and the decoder is its
         transpose. Every output begins as the same quieter mixture, at 0 dB instead of at some -30 dB. That
@@ -257,7 +257,7 @@ class DPRNN(nn.Module):
         return torch.relu(self.encoder(windows))
 
     def _features(self, frames: Tensor) -> Tensor:
-        """Return what is known about each output at each frame, [batch, time, n_outputs, width]."""
+        """Return the features of each output at each frame, [batch, time, n_outputs, width]."""
         time, hop = frames.shape[-2], self.segment_size // 2
         narrow = self.bottleneck(self.norm(frames))
         # One hop before and at least one after, so that every frame is in two segments.
@@ -281,13 +281,13 @@ class DPRNN(nn.Module):
         return logits
 
     def extra_repr(self) -> str:
-        """Return what `print` shows beyond the layers."""
+        """Return the additional text of `print`."""
         n_hops = hops_in("DPRNN", self.kernel_size, self.stride)
         return f"n_outputs={self.n_outputs}, {n_hops} frames over each sample, segments of {self.segment_size}"
 
 
 def _in_memory_order(layer: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-    """Apply a layer of the last axis to a permuted view without copying it into order first."""
+    """Apply a layer of the last axis to a permuted view without a copy."""
     strides = features.stride()
     order = sorted(range(features.ndim - 1), key=lambda axis: -strides[axis])
     back = [order.index(axis) for axis in range(features.ndim - 1)]

@@ -15,7 +15,7 @@ _EPSILON = 1e-8
 
 
 class GlobalLayerNorm(nn.Module):
-    """Normalise each sample over all its axes, then scale and shift each feature.
+    """Normalize each sample over all its axes, then scale and shift each feature.
 
     Statistics are taken in float32 at least. With a residual, the result is added to it: the two
     belong together, as scale and shift of one sample are numbers per feature.
@@ -35,7 +35,7 @@ class GlobalLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_features))
 
     def forward(self, features: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Return the normalised features [batch, ..., features], plus `residual` of the same shape."""
+        """Return the normalized features [batch, ..., features], plus `residual` of the same shape."""
         if residual is not None and _can_fuse(features, residual):
             fused: Tensor = _FusedNorm.apply(features, residual, self.weight, self.bias)
             return fused
@@ -51,7 +51,7 @@ class GlobalLayerNorm(nn.Module):
 
 
 def _moments(features: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return variance and mean over some axes, which stay with size 1."""
+    """Return variance and mean over some axes, kept with size 1."""
     if features.device.type != "cpu" or torch.is_grad_enabled():
         variance, mean = torch.var_mean(features, dim=axes, correction=0, keepdim=True)
         return variance, mean
@@ -71,12 +71,12 @@ def _can_fuse(features: Tensor, residual: Tensor) -> bool:
 
 
 def _rows(features: Tensor, order: tuple[int, ...]) -> Tensor:
-    """Return [samples, rows, features] in the given order of memory, copied only if it is kept in another."""
+    """Return [samples, rows, features] in the given memory order, copied only if necessary."""
     return features.permute(order).contiguous().flatten(1, 2)
 
 
 class _FusedNorm(torch.autograd.Function):
-    """Global layer norm plus residual: two passes over memory each way."""
+    """Global layer norm plus residual: two passes over memory in each direction."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Separating recordings of any length: overlapping chunks, put together in one order, all at once or as they arrive."""
+"""Separation of recordings of any length: overlapping chunks joined in one order, at once or as a stream."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ __all__ = ["StreamingSeparator", "separate_long"]
 
 
 class StreamingSeparator:
-    """Separate a recording while it arrives, in constant memory and with a bounded delay.
+    """Separate a stream in constant memory and with a bounded delay.
 
     A separator may give the speakers in another order in each chunk. Each chunk is therefore put
     into the order of what came before: the one-to-one assignment with the best SI-SDR where they
@@ -75,19 +75,19 @@ class StreamingSeparator:
 
     @property
     def delay(self) -> int:
-        """The maximum number of samples that must follow a sample until its outputs are final."""
+        """The maximum number of samples after which the outputs of a sample are final."""
         return self.chunk - self.overlap + self.fade
 
     @property
     def score_logits(self) -> Tensor | None:
-        """The score logits of the chunks so far, [batch, outputs], on average; None if the model gives none.
+        """The mean score logits of the chunks so far, [batch, outputs]; None for a model without scores.
 
-        A chunk counts by the energy of the output in it: whoever speaks for a while is no less a voice in the rest.
+        A chunk counts by the energy of the output in it, so a person who speaks only briefly is still a voice.
         """
         return None if self._logits is None else self._logits / self._weight
 
     def push(self, samples: Tensor) -> Tensor:
-        """Take the next samples [batch, length]; return the outputs [batch, outputs, n] that became final.
+        """Process the next samples [batch, length]; return the final outputs [batch, outputs, n].
 
         Until the first chunk is complete there are none: [batch, 0, 0].
         """
@@ -111,7 +111,7 @@ class StreamingSeparator:
         return torch.cat(finished, dim=-1) if finished else samples.new_zeros(len(samples), 0, 0)
 
     def finish(self) -> Tensor:
-        """Return the outputs of the samples that are left, and be ready for another recording.
+        """Return the outputs of the remaining samples, and reset for another recording.
 
         The last chunk is a full one too, if there are as many samples, and overlaps more. `score_logits` stay.
 
@@ -130,7 +130,7 @@ class StreamingSeparator:
         return rest
 
     def _separated(self, start: int, stop: int, kept: int) -> Tensor:
-        """Separate a chunk and join it to the last one; return what is final then: all but the last `kept` samples."""
+        """Separate a chunk and join it to the last one; return the final part: all but the last `kept` samples."""
         assert self._heard is not None
         piece = self._heard[:, start - self._heard_from : stop - self._heard_from]
         hypotheses, score_logits = self.model(piece)
@@ -165,7 +165,7 @@ class StreamingSeparator:
 def separate_long(
     model: Callable[[Tensor], Predictions], waveform: Tensor, *, chunk: int = 80_000, overlap: int | None = None
 ) -> Predictions:
-    """Return the outputs for a long recording, taken in overlapping chunks as by `StreamingSeparator`.
+    """Return the outputs for a long recording, in overlapping chunks as in `StreamingSeparator`.
 
     Args:
         model: takes [batch, length], returns `Predictions`.
@@ -196,7 +196,7 @@ def _order_of(hypotheses: Tensor, before: Tensor) -> Tensor:
 
 
 def _at_level_of(mixture: Tensor, hypotheses: Tensor) -> Tensor:
-    """Return each output times the number that brings it closest to the mixture."""
+    """Return each output scaled to the best fit of the mixture."""
     mixture = mixture.unsqueeze(-2)
     energy = hypotheses.square().sum(dim=-1, keepdim=True)
     explained = (mixture * hypotheses).sum(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Cutting a sequence into overlapping segments, and adding them up again.
+"""Splitting a sequence into overlapping segments, and overlap-add.
 
 The encoder, the two paths and the decoder of `DPRNN` all need it, with different sizes. Segments
 are made of whole hops, so both directions are a few shifted views and no gather.
@@ -14,7 +14,7 @@ __all__ = ["overlap_add", "segment"]
 
 
 def segment(frames: Tensor, size: int, hop: int) -> Tensor:
-    """Return the segments of a sequence that is long enough and ends with a full one.
+    """Return the segments of a sequence that ends with a full segment.
 
     Args:
         frames: [..., time, features], with time = size + hop * (any integer >= 0).
@@ -41,7 +41,7 @@ def segment(frames: Tensor, size: int, hop: int) -> Tensor:
 
 
 def overlap_add(segments: Tensor, hop: int) -> Tensor:
-    """Return the sum of overlapping segments, each at its place; the adjoint of `segment`.
+    """Return the overlap-add of segments; the adjoint of `segment`.
 
     Args:
         segments: [..., segments, size, features]
@@ -65,7 +65,7 @@ def overlap_add(segments: Tensor, hop: int) -> Tensor:
 
 
 def hops_in(owner: str, size: int, hop: int) -> int:
-    """Return how many hops a segment has, after checking that it divides evenly."""
+    """Return the number of hops per segment, after a check that it divides evenly."""
     check_positive_int(owner, "size", size)
     check_positive_int(owner, "hop", hop)
     if size % hop:

@@ -1,4 +1,4 @@
-"""Models on disk, as a checkpoint in a folder. Loading runs nothing from the file."""
+"""Models on disk, as a checkpoint in a folder. Loading executes nothing from the file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ _MAX_SIZE = 1_000_000
 
 
 def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None = None, *, half: bool = False) -> None:
-    """Write `model.safetensors` into a folder: the weights, how to build the model, and notes.
+    """Write `model.safetensors` into a folder: the weights, the arguments of the model, and notes.
 
     Args:
         folder: created if it does not exist.
@@ -61,7 +61,7 @@ def load_model(folder: Path | str, **options: Any) -> tuple[nn.Module, dict[str,
 
 
 def _check_sizes(config: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    """Refuse a description that asks for more memory than its weights take, before any is allocated."""
+    """Reject a description that needs more memory than its weights, before any is allocated."""
     for name in _SIZES:
         value = config[name]
         if not isinstance(value, int) or isinstance(value, bool):

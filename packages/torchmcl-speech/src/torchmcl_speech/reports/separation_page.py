@@ -1,4 +1,4 @@
-"""The page of a separated recording, from the files that were written: see and hear the mixture and each output."""
+"""The page of a separated recording, from its output files: pictures and players of the mixture and each output."""
 
 import base64
 import math
@@ -32,7 +32,7 @@ _MEANINGS = {
 
 
 class _Sound(NamedTuple):
-    """One card of the page: its heading, the file, the number that placed it, and what else is known, if any."""
+    """One card of the page: heading, file, rank, and an optional note."""
 
     title: str
     file: str
@@ -109,12 +109,12 @@ def _seen(folder: Path, records: dict[str, Any], title: str, name: str, number: 
 
 
 def _heard_rate(records: dict[str, Any]) -> int:
-    """Return twice the highest frequency that the files can hold."""
+    """Return twice the highest frequency of the files."""
     return min(int(records["sample_rate"]), int(records.get("model_rate", records["sample_rate"])))
 
 
 def _speakers(records: dict[str, Any]) -> str:
-    """Return how many speak, with probabilities, where the model tells."""
+    """Return the number of speakers with probabilities, if the model has scores."""
     probabilities = records.get("speakers")
     if not probabilities:
         return ""
@@ -125,7 +125,7 @@ def _speakers(records: dict[str, Any]) -> str:
 
 
 def _numbers(records: dict[str, Any]) -> str:
-    """Return the gain of each true voice, where they are known."""
+    """Return the gain of each true voice, if known."""
     references = records.get("references")
     if not references:
         return ""
@@ -136,7 +136,7 @@ def _numbers(records: dict[str, Any]) -> str:
 
 
 def _separator(records: dict[str, Any]) -> str:
-    """Return which model separated the recording, and up to which frequency it hears."""
+    """Return the model of the separation and its frequency range."""
     name = Path(str(records["model"])).name if "model" in records else "a model"
     heard = f"Separated by <code>{_shown(name)}</code>"
     if "model_rate" not in records:
@@ -151,7 +151,7 @@ def _separator(records: dict[str, Any]) -> str:
 
 
 def _about(records: dict[str, Any]) -> str:
-    """Return whose voices these are, where it must be said."""
+    """Return the attribution of the voices, if required."""
     credit = records.get("attribution")
     return f'<p class="note">{escape(credit)}</p>' if credit else ""
 
@@ -191,12 +191,12 @@ def _source(folder: Path, file: str, embedded: bool) -> str:
 
 
 def _address(file: str) -> str:
-    """Return the address of a file beside the page; whatever its name holds, it stays a name."""
+    """Return the escaped address of a file beside the page."""
     return f"./{quote(os.fsencode(file), safe='')}"
 
 
 def _text(name: str) -> str:
-    """Return a file name as text; bytes that are none become question marks."""
+    """Return a file name as text, with question marks for invalid bytes."""
     return name.encode(errors="replace").decode()
 
 
@@ -205,7 +205,7 @@ def _shown(name: str) -> str:
 
 
 def _time(seconds: float, whole: float) -> str:
-    """Return a time in a recording: 1.25 s where the whole is below a minute, else 0:05 or 1:00:05."""
+    """Return a time in a recording: 1.25 s in recordings below a minute, else 0:05 or 1:00:05."""
     if whole < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)

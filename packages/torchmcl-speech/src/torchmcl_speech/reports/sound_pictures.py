@@ -1,4 +1,4 @@
-"""Pictures of sound that need no drawing library: a waveform as SVG, a spectrogram as PNG."""
+"""Pictures of sound without a drawing library: a waveform as SVG, a spectrogram as PNG."""
 
 import struct
 import zlib
@@ -25,7 +25,7 @@ _SHADES = ("#0c1024", "#35215f", "#7b2a74", "#c8475f", "#f28c4f", "#fdf2c0")
 
 
 class Sound(Protocol):
-    """Samples that need not be in memory: a length, and pieces of it by slices."""
+    """Samples that need not be in memory: a length, and slices."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -49,7 +49,7 @@ def extremes_over_time(samples: Sound) -> Array:
 
 
 def waveform_path(extremes: Array, peak: float) -> str:
-    """Return the path of an SVG, 1000 wide and 100 high, that covers what lies between the extremes.
+    """Return the SVG path, 1000 wide and 100 high, of the area between the extremes.
 
     Args:
         extremes: [2, columns], from `extremes_over_time`.
@@ -91,7 +91,7 @@ def decibels_over_time(samples: Sound, sample_rate: int) -> Array:
 
 
 def _frame(samples: Sound, start: int, size: int) -> npt.NDArray[np.float32]:
-    """Return some samples, with silence for those outside of the recording."""
+    """Return some samples, with silence outside of the recording."""
     inside = np.asarray(samples[max(start, 0) : max(min(start + size, len(samples)), 0)], dtype=np.float32)
     before = max(-start, 0)
     return np.pad(inside, (before, size - before - len(inside)))
@@ -102,7 +102,7 @@ def spectrogram_png(decibels: Array, loudest: float) -> bytes:
 
     Args:
         decibels: [frequencies, columns]
-        loudest: the decibels that get the lightest colour; anything 70 below is black.
+        loudest: the decibels of the lightest color; anything 70 below is black.
     """
     shade = np.clip((decibels - loudest) / _RANGE_DB + 1, 0, 1)
     rows = np.round(255 * shade[::-1]).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Options about the columns of a table, what was decided about them in words, and commands that can be pasted."""
+"""Options about the columns of a table, descriptions of the decisions, and commands to paste."""
 
 import argparse
 import shlex
@@ -16,16 +16,16 @@ __all__ = ["add_column_options", "chosen_columns", "print_decisions", "schema_of
 
 # Options, their names in `infer_schema`, and what they are for.
 _OPTIONS = {
-    "--drop": ("drop", "columns to leave out"),
-    "--categorical": ("categorical", "columns to take as categories, whatever they hold"),
-    "--numeric": ("numeric", "columns to take as numbers; other cells count as missing"),
-    "--date": ("date", "columns to take as dates; other cells count as missing"),
-    "--keep-column": ("keep", "columns to use that would be dropped: constants, names of rows"),
+    "--drop": ("drop", "columns to drop"),
+    "--categorical": ("categorical", "columns to read as categories, for any content"),
+    "--numeric": ("numeric", "columns to read as numbers; other cells count as missing"),
+    "--date": ("date", "columns to read as dates; other cells count as missing"),
+    "--keep-column": ("keep", "columns to keep that would be dropped: constants, row names"),
 }
 
 
 def add_column_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that decide what columns are."""
+    """Add the options that determine the kinds of columns."""
     for option, (_, summary) in _OPTIONS.items():
         parser.add_argument(option, type=names, action=AddNames, default=[], help=summary)
 
@@ -35,12 +35,12 @@ def _value(options: argparse.Namespace, option: str) -> Any:
 
 
 def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:
-    """Return the options as `infer_schema` takes them."""
+    """Return the options as arguments of `infer_schema`."""
     return {name: _value(options, option) for option, (name, _) in _OPTIONS.items()}
 
 
 def schema_of(table: "Table", options: argparse.Namespace) -> "TableSchema":
-    """Return the schema of a table, as the options decide it.
+    """Return the schema of a table under the options.
 
     Raises:
         ValueError: if the table or the options cannot be used; with the command that avoids it.
@@ -54,7 +54,7 @@ def schema_of(table: "Table", options: argparse.Namespace) -> "TableSchema":
 
 
 def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: str = "") -> None:
-    """Print, once and on standard error, what was decided about a table and what is suspicious."""
+    """Print, once and on standard error, the decisions about a table and its suspicious columns."""
     decided = [*schema.decisions(), *([split] if split else [])]
     for title, lines in (("Decided about the table", decided), ("Warning", schema.warnings())):
         if lines:
@@ -65,7 +65,7 @@ def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: s
 
 
 def _with_command(error: "TableError", options: argparse.Namespace) -> str:
-    """Return the message of an error with the command that avoids it, where other names of columns do."""
+    """Return the message of an error with a command that avoids it, if other column names do."""
     wrong = [problem for problem in error.problems if problem.wrong]
     if not wrong or any(problem.subject == "--target" and not problem.right for problem in wrong):
         return str(error)

@@ -1,4 +1,4 @@
-"""The command `torchmcl describe`: what `torchmcl fit` would make of a table, before anything is trained."""
+"""The command `torchmcl describe`: how `torchmcl fit` would read a table, without training."""
 
 import argparse
 from pathlib import Path
@@ -30,7 +30,7 @@ def add_describe_command(commands: Commands) -> None:
 
 
 def _describe(options: argparse.Namespace) -> None:
-    """Print the description; nothing of it needs torch."""
+    """Print the description, without torch."""
     from torchmcl_tables.data import read_table
     from torchmcl_tables.data.description import description
     from torchmcl_tables.data.inference import check_rows
@@ -41,4 +41,4 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _done(options: argparse.Namespace) -> None:
-    """Everything was printed when the options were checked."""
+    """Do nothing: the check of the options has printed everything."""

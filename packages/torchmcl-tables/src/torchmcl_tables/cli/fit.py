@@ -54,19 +54,19 @@ def add_fit_command(commands: Commands) -> None:
     fit.add_argument("--split-column", default="", help="column of times or groups for --split (default: of dates)")
     fit.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
     fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
-    fit.add_argument("--overwrite", action="store_true", help="replace a model that is in the folder already")
-    fit.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
+    fit.add_argument("--overwrite", action="store_true", help="replace an existing model")
+    fit.add_argument("--restart", action="store_true", help="discard an unfinished training run instead of resuming it")
     fit.add_argument(
         "--private",
         action="store_true",
-        help="write a model without rows of the table: no evaluation.json, and blurred trees",
+        help="write a model without rows of the table: no evaluation.json, and averaged leaves",
     )
     fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
     fit.add_argument("--quiet", action="store_true", help="no progress bar, decisions and summary")
 
 
 def _add_parameters(fit: argparse.ArgumentParser) -> None:
-    """Add what `_PARAMETERS` names, and `--search`."""
+    """Add the options of `_PARAMETERS`, and `--search`."""
     fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
     fit.add_argument(
         "--rule",
@@ -100,13 +100,12 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--search",
         action="store_true",
-        help="try 64 ways to train at once and keep the best; without --rule, --learning-rate and --weight-decay",
+        help="train 64 candidates at once and keep the best; without --rule, --learning-rate and --weight-decay",
     )
     fit.add_argument(
         "--restarts",
         type=positive,
-        help="networks of each kind that answer together (default: 5; 1 from 50,000 rows on, and without a rule 3 from "
-        "10,000 on)",
+        help="networks of each kind (default: 5; 1 from 50,000 rows on, and without a rule 3 from 10,000 on)",
     )
     fit.add_argument(
         "--validation",
@@ -148,7 +147,7 @@ examples:
 
 
 def _check_fit(options: argparse.Namespace) -> None:
-    """Check all that can be checked without torch, and read the table."""
+    """Check the options without torch, and read the table."""
     from torchmcl_tables.data import read_table
     from torchmcl_tables.data.example import EXAMPLE, EXAMPLE_TARGET, write_example
     from torchmcl_tables.data.inference import check_rows

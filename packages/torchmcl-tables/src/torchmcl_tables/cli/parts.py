@@ -1,4 +1,4 @@
-"""Parts that the commands for tables share."""
+"""Shared parts of the commands for tables."""
 
 import argparse
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Step = Callable[[argparse.Namespace], None]
 def new_command(
     commands: Commands, name: str, description: str, summary: str, *, check: Step, run: Step
 ) -> argparse.ArgumentParser:
-    """Return the parser of a command, whose description is printed as it is.
+    """Return the parser of a command, whose description is printed unchanged.
 
     Args:
         commands: to add it to.
@@ -35,7 +35,7 @@ def new_command(
 
 
 def _named(owner: str, step: Step) -> Step:
-    """Return a step of a command whose errors name the command, and not the function that raised them."""
+    """Return a step of a command whose errors name the command instead of the raising function."""
 
     def named_step(options: argparse.Namespace) -> None:
         from torchmcl_tables.data.problems import speaking_for
@@ -61,7 +61,7 @@ def check_file(path: Path, *inputs: Path | None) -> None:
 
     Args:
         path: of the file.
-        *inputs: what the command reads, which it must not overwrite.
+        *inputs: the inputs of the command, which it must not overwrite.
 
     Raises:
         ValueError: if it is one of the inputs.
@@ -77,6 +77,6 @@ def check_file(path: Path, *inputs: Path | None) -> None:
 
 
 def spent() -> str:
-    """Return the time and the memory that the command took."""
+    """Return the time and the memory of the command."""
     memory = peak_mebibytes()
     return f"({seconds_since_start():.1f} s" + (f", {memory:,.0f} MiB at most)" if memory else ")")

@@ -22,10 +22,10 @@ def add_predict_command(commands: Commands) -> None:
     predict.add_argument("table", type=Path, help=f"the rows to answer for: {FORMATS}")
     predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
     predict.add_argument(
-        "--interval", type=probability, help="also sets that hold the truth with this probability, as 0.9"
+        "--interval", type=probability, help="also write sets that contain the truth with this probability, such as 0.9"
     )
     predict.add_argument("--keep", type=names, action=AddNames, default=[], help="columns to copy into the answers")
-    predict.add_argument("--strict", action="store_true", help="refuse categories that were never seen")
+    predict.add_argument("--strict", action="store_true", help="reject unseen categories")
     predict.add_argument(
         "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
     )

@@ -1,4 +1,4 @@
-"""A training of `torchmcl fit` that was stopped: resumed by the same command, and by no other."""
+"""An interrupted training run of `torchmcl fit`, resumed only by the same command."""
 
 import argparse
 import contextlib
@@ -24,7 +24,7 @@ _FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device", "
 
 @dataclass(frozen=True)
 class UnfinishedTraining:
-    """The folder beside the model that a training is saved to, and the command that it belongs to.
+    """The folder of a training state beside the model, and its command.
 
     Attributes:
         folder: of the saved state.
@@ -36,7 +36,7 @@ class UnfinishedTraining:
 
     @classmethod
     def beside(cls, out: Path, options: argparse.Namespace) -> "UnfinishedTraining":
-        """Return that of a model's folder, which is replaced as a whole and cannot hold it."""
+        """Return the training state of a model's folder, which is replaced as a whole and cannot contain it."""
         plain = (bool, int, float, str, list, tuple, type(None))
         command = {k: v for k, v in vars(options).items() if k not in _FREE and isinstance(v, plain)}
         command["table"] = hashlib.sha256(options.table.read_bytes()).hexdigest()
@@ -82,10 +82,10 @@ class UnfinishedTraining:
 
     @contextlib.contextmanager
     def kept(self, *, restart: bool) -> Iterator[Path]:
-        """Yield the folder to save to; it is left behind if the work ends early and something was saved.
+        """Yield the folder to save to; it is kept if the work ends early and a state was saved.
 
         Raises:
-            Stopped: if a signal ended the work; its message says how to resume.
+            Stopped: if a signal ended the work; its message explains how to resume.
         """
         if restart or not self._holds_state():
             self.discard()
@@ -102,7 +102,7 @@ class UnfinishedTraining:
                 self.discard()
 
     def discard(self) -> None:
-        """Remove the saved state; a folder of this name that somebody else made stays."""
+        """Remove the saved state; a foreign folder of this name is kept."""
         if (self.folder / _COMMAND).is_file():
             shutil.rmtree(self.folder, ignore_errors=True)
 

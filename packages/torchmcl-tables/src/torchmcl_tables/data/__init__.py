@@ -1,4 +1,4 @@
-"""Tables in files: read, described by a schema, turned into numbers, and written. Needs the extra `table`."""
+"""Tables in files: reading, schemas, conversion to numbers, and writing. Needs the extra `table`."""
 
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
 from torchmcl_tables.data.encoder import ColumnEncoder

@@ -1,4 +1,4 @@
-"""The cells of a column, and what reading them gives."""
+"""The cells of a column, and the results of reading them."""
 
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,14 +18,14 @@ SAMPLE = 1000
 
 
 class OddCells(NamedTuple):
-    """Cells that do not fit the column: their number, and the first of them."""
+    """Cells that do not fit the column: their number, and the first one."""
 
     n_cells: int
     row: int
     text: str
 
     def __str__(self) -> str:
-        """Return where they are."""
+        """Return their location."""
         more = f" and {self.n_cells - 1} more" if self.n_cells > 1 else ""
         return f"{short(self.text)} in row {self.row + 1}{more}"
 
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
 
 def odd_cells(series: Any, failed: Any) -> OddCells | None:
-    """Return the cells of a column that `failed` marks."""
+    """Return the cells of a column marked by `failed`."""
     if not failed.any():
         return None
     row = failed.arg_max()
@@ -62,7 +62,7 @@ class Cells:
 
     @cached_property
     def texts(self) -> Any:
-        """The cells as text, null where they are missing."""
+        """The cells as text, null for missing ones."""
         return texts_of(self.series)
 
     @cached_property
@@ -72,41 +72,41 @@ class Cells:
 
     @cached_property
     def counts(self) -> Any:
-        """The different cells and how often each occurs, in a frame of `text` and `n`."""
+        """The distinct cells and their frequencies, in a frame of `text` and `n`."""
         return self.texts.drop_nulls().alias("text").value_counts(name="n")
 
     @property
     def n_texts(self) -> int:
-        """The number of different cells."""
+        """The number of distinct cells."""
         return int(self.counts.height)
 
     @cached_property
     def sample(self) -> Any:
-        """Some texts from everywhere in the column; the first ones if there are few."""
+        """A sample of texts from the whole column; the first ones if there are few."""
         spaced = texts_of(self.series.gather_every(max(1, len(self.series) // SAMPLE))).drop_nulls()
         return spaced if len(spaced) else self.texts.drop_nulls().head(SAMPLE)
 
     def form(self, commas: bool) -> NumberForm:
-        """Return how the numbers of the sample are written, by default with decimal commas if `commas`."""
+        """Return the number format of the sample, by default with decimal commas if `commas`."""
         if self._form is None:
             self._form = find_form(self.sample, commas=commas)
         return self._form
 
     def numbers(self, form: NumberForm) -> tuple[Any, Any]:
-        """Return the cells as numbers, and where they are something else; kept for the last form."""
+        """Return the cells as numbers, and a mask of other cells; cached for the last format."""
         if self._numbers is None or self._numbers[0] != form:
             self._numbers = form, read_numbers(self.series, form)
         return self._numbers[1]
 
     def dates(self, form: str) -> tuple[Any, Any]:
-        """Return the cells as dates, and where they are something else; kept for the last form."""
+        """Return the cells as dates, and a mask of other cells; cached for the last format."""
         if self._dates is None or self._dates[0] != form:
             self._dates = form, read_dates(self.series, form)
         return self._dates[1]
 
     @property
     def unusable(self) -> str:
-        """Why the cells cannot be read at all, empty if they can."""
+        """The reason why the cells are unreadable, empty if they are readable."""
         dtype = self.series.dtype
         known = dtype.is_numeric() or dtype.is_temporal()
         if not (known or dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)):

@@ -1,4 +1,4 @@
-"""The kinds of columns: what was decided about a column of the training table, as data that is kept with the model.
+"""The kinds of columns: decisions about a column of the training table, stored with the model.
 
 Each kind reads the cells of any table in the same way (numbers and codes, NaN where a number is missing), turns them
 into inputs of a network, and says in words what it is. Cells that it cannot read are counted; whether they are an
@@ -35,8 +35,8 @@ class Column(ABC):
         name: of the column.
         missing: whether values were missing in the training table.
         kind: one word for it.
-        is_scaled: whether the values are numbers, which are standardised, and not codes.
-        is_plain: whether there is nothing to tell about it.
+        is_scaled: whether the values are numbers, which are standardized, and not codes.
+        is_plain: whether its handling needs no explanation.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Column(ABC):
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to tell about it."""
+        """Whether its handling needs no explanation."""
         return False
 
     @property
     @abstractmethod
     def rule(self) -> str:
-        """What its cells must do."""
+        """The requirement on its cells."""
 
     @abstractmethod
     def read(self, cells: Cells) -> Reading:
@@ -70,16 +70,16 @@ class Column(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Return in words how the column is read."""
+        """Return a description of the reading of the column."""
 
     @abstractmethod
     def odd_words(self, *, strict: bool) -> str | None:
-        """Return what happens to cells that do not fit; None if they are an error."""
+        """Return the treatment of cells that do not fit; None if they are an error."""
 
     def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
-        """Fill the inputs [rows, inputs], which are zero, from values [rows, values], numbers of them standardised.
+        """Fill the zero inputs [rows, inputs] from values [rows, values], with standardized numbers.
 
-        A missing number is zero, the mean, with an input that says so if any were missing in training.
+        A missing number is zero, the mean, with an indicator input if any were missing in training.
         """
         n_values = values.shape[1]
         inputs[:, :n_values] = np.nan_to_num(values, nan=0.0)
@@ -110,7 +110,7 @@ class NumberColumn(Column):
 
     @property
     def rule(self) -> str:
-        """What its cells must do."""
+        """The requirement on its cells."""
         return f"hold finite {self._words()}"
 
     def _words(self) -> str:
@@ -124,16 +124,16 @@ class NumberColumn(Column):
         return Reading(values.to_numpy()[:, None], odd_cells(cells.series, failed))
 
     def odd_words(self, *, strict: bool) -> str | None:
-        """Return what happens to cells that are not numbers; None if they are an error."""
+        """Return the treatment of cells that are not numbers; None if they are an error."""
         return "count as missing" if self.not_numbers else None
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to tell about it."""
+        """Whether its handling needs no explanation."""
         return self.form == PLAIN and not self.not_numbers and not self.codes
 
     def describe(self) -> str:
-        """Return in words how the column is read."""
+        """Return a description of the reading of the column."""
         words = self._words()
         if self.not_numbers:
             words += f"; {self.not_numbers:,} cells that are not numbers (up to 1e100) count as missing"
@@ -171,7 +171,7 @@ class DateColumn(Column):
 
     @property
     def rule(self) -> str:
-        """What its cells must do."""
+        """The requirement on its cells."""
         return f"hold dates in the format {self.form}"
 
     def read(self, cells: Cells) -> Reading:
@@ -180,11 +180,11 @@ class DateColumn(Column):
         return Reading(date_parts(dates, self.parts), odd_cells(cells.series, failed))
 
     def odd_words(self, *, strict: bool) -> str | None:
-        """Return what happens to cells that are not dates; None if they are an error."""
+        """Return the treatment of cells that are not dates; None if they are an error."""
         return "count as missing" if self.not_dates else None
 
     def describe(self) -> str:
-        """Return in words how the column is read."""
+        """Return a description of the reading of the column."""
         odd = f"; {self.not_dates:,} cells that are not dates count as missing" if self.not_dates else ""
         return f"dates in the format {self.form}, read as {', '.join(self.parts)}{odd}"
 
@@ -212,7 +212,7 @@ class CategoryColumn(Column):
 
     @property
     def other_code(self) -> int:
-        """The code of a text that has no input of its own: -1, none of the known ones, if there is none to share."""
+        """The code of a text without its own input; -1 if there is no shared input."""
         return len(self.categories) if self.is_open else -1
 
     @property
@@ -228,7 +228,7 @@ class CategoryColumn(Column):
 
     @property
     def rule(self) -> str:
-        """What its cells must do."""
+        """The requirement on its cells."""
         listed = ", ".join(map(short, self.categories[:_N_LISTED]))
         return f"hold categories that the model knows ({listed}{' ...' if len(self.categories) > _N_LISTED else ''})"
 
@@ -248,16 +248,16 @@ class CategoryColumn(Column):
         inputs[known, codes[known]] = 1.0
 
     def odd_words(self, *, strict: bool) -> str | None:
-        """Return what happens to unknown categories; None if they are an error."""
+        """Return the treatment of unknown categories; None if they are an error."""
         return None if strict else "are answered as none of the known ones"
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to tell about it."""
+        """Whether its handling needs no explanation."""
         return not self.is_open
 
     def describe(self) -> str:
-        """Return in words how the column is read."""
+        """Return a description of the reading of the column."""
         n_known = len(self.categories)
         return f"the {n_known} most common categories, the others share an input" if self.is_open else "categories"
 

@@ -1,4 +1,4 @@
-"""Dates and times as people write them, and the numbers that a network can read from them."""
+"""Dates and times in common notations, and numbers from them for a network."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ _NEARLY_ALL = 0.9
 
 
 def read_dates(series: Any, form: str) -> tuple[Any, Any]:
-    """Return a column as dates with times, null where there is none, and where a cell holds something else.
+    """Return a column as dates with times, null for missing ones, and a mask of other cells.
 
     Args:
         series: of dates, or of text.
@@ -53,7 +53,7 @@ def read_dates(series: Any, form: str) -> tuple[Any, Any]:
 
 
 def _parsed(texts: Any, form: str) -> Any:
-    """Return texts as dates without a time zone (that of UTC if they name one), null where the form does not fit."""
+    """Return texts as dates without a time zone (in UTC if they name one), null if the format does not fit."""
     texts = texts.str.replace(r"(\d)T(\d)", "${1} ${2}").str.replace(r"\s*(?:Z|UTC|GMT)$", "+00:00")
     if form == TIME_OF_DAY:
         texts, form = "1970-01-01 " + texts, ISO
@@ -102,7 +102,7 @@ def date_formats(series: Any, *, day_first: bool = False, chosen: bool = False) 
 
 
 def date_parts(dates: Any, parts: tuple[str, ...]) -> NDArray[np.float64]:
-    """Return [rows, parts], NaN where a date is missing."""
+    """Return [rows, parts], NaN for missing dates."""
     read = {
         "year": lambda: dates.dt.year(),
         "month": lambda: dates.dt.month(),

@@ -1,4 +1,4 @@
-"""A table in words: what each column holds, and what is made of it."""
+"""The description of a table: the contents and the treatment of each column."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ _OVERRIDES = "Decide otherwise with --drop, --categorical, --numeric, --date or 
 
 
 def description(table: Table, schema: TableSchema) -> str:
-    """Return lines about a table: its columns, what is dropped, what is suspicious, and the options to override it.
+    """Return lines about a table: its columns, dropped and suspicious ones, and the options to override them.
 
     Example:
         >>> import polars
@@ -59,7 +59,7 @@ def description(table: Table, schema: TableSchema) -> str:
 
 
 def _range(column: Column, values: NDArray[np.float64]) -> str:
-    """Return the range of numbers or dates, or the commonest categories."""
+    """Return the range of numbers or dates, or the most frequent categories."""
     if isinstance(column, CategoryColumn):
         listed = ", ".join(column.categories[:_N_LISTED])
         more = " ..." if len(column.categories) > _N_LISTED or column.is_open else ""

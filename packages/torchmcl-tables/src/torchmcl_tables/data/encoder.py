@@ -17,9 +17,9 @@ _ROWS_AT_ONCE = 32_768
 
 
 class ColumnEncoder:
-    """Standardises numbers, marks missing ones, and gives each category an input of zeros and ones.
+    """Standardizes numbers, marks missing ones, and encodes categories as zeros and ones.
 
-    A missing number becomes the mean, with an input that says so (if any were missing in training); a missing category
+    A missing number becomes the mean, with an indicator input (if any were missing in training); a missing category
     is a category. The fitted state is the mean and the scale of each value; everything else follows from the schema.
 
     Args:
@@ -54,7 +54,7 @@ class ColumnEncoder:
         return inputs
 
     def _encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
-        """Fill inputs [rows, inputs], which are zero."""
+        """Fill the zero inputs [rows, inputs]."""
         place = start = 0
         for column, n_values, n_inputs in self._layout:
             own = values[:, place : place + n_values]

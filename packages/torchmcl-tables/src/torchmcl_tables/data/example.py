@@ -18,7 +18,7 @@ _COLUMNS = (
 
 
 def write_example(path: Path) -> None:
-    """Write 442 patients with diabetes, and how far the disease had progressed a year later, from scikit-learn's copy.
+    """Write 442 patients with diabetes and the disease progression after one year, from scikit-learn's copy.
 
     Raises:
         ValueError: if the file exists and holds something else.

@@ -1,4 +1,4 @@
-"""Text that a spreadsheet would run: cells of a CSV file that begin like a formula."""
+"""Cells of a CSV file that a spreadsheet would execute as formulas."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ _NUMBER = f"^(?:{NUMBER.pattern})$"
 
 
 def escape_formulas(frame: Any) -> Any:
-    """Return a polars data frame in which no text, nor name of a column, is taken for a formula.
+    """Return a polars data frame in which no text and no column name is taken for a formula.
 
     Such text gets an apostrophe in front, as a user would type it. Numbers, also those that come as text, stay as they
     are.

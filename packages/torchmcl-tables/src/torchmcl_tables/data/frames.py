@@ -1,4 +1,4 @@
-"""Data frames of other packages as polars holds them. None of the packages is imported: a frame brings its own."""
+"""Data frames of other packages as polars frames, without importing those packages."""
 
 from typing import Any
 
@@ -48,14 +48,14 @@ def as_polars(frame: Any) -> Any:
 
 
 def _arrow_series(name: str, column: Any) -> Any:
-    """Return a column of Arrow; a dictionary holds categories, whatever its values are."""
+    """Return a column of Arrow; a dictionary contains categories, for any type of values."""
     series = pl.Series(name, column)
     is_dictionary = type(column.type).__name__ == "DictionaryType"
     return series.cast(pl.String).cast(pl.Categorical) if is_dictionary else series
 
 
 def _series(name: str, column: Any) -> Any:
-    """Return a column of pandas; what is neither a number nor a date becomes text."""
+    """Return a column of pandas; anything except numbers and dates becomes text."""
     kind = getattr(column.dtype, "kind", "O")
     if str(column.dtype) == "category":  # also of numbers: whoever makes categories means them
         cells = [None if missing else str(cell) for cell, missing in zip(column, column.isna(), strict=True)]

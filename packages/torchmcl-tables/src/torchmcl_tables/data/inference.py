@@ -1,4 +1,4 @@
-"""The schema of a training table, by its cells and by the options of the user; all problems in one message."""
+"""The schema of a training table, from its cells and the user's options; one message lists all problems."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ MIN_ROWS = 10
 
 
 def check_rows(table: Table) -> None:
-    """Check that a table has enough rows to learn from.
+    """Check that a table has enough rows for training.
 
     Raises:
         TableError: if it has too few.
@@ -49,7 +49,7 @@ def infer_schema(
         targets: the columns to predict.
         task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
         drop: columns to ignore.
-        categorical: columns to treat as categories, whatever they hold.
+        categorical: columns to treat as categories, for any content.
         numeric: columns to treat as numbers; other cells count as missing.
         date: columns to treat as dates; other cells count as missing.
         keep: columns to use that would be dropped: names of rows, constants.
@@ -106,7 +106,7 @@ def _target_columns(
 def _decided_columns(
     table: Table, targets: set[str], kinds: Kinds, drop: Sequence[str], problems: list[Problem]
 ) -> list[Column | DroppedColumn]:
-    """Return what the other columns are, and add their problems."""
+    """Return the kinds of the other columns, and add their problems."""
     decided: list[Column | DroppedColumn] = []
     for name in (name for name in table.columns if name not in targets):
         cells = table.cells(name)
@@ -130,7 +130,7 @@ def _nothing_to_learn_from(table: Table, dropped: Sequence[DroppedColumn]) -> Pr
 def _without_counters(
     table: Table, decided: list[Column | DroppedColumn], kinds: Kinds
 ) -> list[Column | DroppedColumn]:
-    """Return the columns, those dropped that number the rows from 0 or 1 on; the only column to learn from stays."""
+    """Return the columns, with row numbers from 0 or 1 dropped; a single input column is kept."""
     columns = [column for column in decided if isinstance(column, Column)]
     counters = [
         column.name

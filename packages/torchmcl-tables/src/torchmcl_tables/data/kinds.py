@@ -1,4 +1,4 @@
-"""What a column of a training table is: the one place that decides.
+"""The kind of a column of a training table: the only place of this decision.
 
 A column whose cells are all numbers is a column of numbers, one whose cells are all dates one of dates, and other text
 is a category. Where both numbers and text occur, the column holds categories, unless there are too many different ones
@@ -36,7 +36,7 @@ _HALF = 0.5
 
 
 class Kinds:
-    """Decides about columns, one by one.
+    """Determines the kinds of columns one by one.
 
     Args:
         commas: whether the table has decimal commas.
@@ -50,7 +50,7 @@ class Kinds:
         self.missing_codes = missing_codes
 
     def column(self, cells: Cells) -> Column | DroppedColumn | Problem:
-        """Return what a column is."""
+        """Return the kind of a column."""
         option = self.chosen.get(cells.name, "")
         if why := cells.unusable:
             got = f"{cells.name!r}: {why}"
@@ -72,11 +72,11 @@ class Kinds:
         return self.dropped(cells, why, option_text("--keep-column", cells.name))
 
     def dropped(self, cells: Cells, reason: str, option: str = "") -> DroppedColumn:
-        """Return a column that is not learned from; its dates can order the rows."""
+        """Return an unused column; its dates can still order the rows."""
         return DroppedColumn(cells.name, reason, option, None if cells.unusable else self.date(cells))
 
     def _by_cells(self, cells: Cells) -> Column:
-        """Return the kind of a column that no option is about."""
+        """Return the kind of a column without options."""
         dtype = cells.series.dtype
         if dtype.is_numeric() or dtype == pl.Duration:
             return self.number(cells)
@@ -104,7 +104,7 @@ class Kinds:
         return n_failed <= _HALF * len(cells.sample)
 
     def number(self, cells: Cells) -> NumberColumn:
-        """Return a column of numbers; cells that are none count as missing."""
+        """Return a column of numbers; other cells count as missing."""
         form = cells.form(self.commas) if cells.is_text else PLAIN
         values, failed = cells.numbers(form)
         if cells.is_text and failed.any():  # the sample may not show how all of them are written
@@ -114,7 +114,7 @@ class Kinds:
         return NumberColumn(cells.name, bool(values.null_count()), form, int(failed.sum()))
 
     def date(self, cells: Cells, *, chosen: bool = False) -> DateColumn | None:
-        """Return a column of dates with the parts that vary, None if it has none."""
+        """Return a column of dates with the varying parts, None if there are none."""
         best, fewest = "", len(cells.series) + 1
         for form in date_formats(cells.series, day_first=self.commas, chosen=chosen):
             n_failed = int(cells.dates(form)[1].sum())
@@ -130,7 +130,7 @@ class Kinds:
         return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], best, fewest)
 
     def category(self, cells: Cells, *, chosen: bool = False, most: int = _MAX_CATEGORIES) -> CategoryColumn:
-        """Return a column of categories; numbers are written in one way if the user chose it and all are numbers."""
+        """Return a column of categories, with uniform numbers if the user chose it and all cells are numbers."""
         counts = cells.counts
         # With leading zeros they are codes: 7 differs from 007.
         numeric = chosen and bool(counts.get_column("text").str.contains(f"^(?:{NUMBER.pattern})$").all())
@@ -146,7 +146,7 @@ class Kinds:
 
 
 def with_missing_codes(column: NumberColumn, cells: Cells) -> NumberColumn:
-    """Return a column of numbers for which numbers like -9999, far from all others, stand for missing values.
+    """Return a column of numbers in which outlying codes such as -9999 count as missing values.
 
     They are the lowest or the highest number, come more than once, and lie further from the others than these from each
     other: a network would learn little but the difference between them and the rest.
@@ -172,14 +172,14 @@ def _is_code(value: float, values: Any) -> bool:
 
 
 def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
-    """Return whether all cells that are no numbers to learn from are infinite or far too large."""
+    """Return whether all unusable numbers of a column are infinite or far too large."""
     odd = cells.series.filter(cells.numbers(column.form)[1]).str.strip_chars()
     infinite = odd.str.contains(r"(?i)^[+-]?inf(?:inity)?$")
     return bool((infinite | too_large(odd.cast(pl.Float64, strict=False))).all())
 
 
 def _useless(cells: Cells, column: Column) -> str:
-    """Return why nothing can be learned from a column, empty if something can."""
+    """Return the reason why a column is useless for training, empty if it is useful."""
     if isinstance(column, NumberColumn):
         return _useless_numbers(cells.numbers(column.form)[0], column)
     if isinstance(column, DateColumn):
@@ -195,7 +195,7 @@ def _useless(cells: Cells, column: Column) -> str:
 
 
 def _useless_numbers(values: Any, column: NumberColumn) -> str:
-    """Return why numbers are of no use: they are constant, or name the rows."""
+    """Return the reason why numbers are useless: they are constant, or identify the rows."""
     low, high = values.min(), values.max()
     if low == high:
         return "" if column.missing else f"all of its cells are {number_text(low, scale=0)}"

@@ -1,4 +1,4 @@
-"""Numbers as people write them: decimal commas, thousands separators, currencies, percentages and other units."""
+"""Numbers in common notations: decimal commas, thousands separators, currencies, percentages and other units."""
 
 import re
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _COMMAS = ((",", ""), (",", "."), (",", " "), (",", "'"))
 
 @dataclass(frozen=True)
 class NumberForm:
-    """How the numbers of a column are written.
+    """The number format of a column.
 
     Attributes:
         decimal: the mark before the fraction.
@@ -52,7 +52,7 @@ class NumberForm:
         return rf"^[+-]?(?:[1-9]\d{{0,2}}(?:{group}{within})*{group}\d{{3}}|\d+)(?:{point}\d*)?{exponent}$"
 
     def __str__(self) -> str:
-        """Return the form in words, empty for that of programs."""
+        """Return a description of the format, empty for the standard one."""
         words = [f"in {self.unit}"] * bool(self.unit) + ["with decimal commas"] * (self.decimal == ",")
         marks = {" ": "blanks", "'": "apostrophes", ",": "commas", ".": "points"}
         words += [f"with {marks[self.thousands]} between thousands"] if self.thousands else []
@@ -64,7 +64,7 @@ PLAIN = NumberForm()
 
 
 def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
-    """Return a column as numbers, null where there is none, and where a cell holds something else.
+    """Return a column as numbers, null for missing ones, and a mask of other cells.
 
     Infinite numbers, and those beyond 1e100, whose squares soon overflow, are something else.
     """
@@ -90,12 +90,12 @@ def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
 
 
 def too_large(values: Any) -> Any:
-    """Return where numbers are infinite or beyond the largest that can be learned from."""
+    """Return a mask of numbers that are infinite or too large for training."""
     return (values.abs() > _LARGEST).fill_null(False)
 
 
 def _parsed(texts: Any, form: NumberForm) -> Any:
-    """Return texts as numbers, null where the form does not fit."""
+    """Return texts as numbers, null if the format does not fit."""
     if form == PLAIN:
         return texts.cast(pl.Float64, strict=False)
     texts = texts.str.replace_all(_SPACES, " ").str.replace_all(_MINUS, "-").str.replace_all("\u2019", "'")
@@ -116,7 +116,7 @@ def _parsed(texts: Any, form: NumberForm) -> Any:
 
 
 def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
-    """Return the form that reads most of the texts, the first of several: points before commas by default.
+    """Return the format that reads most of the texts, the first of several: points before commas by default.
 
     Args:
         texts: of a column, without nulls.
@@ -141,7 +141,7 @@ def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
 
 
 def _in_whole_thousands(texts: Any, form: NumberForm) -> NumberForm:
-    """Return the form of amounts of money: no currency has fractions of three digits, so that € 1.000 is a thousand."""
+    """Return the format of amounts: no currency has three decimals, so € 1.000 is a thousand."""
     if form.thousands:
         return form
     mark = re.escape(form.decimal)
@@ -153,7 +153,7 @@ def _in_whole_thousands(texts: Any, form: NumberForm) -> NumberForm:
 
 
 def _unit(texts: Any) -> str:
-    """Return the unit that the texts have in common, empty for none."""
+    """Return the common unit of the texts, empty for none."""
     rest = texts.str.replace_all(_SPACES, " ").str.replace(_CORE, " ").str.replace_all(rf"[{_SIGNS}()]", "")
     rest = rest.str.strip_chars()
     counts = rest.filter(rest != "").alias("unit").value_counts(sort=True, name="n")

@@ -1,4 +1,4 @@
-"""Parquet files through Arrow into a polars data frame.
+"""Reading of Parquet files with Arrow into a polars data frame.
 
 The Parquet reader of polars ends the process when a damaged file asks for more memory than there is; Arrow raises an
 error. Its result is fully validated (offsets, UTF-8) before polars, which assumes that it is valid, sees it.
@@ -20,7 +20,7 @@ __all__ = ["read_parquet"]
 
 
 def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """Return the table in a Parquet file as a polars data frame, and which columns had to be renamed.
+    """Return the table in a Parquet file as a polars data frame, and the renamed columns.
 
     Lists and structures, which no model accepts, are not decoded: their columns keep name and type, and hold nulls.
 
@@ -65,7 +65,7 @@ def _frame(file: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _categories(schema: Any) -> set[str]:
-    """Return the columns that pandas wrote as categories: of numbers, Arrow itself does not keep that."""
+    """Return the columns that pandas wrote as categories, which Arrow does not keep for numbers."""
     try:
         notes = json.loads((schema.metadata or {})[b"pandas"])
         return {str(column["name"]) for column in notes["columns"] if column["pandas_type"] == "categorical"}
@@ -74,7 +74,7 @@ def _categories(schema: Any) -> set[str]:
 
 
 def _plain(column: Any) -> Any:
-    """Return a column with the values of dictionaries and extension types in their place."""
+    """Return a column with dictionaries and extension types replaced by their values."""
     if isinstance(column.type, arrow.ExtensionType):
         column = column.cast(column.type.storage_type)
     return column.cast(column.type.value_type) if arrow.types.is_dictionary(column.type) else column

@@ -1,4 +1,4 @@
-"""Problems of a table, all of them in one message."""
+"""Problems of a table, listed in one message."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ _OWNER = re.compile(r"\w+: (?=`|.+ has \d+ problems:)")
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that keeps a table from being used.
+    """One problem that makes a table unusable.
 
     Attributes:
         subject: the column or the option.
@@ -35,7 +35,7 @@ class Problem:
 
 
 class TableError(ValueError):
-    """A table, or the options about its columns, cannot be used.
+    """A table, or the options about its columns, are unusable.
 
     Attributes:
         problems: all that were found.
@@ -62,7 +62,7 @@ def raise_problems(owner: str, name: str, problems: Sequence[Problem]) -> None:
 
 @contextmanager
 def speaking_for(owner: str) -> Iterator[None]:
-    """Let errors of the functions inside name their caller, a command or an estimator, instead of themselves.
+    """Make errors of the functions inside name their caller, a command or an estimator.
 
     Example:
         >>> with speaking_for("torchmcl fit"):

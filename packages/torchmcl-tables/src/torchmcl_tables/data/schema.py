@@ -1,4 +1,4 @@
-"""The schema of a table: everything that was decided about its columns, applied to the training table and any other."""
+"""The schema of a table: all decisions about its columns, for the training table and later ones."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ __all__ = ["RECORDS", "Suspicion", "TableSchema", "Unfit"]
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A column that should perhaps not be learned from.
+    """A column that may be unsuitable for training.
 
     Attributes:
         name: of the column.
-        reason: what is suspicious about it.
+        reason: the reason for the suspicion.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Suspicion:
 
 @dataclass
 class Unfit:
-    """Counts cells of a table that do not fit the schema and are accepted, over all parts of the table."""
+    """Counts accepted cells that do not fit the schema, over all parts of a table."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Unfit:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The columns that a model reads and those that it predicts.
+    """The input and target columns of a model.
 
     Attributes:
         columns: that the model reads, in the order of the training table.
@@ -75,7 +75,7 @@ class TableSchema:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes to tell apart, the most common first; empty if numbers are predicted."""
+        """The classes, the most common first; empty for numeric targets."""
         column = self.target_columns[0] if self.target_columns else None
         return column.categories if isinstance(column, CategoryColumn) else ()
 
@@ -96,7 +96,7 @@ class TableSchema:
 
     @property
     def dating_columns(self) -> dict[str, DateColumn]:
-        """The columns of dates by name, also those that the model does not read; times of day are none."""
+        """The columns of dates by name, including unused ones, without times of day."""
         dropped = {column.name: column.dates for column in self.dropped}
         known = {column.name: column for column in self.dates} | dropped
         return {name: column for name, column in known.items() if column and column.form != TIME_OF_DAY}
@@ -104,7 +104,7 @@ class TableSchema:
     def values(
         self, table: Table, *, strict: bool = False, unfit: Unfit | None = None, first_row: int = 0
     ) -> NDArray[np.float64]:
-        """Return [rows, values]: for each column its numbers, NaN where they are missing, or its codes.
+        """Return [rows, values]: for each column its numbers, NaN for missing ones, or its codes.
 
         Args:
             table: with at least the columns of `features`; others are ignored.
@@ -118,14 +118,14 @@ class TableSchema:
         return _values(table, self.columns, strict, unfit, first_row)
 
     def target_values(self, table: Table) -> NDArray[np.float64]:
-        """Return [rows, targets]: numbers, or places in `classes`; NaN where a value is missing."""
+        """Return [rows, targets]: numbers, or indices of `classes`; NaN for missing values."""
         values = _values(table, self.target_columns, True, None, 0)
         if self.classes:
             values[values >= len(self.classes)] = np.nan
         return values
 
     def decisions(self) -> list[str]:
-        """Return everything that was decided, a line for each: about the file, columns, and those that are dropped."""
+        """Return all decisions, one per line: about the file, the columns, and dropped columns."""
         lines = list(self.notes)
         if self.classes and self.target_columns:  # of a data frame the targets come apart
             lines.append(self.what_is_told_apart())

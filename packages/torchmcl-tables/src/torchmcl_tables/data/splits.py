@@ -1,4 +1,4 @@
-"""Which rows of a table are set apart to measure a model: the last ones, whole groups, or some at random."""
+"""The test rows of a table: the last ones, whole groups, or random ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Split:
-    """How rows are set apart.
+    """The method of selecting test rows.
 
     Attributes:
         by: of `SPLITS`.
@@ -37,7 +37,7 @@ class Split:
     dated: str = ""
 
     def describe(self) -> str:
-        """Return in words how rows are set apart, empty if there is nothing to tell."""
+        """Return a description of the split, empty for the default."""
         if self.by == "time":
             return f"the rows that are last by {self.column} are set apart to measure the model (else: --split random)"
         if self.by == "group":
@@ -55,7 +55,7 @@ class Split:
         seed: int,
         units: NDArray[Any] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the places of the rows to learn from and of those to set apart, both sorted.
+        """Return the indices of training rows and test rows, both sorted.
 
         Args:
             table: all of it.
@@ -83,7 +83,7 @@ class Split:
 
 
 def choose_split(table: Table, schema: TableSchema, by: str | None = None, column: str = "") -> Split:
-    """Return how rows are set apart: by default the last ones where a column dates them, else some at random.
+    """Return the split: by default the last rows if a column contains dates, otherwise random ones.
 
     Args:
         table: all of it.
@@ -115,7 +115,7 @@ def choose_split(table: Table, schema: TableSchema, by: str | None = None, colum
 
 
 def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64]:
-    """Return when each row was [rows]: days since 1970, or the numbers of a column of numbers; NaN where missing."""
+    """Return the time of each row [rows]: days since 1970, or the values of a numeric column; NaN if missing."""
     column: DateColumn | NumberColumn | None = schema.dating_columns.get(name)
     if column is None:
         kinds, cells = Kinds(has_decimal_commas(table.frame, semicolons=table.has_semicolons), {}), table.cells(name)
@@ -124,7 +124,7 @@ def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64
 
 
 def _dating_column(table: Table, schema: TableSchema) -> str:
-    """Return the column that dates the rows: one by which the file is sorted, else the first; empty if none does."""
+    """Return the date column of the rows: one by which the file is sorted, else the first; empty without one."""
     names = []
     for name, column in schema.dating_columns.items():
         if name not in table.frame.columns:
@@ -140,7 +140,7 @@ def _dating_column(table: Table, schema: TableSchema) -> str:
 
 
 def _last(times: NDArray[np.float64], n_wanted: int) -> NDArray[np.bool_] | None:
-    """Return the rows of the last moments, about as many as wanted; rows of one moment stay together."""
+    """Return about the requested number of last rows; rows of one moment stay together."""
     moments, counts = np.unique(times[np.isfinite(times)], return_counts=True)
     totals = counts[::-1].cumsum()
     possible = np.flatnonzero(totals[:-1] <= _MOST * len(times))
@@ -151,7 +151,7 @@ def _last(times: NDArray[np.float64], n_wanted: int) -> NDArray[np.bool_] | None
 
 
 def _units(units: NDArray[Any], n_wanted: int, seed: int) -> NDArray[np.bool_]:
-    """Return the rows of units drawn at random, about as many as wanted."""
+    """Return the rows of random units, about as many as requested."""
     order = np.random.default_rng(seed).permutation(len(units))
     _, first, unit, sizes = np.unique(units[order], return_index=True, return_inverse=True, return_counts=True)
     drawn = np.argsort(first)
@@ -163,7 +163,7 @@ def _units(units: NDArray[Any], n_wanted: int, seed: int) -> NDArray[np.bool_]:
 
 
 def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:
-    """Return the rows of some groups, about as many as wanted; rows without a group are learned from."""
+    """Return the rows of some groups, about as many as requested; rows without a group are for training."""
     names = texts.drop_nulls().unique().sort().to_list()
     counts = dict(texts.drop_nulls().value_counts(name="n").iter_rows())
     chosen: list[str] = []

@@ -1,4 +1,4 @@
-"""Columns of a training table that should perhaps not be learned from: row numbers, and those that tell the target."""
+"""Columns of a training table that may be unsuitable: row numbers, and columns that determine the target."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ def find_suspicions(
     targets: tuple[NumberColumn | CategoryColumn, ...],
     kept: frozenset[str] = frozenset(),
 ) -> tuple[Suspicion, ...]:
-    """Return the suspicious columns, with the reason; those of `kept` may number the rows."""
+    """Return the suspicious columns with reasons; those of `kept` may number the rows."""
     step = max(1, len(table) // _N_COMPARED)
     truths = {target: table.reading(target).values[::step, 0] for target in targets}
     ranks = {target.name: _ranks(truth) for target, truth in truths.items() if isinstance(target, NumberColumn)}
@@ -52,7 +52,7 @@ def find_suspicions(
 
 
 def counts_rows(table: Table, column: Column) -> bool:
-    """Return whether the numbers of a column go up, or down, by one from row to row."""
+    """Return whether the numbers of a column increase or decrease by one from row to row."""
     if not isinstance(column, NumberColumn):
         return False
     steps = np.diff(table.reading(column).values[:, 0])
@@ -60,7 +60,7 @@ def counts_rows(table: Table, column: Column) -> bool:
 
 
 def _tells(codes: Values, ranks: Values) -> bool:
-    """Return whether categories of many rows each leave next to nothing of the variance of the target's ranks."""
+    """Return whether frequent categories explain nearly all of the variance of the target's ranks."""
     both = np.isfinite(ranks)
     groups, of_row = np.unique(codes[both], return_inverse=True)
     known, counts = ranks[both], np.bincount(of_row.ravel(), minlength=len(groups))
@@ -71,7 +71,7 @@ def _tells(codes: Values, ranks: Values) -> bool:
 
 
 def _names_the_class(values: Values, truth: Values, n_classes: int) -> bool:
-    """Return whether few values, each in many rows, go with one class each, and there is more than one class."""
+    """Return whether a few frequent values determine the class, with more than one class."""
     both = np.isfinite(values) & (truth < n_classes)
     if both.sum() < _FEWEST:
         return False
@@ -82,7 +82,7 @@ def _names_the_class(values: Values, truth: Values, n_classes: int) -> bool:
 
 
 def _same_order(ranks: Values, truths: dict[str, Values]) -> str:
-    """Return which target has the order of a column, in either direction, empty if none has."""
+    """Return the target with the order of a column, in either direction, empty if there is none."""
     for name, truth in truths.items():
         both = np.isfinite(ranks) & np.isfinite(truth)
         if both.sum() < _FEWEST or not ranks[both].std() or not truth[both].std():

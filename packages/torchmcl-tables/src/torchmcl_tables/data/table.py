@@ -1,4 +1,4 @@
-"""A table in memory, and the values that columns have in it."""
+"""A table in memory, and the values of its columns."""
 
 import difflib
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ __all__ = ["Table", "unique_names"]
 
 @dataclass(frozen=True)
 class Table:
-    """A table and where it came from.
+    """A table and its origin.
 
     Attributes:
         name: the file, for messages.
         frame: a polars data frame; all columns of CSV files are text, and those of lists and structures in Parquet
             files hold nulls.
-        notes: what was decided when it was read.
+        notes: decisions made while reading.
         has_semicolons: whether its fields are separated by semicolons, as where numbers have decimal commas.
     """
 
@@ -45,18 +45,18 @@ class Table:
         return Cells(self.frame.get_column(name))
 
     def reading(self, column: Column, cells: Cells | None = None) -> Reading:
-        """Return the values of a column, which are parsed at the first call.
+        """Return the values of a column, which are parsed on the first call.
 
         Args:
             column: of this name in the table.
-            cells: of the column, with what is known of them already.
+            cells: of the column, with cached results.
         """
         if column not in self._readings:
             self._readings[column] = column.read(self.cells(column.name) if cells is None else cells)
         return self._readings[column]
 
     def series(self, name: str, option: str) -> Any:
-        """Return a column that an option names, as a polars series.
+        """Return a column named by an option, as a polars series.
 
         Raises:
             ValueError: if there is no such column; the nearest name is suggested.
@@ -71,16 +71,16 @@ class Table:
         return ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
 
     def nearest(self, name: str) -> str:
-        """Return the column that has nearly this name, empty if there is none."""
+        """Return the column with the most similar name, empty if there is none."""
         return next(iter(difflib.get_close_matches(name, self.columns, n=1, cutoff=0.4)), "")
 
     def hint(self, name: str) -> str:
-        """Return the sentence about the column that has nearly this name, empty if there is none."""
+        """Return a hint about the column with the most similar name, empty if there is none."""
         near = self.nearest(name)
         return f"Did you mean {near!r}?" if near else ""
 
     def take(self, rows: Any) -> "Table":
-        """Return the table of some rows, given by their places."""
+        """Return the table of some rows, given by their indices."""
         taken = replace(self, frame=self.frame[rows])
         readings = self._readings.items()
         taken._readings.update({column: Reading(values[rows], None) for column, (values, odd) in readings if not odd})
@@ -88,7 +88,7 @@ class Table:
 
 
 def unique_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a different name for each column, and what was renamed: empty names, and those that came before.
+    """Return unique column names, and the renamed ones: empty and repeated names.
 
     Example:
         >>> unique_names(["a", "", "a"])

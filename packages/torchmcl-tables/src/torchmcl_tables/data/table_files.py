@@ -63,7 +63,7 @@ def read_table(path: Path) -> Table:
     """Return the table in a file.
 
     Raises:
-        ValueError: if the file is not what its name says, has no rows, or exceeds the limit of a table.
+        ValueError: if the content does not fit the file name, has no rows, or exceeds the limit of a table.
         OSError: if it cannot be read.
     """
     kind, zipped = table_format(path)
@@ -105,7 +105,7 @@ def _read(path: Path, kind: str, zipped: bool) -> Table:
 
 
 def _check_not_archive(path: Path, kind: str, start: bytes) -> None:
-    """Refuse packed content under the name of a text format, with the way to read it."""
+    """Reject compressed content under the name of a text format, with a hint."""
     rule = f"be a table in {kind} format, as its name says"
     if start.startswith(b"\x1f\x8b"):
         got = f"{str(path)!r}, which is compressed with gzip"
@@ -116,7 +116,7 @@ def _check_not_archive(path: Path, kind: str, start: bytes) -> None:
 
 
 def _read_lines(path: Path, content: bytes) -> Any:
-    """Read JSON lines; a field that has several types in different lines becomes text."""
+    """Read JSON lines; a field with several types becomes text."""
     content = not_packed(content.removeprefix("\ufeff".encode()))
     lines = content.splitlines()
     # The parser of polars ends the process at a depth of a thousand lists: lines that may have one are not given to it.
@@ -148,7 +148,7 @@ def _plain(value: Any) -> str | None:
 
 
 def check_writable_columns(path: Path, table: Table, names: Sequence[str]) -> None:
-    """Check that columns of a table can be copied into a file, before work is done for the rest of it.
+    """Check early that columns of a table can be copied into a file.
 
     Raises:
         ValueError: if the format of the file cannot hold one of them, or it was not read.
@@ -163,7 +163,7 @@ def check_writable_columns(path: Path, table: Table, names: Sequence[str]) -> No
 
 
 def write_table(path: Path, frame: Any) -> None:
-    """Write a polars data frame in the format of the file's name; a half-written file is never left behind.
+    """Write a polars data frame in the format of the file's name, atomically.
 
     Raises:
         ValueError: if the ending is unknown.
@@ -188,7 +188,7 @@ def _write(frame: Any, kind: str, target: Any) -> None:
 
 
 def _write_lines(frame: Any, target: Any) -> None:
-    """Write JSON lines. JSON has no infinite numbers: they are written as the text "inf", since null means missing."""
+    """Write JSON lines, with infinite numbers as the text "inf", because null means missing."""
     infinite = [series.name for series in frame if series.dtype.is_float() and series.is_infinite().any()]
     if not infinite:
         frame.write_ndjson(target)

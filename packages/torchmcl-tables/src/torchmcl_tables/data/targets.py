@@ -1,4 +1,4 @@
-"""Columns to predict: numbers that vary, or classes. Anything else is a problem with a way out."""
+"""Target columns: varying numbers, or classes. Anything else is a problem with a suggested remedy."""
 
 import polars as pl
 

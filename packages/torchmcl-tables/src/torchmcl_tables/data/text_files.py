@@ -1,4 +1,4 @@
-"""Text files of a table: encoding, separator and header, as spreadsheets and statistics programs write them."""
+"""Text files of a table: encoding, separator and header, as written by spreadsheets and statistics programs."""
 
 import contextlib
 import csv
@@ -35,7 +35,7 @@ _STARTS: dict[tuple[int, ...], str] = {
 
 
 def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple[Any, tuple[str, ...], bool]:
-    """Read a table with a header; the header is read as a row, so that repeated names are seen.
+    """Read a table with a header, which is read as a row to detect repeated names.
 
     Args:
         name: of the file, for messages.
@@ -44,7 +44,7 @@ def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple
         encoding: that the file had before `in_utf8`.
 
     Returns:
-        The columns as text, what was decided about the file, and whether numbers may have decimal commas.
+        The columns as text, the decisions about the file, and whether numbers may have decimal commas.
     """
     content = _tidied(content)
     separators = ("\t",) if kind == "tsv" else tuple(_SEPARATORS)
@@ -63,7 +63,7 @@ def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple
 
 
 def _raw(name: str, content: bytes, separators: tuple[str, ...]) -> tuple[Any, str]:
-    """Return all rows as text, the header too, and the separator."""
+    """Return all rows as text, including the header, and the separator."""
     separator = _separator(content, separators)
     try:
         source = io.BytesIO(not_packed(content))
@@ -90,7 +90,7 @@ def _separator(content: bytes, marks: tuple[str, ...]) -> str:
 
 
 def _record(file: io.BytesIO) -> str:
-    """Return the next line, with those that a quoted line break joins to it."""
+    """Return the next line, including quoted line breaks."""
     line = file.readline()
     while line.count(b'"') % 2 and (more := file.readline()):
         line += more
@@ -107,7 +107,7 @@ def _n_fields(line: str, mark: str) -> int:
 
 
 def _stray_quote(content: bytes, separator: str) -> int:
-    """Return the first line with a quote inside a field, else the one of a quote that is never closed; 0 for none."""
+    """Return the first line with a quote inside a field or an unclosed quote; 0 for none."""
     mark = re.escape(separator.encode())
     stray = re.compile(rb'[^"' + mark + rb'\r\n]"[^"' + mark + rb"\r\n]")
     opened_in = 0
@@ -138,7 +138,7 @@ def _ragged(name: str, content: bytes, separator: str) -> str:
 
 
 def in_utf8(content: bytes) -> tuple[bytes, str]:
-    """Return content in UTF-8, and its encoding if it had to be converted; empty if it is taken for UTF-8."""
+    """Return content in UTF-8, and its encoding if it was converted; empty for UTF-8."""
     encoding = next((name for mark, name in _WIDE if content.startswith(mark)), "")
     encoding = encoding or _STARTS.get(tuple(int(byte > 0) for byte in content[:4]), "")
     return (content.decode(encoding).encode(), encoding.upper()) if encoding else (content, "")
@@ -158,7 +158,7 @@ def _tidied(content: bytes) -> bytes:
 
 
 def _from_one_byte(content: bytes) -> tuple[bytes, str]:
-    """Return content of one byte per character in UTF-8: Windows-1252, or Latin-1 where that has no such character."""
+    """Return single-byte content in UTF-8: Windows-1252, or Latin-1 for characters without an equivalent."""
     try:
         return content.decode("cp1252").encode(), "Windows-1252 (Latin-1)"
     except UnicodeDecodeError:
@@ -166,5 +166,5 @@ def _from_one_byte(content: bytes) -> tuple[bytes, str]:
 
 
 def not_packed(content: bytes) -> bytes:
-    """Return content that polars takes for text: it unpacks tables whose first name begins with x^, as zlib does."""
+    """Return content that polars reads as text: it would unpack a first name beginning with x^ as zlib."""
     return _MARK + content if content.startswith(_PACKED) else content

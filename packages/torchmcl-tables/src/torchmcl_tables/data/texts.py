@@ -1,4 +1,4 @@
-"""Cells of a table as text: what is missing, and how numbers are written once and for all."""
+"""Cells of a table as text: missing values, and a uniform notation of numbers."""
 
 import re
 from decimal import Context, Decimal
@@ -20,7 +20,7 @@ _PLAIN_DIGITS = 30
 
 
 def texts_of(series: Any) -> Any:
-    """Return a column as text without surrounding blanks, null where it is missing."""
+    """Return a column as text without surrounding blanks, null for missing cells."""
     if series.dtype == pl.Duration:
         series = series.dt.total_microseconds()
     texts = series.str.strip_chars() if series.dtype == pl.String else series.cast(pl.String)
@@ -28,7 +28,7 @@ def texts_of(series: Any) -> Any:
 
 
 def with_plain_numbers(texts: Any) -> Any:
-    """Return texts in which each number is written in one way: 3 for 3.0, 1000 for 1e3."""
+    """Return texts with a uniform notation of numbers: 3 for 3.0, 1000 for 1e3."""
     known = texts.drop_nulls().unique().to_list()
     plain = {text: plain_number(text) for text in known if NUMBER.fullmatch(text)}
     return texts.replace({text: number for text, number in plain.items() if text != number})
@@ -48,6 +48,6 @@ def plain_number(text: str) -> str:
 
 
 def short(text: object) -> str:
-    """Return a cell as messages show it."""
+    """Return a cell in the form of messages."""
     shown = str(text)
     return repr(shown if len(shown) <= 40 else shown[:37] + "...")

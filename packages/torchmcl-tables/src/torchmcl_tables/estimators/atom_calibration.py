@@ -1,4 +1,4 @@
-"""The calibrator of targets that take few values: sets begin and end with these values."""
+"""The calibrator of discrete targets: sets begin and end with their values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ __all__ = ["AtomCalibrator", "calibrated", "supported_gaps"]
 
 @dataclass(frozen=True)
 class AtomCalibrator:
-    """Conformity scores of rows that were used for nothing else, as of `Calibrator`.
+    """Conformity scores of calibration rows, as in `Calibrator`.
 
     Attributes:
         fill: [1], unused: there is nothing between the values.
@@ -36,7 +36,7 @@ class AtomCalibrator:
 
     @classmethod
     def fit(cls, blend: Blend, rows: Rows) -> "AtomCalibrator":
-        """Return the scores of rows that neither trained nor selected."""
+        """Return the scores of rows used for neither training nor selection."""
         rows = rows.head(CALIBRATION_ROWS)
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
@@ -50,7 +50,7 @@ class AtomCalibrator:
         return cls(np.zeros(1), np.where(blend.values[place] == y, scores, np.inf), surprise, counts)
 
     def surprise_at(self, coverage: float) -> float:
-        """Return the surprise that a fresh row stays below with a probability."""
+        """Return the quantile of the conformity score of a new row at a probability."""
         return quantile(self.surprise, self.counts, 1 - coverage)
 
     def __call__(self, blend: Blend, X: NDArray[Any], coverage: float) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -75,7 +75,7 @@ def _sets(blend: Blend, X: NDArray[Any], level: float) -> tuple[Tensor, Tensor]:
 
 
 def supported_gaps(blend: Blend, rows: Rows) -> NDArray[np.float64]:
-    """Return how deep gaps in the sets must be to stay open, [outputs]."""
+    """Return the minimum depth of open gaps in the sets, [outputs]."""
     return np.zeros(1) if blend.values is not None else gaps_of_density(blend, rows)
 
 

@@ -1,4 +1,4 @@
-"""Targets that take few values: masses at these, the values that stand best for all of them, and calibrated sets."""
+"""Discrete targets: masses at their values, the most representative values, and calibrated sets."""
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ _AT_ONCE = 1024
 
 
 def atoms_of(train: NDArray[np.float64], held_out: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the values that targets [rows, 1] take, if they are few, come again, and others have no further ones."""
+    """Return the values of targets [rows, 1], if they are few, repeated and complete for other targets."""
     if train.shape[1] != 1:
         return None
     values, counts = np.unique(train, return_counts=True)
@@ -25,7 +25,7 @@ def atoms_of(train: NDArray[np.float64], held_out: NDArray[np.float64]) -> NDArr
 
 
 def at_atoms(kernels: Kernels, atoms: Tensor) -> Kernels:
-    """Return kernels at the atoms [atoms] only, with the mass of what is nearest to each; for one output."""
+    """Return kernels at the atoms [atoms] only, each with the mass nearest to it; for one output."""
     borders = (atoms[1:] + atoms[:-1]) / 2
     masses = []
     for values, shares, widths in zip(*(part.split(_AT_ONCE) for part in kernels), strict=True):
@@ -40,7 +40,7 @@ def at_atoms(kernels: Kernels, atoms: Tensor) -> Kernels:
 
 
 def best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Tensor]:
-    """Return which atoms stand best for all, with the lowest mean squared distance, and the mass nearest to each.
+    """Return the most representative atoms, with the lowest mean squared distance, and the mass nearest to each.
 
     Args:
         atoms: [atoms], increasing.
@@ -57,7 +57,7 @@ def best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Te
 
 
 def _best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Tensor]:
-    """Return the same for some rows: the atoms fall into runs, whose borders are found run by run from the left."""
+    """Return the same for some rows: the atoms form runs, whose borders are found from left to right."""
     n_rows, n_atoms = masses.shape
     if n_points == n_atoms:
         return torch.arange(n_atoms).expand(n_rows, -1), masses
@@ -80,7 +80,7 @@ def _best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, T
 
 
 def _runs(atoms: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for each run of atoms its squared distance to the best of them, and which that is, [rows, starts, ends].
+    """Return for each run of atoms the lowest squared distance to one of them, and its index, [rows, starts, ends].
 
     Infinite where a run would end before it starts.
     """
@@ -98,7 +98,7 @@ def _runs(atoms: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def masses_above(masses: Tensor) -> Tensor:
-    """Return the mass of what is more probable than each atom, [rows, atoms].
+    """Return the mass of atoms more probable than each, [rows, atoms].
 
     Atoms are taken for narrow normal kernels of one width, of which an atom that is hardly more probable is only a part
     above another. So the masses of different rows are different numbers, as a calibrated level asks for.
@@ -112,7 +112,7 @@ def pieces_of_atoms(inside: Tensor, values: NDArray[np.float64]) -> tuple[Tensor
 
     Args:
         inside: [rows, atoms], of each row at least one.
-        values: [atoms], what they are in the units of the ends.
+        values: [atoms], in the units of the ends.
     """
     padded = torch.nn.functional.pad(inside, (1, 1))
     ends = torch.from_numpy(values).expand(inside.shape)

@@ -24,7 +24,7 @@ __all__ = ["Blend"]
 
 @dataclass(frozen=True)
 class Blend:
-    """From the columns of rows to kernels, and to answers.
+    """A map from the columns of rows to kernels and answers.
 
     Attributes:
         encoders: of each kind of networks.
@@ -55,7 +55,7 @@ class Blend:
     values: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers: a file may have been written by others."""
+        """Check the numbers, because a file may come from an untrusted source."""
         n_members = len(self.encoders) + (self.forest is not None) + 1
         check_numbers("the weights of a blend", self.weights)
         if self.weights.shape != (n_members,) or (self.weights < 0).any() or abs(self.weights.sum() - 1) > 1e-6:
@@ -71,12 +71,12 @@ class Blend:
 
     @property
     def atoms(self) -> Tensor | None:
-        """The only values of the targets, in standardised units."""
+        """The values of discrete targets, in standardized units."""
         return None if self.values is None else self.targets.standardised(self.values[:, None])[:, 0]
 
     @property
     def n_answers(self) -> int:
-        """The number of answers for a row."""
+        """The number of answers per row."""
         return self.n_points if self.values is None else min(self.n_points, len(self.values))
 
     @property
@@ -86,7 +86,7 @@ class Blend:
         return dict(zip([*names, "background"], map(float, self.weights), strict=True))
 
     def members(self, X: NDArray[Any]) -> list[Kernels]:
-        """Return the kernels that each member gives to rows, each with the whole probability, in standardised units."""
+        """Return the kernels of each member for rows, each with probability 1, in standardized units."""
         parts = [
             network_kernels(networks, encoder, X, self.device)
             for encoder, networks in zip(self.encoders, self.networks, strict=True)
@@ -99,7 +99,7 @@ class Blend:
         return [*parts, background(parts[0])]
 
     def kernels(self, X: NDArray[Any], *, knowing: bool = False) -> Kernels:
-        """Return all kernels of rows, in standardised units.
+        """Return all kernels of rows, in standardized units.
 
         Args:
             X: [rows, columns]
@@ -110,17 +110,17 @@ class Blend:
         return whole.trimmed(self.trim) if knowing and self.trim else whole
 
     def at_atoms(self, kernels: Kernels) -> Kernels:
-        """Return kernels at the atoms, where there are any."""
+        """Return kernels at the atoms, if there are any."""
         return kernels if self.atoms is None else at_atoms(kernels, self.atoms)
 
     def masses(self, X: NDArray[Any], *, knowing: bool = False) -> Tensor:
-        """Return the probability of each of the few values, [rows, values]."""
+        """Return the probability of each value of a discrete target, [rows, values]."""
         return self.kernels(X, knowing=knowing).probabilities
 
     # ------------------------------------------------------------------ as `torchmcl.sklearn.predictive.Predictive`
 
     def means(self, X: NDArray[Any]) -> Tensor:
-        """Return the standardised mean of each row, [rows, outputs]."""
+        """Return the standardized mean of each row, [rows, outputs]."""
         kernels = self.kernels(X, knowing=True)
         return (kernels.probabilities.unsqueeze(-1) * kernels.values).sum(dim=1)
 
@@ -140,7 +140,7 @@ class Blend:
         return Hypotheses(self.values[places.numpy()][..., None], masses.numpy())
 
     def standardised(self, X: NDArray[Any]) -> KernelMixture:
-        """Return the density of each row in standardised units."""
+        """Return the density of each row in standardized units."""
         return self.kernels(X).density()
 
     def density(self, X: NDArray[Any], kind: type[Any] = KernelMixture) -> KernelMixture:

@@ -93,7 +93,7 @@ def _checked(
     *,
     n_needed: int,
 ) -> tuple[FrameColumns | None, RegressionTable]:
-    """Return what reads the columns of X, None for numbers, and the checked table."""
+    """Return the reader of the columns of X, None for numbers, and the checked table."""
     frame, X = read_frame(type(estimator).__name__, X, frame, reset=targets is None)
     reset = targets is None or frame is not None
     table = checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=n_needed, reset=reset)
@@ -127,7 +127,7 @@ def _network(estimator: Any, encoder: Encoder, n_outputs: int, n_rows: int) -> n
 def _trained(
     estimator: Any, encoders: list[Encoder], targets: Targets, split: Split, seed: int, checkpoint: Any
 ) -> tuple[Blend, dict[str, Any]]:
-    """Return the networks of each kind, all with the same weight, and the attributes of the training."""
+    """Return the networks of each kind with equal weights, and the attributes of the training run."""
     networks: list[list[nn.Module]] = []
     best_scores, attributes = [], None
     for place, encoder in enumerate(encoders):
@@ -152,7 +152,7 @@ def _trained(
 def _trained_kind(
     estimator: Any, preprocessor: Preprocessor, split: Split, seed: int, checkpoint: Path | None
 ) -> Trained:
-    """Return the networks of one kind; each keeps the epoch with the best score on the selecting rows."""
+    """Return the networks of one kind; each keeps the epoch with the best score on the selection rows."""
     n_rows, encoder = len(split.train), preprocessor.encoder
     batch = int(estimator.batch_size or default_batch_size(n_rows))
     n_epochs = int(estimator.n_epochs or _default_epochs(n_rows, batch))
@@ -184,7 +184,7 @@ def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> Trainer:
 
 
 def cooled(trainer: Trainer, trained: Trained, train: Examples) -> Trained:
-    """Return networks that were still learning when held-out rows stopped them, after some epochs at a small rate."""
+    """Return networks that were stopped while still improving, after some epochs at a low learning rate."""
     stopped = float((trained.best_epochs + 1).double().median()) / trainer.n_epochs
     earliest, latest = _STILL_LEARNING
     if not earliest <= stopped <= latest:
@@ -208,7 +208,7 @@ def _default_restarts(n_rows: int) -> int:
 
 
 def _not_failed(scores: Tensor) -> list[int]:
-    """Return the networks but for those that are far worse than most on held-out rows."""
+    """Return the networks except those far worse than most on held-out rows."""
     bound = scores.nanmedian() + _FAILED
     kept = [place for place, value in enumerate(scores) if value <= bound]
     return kept or list(range(len(scores)))  # without held-out rows nothing is known
@@ -249,7 +249,7 @@ def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -
 
 
 def _widened(before: Answers, table: RegressionTable) -> Blend:
-    """Return a blend without the bounds, and the few values, that further targets contradict."""
+    """Return a blend without the bounds and discrete values that further targets contradict."""
     blend: Blend = before.predictive
     contradicted = blend.values is not None and not np.isin(table.y, blend.values).all()
     targets = blend.targets.without_bounds_crossed_by(table.y)
@@ -259,7 +259,7 @@ def _widened(before: Answers, table: RegressionTable) -> Blend:
 def _one_epoch(
     estimator: Any, blend: Blend, train: Rows, state: Continuation, moments: list[Any]
 ) -> tuple[Blend, Continuation, list[Any]]:
-    """Return a blend whose networks of every kind were trained for one more epoch, and the state then."""
+    """Return a blend after one more epoch of all its networks, and the new state."""
     batch = int(estimator.batch_size or default_batch_size(len(train)))
     trainer = _trainer(estimator, estimator.learning_rate, int(estimator.n_epochs or PARTIAL_EPOCHS), batch)
     networks, states = [], []

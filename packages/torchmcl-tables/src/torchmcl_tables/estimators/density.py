@@ -25,7 +25,7 @@ __all__ = ["DensityRegressor"]
 class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     """A density for each row, several answers that represent it, and calibrated intervals.
 
-    The density of a row is a *blend*: mixture density networks on standardised columns, the same on columns with bins,
+    The density of a row is a *blend*: mixture density networks on standardized columns, the same on columns with bins,
     a forest whose leaves are kernels, and an input-independent background, each with the weight that predicts held-out
     rows best. Answers are the `n_hypotheses` points that best represent the density, intervals its calibrated
     highest-density sets; these have gaps only where held-out rows support them, and neither leaves bounds that the
@@ -67,7 +67,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     Attributes:
         member_weights_: the weight of each member of the blend: "networks", "networks with bins", "forest" and
             "background", as far as it has them. With a large weight of the background (above 0.3) little was learned.
-        modules_: the networks that were kept, ordinary torch modules on standardised inputs and targets, kind by kind.
+        modules_: the networks that were kept, ordinary torch modules on standardized inputs and targets, kind by kind.
         n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
         schema_: the kind of each column of a data frame with other columns than numbers.
         n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
@@ -122,7 +122,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "DensityRegressor":
-        """Train on a table. A fit that fails leaves the estimator as it was.
+        """Train on a table. A failing fit leaves the estimator unchanged.
 
         Args:
             X: [rows, features], an array of numbers (NaN where one is missing), or a data frame of pandas, polars or
@@ -141,9 +141,9 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DensityRegressor":
-        """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
+        """Train for one more epoch on further rows, after the last call (or `fit`).
 
-        The learning rate stays at its first value if it is not a schedule. Inputs and targets are standardised as in
+        The learning rate stays at its first value if it is not a schedule. Inputs and targets are standardized as in
         the first call. Without a `fit` before there is no forest. The held-out share of each call joins the rows that
         select and calibrate, of which the latest 4096 are kept. A row that comes again is in the same share again; a
         call of nothing but held-out rows trains nothing. One network is trained, or `n_restarts` of them where that is
@@ -213,7 +213,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> "DensityRegressor":
-        """Return the estimator that `save` wrote.
+        """Return the estimator written by `save`.
 
         Raises:
             ValueError: if the folder holds no such model, or one of another version.

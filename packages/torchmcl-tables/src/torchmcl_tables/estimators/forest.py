@@ -1,4 +1,4 @@
-"""A forest of regression trees as arrays: what the nearest rows of the training had for answers."""
+"""A forest of regression trees as arrays: predictions from the nearest training rows."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ _MOST_TREES = 1000
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees that are grown to the last row, each on another part of the rows.
+    """Fully grown trees, each on another subset of the rows.
 
     Attributes:
         thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.trees.NODE`.
@@ -59,7 +59,7 @@ class Forest:
         seed: int,
         units: NDArray[np.int64] | None = None,
     ) -> "tuple[Forest, NDArray[np.bool_]]":
-        """Return a forest, and which rows each tree has seen, [rows, trees].
+        """Return a forest, and the training rows of each tree, [rows, trees].
 
         Args:
             inputs: [rows, columns], without NaN.
@@ -98,7 +98,7 @@ class Forest:
         return cls(**parts)
 
     def __post_init__(self) -> None:
-        """Check that no row can leave the nodes: a file may have been written by others."""
+        """Check that no row can leave the nodes, because a file may come from an untrusted source."""
         for name, (kind, n_axes) in _KINDS.items():  # C reads the memory as it is
             array = getattr(self, name)
             if array.dtype != kind or array.ndim != n_axes:
@@ -119,11 +119,11 @@ class Forest:
 
     @property
     def n_trees(self) -> int:
-        """How many trees there are."""
+        """The number of trees."""
         return len(self.roots)
 
     def answers(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the value [rows, trees, outputs] and the spread [rows, trees] that each tree gives to rows."""
+        """Return the value [rows, trees, outputs] and the spread [rows, trees] of each tree for rows."""
         if self.columns.max(initial=0) >= inputs.shape[1]:
             raise ValueError("the nodes of a forest ask for more columns than the rows have")
         nodes = np.empty(len(self.columns), dtype=NODE)
@@ -160,6 +160,6 @@ def _renumbered(tree: Any) -> Forest:
 
 
 def _not_above(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return thresholds in single precision that part single-precision values in the same way."""
+    """Return single-precision thresholds that split single-precision values in the same way."""
     rounded = thresholds.astype(np.float32)
     return np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-math.inf)), rounded)

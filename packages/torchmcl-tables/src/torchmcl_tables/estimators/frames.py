@@ -57,11 +57,11 @@ class FrameColumns:
 
     @property
     def encoder(self) -> ColumnEncoder:
-        """The encoder that makes numbers of the columns."""
+        """The encoder of the columns."""
         return ColumnEncoder.from_state(self.schema, self.state)
 
     def __call__(self, owner: str, X: Any) -> NDArray[Any]:
-        """Return a data frame as numbers [rows, columns], NaN where one is missing."""
+        """Return a data frame as numbers [rows, columns], NaN for missing values."""
         with speaking_for(owner):
             return self.encoder(self.schema.values(Table("X", as_polars(X))))
 
@@ -101,7 +101,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     """
 
     def fit(self, X: Any, y: Any = None) -> "TableEncoder":
-        """Decide on the kind of each column of a data frame."""
+        """Determine the kind of each column of a data frame."""
         if not is_data_frame(X):
             raise TypeError(bad_value(type(self).__name__, "X", "be a data frame", type(X).__name__))
         columns = FrameColumns.fit(type(self).__name__, X)
@@ -110,7 +110,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Return a data frame as numbers, [rows, columns]; NaN where one is missing."""
+        """Return a data frame as numbers, [rows, columns]; NaN for missing values."""
         check_is_fitted(self)
         return self._columns(type(self).__name__, X)
 

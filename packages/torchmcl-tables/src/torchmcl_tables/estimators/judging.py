@@ -67,7 +67,7 @@ def fitted_widths(
 
 
 def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor, atoms: Tensor | None = None) -> float:
-    """Return the factor of all widths with the best log score on held-out rows; without much evidence near 1."""
+    """Return the factor of all widths with the best log score on held-out rows, shrunk towards 1."""
     counts = weights / weights.mean()
 
     def loss(stretch: float) -> float:
@@ -80,12 +80,12 @@ def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor, atoms: Te
 def fitted_trim(
     kernels: Kernels, targets: Tensor, weights: Tensor, n_points: int, atoms: Tensor | None = None
 ) -> float:
-    """Return the share to leave out at each end for which points stand best for held-out targets of one output.
+    """Return the share to exclude at each end with the best points for held-out targets of one output.
 
     A kernel far from all others needs little probability to draw a point to itself, and little is hard to get right.
 
     Args:
-        kernels: of the rows, without what knows nothing.
+        kernels: of the rows, without the background.
         targets: [rows, 1]
         weights: [rows]
         n_points: how many answers there will be.
@@ -107,7 +107,7 @@ def fitted_trim(
 
 
 def log_density(kernels: Kernels, targets: Tensor, atoms: Tensor | None = None) -> Tensor:
-    """Return the log density of targets [rows, outputs], [rows]; of kernels at atoms, where there are any."""
+    """Return the log density of targets [rows, outputs], [rows]; for discrete targets, of kernels at atoms."""
     kernels = kernels if atoms is None else at_atoms(kernels, atoms)
     z = (targets.unsqueeze(1) - kernels.values) / kernels.widths
     logs = -0.5 * z.square() - kernels.widths.log() - 0.5 * math.log(2 * math.pi)
@@ -115,7 +115,7 @@ def log_density(kernels: Kernels, targets: Tensor, atoms: Tensor | None = None) 
 
 
 def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDArray[np.float64]:
-    """Return the share of each member that foresees targets best, by likelihood and CRPS, [members].
+    """Return the weight of each member with the best likelihood and CRPS of targets, [members].
 
     The logarithm of the mean CRPS counts as much as the mean log-likelihood: its own size is that of the errors, which
     would let the likelihood decide alone wherever a table is easy to foresee.

@@ -48,10 +48,10 @@ class Kernels(NamedTuple):
         return Kernels(self.values * scale + mean, self.probabilities, self.widths * scale)
 
     def trimmed(self, share: float) -> "Kernels":
-        """Return them without a share of the probability at each end of the line, each kernel counted at its value.
+        """Return them without a share of the probability at each end, with each kernel counted at its value.
 
         Args:
-            share: below 1/2; what is left sums to 1 again.
+            share: below 1/2; the rest is normalized to 1.
         """
         order = self.values.squeeze(-1).argsort(dim=1)
         own = self.probabilities.gather(1, order)
@@ -109,7 +109,7 @@ def _stacked(layers: Sequence[Any], at: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _table(weights: Tensor, run_lengths: Sequence[int]) -> Tensor:
-    """Return what each place on each run adds to the first layer: sums over the columns that have been climbed.
+    """Return the contribution of each position on each run to the first layer: sums over the passed columns.
 
     Args:
         weights: [networks, columns of all runs, units]
@@ -121,21 +121,21 @@ def _table(weights: Tensor, run_lengths: Sequence[int]) -> Tensor:
 
 
 def _climbed(table: Tensor, lower: Tensor, between: Tensor) -> Tensor:
-    """Return the rows of a table at places between two of its rows, summed over runs."""
+    """Return interpolated rows of a table, summed over runs."""
     places = torch.cat([lower, lower + 1], dim=1)
     shares = torch.cat([1 - between, between], dim=1)
     return nn.functional.embedding_bag(places, table, per_sample_weights=shares, mode="sum")
 
 
 def _filled(rows: NDArray[Any]) -> Tensor:
-    """Return a block of rows, filled up with rows of zeros."""
+    """Return a block of rows, padded with rows of zeros."""
     block = np.zeros((_BLOCK, *rows.shape[1:]), dtype=rows.dtype)
     block[: len(rows)] = rows
     return torch.from_numpy(block)
 
 
 def _read(outputs: Tensor, head: Any) -> Kernels:
-    """Return kernels from what the last layers give, [networks, rows, ...]."""
+    """Return kernels from the outputs of the last layers, [networks, rows, ...]."""
     n_networks = len(outputs)
     values, logits, raw = outputs.transpose(0, 1).split(head.output_sizes, dim=-1)
     scale = nn.functional.softplus(raw) + head.min_scale

@@ -23,7 +23,7 @@ def mixed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
 
 
 def informed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
-    """Return the kernels of all members but the last, the background; of all if these learned little."""
+    """Return the kernels of all members but the last, the background; of all if these contribute little."""
     if weights[-1] >= _MOSTLY_BACKGROUND:
         return mixed(members, weights)
     return mixed(members[:-1], weights[:-1] / weights[:-1].sum())

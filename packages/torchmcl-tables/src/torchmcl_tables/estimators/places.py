@@ -1,4 +1,4 @@
-"""Encoded columns in a short form: bins of a column by the place of its value among them."""
+"""Encoded columns in a compact form: bins of a column by the position of its value."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ __all__ = ["Places", "dense_inputs", "places", "run_lengths"]
 
 
 class Places(NamedTuple):
-    """Encoded columns; the bins of each column, 1 up to a place and then 0, by that place.
+    """Encoded columns; the bins of each column, 1 up to a position and then 0, by that position.
 
     Attributes:
         dense: [rows, inputs], those without bins.
@@ -25,7 +25,7 @@ class Places(NamedTuple):
 
 
 def run_lengths(encoder: Encoder) -> tuple[int, ...]:
-    """Return the number of bins of each column that has any."""
+    """Return the number of bins of each binned column."""
     inner = encoder.encoder if isinstance(encoder, MissingIndicators) else encoder
     if not isinstance(inner, PiecewiseLinear):
         return ()
@@ -42,7 +42,7 @@ def dense_inputs(encoder: Encoder, rows: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def places(encoder: Encoder, rows: NDArray[Any]) -> Places:
-    """Return rows in the short form."""
+    """Return rows in the compact form."""
     dense = dense_inputs(encoder, rows)
     if isinstance(encoder, MissingIndicators):
         rows, encoder = filled(rows, encoder.means), encoder.encoder

@@ -1,4 +1,4 @@
-"""Forests that answer with means of several rows, for people who may not see single ones."""
+"""Forests with means of several rows in their leaves, for people who may not see single rows."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ _FEWEST_ROWS = 5
 
 
 def blurred(forest: Forest) -> Forest:
-    """Return a forest whose leaves have the mean, and the spread, of the nearest node above with enough rows.
+    """Return a forest with the mean and spread of the nearest ancestor with enough rows in each leaf.
 
     Example:
         >>> rows = np.arange(9, dtype=np.float32)[:, None]

@@ -20,7 +20,7 @@ CODEC = saving.estimator_codec(AtomCalibrator, Blend, Forest, FrameColumns, *REC
 
 
 def without_rows(estimator: Any) -> Any:
-    """Return a copy of a fitted estimator that holds no row of the table: no held-out rows, and a blurred forest.
+    """Return a copy of a fitted estimator without rows of the table: no held-out rows, and averaged leaves.
 
     Means, quantiles, bounds, categories and the values of targets with few of them stay.
     """
@@ -33,7 +33,7 @@ def without_rows(estimator: Any) -> Any:
 
 
 def save_estimator(estimator: Any, folder: Path, *, private: bool = False) -> None:
-    """Write a fitted estimator into a folder, which must be new, empty or hold a saved model."""
+    """Write a fitted estimator into a folder that is new, empty or contains a saved model."""
     saving.save_estimator(without_rows(estimator) if private else estimator, folder, codec=CODEC)
 
 

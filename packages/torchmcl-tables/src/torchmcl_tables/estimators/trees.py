@@ -1,4 +1,4 @@
-"""Rows down the trees of a forest: in C (torchmcl's `trees.h`), or level by level in NumPy where it was not built."""
+"""Evaluation of trees: in C (torchmcl's `trees.h`), or level by level in NumPy without the extension."""
 
 import ctypes
 from ctypes import Structure, c_int64, c_void_p
@@ -31,7 +31,7 @@ class _Trees(Structure):
 def leaves(
     rows: NDArray[np.float32], nodes: NDArray[np.void], roots: NDArray[np.int32], depths: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Return the place among the nodes of the leaf that each row falls into, [rows, trees].
+    """Return the node index of the leaf of each row, [rows, trees].
 
     Args:
         rows: [rows, columns], without NaN.

@@ -1,4 +1,4 @@
-"""Widths and weights of a blend, and its forest, by rows that trained none of its members."""
+"""Widths and weights of a blend, and its forest, from rows held out of all members."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ _MAX_JUDGES, _MIN_JUDGES = 2_000, 5
 
 
 def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int) -> Blend:
-    """Return a blend with a forest of so many trees, which grows on all rows here, and with widths and weights."""
+    """Return a blend with a forest of this many trees, grown on all rows, and with widths and weights."""
     judges = selection.head(_MAX_JUDGES)
     members: list[Kernels] = []
     if len(judges):
@@ -41,7 +41,7 @@ def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int)
 
 
 def reweighed(blend: Blend, selection: Rows) -> Blend:
-    """Return a blend with the widths and weights that other rows choose; its forest stays."""
+    """Return a blend with widths and weights from other rows; its forest stays."""
     judges = selection.head(_MAX_JUDGES)
     if len(judges) < _MIN_JUDGES:
         return blend
@@ -62,7 +62,7 @@ def _stretched(blend: Blend, judges: Rows) -> Blend:
 
 
 def _judged(blend: Blend, members: list[Kernels], judges: Rows) -> Blend:
-    """Return a blend with weights by the kernels of its members for the judging rows, and with a trim."""
+    """Return a blend with weights from its members' kernels for the held-out rows, and with a trim."""
     known = _targets_and_weights(blend, judges)
     members = [blend.at_atoms(member) for member in members]
     weights = blended(members, *known)
@@ -74,7 +74,7 @@ def _judged(blend: Blend, members: list[Kernels], judges: Rows) -> Blend:
 
 
 def _with_forest(blend: Blend, train: Rows, judges: Rows, n_trees: int, seed: int) -> tuple[Blend, list[Kernels]]:
-    """Return a blend with a forest that grows on all rows, and its kernels for the judging rows.
+    """Return a blend with a forest grown on all rows, and its kernels for the held-out rows.
 
     These are judged by the trees that have not seen them.
     """

@@ -1,4 +1,4 @@
-"""A table in, several answers out: what `torchmcl fit`, `predict` and `report` do, as functions."""
+"""Models of tables: the functions behind `torchmcl fit`, `predict` and `report`."""
 
 from torchmcl_tables.model.class_model import ClassModel
 from torchmcl_tables.model.fitting import TableFit, fit_summary, fit_table, measure_table, table_records, train_table

@@ -1,4 +1,4 @@
-"""Answers for the rows of a file, part by part, whatever the model predicts."""
+"""Answers for the rows of a file, part by part, for all kinds of models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 8_192
 
 
 class Answering(ABC):
-    """What models of tables have in common.
+    """Common parts of models of tables.
 
     Attributes:
         schema: the columns.
@@ -41,12 +41,12 @@ class Answering(ABC):
     @property
     @abstractmethod
     def estimator(self) -> Any:
-        """What gives the answers."""
+        """The estimator of the answers."""
 
     @property
     @abstractmethod
     def n_answers(self) -> int:
-        """How many answers a row has."""
+        """The number of answers per row."""
 
     @abstractmethod
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Answering(ABC):
 
 
 def word_for_probability(targets: Sequence[str]) -> str:
-    """Return what the columns of probabilities begin with: no target, whose answers are numbered like them."""
+    """Return the prefix of the probability columns, distinct from all targets."""
     word = "probability"
     while word in targets:
         word = f"answer_{word}"
@@ -127,7 +127,7 @@ def word_for_probability(targets: Sequence[str]) -> str:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """Return a name for a kept column that no other column has, and take it."""
+    """Return a unique name for a kept column, and reserve it."""
     while name in taken:
         name = f"{name}_kept"
     taken.add(name)

@@ -1,4 +1,4 @@
-"""How well a model tells classes apart: records, as JSON can hold them, that a report is drawn from."""
+"""The quality of a classifier: JSON records for a report."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def evaluated_classes(
         owner: who asks.
         model: to be measured.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default as they come.
+        places: [rows], where each row stands in its file, counted from 0; by default in order.
 
     Raises:
         ValueError: if the table lacks a column, has other classes, or no row with a class.
@@ -61,7 +61,7 @@ def evaluated_classes(
 
 
 def measures_of_classes(probabilities: NDArray[np.float64], truth: NDArray[np.int64], n_guesses: int) -> dict[str, Any]:
-    """Return accuracy, log-loss and the like; a class that was never learned, -1, is never right."""
+    """Return accuracy, log-loss and similar measures; an unseen class, -1, is never right."""
     right = probabilities.argmax(axis=1) == truth
     common = np.bincount(truth[truth >= 0], minlength=probabilities.shape[1]).max() / len(truth)
     return {
@@ -74,9 +74,9 @@ def measures_of_classes(probabilities: NDArray[np.float64], truth: NDArray[np.in
 
 
 def _against_constant(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, float]:
-    """Return the log-loss of the frequencies of the classes, and by how much the probabilities gain on it.
+    """Return the log-loss of the class frequencies, and the gain of the probabilities over it.
 
-    The frequencies for each half of the rows are those of the other half, so that no row is foreseen by itself.
+    The frequencies for each half of the rows are those of the other half, so no row predicts its own class.
     """
     n_classes = probabilities.shape[1]
     constant = np.empty(len(truth))
@@ -90,7 +90,7 @@ def _against_constant(probabilities: NDArray[np.float64], truth: NDArray[np.int6
 
 
 def _first_guesses(probabilities: NDArray[np.float64], truth: NDArray[np.int64], names: list[str]) -> dict[str, Any]:
-    """Return how often first guesses are right and were promised to be, and the guess if it is always the same."""
+    """Return the accuracy of first guesses, their mean probability, and the guess if it is constant."""
     guesses, given = probabilities.argmax(axis=1), probabilities.max(axis=1)
     return {
         "right": float((guesses == truth).mean()),
@@ -101,14 +101,14 @@ def _first_guesses(probabilities: NDArray[np.float64], truth: NDArray[np.int64],
 
 
 def _log_losses(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the log-loss of each row; a class that was never learned, -1, has no probability."""
+    """Return the log-loss of each row; an unseen class, -1, has probability 0."""
     given = np.where(truth >= 0, probabilities[np.arange(len(truth)), truth], 0.0)
     losses: NDArray[np.float64] = -np.log(np.maximum(given, 1e-12))
     return losses
 
 
 def _top(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the share of rows whose class is among the k most probable, and the share that the model expects."""
+    """Return the share of rows whose class is among the k most probable, and its expected value."""
     order = np.argsort(-probabilities, axis=1, kind="stable")
     found = (order == truth[:, None]).cumsum(axis=1).mean(axis=0)
     expected = np.take_along_axis(probabilities, order, axis=1).cumsum(axis=1).mean(axis=0)
@@ -121,7 +121,7 @@ def _top(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[s
 
 
 def _calibration(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, Any]:
-    """Return, by bins of the probability of the first guess, how often it was right."""
+    """Return the accuracy by bins of the probability of the first guess."""
     given, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
     bins = np.minimum((given * _N_BINS).astype(int), _N_BINS - 1)
     counts, given_sums, right_sums = (np.bincount(bins, each, minlength=_N_BINS) for each in (None, given, right))
@@ -135,7 +135,7 @@ def _calibration(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -
 
 
 def _coverage(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return how often the fewest classes with some probability hold the truth, and how many they are."""
+    """Return the coverage of the smallest sets of classes with some probability, and their size."""
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
     rank = np.where((order == truth[:, None]).any(axis=1), (order == truth[:, None]).argmax(axis=1), len(ranked[0]))
@@ -147,7 +147,7 @@ def _coverage(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> l
 
 
 def _confusion(probabilities: NDArray[np.float64], truth: NDArray[np.int64], names: list[str]) -> dict[str, Any]:
-    """Return counts of each class (rows) by the first guess (columns); rare classes beyond the first are one."""
+    """Return counts of each class (rows) by the first guess (columns); rare classes are merged."""
     counts = np.bincount(truth[truth >= 0], minlength=len(names))
     shown = np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])
     place = np.full(len(names) + 1, len(shown))
@@ -189,7 +189,7 @@ def _ambiguous(
 
 
 def class_trajectory(model: ClassModel) -> dict[str, Any]:
-    """Return what is known of the training, epoch by epoch."""
+    """Return the training history, epoch by epoch."""
     curves = {name: getattr(model.classifier, f"{name}_curve_", None) for name in ("loss", "temperature", "validation")}
     lists = {
         name: None if curve is None else [float(value) if np.isfinite(value) else None for value in curve]

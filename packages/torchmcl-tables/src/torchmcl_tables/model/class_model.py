@@ -1,4 +1,4 @@
-"""A model of a table with classes: a classifier with all that it needs to answer for the rows of a file."""
+"""A model of a table with classes: a classifier with everything needed to answer for the rows of a file."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["ClassModel", "likely_sets"]
 
 @dataclass(frozen=True)
 class ClassModel(Answering):
-    """A classifier with all that it needs to answer for the rows of a file.
+    """A classifier with everything needed to answer for the rows of a file.
 
     The columns of its answers are `<target>_1`, `<target>_2` ..., the most probable classes, then `probability_1`,
     `probability_2` ...; with an interval also `<target>_set`, the fewest classes that together have that probability.
@@ -38,12 +38,12 @@ class ClassModel(Answering):
 
     @property
     def estimator(self) -> MCLClassifier:
-        """What gives the answers."""
+        """The estimator of the answers."""
         return self.classifier
 
     @property
     def n_answers(self) -> int:
-        """How many classes are named for a row."""
+        """The number of predicted classes per row."""
         return self.classifier.n_answers_
 
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class ClassModel(Answering):
 
 
 def likely_sets(ranked: NDArray[np.float64], level: float) -> NDArray[np.int64]:
-    """Return how many of the most probable classes have this probability together, [rows].
+    """Return the number of most probable classes that reach this probability together, [rows].
 
     Example:
         >>> likely_sets(np.array([[0.6, 0.3, 0.1], [0.95, 0.03, 0.02]]), 0.9)

@@ -1,4 +1,4 @@
-"""Learning to tell classes of a table apart, and the measures of how well that went."""
+"""Training of a classifier on a table, and its measures."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ def fitted_classifier(
     parameters: dict[str, Any],
     checkpoint: Path | None,
 ) -> MCLClassifier:
-    """Return a classifier of the classes of a schema, given by their places in it."""
+    """Return a classifier of the classes of a schema, given by their indices."""
     labels = np.array(schema.classes)[codes.astype(np.int64)]
     if parameters.get("rule") is None and parameters.get("search") is None:
         parameters = parameters | {"rule": CLASS_RULE}
@@ -37,7 +37,7 @@ def fitted_classifier(
 def measured_classes(
     owner: str, model: ClassModel, test: Table, places: NDArray[np.int64], columns: list[dict[str, Any]]
 ) -> ClassModel:
-    """Return a model with records of the rows that were set apart, and of those it learned from."""
+    """Return a model with records of the test rows and of the training rows."""
     described = {"columns": columns, "training": class_trajectory(model)}
     if not len(test):
         return replace(model, evaluation=described | {"held_out": None})
@@ -47,7 +47,7 @@ def measured_classes(
 
 
 def class_summary(model: ClassModel) -> str:
-    """Return the lines of `torchmcl fit` about the rows that were set apart."""
+    """Return the lines of `torchmcl fit` about the test rows."""
     measures = model.metrics["set_apart"]
     what = f"{len(model.classifier.classes_)} classes of {model.schema.targets[0]}"
     return (
@@ -59,7 +59,7 @@ def class_summary(model: ClassModel) -> str:
 
 
 def set_apart_words(metrics: dict[str, Any]) -> str:
-    """Return in words which rows were set apart.
+    """Return a description of the test rows.
 
     Example:
         >>> split = {"by": "time", "column": "day", "since": "2024-01-01"}

@@ -1,4 +1,4 @@
-"""How well a model of a table answers: records, as JSON can hold them, that a report is drawn from."""
+"""The quality of a model of a table: JSON records for a report."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
         owner: who asks.
         model: to be measured.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default as they come.
+        places: [rows], where each row stands in its file, counted from 0; by default in order.
 
     Raises:
         ValueError: if the table lacks a column or has no row with all targets.
@@ -73,7 +73,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
 
 
 def _usage(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
-    """Return how often each answer is the nearest and its mean probability, the most probable of each row first."""
+    """Return the frequency of each answer to be the nearest and its mean probability, the most probable first."""
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
     return {"wins": _lists((order == winners[:, None]).mean(axis=0)), "probability": _lists(ranked.mean(axis=0))}
@@ -102,7 +102,7 @@ def _measures(
 
 
 def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float | None:
-    """Return the error of the nearest of the same answers for every row; None for several targets.
+    """Return the error of the best of constant answers; None for several targets.
 
     The answers for each half of the rows are made from the other half, by Lloyd's algorithm from quantiles.
 
@@ -126,7 +126,7 @@ def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float
 
 
 def summary_of_data(owner: str, model: Answering, table: Table) -> list[dict[str, Any]]:
-    """Return, for each column that the model reads, what kind it is and how it is distributed."""
+    """Return the kind and the distribution of each input column."""
     values = model.schema.values(table)
     made, place = [], 0
     for column in model.schema.columns:
@@ -156,7 +156,7 @@ def _column_summary(column: Column, values: NDArray[np.float64]) -> dict[str, An
 
 
 def _distribution(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return moments, quantiles and counts; these without 0.5 % at each end, where strays would hide the rest."""
+    """Return moments, quantiles and counts; counts exclude 0.5 % at each end, where outliers would dominate."""
     left, low, middle, high, right = map(float, np.quantile(values, (0.005, 0.05, 0.5, 0.95, 0.995)))
     if left == right:
         left, right = left - 0.5, right + 0.5
@@ -167,7 +167,7 @@ def _distribution(values: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def _spread(n_rows: int, n_shown: int) -> NDArray[np.int64]:
-    """Return places of at most n_shown rows, evenly spaced."""
+    """Return indices of at most n_shown rows, evenly spaced."""
     return np.unique(np.linspace(0, n_rows - 1, min(n_rows, n_shown)).round().astype(np.int64))
 
 
@@ -178,7 +178,7 @@ def _by_number(
     costs: NDArray[np.float64],
     probabilities: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Return distortion when only n answers are kept, those that best stand for all, and the floor for any n."""
+    """Return the distortion of the best n answers, and the floor for any n."""
     n_hypotheses = min(costs.shape[1], _MOST_ANSWERS)
     some = _spread(len(costs), max(4, 4_000_000 // costs.shape[1] ** 2))
     order = _representatives(values[some], probabilities[some], n_hypotheses)
@@ -195,9 +195,9 @@ def _by_number(
 
 
 def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.float64], n_kept: int) -> NDArray[np.int64]:
-    """Return the first answers of each row in an order in which each lowers the expected distortion most, [rows, kept].
+    """Return the first answers of each row in the order of their reduction of the expected distortion, [rows, kept].
 
-    Expected as the probabilities say, with the answers themselves as outcomes: the truth is not looked at.
+    The expectation is over the answers with their probabilities; the truth is not used.
     """
     apart = ((values[:, :, None] - values[:, None]) ** 2).sum(axis=-1)  # [rows, outcomes, candidates]
     n_rows, n_hypotheses = probabilities.shape
@@ -215,7 +215,7 @@ def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.floa
 
 
 def _calibration(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
-    """Return, by bins of the probability given, how often an answer was the nearest one."""
+    """Return the frequency of an answer to be the nearest, by bins of its probability."""
     won = (np.arange(probabilities.shape[1]) == winners[:, None]).ravel()
     given = probabilities.ravel()
     bins = np.minimum((given * 10).astype(int), 9)
@@ -278,7 +278,7 @@ def _ambiguous(
 
 
 def trajectory(model: TableModel) -> dict[str, Any]:
-    """Return what is known of the training, epoch by epoch."""
+    """Return the training history, epoch by epoch."""
     regressor = model.regressor
     curves = {name: getattr(regressor, f"{name}_curve_", None) for name in ("loss", "temperature", "validation")}
     return {name: None if curve is None else _lists(curve) for name, curve in curves.items()} | {
@@ -287,7 +287,7 @@ def trajectory(model: TableModel) -> dict[str, Any]:
 
 
 def _lists(values: NDArray[Any] | Sequence[float]) -> Any:
-    """Return plain numbers with all their digits: few may tell them apart; None for what is not a number."""
+    """Return plain numbers with all digits, None for NaN."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim:
         return [_lists(part) for part in array]

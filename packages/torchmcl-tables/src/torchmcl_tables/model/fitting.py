@@ -1,4 +1,4 @@
-"""Learning from a table, and the measures of how well that went."""
+"""Training on a table, and its measures."""
 
 import time
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ _ERRORS = ("rmse", "nearest_rmse")
 
 @dataclass(frozen=True)
 class TableFit:
-    """How to learn from a table.
+    """The options of training on a table.
 
     Attributes:
         targets: the columns to predict.
         drop: columns to leave out.
-        categorical: columns to take as categories, whatever they hold.
+        categorical: columns to treat as categories, for any content.
         numeric: columns to take as numbers; other cells count as missing.
         date: columns to take as dates; other cells count as missing.
         keep: columns to use that would be dropped.
@@ -63,19 +63,19 @@ class TableFit:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def schema(self, owner: str, table: Table) -> TableSchema:
-        """Return the schema of a table, as these options decide it."""
+        """Return the schema of a table under these options."""
         chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
         return infer_schema(table, self.targets, task=self.task, interpret=True, **chosen)
 
     def how_to_split(self, owner: str, table: Table, schema: TableSchema) -> Split:
-        """Return how rows are set apart, as these options and the columns decide it."""
+        """Return the split under these options and for these columns."""
         return choose_split(table, schema, self.split, self.split_column)
 
 
 def fit_table(
     owner: str, table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
 ) -> TableModel | ClassModel:
-    """Return a model that was trained on a table, with its metrics and the records for a report.
+    """Return a model trained on a table, with its metrics and the records for a report.
 
     Args:
         owner: who asks, for messages.
@@ -85,7 +85,7 @@ def fit_table(
         checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
     Raises:
-        ValueError: if the table or a parameter cannot be used; the message says which and what to do.
+        ValueError: if the table or a parameter cannot be used; the message names it and the remedy.
     """
     model = train_table(owner, table, how, progress=progress, checkpoint=checkpoint)
     return measure_table(owner, model, table, how)
@@ -100,7 +100,7 @@ def train_table(
     progress: bool = False,
     checkpoint: Path | None = None,
 ) -> TableModel | ClassModel:
-    """Return a model that was trained on a table and can answer; `measure_table` adds what a report needs.
+    """Return a model trained on a table; `measure_table` adds the records for a report.
 
     Args:
         owner: who asks, for messages.
@@ -157,7 +157,7 @@ def _fitted_regressor(
     parameters: dict[str, Any],
     checkpoint: Path | None,
 ) -> DensityRegressor | MCLRegressor:
-    """Return a regressor without rows of the table, which have no place in a model's folder."""
+    """Return a regressor without rows of the table, which do not belong in a model's folder."""
     by_rule = any(parameters.get(name) is not None for name in ("rule", "search"))
     if not by_rule:
         parameters = {name: value for name, value in parameters.items() if name not in ("rule", "search")}
@@ -177,7 +177,7 @@ def _rows(
     targets: NDArray[np.float64],
     how: TableFit,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of the rows with all targets, and of those to learn from and to set apart.
+    """Return the indices of rows with all targets, of training rows and of test rows.
 
     Copies of a row stay together: a model that has learned from one of them is not measured on the others.
     """
@@ -192,7 +192,7 @@ def _rows(
 def _split_facts(
     owner: str, table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Return how rows were set apart and, of the last ones, since when, as JSON can hold it."""
+    """Return the split and, for the last rows, their first date, as a JSON value."""
     split = how.how_to_split(owner, table, schema)
     facts: dict[str, Any] = asdict(split)
     if split.by == "time" and len(test):
@@ -202,7 +202,7 @@ def _split_facts(
 
 
 def measure_table(owner: str, model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
-    """Return a model of `train_table` with records of the rows that were set apart, and of those it learned from."""
+    """Return a model of `train_table` with records of the test rows and of the training rows."""
     values, targets = model.schema.values(table), model.schema.target_values(table)
     _, train, test = _rows(owner, table, model.schema, values, targets, how)
     columns = summary_of_data(owner, model, table.take(train))
@@ -218,7 +218,7 @@ def measure_table(owner: str, model: TableModel | ClassModel, table: Table, how:
 
 
 def table_records(owner: str, model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
-    """Return what a report is drawn from: the records of the fit, and of another table if one is given.
+    """Return the data of a report: the records of the fit, and of another table if given.
 
     Raises:
         ValueError: if there are no records of either, or the table cannot be used.
@@ -249,7 +249,7 @@ def table_records(owner: str, model: TableModel | ClassModel, data: Table | None
 
 
 def fit_summary(model: TableModel | ClassModel) -> str:
-    """Return the lines that `torchmcl fit` ends with."""
+    """Return the final lines of `torchmcl fit`."""
     rows, measures = model.metrics["rows"], model.metrics.get("set_apart")
     schema = model.schema
     dates = f", {len(schema.dates)} of dates" if schema.dates else ""

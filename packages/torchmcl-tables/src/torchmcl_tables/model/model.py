@@ -1,4 +1,4 @@
-"""A model of a table: a regressor with all that it needs to answer for the rows of a file."""
+"""A model of a table: a regressor with everything needed to answer for the rows of a file."""
 
 import math
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _DIGITS, _MOST_DECIMALS, _PROBABILITY_DIGITS = 6, 300, 8
 
 @dataclass(frozen=True)
 class TableModel(Answering):
-    """A regressor with all that it needs to answer for the rows of a file.
+    """A regressor with everything needed to answer for the rows of a file.
 
     The columns of its answers are, for each target, `<target>_mean` and `<target>_1`, `<target>_2` ..., then
     `probability_1`, `probability_2` ... (`answer_probability_1` ... for a target that is itself named probability);
@@ -46,18 +46,18 @@ class TableModel(Answering):
 
     @property
     def estimator(self) -> DensityRegressor | MCLRegressor:
-        """What gives the answers."""
+        """The estimator of the answers."""
         return self.regressor
 
     @property
     def n_answers(self) -> int:
-        """How many answers a row has: fewer than were asked for if the target takes fewer values."""
+        """The number of answers per row: fewer than requested if the target has fewer values."""
         return self.regressor.n_answers_
 
     def means(
         self, inputs: NDArray[np.float32], values: NDArray[np.float64], probabilities: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the mean of each row, [rows, targets]: that of its answers, unless these are some of few values."""
+        """Return the mean of each row, [rows, targets]: that of its answers, except for discrete targets."""
         if getattr(self.regressor, "target_values_", None) is not None:
             return self.regressor.predict(inputs).reshape(len(values), -1)
         return np.einsum("rk,rko->ro", probabilities, values)
@@ -98,7 +98,7 @@ class TableModel(Answering):
 
 
 def rounded(values: NDArray[Any], scale: float) -> NDArray[np.float64]:
-    """Return numbers with six digits of the deviation of the target: the others are noise.
+    """Return numbers with six digits relative to the deviation of the target; further digits are noise.
 
     Example:
         >>> rounded(np.array([1.23456789, 100.0]), 1.0), rounded(np.array([1234567.891]), 5000.0)
@@ -112,7 +112,7 @@ def _decimals(scale: float) -> int:
 
 
 def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the ends of sets with as many digits, rounded so that sets lose nothing."""
+    """Return the ends of sets with the same number of digits, rounded outwards."""
     step = 10.0 ** _decimals(scale)
     # A bound that has few digits stays as it is.
     ends = [

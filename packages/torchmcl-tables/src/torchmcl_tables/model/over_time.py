@@ -1,4 +1,4 @@
-"""The error of a model along the time of the rows."""
+"""The error of a model over time."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ _MOST_PARTS, _ROWS_IN_PART, _FEWEST_PARTS = 24, 8, 3
 def over_time(
     model: Answering, table: Table, errors: NDArray[np.float64], measure: str, power: int = 1
 ) -> dict[str, Any] | None:
-    """Return the error in parts of equal size, in the order of the column that dates the rows; None without one.
+    """Return the error in parts of equal size, in the order of the date column; None without one.
 
     Args:
         model: with the column in its metrics.
         table: the measured rows.
         errors: of each row, [rows, targets].
-        measure: what the errors are, in words.
+        measure: description of the errors.
         power: the mean of a part is that of errors to this power, and its root is taken.
     """
     name = (model.metrics.get("split") or {}).get("dated")

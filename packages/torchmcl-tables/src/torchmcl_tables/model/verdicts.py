@@ -1,4 +1,4 @@
-"""The verdict on a model, from the records of rows that it has not learned from."""
+"""The verdict on a model, from the records of test rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["records_of", "with_verdict"]
 
 
 def records_of(model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
-    """Return the records that a verdict and a report are made from, with the shares of the members of a blend.
+    """Return the records for a verdict and a report, with the weights of the members of a blend.
 
     Args:
         model: of `torchmcl fit`.
@@ -26,7 +26,7 @@ def records_of(model: TableModel | ClassModel, data: Table | None = None) -> dic
 
 
 def with_verdict(model: TableModel | ClassModel) -> TableModel | ClassModel:
-    """Return a model with a verdict and, of numbers, whether sets fork and the shares of its members in the metrics."""
+    """Return a model with a verdict and, for numbers, forks and member weights in the metrics."""
     found: dict[str, Any] = {"verdict": None}
     if not model.schema.classes:
         found |= {"shares": getattr(model.estimator, "member_weights_", None), "forks": None}

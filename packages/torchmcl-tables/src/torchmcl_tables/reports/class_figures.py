@@ -1,4 +1,4 @@
-"""The pictures of the page about classes. Names of classes are drawn as plain text, cut short."""
+"""The pictures of the page about classes. Names of classes are drawn as plain text, truncated."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _LONGEST, _WIDEST, _MOST_NUMBERS = 18, 60, 12
 
 
 def top_figure(found: dict[str, Any]) -> Any:
-    """Return how often the truth is among the first k guesses."""
+    """Return the share of rows whose class is among the first k guesses."""
     figure, axis = axes()
     axis.plot(found["numbers"], found["covered"], color=_BLUE, marker="o", lw=2, label="holds the truth")
     axis.plot(found["numbers"], found["expected"], color=INK, ls="--", lw=1.2, label="promised")
@@ -25,7 +25,7 @@ def top_figure(found: dict[str, Any]) -> Any:
 
 
 def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Any:
-    """Return the share of each class (rows) that is taken for each (columns)."""
+    """Return the confusion matrix as shares of each class (rows)."""
     figure, axis = axes((6.2, 5.6))
     shares = [[count / max(sum(row), 1) for count in row] for row in counts]
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="equal")
@@ -43,6 +43,6 @@ def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> A
 
 
 def _label(name: str) -> str:
-    """Return the name of a class as a label: printable characters, cut short."""
+    """Return the name of a class as a label: printable characters, truncated."""
     text = "".join(mark if mark.isprintable() else "?" for mark in name)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

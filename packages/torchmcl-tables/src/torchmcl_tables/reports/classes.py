@@ -1,4 +1,4 @@
-"""The page about a model that tells classes apart, from its records."""
+"""The page about a classifier, from its records."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The part of a page about the columns of a table: what they hold, what was decided about them, what is suspicious."""
+"""The part of a page about the columns of a table: contents, decisions and suspicious columns."""
 
 import datetime
 import math
@@ -12,14 +12,14 @@ __all__ = ["columns_section"]
 
 
 def columns_section(records: dict[str, Any]) -> str:
-    """Return the columns that are read, what was decided about them, and what is suspicious."""
+    """Return the input columns, the decisions about them, and the suspicious ones."""
     rows = [_column(column) for column in records["columns"]]
     columns = "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns") if rows else ""
     return columns + _decisions(records)
 
 
 def _decisions(records: dict[str, Any]) -> str:
-    """Return what was decided about the columns, and what is suspicious."""
+    """Return the decisions about the columns, and the suspicious ones."""
     section = ""
     for key, words in (("warnings", "Perhaps not to be learned from"), ("decisions", "Decided about the table")):
         if records.get(key):
@@ -29,7 +29,7 @@ def _decisions(records: dict[str, Any]) -> str:
 
 
 def _day(days: float) -> str:
-    """Return the date of a number of days since 1970; a plain number where the calendar ends."""
+    """Return the date of a number of days since 1970; a plain number beyond the calendar."""
     try:
         return str(datetime.date(1970, 1, 1) + datetime.timedelta(days=math.floor(days)))
     except OverflowError:
@@ -37,7 +37,7 @@ def _day(days: float) -> str:
 
 
 def _column(column: dict[str, Any]) -> list[str]:
-    """Return the row of a column: its name, its distribution, its kind, what is missing, and its values."""
+    """Return the row of a column: name, distribution, kind, missing share, and values."""
     if column["kind"] == "number":
         bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
         spread = column.get("high", 0.0) - column.get("low", 0.0)

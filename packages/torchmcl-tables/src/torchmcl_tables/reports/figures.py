@@ -1,4 +1,4 @@
-"""The pictures of the page about a table. They contain no text from outside: the page shows names, escaped."""
+"""The pictures of the page about a table. They contain no external text: the page shows names, escaped."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +54,7 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
 
 
 def number_figure(found: dict[str, Any], mean: float) -> Any:
-    """Return distortion by the number of answers, with the least that the model itself expects where it is known."""
+    """Return distortion by number of answers, with the model's own lower bound if known."""
     figure, axis = axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
     axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
@@ -69,7 +69,7 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
 
 
 def usage_figure(usage: dict[str, Any]) -> Any:
-    """Return how often each answer of a row is the nearest, and its mean probability."""
+    """Return the frequency of each answer of a row to be the nearest, and its mean probability."""
     figure, axis = axes()
     numbers = range(1, len(usage["wins"]) + 1)
     axis.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
@@ -83,7 +83,7 @@ def usage_figure(usage: dict[str, Any]) -> Any:
 def calibration_figure(
     given: Sequence[float], shares: Sequence[float], counts: Sequence[int], words: str, margin: float = 0.0
 ) -> Any:
-    """Return probabilities given against frequencies found, with two standard errors of each."""
+    """Return predicted probabilities against observed frequencies, with two standard errors."""
     figure, axis = axes()
     axis.plot([0, 1], [0, 1], color=INK, lw=0.8)
     sizes = [20 + 180 * count / max(counts) for count in counts]
@@ -97,7 +97,7 @@ def calibration_figure(
 
 
 def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
-    """Return coverage against what was promised."""
+    """Return observed against nominal coverage."""
     figure, axis = axes()
     levels = [entry["level"] for entry in found]
     low, high = zip(*(chance_band(entry["level"], entry["n_rows"]) for entry in found), strict=True)
@@ -111,7 +111,7 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
 
 
 def over_time_figure(found: dict[str, Any], errors: Sequence[float], words: str) -> Any:
-    """Return an error along the time of the rows, with the mean of all parts."""
+    """Return an error over time, with the mean of all parts."""
     figure, axis = axes((8.4, 3.6))
     times = np.array(found["times"])
     if found["dates"]:

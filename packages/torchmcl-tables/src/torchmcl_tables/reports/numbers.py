@@ -1,4 +1,4 @@
-"""The page about a model of numbers, from its records: how far to trust it, and which rows are ambiguous."""
+"""The page about a model of numbers, from its records: reliability and ambiguous rows."""
 
 from typing import Any
 
@@ -172,7 +172,7 @@ def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
 
 
 def _members(records: dict[str, Any]) -> str:
-    """Return what answers together, with the share of each; nothing for networks that were trained by a rule."""
+    """Return the members of a blend with their weights; nothing for networks trained by a rule."""
     shares = records.get("shares")
     if not shares:
         return ""

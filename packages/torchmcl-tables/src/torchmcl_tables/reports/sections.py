@@ -1,4 +1,4 @@
-"""Sections that the pages of numbers and of classes share."""
+"""Common sections of the pages about numbers and classes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,7 +42,7 @@ h1, p, figcaption { overflow-wrap: anywhere; }
 def head(
     records: dict[str, Any], title: str, gives: str, tiles: Sequence[tuple[str, str]], below_verdict: str = ""
 ) -> str:
-    """Return the top of a page: title, verdict, what was measured where, and tiles of numbers with their meaning."""
+    """Return the top of a page: title, verdict, evaluated rows, and tiles of explained numbers."""
     found = records["evaluation"]
     rows = "rows set apart before training" if records["set_apart"] else "rows"
     tiles = [(f"{found['n_rows']:,}", f"{rows} of {escape(found['source'])}"), *tiles]
@@ -55,7 +55,7 @@ def head(
 
 
 def _where_measured(records: dict[str, Any]) -> str:
-    """Return which rows of the table were measured."""
+    """Return a description of the evaluated rows."""
     split = records["metrics"].get("split") or {}
     if not records["set_apart"]:
         return ""
@@ -78,7 +78,7 @@ def _verdict_box(records: dict[str, Any], more: str) -> str:
 
 
 def over_time_section(records: dict[str, Any], targets: Sequence[str]) -> str:
-    """Return the error along the time of the rows, nothing where no column dates them."""
+    """Return the error over time, nothing without a date column."""
     found = records["evaluation"].get("over_time")
     if not found:
         return ""
@@ -104,7 +104,7 @@ def _are_last(records: dict[str, Any]) -> bool:
 
 
 def ambiguous_rows(records: dict[str, Any], note: str, answers: Callable[[dict[str, Any]], str]) -> str:
-    """Return the most ambiguous rows: the cells of each, and its answers as `answers` draws them."""
+    """Return the most ambiguous rows: their cells, and their answers as drawn by `answers`."""
     parts = ["<h2>The most ambiguous rows</h2>", f'<p class="note">{note}</p>']
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
@@ -124,7 +124,7 @@ def training_section(
     watched: str = "distortion on validation rows",
     learned: str = "Training loss (grey, scores included)",
 ) -> str:
-    """Return how the training went, with the temperature where there is one."""
+    """Return the training curves, with the temperature if there is one."""
     found, metrics = records["training"], records["metrics"]
     title, caption, kept = "How it trained", "", found["kept_epoch"]
     if found["temperature"] is not None:

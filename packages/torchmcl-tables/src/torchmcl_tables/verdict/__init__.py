@@ -1,4 +1,4 @@
-"""How far to trust a model of a table: statistics of its records, apart from how a page draws them."""
+"""The reliability of a model of a table: statistics of its records, independent of the page."""
 
 from typing import Any
 

@@ -16,12 +16,12 @@ _CHANCE_BELOW, _CHANCE = 0.025, 0.005
 
 
 class Verdict(NamedTuple):
-    """How far to trust a model.
+    """The verdict on a model, with its reasons.
 
     Attributes:
         word: "good" or "careful".
         reasons: what there is to be careful about, in plain words; none for "good".
-        evidence: what was measured, in plain words; none for "careful".
+        evidence: the measurements in plain words; none for "careful".
     """
 
     word: str
@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
 
 
 def row_reasons(records: dict[str, Any]) -> list[str]:
-    """Return what is wrong with the rows that were learned from and measured: too few, known, or set apart wrongly."""
+    """Return the problems of the training and test rows: too few, not new, or badly split."""
     learned, measured = records["metrics"]["rows"]["learned_from"], records["evaluation"]["n_rows"]
     reasons = []
     if learned < _FEW_LEARNED:
@@ -65,7 +65,7 @@ def coverage_at(found: dict[str, Any], level: float = LEVEL) -> dict[str, Any] |
 
 
 def chance_band(level: float, n_rows: int) -> tuple[float, float]:
-    """Return the lowest and the highest coverage of a number of rows that chance explains where a level is true.
+    """Return the range of coverage on a number of rows that chance explains, for a true level.
 
     Example:
         >>> [round(23 * share) for share in chance_band(0.9, 23)]
@@ -79,6 +79,6 @@ def chance_band(level: float, n_rows: int) -> tuple[float, float]:
 
 
 def suspicious_columns(records: dict[str, Any]) -> list[str]:
-    """Return a reason for each column that should perhaps not be learned from."""
+    """Return a reason for each column that may be unsuitable for training."""
     columns = records["schema"].get("suspicious", ())
     return [f"the column {c['name']} should perhaps not be learned from: {c['reason']}" for c in columns]

@@ -1,4 +1,4 @@
-"""How far to trust a model that tells classes apart, from records of rows that trained nothing."""
+"""The reliability of a classifier, from records of test rows."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ def _evidence(found: dict[str, Any]) -> str:
 
 
 def _not_better(found: dict[str, Any], target: str) -> list[str]:
-    """Return whether probabilities that are the same for every row are as good."""
+    """Return whether constant probabilities are as good."""
     constant = found["constant"]
     if found["n_rows"] < _FEWEST or constant["gain"] > STANDARD_ERRORS * constant["error"]:
         return []
@@ -63,7 +63,7 @@ def _one_guess(found: dict[str, Any]) -> list[str]:
 
 
 def _miscalibrated(found: dict[str, Any]) -> list[str]:
-    """Return whether first guesses are right clearly more or less often than their probabilities say."""
+    """Return whether the accuracy of first guesses clearly differs from their probabilities."""
     first = found["first"]
     off = first["right"] - first["promised"]
     if abs(off) <= STANDARD_ERRORS * math.sqrt(first["variance"] / found["n_rows"]) or found["n_rows"] < _FEWEST:
@@ -74,7 +74,7 @@ def _miscalibrated(found: dict[str, Any]) -> list[str]:
 
 
 def _not_covered(found: dict[str, Any]) -> list[str]:
-    """Return whether the sets of classes of the usual probability hold the truth too rarely."""
+    """Return whether the sets of classes of the usual probability have too low a coverage."""
     entry = coverage_at(found)
     if entry is None or entry["covered"] >= chance_band(LEVEL, found["n_rows"])[0]:
         return []

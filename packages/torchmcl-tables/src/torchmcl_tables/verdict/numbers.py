@@ -1,4 +1,4 @@
-"""How far to trust a model of numbers, in one word with its reasons, from records of rows that trained nothing."""
+"""The reliability of a model of numbers in one word, with reasons, from records of test rows."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ _FEW_VALUES = 64
 
 
 def number_verdict(records: dict[str, Any]) -> Verdict:
-    """Return the verdict on records of `torchmcl_tables.model.table_records`, to which `shares` may be added."""
+    """Return the verdict on records of `torchmcl_tables.model.table_records`, optionally with `shares`."""
     reasons = (
         *row_reasons(records),
         *_not_better(records["evaluation"]),
@@ -40,7 +40,7 @@ def number_verdict(records: dict[str, Any]) -> Verdict:
 
 
 def forks(records: dict[str, Any]) -> str:
-    """Return whether answers fork, in a sentence: only sets in pieces, whose gaps held-out rows support, say so."""
+    """Return a sentence on forks, which are sets with gaps supported by held-out rows."""
     found = records["evaluation"]
     if _takes_few_values(_columns(found["answers"]["truth"])):
         return "The target takes few values, so that a set is a list of them: its pieces are not forks."
@@ -66,7 +66,7 @@ def _evidence(found: dict[str, Any]) -> str:
 
 
 def _not_better(found: dict[str, Any]) -> list[str]:
-    """Return the targets whose answers are no better than those that are the same for every row."""
+    """Return the targets whose answers are no better than constant ones."""
     answers = found["answers"]
     truth, probabilities = _columns(answers["truth"]), np.asarray(answers["probabilities"], dtype=np.float64)
     values = np.asarray(answers["hypotheses"], dtype=np.float64)  # [rows, answers, targets]
@@ -98,7 +98,7 @@ def _distances(
 
 
 def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[np.float64]:
-    """Return the same score of constant answers; those for each half of the rows are made from the other half."""
+    """Return the same score of constant answers, with each half of the rows evaluated by the other half."""
     scores = np.empty(len(truth))
     for half in (slice(0, None, 2), slice(1, None, 2)):
         others = np.sort(np.delete(truth, np.arange(len(truth))[half]))
@@ -124,7 +124,7 @@ def _not_covered(found: dict[str, Any]) -> list[str]:
 
 
 def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArray[np.float64], few: bool) -> str:
-    """Return what is wrong with the sets of a level for a target, empty if nothing is."""
+    """Return the problem of the sets of a level for a target, empty if there is none."""
     share, width, sets = (
         entry["covered"][place],
         entry["width"][place],
@@ -164,5 +164,5 @@ def _columns(truth: Any) -> NDArray[np.float64]:
 
 
 def _takes_few_values(truth: NDArray[np.float64]) -> bool:
-    """Return whether each column [rows, targets] has few different values, which come again."""
+    """Return whether each column [rows, targets] has few distinct values, with repetitions."""
     return all(len(np.unique(column)) <= min(_FEW_VALUES, len(column) // 4) for column in truth.T)

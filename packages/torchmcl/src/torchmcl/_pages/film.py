@@ -1,4 +1,4 @@
-"""A film of trainings side by side: a canvas, a slider, and the script that plays it, without any library."""
+"""A film of training runs side by side: a canvas, a slider, and a script without libraries."""
 
 import json
 from typing import Any

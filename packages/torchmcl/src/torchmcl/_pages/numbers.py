@@ -44,7 +44,7 @@ class Difference(NamedTuple):
 
 
 def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference | None:
-    """Return ours minus theirs over the keys that both have; None if there are fewer than five.
+    """Return ours minus theirs over the common keys; None for fewer than five.
 
     Example:
         >>> ours, theirs = {i: 1.0 + i for i in range(6)}, {i: float(i) for i in range(6)}
@@ -61,7 +61,7 @@ def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Differ
 
 
 def number(value: float | None, scale: float | None = None) -> str:
-    """Return a number of a column whose values lie `scale` apart; by default a number by itself.
+    """Return a number with the precision of a column whose values lie `scale` apart.
 
     Example:
         >>> number(123456.7), number(123456.7, scale=0.5), number(None)

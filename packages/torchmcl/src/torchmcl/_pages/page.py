@@ -63,16 +63,16 @@ _SIGNATURE, _SIGNED_BYTES = "<span>made by <code>torchmcl", 1 << 16
 
 
 class Html(str):
-    """Text that is HTML already; what comes from outside has been escaped in it."""
+    """Text in HTML form, with external content escaped."""
 
 
 def escape(text: object) -> str:
-    """Return text that a browser shows as it is, whatever it contains."""
+    """Return text with HTML characters escaped."""
     return html.escape(str(text), quote=True)
 
 
 def check_page(owner: str, folder: Path, *others: str) -> None:
-    """Check that the page of a folder can be written without replacing a file of somebody else.
+    """Check that the page of a folder can be written without replacing a foreign file.
 
     Args:
         owner: named in the error.
@@ -97,7 +97,7 @@ def check_page(owner: str, folder: Path, *others: str) -> None:
 
 
 def page(title: str, body: str, script: str = "", *, command: str = "torchmcl", style: str = "") -> str:
-    """Return a complete page. `body`, `script` and `style` are trusted: escape what comes from outside.
+    """Return a complete page. `body`, `script` and `style` are trusted: escape external content.
 
     The page allows its own script, by the checksum of its text, and no other, should an escape ever be forgotten.
 
@@ -155,12 +155,12 @@ def _cell(content: object) -> str:
 
 
 def side_by_side(parts: Iterable[str]) -> str:
-    """Return parts of a page beside each other where there is room."""
+    """Return parts of a page side by side on wide screens."""
     return '<div class="pair">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
 
 
 def image(figure: Any, alternative: str, caption: str = "") -> str:
-    """Return a matplotlib figure as a picture inside the page, with its values under the pointer and as CSV."""
+    """Return a matplotlib figure as an embedded picture, with its values under the pointer and as CSV."""
     backend = optional_import("matplotlib.backends.backend_agg", extra="demo", needed_by="Drawing pages")
     canvas = backend.FigureCanvasAgg(figure)
     canvas.draw()

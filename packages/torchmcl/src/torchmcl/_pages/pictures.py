@@ -1,4 +1,4 @@
-"""What the pictures of the reports share: the palette, figures, answers over data, files."""
+"""Common parts of the pictures in reports: the palette, figures, answers over data, files."""
 
 import io
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _METHODS = {"amcl": AMCL, "annealed mcl": AMCL, "mcl": MCL, "pit": INK, "anneale
 
 
 def method_colour(method: str) -> str:
-    """Return the colour of a method, given by its key or its label.
+    """Return the color of a method, given its key or its label.
 
     Example:
         >>> [method_colour(name) for name in ("annealed MCL", "amcl-linear", "Relaxed-WTA (0.1)", "mcl")]
@@ -43,13 +43,13 @@ def method_colour(method: str) -> str:
 
 
 def new_figure(width: float, height: float, **options: Any) -> Any:
-    """Return an empty matplotlib figure, apart from pyplot: no window, and nothing to close."""
+    """Return an empty matplotlib figure independent of pyplot: no window, and nothing to close."""
     figures = optional_import("matplotlib.figure", extra="demo", needed_by="Drawing the figures of a report")
     return figures.Figure(figsize=(width, height), **options)
 
 
 def draw_answers(axis: Any, points: Sequence[Sequence[float]], answers: Sequence[Sequence[float]]) -> None:
-    """Draw data in the square [-1, 1]^2 and answers (x, y, score) over it, the darker the higher the score."""
+    """Draw data in the square [-1, 1]^2 and answers (x, y, score) over it, darker for higher scores."""
     axis.scatter([p[0] for p in points], [p[1] for p in points], s=5, c=DATA, alpha=0.45, linewidths=0)
     x, y, scores = zip(*answers, strict=True)
     top = max(*scores, 1e-12)

@@ -1,4 +1,4 @@
-"""The numbers behind a plot: taken from the figure itself, shown under the pointer and kept as CSV by the page."""
+"""The numbers behind a plot, from the figure itself: shown under the pointer and stored as CSV in the page."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faster ways to compute what the rest of the package defines in plain formulas.
+"""Faster implementations of definitions in the rest of the package.
 
 `accelerated` decorates a definition with the ways to compute it, and is the only place that chooses among them: the
 first that serves the arguments in the present mode. There are three kinds of ways:
@@ -47,10 +47,10 @@ R = TypeVar("R")
 
 
 class Way(NamedTuple):
-    """A faster way to compute a definition.
+    """A faster implementation of a definition.
 
     Attributes:
-        serves: returns whether it can be taken for these arguments in the present mode.
+        serves: returns whether it supports these arguments in the current mode.
         compute: has the signature of the definition, and returns `NotImplemented` for arguments beyond its limits.
     """
 
@@ -59,17 +59,17 @@ class Way(NamedTuple):
 
 
 class Accelerated(Protocol[P, R]):
-    """A definition with faster ways; tests compare these, and backward passes may need the definition."""
+    """A definition with faster implementations; tests compare them, and backward passes may need the definition."""
 
     definition: Callable[P, R]
     ways: tuple[Way, ...]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the result by the first way that serves the arguments, by the definition if there is none."""
+        """Return the result of the first way that supports the arguments, or of the definition."""
 
 
 def accelerated(*ways: Way) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
-    """Return a decorator that computes a definition by the first way that serves the arguments."""
+    """Return a decorator that computes a definition by the first implementation that supports the arguments."""
 
     def decorate(definition: Callable[P, R]) -> Accelerated[P, R]:
         @functools.wraps(definition)
@@ -94,12 +94,12 @@ def in_torch(function: Callable[..., Any]) -> Way:
 
 
 def in_eager(function: Callable[..., Any]) -> Way:
-    """Return a way by a function in plain torch that neither the compiler nor `torch.vmap` can follow."""
+    """Return a way by a function in plain torch without support for the compiler and `torch.vmap`."""
     return Way(lambda *args, **kwargs: is_plain_eager(), function)
 
 
 def in_triton(kernel: Callable[..., Any]) -> Way:
-    """Return a way by a function of `torchmcl.accel.triton`, for positional tensors that its kernels serve."""
+    """Return a way by a function of `torchmcl.accel.triton`, for positional tensors that its kernels support."""
     return Way(lambda *args, **kwargs: usable(*(value for value in args if isinstance(value, Tensor))), kernel)
 
 
@@ -116,12 +116,12 @@ def runs_on(device: torch.device) -> bool:
 
 
 def runs_triton(tensor: Tensor) -> bool:
-    """Return whether Triton kernels can run on the device of this tensor in the present mode."""
+    """Return whether Triton kernels can run on the device of this tensor in the current mode."""
     return tensor.is_cuda and is_plain_eager() and has_triton()
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Return whether the kernels for float32 can serve these tensors in the present mode."""
+    """Return whether the float32 kernels support these tensors in the current mode."""
     return (
         all(t.is_cuda and t.dtype == torch.float32 and 0 < t.numel() <= _MAX_ENTRIES for t in tensors)
         and len(tensors) > 0

@@ -22,7 +22,7 @@ _CAPTURING = threading.Lock()
 
 
 class CapturedEpochs:
-    """Call `epoch(key)`: captured once for each key, and replayed from then on.
+    """Call `epoch(key)`: captured once for each key, and replayed afterwards.
 
     Args:
         epoch: changes tensors in place, reads nothing on the host, and depends on Python values only through its key.

@@ -26,7 +26,7 @@ _HOMES = dict.fromkeys(("describe", "fit", "predict", "report"), _TABLES) | {
 
 
 def _missing() -> set[str]:
-    """Return the commands whose package is not installed."""
+    """Return the commands of packages that are not installed."""
     return _HOMES.keys() - {entry.name for entry in entry_points(group=_GROUP)}
 
 
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_epilog(),
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    parser.add_argument("--verbose", action="store_true", help="with --version: all that a bug report needs")
+    parser.add_argument("--verbose", action="store_true", help="with --version: details for a bug report")
     parser.set_defaults(check=None, run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     add_demo_commands(commands)

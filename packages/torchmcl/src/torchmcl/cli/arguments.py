@@ -1,6 +1,6 @@
-"""What the arguments of several commands share: their types, and a parser whose messages have the house form.
+"""Common arguments of several commands: their types, and a parser with uniform error messages.
 
-A type takes the text of an option and returns its value, or says which rule the text breaks; the parser puts the name
+A type takes the text of an option and returns its value, or the rule that the text breaks; the parser puts the name
 of the command and of the option in front. Nothing here loads torch: options are checked first.
 """
 
@@ -39,16 +39,16 @@ _LARGEST_SEED = 2**32 - 1
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that says what is wrong in the form of every other message, and exits with status 2."""
+    """A parser that reports errors in the form of all other messages and exits with status 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the message and where to read more, and exit."""
+        """Print the message and a pointer to the help, and exit."""
         advice = "" if message.endswith(".") else "."
         self.exit(2, f"{self.prog}: {_house_form(message)}{advice} See `{self.prog} --help`.\n")
 
 
 def _house_form(message: str) -> str:
-    """Return what argparse says of an option as a rule that it must follow."""
+    """Return argparse's message about an option as a rule for its value."""
     if missing := re.fullmatch(r"the following arguments are required: (.+)", message, re.DOTALL):
         names = [name.split("/")[-1] for name in missing[1].split(", ")]
         return f"{', '.join(f'`{name}`' for name in names)} must be given, got nothing"
@@ -74,7 +74,7 @@ def natural(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """Return a seed that every generator of random numbers takes."""
+    """Return a seed within the range of all random number generators."""
     return _integer(text, 0, _LARGEST_SEED)
 
 
@@ -89,17 +89,17 @@ def non_negative_number(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """Return a share that leaves something: a number in [0, 1)."""
+    """Return a share below 1: a number in [0, 1)."""
     return _number(text, lambda value: 0 <= value < 1, "lie in [0, 1)")
 
 
 def probability(text: str) -> float:
-    """Return a probability that is neither impossible nor certain: a number in (0, 1)."""
+    """Return a probability strictly between 0 and 1."""
     return _number(text, lambda value: 0 < value < 1, "lie in (0, 1)")
 
 
 def names(text: str) -> list[str]:
-    """Return different names that are separated by commas; double quotes protect a comma in a name."""
+    """Return distinct names separated by commas; double quotes protect a comma in a name."""
     found = split_names(text)
     if not found:
         raise argparse.ArgumentTypeError(f"must name at least one, separated by commas, got {text!r}")
@@ -110,7 +110,7 @@ class AddNames(argparse.Action):
     """Collect the `names` of an option that may be given several times."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        """Add the names to those that were given before."""
+        """Add the names to those of earlier options."""
         try:
             setattr(namespace, self.dest, _each_once([*(getattr(namespace, self.dest) or []), *values]))
         except argparse.ArgumentTypeError as error:
@@ -125,12 +125,12 @@ def _each_once(found: list[str]) -> list[str]:
 
 
 def counts(text: str) -> list[int]:
-    """Return integers of at least 0 that are separated by commas."""
+    """Return integers of at least 0, separated by commas."""
     return [natural(number) for number in names(text)]
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Return integers of at least 1 that are separated by commas."""
+    """Return integers of at least 1, separated by commas."""
     return tuple(positive(size) for size in split_names(text) or [text])
 
 

@@ -1,4 +1,4 @@
-"""`torchmcl diagnose`: what is wrong with a network, from a file of its predictions."""
+"""`torchmcl diagnose`: the faults of a network, from a file of its predictions."""
 
 import argparse
 import zipfile
@@ -15,12 +15,12 @@ def add_diagnose_command(commands: Commands) -> None:
     """Add the command."""
     diagnose = commands.add_parser(
         "diagnose",
-        help="say what is wrong with a trained network, from a file of its predictions",
-        description="Look for hypotheses that never win or are in the same place and for scores that are off, compare "
-        "the distortion with that of simpler answers, and say what to change. The file is written by numpy.savez with "
-        "the arrays hypotheses [rows, hypotheses, ...], targets [rows, ...], and if there are any scores "
-        "(probabilities) or score_logits [rows, hypotheses] and mask [rows, targets]. Records of a training, "
-        "written as .jsonl by torchmcl.loop.Recorder, say less.",
+        help="diagnose a trained network from a file of its predictions",
+        description="Find unused and duplicate hypotheses and miscalibrated scores, compare "
+        "the distortion with that of simpler answers, and recommend changes. The file is written by numpy.savez with "
+        "the arrays hypotheses [rows, hypotheses, ...], targets [rows, ...], and optionally scores "
+        "(probabilities) or score_logits [rows, hypotheses] and mask [rows, targets]. Records of a training run, "
+        "written as .jsonl by torchmcl.loop.Recorder, give a shorter diagnosis.",
         epilog="example: torchmcl diagnose predictions.npz -o diagnosis.html",
     )
     diagnose.add_argument("predictions", type=Path, metavar="PREDICTIONS.npz", help="file of arrays, or records.jsonl")

@@ -1,4 +1,4 @@
-"""What commands print: text from files is shown as text, whatever it holds."""
+"""Output of commands: text from files is printed with escaped control characters."""
 
 import sys
 from typing import TextIO
@@ -9,7 +9,7 @@ __all__ = ["say"]
 
 
 def say(text: object = "", *, error: bool = False) -> None:
-    """Print text in which control characters, with which a name could command the terminal, are visible.
+    """Print text with escaped control characters, which could otherwise control the terminal.
 
     Args:
         text: to print.

@@ -1,4 +1,4 @@
-"""Pairwise costs: keyword-only tensors in, cost [..., targets, hypotheses] out, lower is better."""
+"""Pairwise costs: functions of keyword-only tensors with result [..., targets, hypotheses]; lower is better."""
 
 from torchmcl.costs.audio import pairwise_neg_si_sdr, pairwise_neg_snr
 from torchmcl.costs.centres import MEAN, MEDIAN, Centre

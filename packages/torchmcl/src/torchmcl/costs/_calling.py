@@ -1,4 +1,4 @@
-"""The call of a cost by a step: hypotheses and targets always, and whatever else the cost takes."""
+"""The call of a cost by a step: hypotheses, targets, and the further arguments that the cost takes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +75,7 @@ def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims:
 
 
 def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:
-    """Check that a cost takes the mask of the steps of each target, which it must not ignore."""
+    """Check that a cost takes the mask of the steps of each target, because it must not ignore it."""
     if "mask" not in needs(cost_fn):
         rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
         advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."

@@ -1,4 +1,4 @@
-"""Inner products and energies of every pair: all that costs built on angles and lengths need."""
+"""Inner products and energies of every pair, for costs of angles and lengths."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class InnerProducts(NamedTuple):
 
 
 def inner_products(hypotheses: Tensor, targets: Tensor) -> InnerProducts:
-    """Return the products of all pairs, accumulated in float64 where the device has it."""
+    """Return the products of all pairs, accumulated in float64 if the device supports it."""
     return InnerProducts(*_products(hypotheses, targets))
 
 

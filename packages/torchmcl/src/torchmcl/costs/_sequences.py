@@ -94,7 +94,7 @@ def step_weights(mask: Tensor | None, shape: torch.Size, like: Tensor) -> Tensor
 
 
 def flattened(formula: Callable[..., Tensor], *tensors: tuple[Tensor | None, int]) -> Tensor:
-    """Return a formula of tensors with all leading axes as one.
+    """Return a formula of tensors with all leading axes merged into one.
 
     Args:
         formula: of the tensors with a single leading axis, which the result has too.

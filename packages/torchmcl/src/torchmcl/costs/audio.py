@@ -25,7 +25,7 @@ def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool 
     """Return the negative scale-invariant signal-to-distortion ratio of every pair, in dB.
 
     The value lies between -100 dB (perfect) and 100 dB (orthogonal, or a silent hypothesis). A
-    silent target says nothing about any hypothesis: its cost is 0 with zero gradient. Mask it out
+    silent target has cost 0 for every hypothesis, with zero gradient. Mask it out
     if it should not count.
 
     Args:

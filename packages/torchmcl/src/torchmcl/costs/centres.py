@@ -1,4 +1,4 @@
-"""Where weighted groups of hypotheses have the lowest cost: means for squares, geometric medians for distances."""
+"""Points of lowest cost for weighted groups of hypotheses: means for squares, geometric medians for distances."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _WEISZFELD_STEPS = 8
 
 @dataclass(frozen=True)
 class Centre:
-    """The centre of a group under a cost.
+    """The center of a group under a cost.
 
     Args:
         from_means: a function of events [rows, hypotheses, ...], the weight of each in each group [rows, groups,
-            hypotheses] and the means of the groups [rows, groups, ...], that returns better centres of the shape of
-            the means. None where no centre is better than the mean.
+            hypotheses] and the means of the groups [rows, groups, ...], that returns better centers of the shape of
+            the means. None where no center is better than the mean.
     """
 
     from_means: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None

@@ -1,4 +1,4 @@
-"""Facts that a cost declares about itself, for the parts of the package that use more of a cost than its values.
+"""Declared properties of a cost, for parts of the package that need more than its values.
 
 `declares` attaches them to a function, `declaration` looks them up for any cost. An undeclared cost works everywhere
 that needs nothing but values: `mcl_step` then infers the axes of a target from the shapes, `reduce` moves hypotheses to
@@ -28,7 +28,7 @@ _EXTRAS = ("mask", "scale", "score_logits", "event_dims")
 
 @dataclass(frozen=True)
 class Norm:
-    """A closed form: a power of the norm of hypothesis - target, all axes of an event taken as one.
+    """A closed form: a power of the norm of hypothesis - target, over all axes of an event.
 
     Args:
         order: of the norm, 1 or 2.
@@ -42,13 +42,13 @@ class Norm:
 
     @property
     def is_squared_distance(self) -> bool:
-        """Whether it is the squared Euclidean distance, or a share of it."""
+        """Whether it is the squared Euclidean distance or a multiple of it."""
         return self.order == self.power == 2
 
 
 @dataclass(frozen=True)
 class NormalMixture:
-    """A closed form: minus the log-likelihood of a mixture of normal hypotheses plus a multiple of its CRPS.
+    """A closed form: the negative log-likelihood of a mixture of normal hypotheses plus a multiple of its CRPS.
 
     Args:
         crps: the weight of the CRPS.
@@ -59,13 +59,13 @@ class NormalMixture:
 
 @dataclass(frozen=True)
 class CostDeclaration:
-    """The declared facts of a cost; each default means that nothing is known.
+    """The declared properties of a cost; the defaults mean unknown.
 
     Attributes:
         event_dims: axes of one hypothesis; `...` for any number.
         target_dims: axes of one target; those of a hypothesis by default, one fewer for class ids.
         centre: where a weighted group of hypotheses has the lowest cost.
-        formula: its closed form, from which kernels recognise what they compute: they replace the function.
+        formula: its closed form, by which kernels are selected; they replace the function.
         needs: which of `mask`, `scale`, `score_logits` and `event_dims` it takes; by default those among the names of
             its parameters.
     """
@@ -120,9 +120,9 @@ def declares(
 
 
 def declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
-    """Return what a cost declares, with `needs` filled in.
+    """Return the declaration of a cost, with `needs` filled in.
 
-    A `functools.partial` and a wrapper keep the axes of their function; they may change the formula and the centre.
+    A `functools.partial` and a wrapper keep the axes of their function; they may change the formula and the center.
 
     Example:
         >>> from torchmcl import pairwise_ade
@@ -143,7 +143,7 @@ def needs(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
 
 
 def axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:
-    """Return how many axes a target has beside hypotheses of so many axes; None if that is not declared."""
+    """Return the number of axes of a target, given that of the hypotheses; None if it is not declared."""
     declared = declaration(cost_fn)
     if declared.event_dims not in (..., event_dims):
         return None

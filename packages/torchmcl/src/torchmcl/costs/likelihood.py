@@ -84,7 +84,7 @@ def pairwise_laplace_nll(
 
 @dataclass(frozen=True)
 class MixtureNLL:
-    """A negative log-likelihood with the log-score of its hypothesis inside: -log(score_k p_k(y)).
+    """A negative log-likelihood that includes the log-score of its hypothesis: -log(score_k p_k(y)).
 
     With it, `AnnealedWTA(1.0)` trains an exact mixture density network: the weights are the posterior of the
     components, and the gradient of the loss is that of the mixture's negative log-likelihood. A temperature above 1

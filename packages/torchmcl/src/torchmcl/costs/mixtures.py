@@ -1,4 +1,4 @@
-"""The score of a mixture of normal distributions: how well all hypotheses together foresaw a target."""
+"""The score of a mixture of normal distributions: the quality of all hypotheses together for a target."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["MixtureNLLWithCRPS"]
 
 @dataclass(frozen=True)
 class MixtureNLLWithCRPS:
-    """Minus the log-likelihood of a target under all hypotheses together, plus a multiple of their CRPS.
+    """The negative log-likelihood of a target under all hypotheses together, plus a multiple of their CRPS.
 
     The hypotheses are normal distributions, their scores (the softmax of the logits) are the shares of a mixture.
     The likelihood alone rewards certainty without bound where targets repeat, and pays little attention to distances

@@ -1,4 +1,4 @@
-"""Synthetic problems whose answers are known: each returns a Batch, or samples to build one from."""
+"""Synthetic problems with known answers: each returns a Batch, or samples for one."""
 
 from torchmcl.data import modes
 from torchmcl.data.synthetic import (

@@ -1,4 +1,4 @@
-"""Problems with several right answers and a known optimum: how many modes does a method find?
+"""Problems with several right answers and a known optimum, to count the modes that a method finds.
 
 Each problem draws targets for given inputs, so that the lowest distortion any method can reach with n hypotheses is
 known: that of k-means on many draws at each of some inputs.
@@ -23,11 +23,11 @@ Draw = Callable[[Tensor, Generator], Tensor]
 
 @dataclass(frozen=True)
 class ModeProblem:
-    """A distribution of targets for each input, and the setting of a training on it.
+    """A distribution of targets for each input, and the settings of a training run on it.
 
     Attributes:
         name: of the problem.
-        n_hypotheses: as many as there are modes, unless the name says otherwise.
+        n_hypotheses: the number of modes, unless the name states another one.
         draw: inputs [rows, n_inputs] and a generator -> targets [rows, dim].
         n_inputs: size of an input, uniform in [-1, 1].
         n_rows: of a training set, of which a tenth is held out.
@@ -64,7 +64,7 @@ class ModeProblem:
         return Batch(inputs, torch.stack(targets, dim=1))
 
     def floor(self, n_inputs: int = 48, n_draws: int = 8000, device: str = "cpu") -> float:
-        """Return the lowest distortion of `n_hypotheses` points, the best of 12 k-means at each of some inputs.
+        """Return the lowest distortion of `n_hypotheses` points, the best of 12 k-means runs at each of some inputs.
 
         Example:
             >>> round(mode_problem("3 branches").floor(n_inputs=4, n_draws=1000), 4)  # the variance of the noise
@@ -78,7 +78,7 @@ class ModeProblem:
 
 
 def _k_means(points: Tensor, n: int, seed: int) -> Tensor:
-    """Return the distortion [sets] of n centers of points [sets, draws, dim], begun by the greedy k-means++."""
+    """Return the distortion [sets] of n centers of points [sets, draws, dim], initialized by greedy k-means++."""
     generator = Generator(points.device).manual_seed(seed)
     centers = points[:, :1]
     distance = torch.cdist(centers, points).square().squeeze(1)

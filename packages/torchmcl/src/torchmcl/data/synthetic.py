@@ -82,7 +82,7 @@ def conditional_covariance(inputs: Tensor) -> Tensor:
 
 
 def folded_response(n_points: int, generator: torch.Generator | None = None) -> Batch:
-    """Return an inverse problem: which cause, in [0, 1], had this effect?
+    """Return an inverse problem: the cause, in [0, 1], of a given effect.
 
     The effect is `cause + gain * sin(4 pi cause)` with a little noise. Without gain it has one cause; the larger the
     gain, the more the response folds, and an effect has up to three causes.

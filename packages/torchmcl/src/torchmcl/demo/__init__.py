@@ -1,1 +1,1 @@
-"""The demonstration: three Gaussians, its page and film, and the page to play with."""
+"""The demonstration: three Gaussians, its page and film, and the interactive page."""

@@ -1,4 +1,4 @@
-"""Answers that depend on an input: the example whose code the page of the demonstration shows, as it was run."""
+"""Answers that depend on an input: the example whose code is shown on the page of the demonstration."""
 
 import inspect
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["conditional_code", "conditional_records", "train_fork"]
 
 
 def train_fork(n_hypotheses: int) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
-    """Train on a fork: for each x, y is on the upper or on the lower branch, and x does not say on which."""
+    """Train on a fork: y is on the upper or on the lower branch, independent of x."""
     torch.manual_seed(0)
     x = 2 * torch.rand(1000, 1) - 1
     side = torch.where(torch.rand(1000, 1) < 0.5, 1.0, -1.0)

@@ -34,7 +34,7 @@ def write_demo_page(folder: Path) -> Path:
 
 
 def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return method, distortion, distance to k-means and starved hypotheses, each as mean ± std over seeds."""
+    """Return method, distortion, distance to k-means and unused hypotheses, each as mean ± std over seeds."""
     best = records["kmeans"]["distortion"]
     rows = []
     for method in records["methods"]:
@@ -52,7 +52,7 @@ def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def demo_film(records: dict[str, Any]) -> dict[str, Any]:
-    """Return the film of the trainings, as its player and the moving picture take it."""
+    """Return the film of the training runs, in the form of its player and of the moving picture."""
     return {
         "points": records["points"],
         "epochs": records["epochs"],

@@ -1,4 +1,4 @@
-"""The page on which readers train hypotheses by hand: one file, computed in the browser, nothing loaded."""
+"""The interactive page: one file, computed in the browser, without network requests."""
 
 import json
 from importlib.resources import files

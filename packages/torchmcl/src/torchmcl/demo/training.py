@@ -32,7 +32,7 @@ __all__ = ["DemoSettings", "run_demo"]
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the demonstration trains, and for how long."""
+    """The settings of the demonstration: its training runs and their length."""
 
     n_hypotheses: int = 49
     n_seeds: int = 5
@@ -61,7 +61,7 @@ class DemoSettings:
 
 
 def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> dict[str, Any]:
-    """Train, measure and write `records.json` into `folder`; return what was written."""
+    """Train, measure and write `records.json` into `folder`; return the records."""
     start = time.perf_counter()
     generator = torch.Generator().manual_seed(0)
     points = three_gaussians(settings.n_rows * settings.n_points_per_row, generator)
@@ -121,7 +121,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
 
 
 class _Recorder:
-    """Keep distortions of all models, and the hypotheses of the first seed, along the training."""
+    """Keep the distortions of all models, and the hypotheses of the first seed, during training."""
 
     def __init__(self, settings: DemoSettings, held_out: Tensor) -> None:
         self.settings, self.held_out = settings, held_out
@@ -157,7 +157,7 @@ def _temperature(rule: Any, epoch: int) -> float:
 
 
 def _kmeans(points: Tensor, held_out: Tensor, settings: DemoSettings) -> dict[str, float]:
-    """Return what the best of many restarts of k-means on the training points does on the held-out ones."""
+    """Return the held-out distortion of the best of many restarts of k-means on the training points."""
     cluster = optional_import("sklearn.cluster", extra="demo", needed_by="torchmcl demo")
     model = cluster.KMeans(settings.n_hypotheses, n_init=settings.n_restarts, random_state=0).fit(points.numpy())
     centres = torch.from_numpy(model.cluster_centers_)

@@ -3,8 +3,8 @@
 Two families, both `torch.distributions.Distribution`s over [..., dim]:
 
 - `KernelMixture`: a Gaussian kernel around each hypothesis; smooth, with closed forms for everything.
-- `VoronoiKernels`: the same kernels, each cut off at the border of its hypothesis' cell and renormalised, so that
-  the mass of a cell is exactly the hypothesis' probability, as the scores say.
+- `VoronoiKernels`: the same kernels, each cut off at the border of its hypothesis' cell and renormalized, so that
+  the mass of a cell is exactly the probability of its hypothesis.
 
 Distances are taken after dividing each coordinate by `scale`, so that outputs of different units can share a
 bandwidth. As the bandwidth goes to 0 both become the weighted set of points. `best_points` goes the other way: from a

@@ -1,4 +1,4 @@
-"""How wide the kernels should be: what makes held-out targets most likely."""
+"""The width of kernels, by the likelihood of held-out targets."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Sets on the line from cells of it: the densest of them that hold a mass, and the mass that is denser than a value.
+"""Sets on the line from cells: the densest cells with a given mass, and the mass denser than a value.
 
 This is what `torchmcl.accel.native.line` computes faster for mixtures of normal kernels.
 """
@@ -12,7 +12,7 @@ __all__ = ["Cells", "HighestDensitySet", "densest", "gap_depth", "marked", "mass
 
 
 class HighestDensitySet(NamedTuple):
-    """The smallest sets that hold a given mass, in one dimension: unions of intervals.
+    """The smallest sets with a given mass, in one dimension: unions of intervals.
 
     Attributes:
         lower: [..., pieces], where each interval begins, in increasing order; NaN where there are fewer pieces.
@@ -32,7 +32,7 @@ class Cells(NamedTuple):
 
 
 def densest(cells: Cells, mass: Tensor, fill: float) -> HighestDensitySet:
-    """Return the densest cells that hold `mass` [...] as intervals; gaps at least as deep as `fill` are closed."""
+    """Return the densest cells with `mass` [...] as intervals; gaps of depth `fill` or more are closed."""
     inside = _inside(cells, mass)
     if fill < 1:
         depths, piece = _depths(cells.height, inside)
@@ -41,13 +41,13 @@ def densest(cells: Cells, mass: Tensor, fill: float) -> HighestDensitySet:
 
 
 def gap_depth(cells: Cells, mass: Tensor) -> Tensor:
-    """Return how deep the deepest gap of the set of `mass` [...] is, 1 where there is none."""
+    """Return the depth of the deepest gap of the set of `mass` [...], 1 without a gap."""
     depths, _ = _depths(cells.height, _inside(cells, mass))
     return depths.nan_to_num(1.0).amin(dim=-1)
 
 
 def mass_above(cells: Cells, value: Tensor) -> Tensor:
-    """Return the mass of the cells that are denser than that of value [..., 1], 1 outside of all, [...]."""
+    """Return the mass of the cells denser than that of value [..., 1], 1 outside of all cells, [...]."""
     own = torch.searchsorted(cells.edges.contiguous(), value.contiguous(), right=True) - 1  # [..., 1]
     n_cells = cells.masses.shape[-1]
     level = cells.height.gather(-1, own.clamp(0, n_cells - 1))
@@ -56,7 +56,7 @@ def mass_above(cells: Cells, value: Tensor) -> Tensor:
 
 
 def _inside(cells: Cells, mass: Tensor) -> Tensor:
-    """Return which cells are the densest that hold `mass`, [..., cells]."""
+    """Return which cells are the densest ones with `mass`, [..., cells]."""
     order = cells.height.argsort(dim=-1, descending=True, stable=True)
     sorted_masses = cells.masses.gather(-1, order)
     before = sorted_masses.cumsum(dim=-1) - sorted_masses
@@ -65,7 +65,7 @@ def _inside(cells: Cells, mass: Tensor) -> Tensor:
 
 
 def _depths(height: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the depth of the gap behind each piece, and for each cell the number of the last piece so far.
+    """Return the depth of the gap after each piece, and for each cell the number of the last piece so far.
 
     The depth is the lowest density of the gap, divided by that of the lower peak beside it. Pieces count from 1; the
     depth is NaN where no gap between two pieces is.
@@ -84,7 +84,7 @@ def _depths(height: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _runs(edges: Tensor, inside: Tensor) -> HighestDensitySet:
-    """Return the runs of cells that are inside as intervals, padded with NaN to the largest number of them."""
+    """Return runs of cells inside the set as intervals, padded with NaN to the largest number of runs."""
     outside = torch.zeros_like(inside[..., :1])
     padded = torch.cat([outside, inside, outside], dim=-1)
     starts, stops = padded[..., 1:] & ~padded[..., :-1], padded[..., :-1] & ~padded[..., 1:]  # at edges
@@ -92,7 +92,7 @@ def _runs(edges: Tensor, inside: Tensor) -> HighestDensitySet:
 
 
 def marked(values: Tensor, marks: Tensor) -> Tensor:
-    """Return the marked values of each row in their order, padded with NaN to the largest number of them, >= 1."""
+    """Return the marked values of each row in order, padded with NaN to the largest number of them, >= 1."""
     n_marked = max(int(marks.sum(dim=-1).max()), 1) if marks.numel() else 1
     first = marks.int().argsort(dim=-1, descending=True, stable=True)[..., :n_marked]
     return values.gather(-1, first).masked_fill(~marks.gather(-1, first), torch.nan)

@@ -1,4 +1,4 @@
-"""What densities around hypotheses share, and the plain mixture of kernels."""
+"""Common parts of densities around hypotheses, and the plain mixture of kernels."""
 
 import math
 from abc import abstractmethod
@@ -19,7 +19,7 @@ _LOG_TAU = math.log(2 * math.pi)
 
 
 class HypothesisDensity(OnLine):
-    """What both families share; see `KernelMixture` for the arguments."""
+    """Common parts of both families; see `KernelMixture` for the arguments."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (as in torch.distributions)
     support = constraints.real_vector
@@ -100,7 +100,7 @@ class HypothesisDensity(OnLine):
         """Return mean and variance of each kernel, [..., hypotheses, dim]."""
 
     def highest_density_level(self, mass: float, n_samples: int = 2000) -> Tensor:
-        """Return the log density c for which the set where log_prob >= c holds `mass`, [...], by sampling.
+        """Return the log density c of the level set with `mass`, [...], by sampling.
 
         Args:
             mass: in [0, 1].
@@ -135,7 +135,7 @@ class HypothesisDensity(OnLine):
     def _sample_around(
         self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Return a sample of the kernel `index` around centres [..., dim]."""
+        """Return a sample of the kernel `index` around centers [..., dim]."""
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function at value [..., 1], [...]; in one dimension only.
@@ -217,7 +217,7 @@ class KernelMixture(HypothesisDensity):
         return 0.5 + 0.5 * torch.erf(offsets * math.sqrt(0.5))  # several times as fast as ndtr
 
     def compiled(self) -> line.Mixtures | None:
-        """Return the kernels of each row as the compiled loops take them, or None where those cannot serve."""
+        """Return the kernels of each row in the form of the compiled loops, or None if those do not apply."""
         parts = (self.hypotheses, self.probabilities, self.widths)
         if self.dim != 1 or not line.serves(*parts):
             return None

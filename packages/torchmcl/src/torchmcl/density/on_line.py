@@ -1,4 +1,4 @@
-"""What densities on the line can say: the smallest sets that hold a mass, and the mass that is denser than a value."""
+"""Sets of densities on the line: the smallest sets with a given mass, and the mass denser than a value."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -51,11 +51,11 @@ class OnLine(Distribution):
         """Return the distributions at some places of the first axis of the batch."""
 
     def compiled(self) -> line.Mixtures | None:
-        """Return the kernels of each row as the compiled loops take them, or None where those cannot serve."""
+        """Return the kernels of each row in the form of the compiled loops, or None if those do not apply."""
         return None
 
     def highest_density(self, mass: float | Tensor, fill: float = 1.0) -> HighestDensitySet:
-        """Return the smallest unions of intervals that hold `mass`, in one dimension.
+        """Return the smallest unions of intervals with `mass`, in one dimension.
 
         Args:
             mass: in [0, 1], a number or a tensor [...].
@@ -88,7 +88,7 @@ class OnLine(Distribution):
         return HighestDensitySet(lower.to(self.hypotheses).view(shape), upper.to(self.hypotheses).view(shape))
 
     def gap_depth(self, mass: float | Tensor) -> Tensor:
-        """Return how deep the deepest gap of the highest-density set of a mass is, [...], in one dimension.
+        """Return the depth of the deepest gap of the highest-density set of a mass, [...], in one dimension.
 
         It is the lowest density between two neighboring pieces, divided by that of the lower of their peaks: near 0
         between branches, 1 where the set is one interval. `highest_density(mass, fill)` is one interval where `fill`
@@ -114,7 +114,7 @@ class OnLine(Distribution):
         return depths.to(self.hypotheses).view(self.batch_shape)
 
     def mass_above(self, value: Tensor) -> Tensor:
-        """Return the mass of the region that is denser than at value [..., 1], in one dimension, [...].
+        """Return the mass of the region denser than at value [..., 1], in one dimension, [...].
 
         The value lies in the highest-density set of every larger mass, and in none of a smaller one. For a value
         drawn from the density itself it is uniform on [0, 1], which makes it a good conformity score. It is 1 where
@@ -134,7 +134,7 @@ class OnLine(Distribution):
         return values.expand(self.batch_shape).reshape(-1)
 
     def _cells(self, values: Tensor) -> Iterator[tuple[Cells, Tensor]]:
-        """Yield the cells of some densities at a time, and what is given for each of them of values [rows]."""
+        """Yield the cells of some densities at a time, with the corresponding part of values [rows]."""
         n_rows, n = len(values), self.probabilities.shape[-1]
         flat = self.flat()
         at_once = max(_AT_ONCE // (n * n * _GRID), 1)
@@ -159,5 +159,5 @@ class OnLine(Distribution):
 
 
 def _padded(ends: Tensor, n_pieces: int) -> Tensor:
-    """Return ends [rows, pieces] with NaN for pieces that are missing."""
+    """Return ends [rows, pieces] with NaN for missing pieces."""
     return torch.nn.functional.pad(ends, (0, n_pieces - ends.shape[-1]), value=torch.nan)

@@ -1,4 +1,4 @@
-"""The few points that stand best for a density: Lloyd's algorithm, for a batch of densities at once.
+"""The best points of a density: Lloyd's algorithm, for a batch of densities at once.
 
 On the line the cells of the points are intervals, on which mass, mean and variance of normal kernels are known in
 closed form. In space each kernel is replaced by points of the same mean and covariance.
@@ -29,7 +29,7 @@ _TINY, _FAINT = 1e-12, 1e-6
 
 
 class BestPoints(NamedTuple):
-    """Points, and what lies nearer to each than to the others.
+    """Points, and the mass nearest to each of them.
 
     Attributes:
         points: [..., points, dim]; on the line in increasing order.
@@ -45,7 +45,7 @@ class BestPoints(NamedTuple):
 
 @full_precision
 def best_points(density: KernelMixture, n_points: int) -> BestPoints:
-    """Return the points with a low mean squared distance from a draw to the nearest of them.
+    """Return points with a low mean squared distance from a draw to the nearest point.
 
     Each is the mean of its cell, so the mean of the density is kept. For a density with one peak on the line no other
     points are better. Elsewhere there may be: with three branches they are usually within a few percent of the best.
@@ -96,12 +96,12 @@ def _unit(density: KernelMixture) -> Tensor:
 
 @full_precision
 def equal_shares(density: KernelMixture, n_points: int) -> Tensor:
-    """Return the middles of cells of equal mass on the line, [rows, points]: draws without the noise of drawing."""
+    """Return the centers of cells of equal mass on the line, [rows, points], instead of random draws."""
     return _quantiles(_Kernels.of(density), n_points, n_halvings=50) * _unit(density)
 
 
 class _Kernels(NamedTuple):
-    """Normal kernels in units of the scale: centres and widths [rows, kernels, dim], weights [rows, kernels]."""
+    """Normal kernels in units of the scale: centers and widths [rows, kernels, dim], weights [rows, kernels]."""
 
     centres: Tensor
     weights: Tensor
@@ -135,7 +135,7 @@ def _on_the_line(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tens
 
 
 def _quantiles(kernels: _Kernels, n_points: int, n_halvings: int = _HALVINGS) -> Tensor:
-    """Return about the middles of equal shares, [rows, points], by halving."""
+    """Return approximate quantiles at the middles of equal shares, [rows, points], by bisection."""
     levels = (torch.arange(n_points).to(kernels.weights) + 0.5) / n_points
     centres, reach = kernels.centres[..., 0], REACH * kernels.widths[..., 0]
     low = (centres - reach).amin(dim=-1, keepdim=True).expand(-1, n_points)
@@ -159,7 +159,7 @@ def _heights(offsets: Tensor, kernels: _Kernels) -> Tensor:
 
 
 def _between(upto: Tensor, whole: Tensor, weights: Tensor) -> Tensor:
-    """Return integrals over the cells [rows, points], from those of each kernel up to the borders and over the line."""
+    """Return integrals over the cells [rows, points], from those of each kernel up to the borders and in total."""
     total = (whole * weights).sum(dim=-1, keepdim=True)
     inner = torch.einsum("rnk,rk->rn", upto, weights)
     return torch.cat([torch.zeros_like(total), inner, total], dim=-1).diff(dim=-1)
@@ -199,10 +199,10 @@ def _in_space(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _n_frames(kernels: _Kernels, n_points: int) -> Tensor:
-    """Return how many sets of atoms each kernel of a row needs, [rows], a power of 2.
+    """Return the number of sets of atoms per kernel of a row, [rows], a power of 2.
 
     Kernels in the same place, or without weight, add no atoms to a row; more than one set where places are fewer than
-    points. Whether centres differ is seen on a line.
+    points. Whether centers differ is seen on a line.
     """
     dim = kernels.centres.shape[-1]
     line = torch.linspace(1, 2, dim).sqrt().to(kernels.centres)
@@ -251,7 +251,7 @@ def _atoms(kernels: _Kernels, n_frames: int) -> tuple[Tensor, Tensor]:
 
 
 def _far_apart(centres: Tensor, weights: Tensor, n_points: int) -> Tensor:
-    """Return places [rows, points, dim]: the most probable, then again and again what is worst represented."""
+    """Return initial points [rows, points, dim]: the most probable atom, then repeatedly the worst represented one."""
     chosen = weights.argmax(dim=-1)
     nearest = torch.full_like(weights, math.inf)
     points = []
@@ -264,7 +264,7 @@ def _far_apart(centres: Tensor, weights: Tensor, n_points: int) -> Tensor:
 
 
 def _nearest(atoms: Tensor, weights: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mass [rows, points], sum [rows, points, dim] and variance of a coordinate of what is nearest to each."""
+    """Return mass [rows, points], sum [rows, points, dim] and variance of the atoms nearest to each point."""
     closeness = atoms @ points.mT - points.square().sum(dim=-1).unsqueeze(1) / 2  # [rows, atoms, points]
     closest, winners = closeness.max(dim=-1)
     shares = torch.zeros_like(closeness).scatter_(-1, winners.unsqueeze(-1), weights.unsqueeze(-1))
@@ -275,7 +275,7 @@ def _nearest(atoms: Tensor, weights: Tensor, points: Tensor) -> tuple[Tensor, Te
 
 
 def _deviations(variances: Tensor, masses: Tensor, kernels: _Kernels) -> Tensor:
-    """Return deviations that are never 0: where a cell is empty or cut to a point, that of the narrowest kernel."""
+    """Return positive deviations: for empty or degenerate cells, that of the narrowest kernel."""
     least = kernels.widths.flatten(1).amin(dim=-1, keepdim=True) * 1e-3
     deviations = variances.clamp_min(0).sqrt()
     return torch.where(masses > _TINY, deviations, 0.0).clamp_min(least)

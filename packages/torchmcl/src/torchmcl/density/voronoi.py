@@ -22,12 +22,12 @@ _SAME_PLACE = 8
 
 
 class VoronoiKernels(HypothesisDensity):
-    """A Gaussian kernel around each hypothesis, cut off at the border of its Voronoi cell and renormalised.
+    """A Gaussian kernel around each hypothesis, truncated at the border of its Voronoi cell and renormalized.
 
     Takes the arguments of `KernelMixture`. The mass of a kernel inside its cell is an integral over directions,
     for the cell is seen from its hypothesis as a radius in each direction: exact in one dimension, to about five
     digits in two, to about three in more, where the directions are random (but always the same). Hypotheses that the
-    precision of their numbers hardly tells apart share the cell of the first of them.
+    precision of their numbers hardly distinguishes share the cell of the first of them.
 
     Samples are exact in one dimension. In more they are found by rejection, and where a cell has little of its kernel,
     after 100 rejections, by the same directions as the masses.
@@ -54,7 +54,7 @@ class VoronoiKernels(HypothesisDensity):
         self._directions = _directions(self.dim).to(self.hypotheses)
 
     def _owners(self) -> Tensor:
-        """Return the place of the first hypothesis in the same place as each, [..., hypotheses]."""
+        """Return the index of the first hypothesis at the same position as each, [..., hypotheses]."""
         points = (self.hypotheses / self.scale).detach()
         reach = points.abs().amax(dim=(-2, -1)) + REACH * self.bandwidth.detach().amax(dim=-1)
         first = distinct_representatives(points, _SAME_PLACE * torch.finfo(points.dtype).eps * reach)
@@ -71,7 +71,7 @@ class VoronoiKernels(HypothesisDensity):
 
     @full_precision
     def _radii(self) -> Tensor:
-        """Return how far each cell reaches in each direction, in bandwidths, [..., hypotheses, directions]."""
+        """Return the extent of each cell in each direction, in bandwidths, [..., hypotheses, directions]."""
         points = self.hypotheses / self.scale
         offsets = points.unsqueeze(-3) - points.unsqueeze(-2)  # [..., of, to, dim]
         half = offsets.square().sum(dim=-1) / 2
@@ -117,7 +117,7 @@ class VoronoiKernels(HypothesisDensity):
         return samples
 
     def _offsets_within(self, radii: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return draws [n, dim] of a standard normal within radii [n, directions]: a direction first, then how far."""
+        """Return draws [n, dim] of a standard normal within radii [n, directions]: first a direction, then a radius."""
         shape = torch.tensor(self.dim / 2).to(radii)
         masses = torch.special.gammainc(shape, radii.square() / 2).clamp_min(torch.finfo(radii.dtype).tiny)
         drawn = torch.multinomial(masses, 1, generator=generator)
@@ -145,12 +145,12 @@ class VoronoiKernels(HypothesisDensity):
 
 
 def _flat(values: Tensor) -> Tensor:
-    """Return values [..., hypotheses, n] with all axes of the batch as one."""
+    """Return values [..., hypotheses, n] with all batch axes merged into one."""
     return values.reshape(-1, *values.shape[-2:])
 
 
 def _directions(dim: int) -> Tensor:
-    """Return unit vectors that stand for all directions, [directions, dim]."""
+    """Return unit vectors that represent all directions, [directions, dim]."""
     if dim == 1:
         return torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
     if dim == 2:

@@ -1,4 +1,4 @@
-"""Saving a fleet in training, so that a resumed one ends with the same bits.
+"""Checkpoints of a fleet in training, with bit-exact resumption.
 
 A folder holds `plan.json`, the fingerprint of the training, and the last few checkpoints of each chunk,
 `chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.persistence`.
@@ -33,7 +33,7 @@ _ANEW = "Delete the folder to start again."
 
 
 class FleetCheckpoint:
-    """The saved state of one training.
+    """The saved state of one training run.
 
     Args:
         options: folder, and how many states of each chunk to keep.
@@ -122,7 +122,7 @@ class FleetCheckpoint:
             torch.cuda.set_rng_state(saved.tensors[_DEVICE_GENERATOR], device)
 
     def _is_ours(self) -> bool:
-        """Return whether the first chunk has a whole checkpoint of this very plan."""
+        """Return whether the first chunk has a complete checkpoint of the same plan."""
         try:
             found = self._series(0).newest()
         except CheckpointError:
@@ -136,7 +136,7 @@ def _damaged(rule: str, got: object) -> CheckpointError:
 
 
 def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> int | None:
-    """Return how many models are trained at once: as asked, or as in the saved training; None to leave it open.
+    """Return the number of models per chunk: as requested, or as in the saved run; None if undetermined.
 
     The chunks of a saved training stay: memory and threads may differ by now.
     """
@@ -149,7 +149,7 @@ def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> 
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
-    """Return the plan, None if there is none or it cannot be read."""
+    """Return the plan, None if it is missing or unreadable."""
     try:
         plan = read_json("Fleet.fit", path)
     except (OSError, ValueError):
@@ -160,9 +160,9 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
 def fingerprint_of(
     plan: TrainingPlan, models: StackedModules, data: FleetData, validation: FleetData | None
 ) -> dict[str, Any]:
-    """Return the fingerprint of a training, which a folder of checkpoints is compared with, as JSON.
+    """Return the fingerprint of a training run as JSON, for comparison with a folder of checkpoints.
 
-    Whatever decides the result counts by its values (learning rates and rules at every epoch, the structure of the
+    All that decides the result counts by value (learning rates and rules at every epoch, the structure of the
     modules, the rows), and functions by their code and closures, not by their names.
 
     Args:

@@ -1,4 +1,4 @@
-"""The plan of a training: rule, temperature, learning rate and weight decay of each model at every epoch."""
+"""The plan of a training run: rule, temperature, learning rate and weight decay of each model at every epoch."""
 
 import copy
 import functools
@@ -69,7 +69,7 @@ class MixedRule(AssignmentRule):
 
 
 def _per_model(values: Tensor, cost: Tensor) -> Tensor:
-    """Return values [models] of the type of a cost [models, ...], with as many axes."""
+    """Return values [models] with the dtype and the number of axes of a cost [models, ...]."""
     return values.to(cost.dtype).view(-1, *[1] * (cost.ndim - 1))
 
 
@@ -80,7 +80,7 @@ def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
 
 
 class _Group(NamedTuple):
-    """Neighbouring models with the same kind of rule; each field is a tensor with a value per model."""
+    """Neighboring models with the same kind of rule; each field is a tensor with a value per model."""
 
     models: slice
     first: AssignmentRule
@@ -121,7 +121,7 @@ class RuleCourses:
         self._place(device, dtype)
 
     def on(self, device: torch.device, dtype: torch.dtype) -> "RuleCourses":
-        """Return the same courses for models of a device and type, with current values of their own."""
+        """Return the same courses for a device and dtype, with separate current values."""
         moved = copy.copy(self)
         moved._place(device, dtype)
         return moved
@@ -132,7 +132,7 @@ class RuleCourses:
         self._current = self.table[0].clone()
 
     def read(self, epoch: Tensor) -> None:
-        """Take the values of an epoch, given as a tensor [1]."""
+        """Load the values of an epoch, given as a tensor [1]."""
         torch.index_select(self.table, 0, epoch, out=self._current.unsqueeze(0))
 
     def set_temperatures(self, chosen: Tensor, temperatures: Tensor) -> None:
@@ -207,7 +207,7 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
 
 
 def _repeated(columns: dict[int, Tensor], keys: Sequence[int]) -> Tensor:
-    """Return [epochs, models] from the column of each key: hundreds of models have a handful of columns."""
+    """Return [epochs, models] from the column of each key: hundreds of models share a few columns."""
     places = {key: place for place, key in enumerate(columns)}
     return torch.stack(list(columns.values()), dim=1)[:, torch.tensor([places[key] for key in keys])]
 
@@ -276,7 +276,7 @@ def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How models are trained; sequences and tensors have an entry per model."""
+    """The training options of models; sequences and tensors have an entry per model."""
 
     n_epochs: int
     rules: Sequence[Any]
@@ -307,5 +307,5 @@ class TrainingPlan:
 
     @property
     def policies(self) -> list[AutoAnnealing]:
-        """The rules that decide on the temperature in training."""
+        """The rules that set the temperature during training."""
         return [rule for rule in self.rules if isinstance(rule, AutoAnnealing)]

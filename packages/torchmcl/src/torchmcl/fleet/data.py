@@ -1,4 +1,4 @@
-"""The rows of a fleet: sets of them, the set of each model, rows drawn anew for every epoch, batches and shuffles.
+"""The rows of a fleet: sets of rows, the set of each model, rows sampled for every epoch, batches and shuffles.
 
 A shuffle depends on a model's seed and the epoch alone: each row gets a pseudo-random key by integer hashing, and rows
 are sorted by it. That gives the same bits on every device, for every chunking of a fleet, and for any epoch without
@@ -22,7 +22,7 @@ __all__ = ["EpochRows", "FleetData", "SampledData", "mixed", "shuffled_rows"]
 
 
 class FleetData(NamedTuple):
-    """Rows for many models, stored once for each set and not once for each model.
+    """Rows for many models, stored once per set and not once per model.
 
     Attributes:
         inputs: [sets, rows, ...], padded at the end where a set is shorter.
@@ -52,7 +52,7 @@ class FleetData(NamedTuple):
         weights: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> "FleetData":
-        """Return data in which all models train on the same rows, [rows, ...] and [rows, targets, dim].
+        """Return data with the same rows for all models, [rows, ...] and [rows, targets, dim].
 
         Args:
             inputs: [rows, ...]
@@ -81,7 +81,7 @@ class FleetData(NamedTuple):
 
     @classmethod
     def of_sets(cls, sets: Sequence[tuple[Tensor, ...]], set_of_model: Sequence[int]) -> "FleetData":
-        """Return data from sets of (inputs, targets) or (inputs, targets, mask), of different length if need be.
+        """Return data from sets of (inputs, targets) or (inputs, targets, mask), possibly of different lengths.
 
         Raises:
             ValueError: if a set is empty, its inputs and targets differ in length, or a model's set does not exist.
@@ -104,11 +104,11 @@ class FleetData(NamedTuple):
 
     @property
     def n_models(self) -> int:
-        """How many models the data is for."""
+        """The number of models of the data."""
         return len(self.set_of_model)
 
     def subset(self, models: slice, device: torch.device) -> "FleetData":
-        """Return the data of some models on `device`, with the sets they do not use left out."""
+        """Return the data of some models on `device`, without unused sets."""
         used, set_of_model = self.set_of_model[models].unique(return_inverse=True)
         n_rows = self.n_rows[used]
         longest = int(n_rows.max())
@@ -123,7 +123,7 @@ class FleetData(NamedTuple):
 
     @property
     def lengths(self) -> Tensor:
-        """How many rows each model has, [models]."""
+        """The number of rows of each model, [models]."""
         return self.n_rows[self.set_of_model]
 
     def rows(self, index: Tensor | None = None) -> tuple[Batch, Tensor | None]:
@@ -153,7 +153,7 @@ class FleetData(NamedTuple):
         return not bool((self.n_rows == self.inputs.shape[1]).all())
 
     def batch(self) -> Batch:
-        """Return all rows [models, rows, ...], with a mask of the real ones where there is padding."""
+        """Return all rows [models, rows, ...], with a mask of the real ones if there is padding."""
         batch, _ = self.rows()
         if not self.is_ragged:
             return batch
@@ -192,7 +192,7 @@ def _check_set(number: int, rows: tuple[Tensor, ...], first: tuple[Tensor, ...])
 
 
 def _check_rows(name: str, rows: Any, first: Tensor) -> None:
-    """Check that rows are a tensor, of the type that those of the first set have."""
+    """Check that rows are a tensor with the dtype of the first set."""
     if not isinstance(rows, Tensor) or rows.ndim == 0:
         advice = {np.ndarray: "torch.from_numpy makes one."}.get(type(rows), "")
         if isinstance(rows, tuple | list | dict):
@@ -213,7 +213,7 @@ def _padded(rows: Tensor, n_rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SampledData:
-    """A source of training rows: all models of a fleet see the same new rows in each epoch.
+    """A source of training rows: all models of a fleet use the same new rows in each epoch.
 
     The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training
     resumed from a checkpoint see the same rows as an uninterrupted one. They are drawn where the fleet trains,
@@ -262,7 +262,7 @@ class SampledData:
         return FleetData.shared(inputs, targets, self.n_models, mask=mask)
 
     def refill(self, data: FleetData, number: int) -> None:
-        """Write the rows of an epoch over those of another, in place: captured graphs hold on to the tensors."""
+        """Overwrite the rows of an epoch in place, because captured graphs refer to the tensors."""
         new = self.epoch(number, data.inputs.device)
         for part, fresh in ((data.inputs, new.inputs), (data.targets, new.targets), (data.mask, new.mask)):
             if part is not None and fresh is not None:
@@ -270,7 +270,7 @@ class SampledData:
 
 
 class EpochRows:
-    """The rows of a chunk in training: shuffled or drawn anew for every epoch, and cut into batches.
+    """The rows of a chunk in training: shuffled or sampled for every epoch, and split into batches.
 
     Args:
         data: rows of the models, on their device.
@@ -279,7 +279,7 @@ class EpochRows:
 
     Attributes:
         batches: slices of the rows, in the order of each model.
-        order: [orders, rows], permutations of the rows in this epoch; None for rows as they are.
+        order: [orders, rows], permutations of the rows in this epoch; None without shuffling.
         order_of_model: [models]
     """
 
@@ -297,14 +297,14 @@ class EpochRows:
         self.order = None if in_order else torch.zeros(len(self._seeds), n_rows, dtype=torch.long, device=device)
 
     def begin(self, epoch: int) -> None:
-        """Shuffle the rows for an epoch, or draw those of it."""
+        """Shuffle or sample the rows of an epoch."""
         if self.order is not None:
             self.order.copy_(shuffled_rows(self._seeds, epoch, self._stream_lengths, self.order.shape[1]))
         if self.data.source is not None:
             self.data.source.refill(self.data, epoch)
 
     def orders(self, first: int, stop: int) -> Tensor | None:
-        """Return the orders [epochs, orders, rows] of some epochs at once; None for rows as they are."""
+        """Return the orders [epochs, orders, rows] of some epochs at once; None without shuffling."""
         if self.order is None:
             return None
         epochs = torch.arange(first, stop, device=self.order.device).unsqueeze(-1)
@@ -326,22 +326,22 @@ class EpochRows:
         return _with_real_rows(batch._replace(inputs=inputs), real), weights
 
     def n_real(self, rows: slice) -> Tensor:
-        """Return how many rows of a batch each model has, [models]."""
+        """Return the number of rows of each model in a batch, [models]."""
         return (self.lengths - rows.start).clamp(0, rows.stop - rows.start)
 
     def share(self, rows: slice) -> Tensor | float:
-        """Return the share of a model's rows that a batch has; 0 for a model without rows in it."""
+        """Return the share of a model's rows in a batch; 0 for a model without rows in it."""
         if self.is_ragged:
             return self.n_real(rows) / self.lengths
         return (rows.stop - rows.start) / self.data.inputs.shape[1]
 
     @property
     def n_steps(self) -> Tensor:
-        """How many batches of an epoch have rows of each model, [models]."""
+        """The number of batches of an epoch with rows of each model, [models]."""
         return torch.ceil(self.lengths / self.batch_size)
 
     def n_points(self, n_epochs: int) -> Tensor:
-        """Return how many targets each model sees in a training, [models]."""
+        """Return the number of targets per model in a training run, [models]."""
         return self.lengths * self.data.targets.shape[2] * (1 if self.data.source is None else n_epochs)
 
     @cached_property
@@ -356,7 +356,7 @@ _MIX_2 = -7723592293110705685
 
 
 def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: int) -> Tensor:
-    """Return a permutation of each model's rows, [..., models, n_rows]; padding stays behind.
+    """Return a permutation of each model's rows, [..., models, n_rows]; padding stays at the end.
 
     Args:
         seeds: [models], integers.
@@ -379,7 +379,7 @@ def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: i
 
 
 def mixed(number: Tensor) -> Tensor:
-    """Return pseudo-random integers, a function of those given."""
+    """Return pseudo-random integers as a function of the given ones."""
     number = (number ^ (_logical_shift(number, 30))) * _MIX_1
     number = (number ^ (_logical_shift(number, 27))) * _MIX_2
     return number ^ _logical_shift(number, 31)

@@ -1,4 +1,4 @@
-"""Facts of a training that backends are chosen by: cost, network, rows, rules. Collected once, read by all backends.
+"""Facts of a training run for the selection of a backend: cost, network, rows, rules. Collected once.
 
 This is the one place that interprets cost functions, modules and monitors. A backend compares the facts
 with its limits.
@@ -55,13 +55,13 @@ class CostFacts(NamedTuple):
 
     @property
     def is_distance(self) -> bool:
-        """Whether it is one of the distances that backends compute."""
+        """Whether it is one of the distances implemented by backends."""
         return self.is_squared or self.is_absolute
 
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """The shape of a `MultiHypothesisMLP` made of linear layers with ReLUs between them, all of it trained.
+    """The shape of a `MultiHypothesisMLP` of linear layers and ReLUs with all parameters trained.
 
     Attributes:
         sizes: features of the inputs and of the outputs of each layer.
@@ -85,7 +85,7 @@ class NetworkFacts:
 
     @classmethod
     def of(cls, module: nn.Module) -> "NetworkFacts | None":
-        """Return the facts of a module, None if it is anything else."""
+        """Return the facts of a module, None for other modules."""
         if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
             return None
         head, trunk = module.head, module.trunk
@@ -114,7 +114,7 @@ class NetworkFacts:
         )
 
     def takes(self, rows: "RowFacts", event: tuple[int | None, ...]) -> bool:
-        """Return whether it takes the inputs of rows and gives hypotheses of a shape."""
+        """Return whether the module accepts the inputs of rows and returns hypotheses of a shape."""
         return (self.sizes[0], self.event) == (rows.n_features, event)
 
 
@@ -165,7 +165,7 @@ class RowFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """Everything that decides which backends serve a training.
+    """All facts that determine which backends support a training run.
 
     Attributes:
         device: of the training.
@@ -204,7 +204,7 @@ class TrainingFacts:
         device: torch.device,
         per_target_rules: bool,
     ) -> "TrainingFacts":
-        """Return the facts of a training."""
+        """Return the facts of a training run."""
         return cls(
             device=device,
             spec=spec,
@@ -221,7 +221,7 @@ class TrainingFacts:
 
 
 def why_not_usual(training: TrainingFacts) -> str | None:
-    """Return the first reason that most backends share not to serve a training, None if there is none."""
+    """Return the first reason common to most backends not to support a training run, or None."""
     spec = training.spec
     if training.rows.is_sampled:
         return "It serves rows that stay the same in all epochs."

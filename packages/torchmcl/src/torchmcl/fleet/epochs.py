@@ -80,7 +80,7 @@ class ChunkTraining:
         *,
         one_by_one: bool = False,
     ) -> FleetHistory:
-        """Train to the end, from where the chunk was saved, with saves on the way and when a signal asks for it.
+        """Train to the end from the last checkpoint, with checkpoints on the way and on signals.
 
         Args:
             number: of the chunk.
@@ -119,7 +119,7 @@ class ChunkTraining:
         return FleetHistory.of(self.state, self._failures, decided, seconds)
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
-        """Train from epoch `first` up to but not including `last`, always one at a time."""
+        """Train from epoch `first` up to but not including `last`, one epoch at a time."""
         if first == 0 and self._annealing is not None:
             self._annealing.begin()
         self.state.epoch.fill_(first)
@@ -139,14 +139,14 @@ class ChunkTraining:
         return self.plan.patience is not None and bool((self.state.stopped_epoch >= 0).all())
 
     def temperatures(self, epoch: int) -> Tensor:
-        """Return the temperatures [models] of an epoch that was trained, 0 for rules without."""
+        """Return the temperatures [models] of a trained epoch, 0 for rules without one."""
         given = self.courses.temperatures[epoch].to(self.state.temperatures)
         if self._annealing is None:
             return given
         return torch.where(self._annealing.chosen, self.state.temperatures[epoch], given)
 
     def _due(self, epoch: int) -> tuple[tuple[int, int], ...]:
-        """Return the runs of neighbouring models whose evaluation is due."""
+        """Return the runs of neighboring models whose evaluation is due."""
         if not self._validated:
             return ()
         last = epoch + 1 == self.plan.n_epochs
@@ -154,7 +154,7 @@ class ChunkTraining:
         return tuple((run.start, run.stop) for run in runs_of(due))
 
     def _epoch(self, due: tuple[tuple[int, int], ...]) -> None:
-        """Go once through the data, then evaluate: no value is read on the host of a GPU."""
+        """Train on all batches once, then evaluate; no value is read on the host of a GPU."""
         # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
         epoch = self.state.epoch.view(1)
         torch.index_select(self._learning_rates, 0, epoch, out=self._rate.view(1, -1))
@@ -176,7 +176,7 @@ class ChunkTraining:
         self.state.epoch.add_(1)
 
     def _trained(self) -> Iterator[Tensor]:
-        """Train on one batch after the other, and yield the losses [models] of each."""
+        """Train batch by batch, and yield the losses [models] of each."""
         active = self.state.stopped_epoch < 0
         losses = self._step.epoch(self.courses, self.state.optimizer, self._rate, self._decay, active)
         if losses is not None:
@@ -198,7 +198,7 @@ class ChunkTraining:
         self.state.temperatures.index_copy_(0, epoch, values.temperature.unsqueeze(0).to(self.state.temperatures))
 
     def _update(self, gradient: Tensor, batch: slice) -> None:
-        """Change the parameters of those models that have rows in this batch and were not stopped.
+        """Update the parameters of the active models with rows in this batch.
 
         A model whose gradient is not finite keeps its weights and buffers: a rate of 0 leaves them, bit for bit.
         """
@@ -228,7 +228,7 @@ class ChunkTraining:
         self._step.optimizer.update(self.models.flat[models], gradient[models], state, rate[models], decay)
 
     def _update_where(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
-        """Update all models, and keep the result for the active ones: no value is read on the host of a GPU."""
+        """Update all models, and keep the result for the active ones; no value is read on the host of a GPU."""
         flat = self.models.flat.clone()
         moments = {name: value.clone() for name, value in self.state.optimizer.items()}
         self._step.optimizer.update(flat, gradient, moments, rate, self._decay)
@@ -238,7 +238,7 @@ class ChunkTraining:
 
     @torch.no_grad()
     def _evaluate(self, models: slice) -> None:
-        """Compare the monitored value of a slice of the models with their best, and keep the better."""
+        """Compare the monitored value of a slice of the models with the best so far, and keep the better one."""
         state = self.state
         value = self._step.evaluate(self.courses, models).to(state.best_value)
         state.watched[:, models].index_copy_(0, state.epoch.view(1), value.unsqueeze(0))
@@ -258,7 +258,7 @@ class ChunkTraining:
             replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
 
     def _still_annealed(self, annealing: FleetAnnealing, models: slice) -> Tensor | bool:
-        """Return which models are before their tail, as a single value where it is known for all of them.
+        """Return which models are before their tail, as a single value if it is the same for all.
 
         There the hypotheses are not yet apart, and a lucky early epoch on few rows means little. The last epoch counts
         in any case: a training of one or two epochs has no tail.

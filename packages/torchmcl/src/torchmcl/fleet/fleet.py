@@ -1,4 +1,4 @@
-"""The public class: a fleet of models, trained together, used one by one."""
+"""The public class: a fleet of models, trained together and used separately."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -138,12 +138,12 @@ class Fleet:
 
     @property
     def models(self) -> FleetModels:
-        """The models as they are now; `fleet.models[i]` is an ordinary module with a copy of the weights."""
+        """The current models; `fleet.models[i]` is an ordinary module with a copy of the weights."""
         return FleetModels(self._kept.last)
 
     @property
     def best_models(self) -> FleetModels:
-        """The models at their best validation, after `fit(..., validation=...)`."""
+        """The models with the best validation, after `fit(..., validation=...)`."""
         return FleetModels(self._kept.chosen(best=True))
 
     def fit(
@@ -275,14 +275,14 @@ class Fleet:
         return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, scores)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights of all models, [models, parameters], and the best ones where there are any.
+        """Return the weights of all models, [models, parameters], and the best ones if there are any.
 
         Buffers, such as the statistics of BatchNorm, stand beside them by name, [models, ...] each.
         """
         return self._kept.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take weights and buffers from `state_dict`.
+        """Load weights and buffers from `state_dict`.
 
         Raises:
             ValueError: if they are not those of such a fleet.
@@ -306,7 +306,7 @@ class Fleet:
     def _checkpoint(
         self, options: Checkpointing, fingerprint: dict[str, Any], moments: dict[str, Tensor], backend: Backend
     ) -> FleetCheckpoint:
-        """Return where the training is saved, and resumed from if it is the same."""
+        """Return the checkpoints of the training run, from which the same run resumes."""
         begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
         is_random = backend.uses_generators and not self._kept.last.is_deterministic()
         return FleetCheckpoint(options, fingerprint | begin, is_random=is_random)
@@ -314,7 +314,7 @@ class Fleet:
     def _gathered(
         self, trained: list[tuple[FleetHistory, dict[str, Tensor]]], placement: Placement, *, continued: bool
     ) -> FleetHistory:
-        """Return the history of all chunks; leave the state of the optimizer for the next `fit`."""
+        """Return the history of all chunks; keep the state of the optimizer for the next `fit`."""
         if continued:
             parts = [state for _, state in trained]
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

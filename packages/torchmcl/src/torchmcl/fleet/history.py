@@ -1,4 +1,4 @@
-"""The state of a training, its history, and the first losses that are not finite."""
+"""The state of a training run, its history, and the first non-finite losses."""
 
 import warnings
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _AT_ONCE = 256
 
 @dataclass
 class ChunkState:
-    """Everything that a training changes, in tensors that are changed in place."""
+    """All tensors that change during training; they are updated in place."""
 
     models: dict[str, Tensor]
     best: dict[str, Tensor]  # the models at their best evaluation; empty without validation
@@ -72,7 +72,7 @@ class ChunkState:
 
 
 class FleetHistory(NamedTuple):
-    """The course of a training, on the CPU.
+    """The history of a training run, on the CPU.
 
     Attributes:
         losses: [epochs, models], mean training loss of each epoch; NaN after early stopping ended a model.
@@ -118,12 +118,12 @@ class FleetHistory(NamedTuple):
         return cls(losses, best_value, best_epoch, stopped, failed, batches, watched, temperatures, rates, seconds)
 
     def first_failure(self, model: int) -> str:
-        """Return in words where the loss of a model that failed was first not finite."""
+        """Return a description of the first non-finite loss of a failed model."""
         epoch = f"epoch {int(self.failed_epoch[model])}"
         return epoch if self.failed_batch[model] < 0 else f"batch {int(self.failed_batch[model])} of {epoch}"
 
     def warn_of_failures(self) -> None:
-        """Warn the caller of `Fleet.fit` if there are models whose loss became NaN or infinite."""
+        """Warn the caller of `Fleet.fit` about models with a NaN or infinite loss."""
         failed = (self.failed_epoch >= 0).nonzero().flatten().tolist()
         if failed:
             where = f"model {failed[0]} was the first of them, from {self.first_failure(failed[0])} on"
@@ -151,7 +151,7 @@ class FleetHistory(NamedTuple):
 
 
 class FirstFailures:
-    """Records the first loss of each model that is not finite, without synchronising.
+    """Records the first non-finite loss of each model without synchronization.
 
     Args:
         step: [models], filled with -1; becomes the batch of the first bad loss, counted from the start of the training.
@@ -172,7 +172,7 @@ class FirstFailures:
         self._seen, self._waiting = 0, list[Tensor]()
 
     def see(self, losses: Tensor, *, epoch: Tensor) -> None:
-        """Take the losses [models] of the next batch; after the last one the next epoch begins."""
+        """Record the losses [models] of the next batch; after the last one the next epoch begins."""
         self._seen += 1
         if self.n_batches == 1:
             return  # the epoch is enough
@@ -181,7 +181,7 @@ class FirstFailures:
             self._check(epoch)
 
     def forget(self) -> None:
-        """Begin an epoch, also after one that was interrupted."""
+        """Begin an epoch, also after an interrupted one."""
         self._seen = 0
         self._waiting.clear()
 

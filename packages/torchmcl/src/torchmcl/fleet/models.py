@@ -1,4 +1,4 @@
-"""Many modules of one shape as one: their parameters in a matrix, a row each, and one batched forward pass."""
+"""Many modules of one structure: their parameters as a matrix with a row each, and one batched forward pass."""
 
 import copy
 import threading
@@ -35,7 +35,7 @@ _ONE_GENERATOR = threading.Lock()
 
 @contextmanager
 def random_numbers_apart() -> Iterator[None]:
-    """Preserve the state of torch's generators, under a lock: threads must not draw from them in turn."""
+    """Preserve the state of torch's generators, under a lock: threads must not alternate in drawing from them."""
     with _ONE_GENERATOR, torch.random.fork_rng(devices=range(_n_cuda_generators())):
         yield
 
@@ -56,7 +56,7 @@ def _n_cuda_generators() -> int:
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Draw from a stream of its own in a `with` block; None draws from torch's generator as it is."""
+    """Draw from a separate random stream in a `with` block; None draws from torch's generator."""
     if seed is None:
         yield
         return
@@ -66,7 +66,7 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 
 def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> list[nn.Module]:
-    """Return one module for each seed, as `torch.manual_seed(seed); factory()` would make it.
+    """Return one module per seed, as `torch.manual_seed(seed); factory()` would create it.
 
     Raises:
         TypeError: if the factory is not a function that makes a module.
@@ -94,7 +94,7 @@ class StackedModules:
     """The state of n models and their common forward pass.
 
     The parameters are rows of one matrix [models, parameters], which lets the optimizer, checkpoints and the best
-    copy work in a handful of operations, whatever the number of layers; the per-layer tensors are views of it. Buffers
+    copy work in a handful of operations, for any number of layers; the per-layer tensors are views of it. Buffers
     (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them:
     `take_buffers` takes their new values, for those models whose step counts.
 
@@ -150,18 +150,18 @@ class StackedModules:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """Everything that a training changes in the models, with a leading axis of models."""
+        """The state of the models that training changes, with a leading axis of models."""
         return {"flat": self.flat, **{f"buffer.{name}": buffer for name, buffer in self.buffers.items()}}
 
     @torch.no_grad()
     def take_buffers(self, models: Tensor) -> None:
-        """Take the buffers after the last forward pass, for the models [models] that are True."""
+        """Store the buffers after the last forward pass, for the models [models] that are True."""
         for name, new in self._next_buffers.items():
             replace_where(models, self.buffers[name], new.detach())
         self._next_buffers = {}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a matrix like `flat` as views [models, ...], one for each parameter."""
+        """Return a matrix like `flat` as views [models, ...], one per parameter."""
         parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=1)
         return {
             name: part.view(len(part), *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
@@ -170,7 +170,7 @@ class StackedModules:
     def subset(
         self, rows: slice, device: torch.device, *, copy_rows: bool = False, dtype: torch.dtype | None = None
     ) -> "StackedModules":
-        """Return some of the models on `device`; they share memory only if nothing had to move."""
+        """Return some of the models on `device`; they share memory only if no tensor had to move."""
         flat = self.flat[rows].to(device, dtype)
         buffers = {
             name: buffer[rows].to(device, dtype if buffer.is_floating_point() else None, copy=copy_rows)
@@ -191,19 +191,19 @@ class StackedModules:
         self._idle = idle
 
     def is_plain(self) -> bool:
-        """Return whether the models are linear layers and activations and nothing else has a hand in them."""
+        """Return whether the models consist only of linear layers and activations."""
         return self._feed_forward and not has_global_hooks()
 
     def is_deterministic(self) -> bool:
-        """Return whether the forward pass is known to draw no random numbers."""
+        """Return whether the forward pass is known to be deterministic."""
         return self.is_plain() and not any(isinstance(part, nn.Dropout) for part in self.template.modules())
 
     @contextmanager
     def evaluating(self, *, stochastic: bool = False) -> Iterator[None]:
-        """Switch dropout and the like off inside a `with` block.
+        """Disable dropout and similar layers inside a `with` block.
 
         Args:
-            stochastic: leave dropout on, and only let normalisations use the statistics of the training.
+            stochastic: leave dropout on, and only let normalizations use the statistics of the training.
         """
         before = {module: module.training for module in self.template.modules()}
         for module in before:
@@ -223,7 +223,7 @@ class StackedModules:
         return torch.cat([part.reshape(len(self), -1) for part in or_zeros(gradients, views)], dim=1)
 
     def module(self, index: int) -> nn.Module:
-        """Return model `index` as an ordinary module of its own."""
+        """Return model `index` as a separate ordinary module."""
         module = copy.deepcopy(self._made)
         with torch.no_grad():
             for name, parameter in module.named_parameters():
@@ -243,7 +243,7 @@ class StackedModules:
 
 
 def replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
-    """Write `new` over `kept` [models, ...] for the models that are chosen."""
+    """Write `new` over `kept` [models, ...] for the selected models."""
     if not chosen.is_cuda and not bool(chosen.any()):  # reading a value is free on the CPU, and a wait elsewhere
         return
     kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
@@ -256,7 +256,7 @@ def runs_of(flags: list[bool]) -> list[slice]:
 
 
 def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return the gradient of a scalar for each leaf, None for those that are frozen or unused."""
+    """Return the gradient of a scalar for each leaf, None for frozen or unused leaves."""
     trained = [leaf for leaf in leaves if leaf.requires_grad]
     found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
     return [next(found) if leaf.requires_grad else None for leaf in leaves]
@@ -286,11 +286,11 @@ class FleetModels:
         self._stacked = stacked
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of models."""
         return len(self._stacked)
 
     def __getitem__(self, index: int) -> nn.Module:
-        """Return model `index` as a module of its own."""
+        """Return model `index` as a separate module."""
         if not -len(self) <= index < len(self):
             raise IndexError(bad_value("Fleet.models", "index", f"lie below {len(self)}", index))
         return self._stacked.module(index % len(self))
@@ -301,7 +301,7 @@ class FleetModels:
 
 
 class KeptModels:
-    """The models of a fleet between trainings, on the CPU: the last ones, and the best of a validation.
+    """The models of a fleet between training runs, on the CPU: the last ones, and the best of a validation.
 
     Args:
         last: the models.
@@ -325,7 +325,7 @@ class KeptModels:
         return self._best
 
     def keep_best(self) -> None:
-        """Make room for the best models, which are the last ones until there are better ones."""
+        """Create the best models, which equal the last ones until there are better ones."""
         self._best = self.last.subset(slice(0, len(self.last)), torch.device("cpu"), copy_rows=True)
 
     @torch.no_grad()
@@ -337,7 +337,7 @@ class KeptModels:
                     kept[rows] = trained[name].to(kept.device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights and buffers of the last models, and of the best ones where there are any."""
+        """Return the weights and buffers of the last models, and of the best ones if there are any."""
         kept = {"last": self.last} | ({} if self._best is None else {"best": self._best})
         return {
             name if part == "flat" else f"{name}.{part}": value
@@ -346,7 +346,7 @@ class KeptModels:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take weights and buffers from `state_dict`.
+        """Load weights and buffers from `state_dict`.
 
         Raises:
             ValueError: if they are not those of such a fleet.

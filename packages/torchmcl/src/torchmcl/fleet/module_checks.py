@@ -1,4 +1,4 @@
-"""Checks of modules: those that a fleet could not train exactly as alone are refused before a training begins.
+"""Checks of modules: those that a fleet could not train exactly as alone are rejected before training.
 
 Known obstacles (lazy parameters, gradient hooks, recurrent layers) are named when the fleet is made. Linear layers and
 activations are known to be exact. Other modules are tested: two of the models take two steps
@@ -36,7 +36,7 @@ _ALONE = "Train it with mcl_step in a loop of your own."
 
 
 def check_stackable(modules: Sequence[nn.Module]) -> None:
-    """Check that modules differ in nothing but the values of their parameters and buffers, and can be stacked.
+    """Check that modules differ only in the values of their parameters and buffers, and can be stacked.
 
     Raises:
         ValueError: if they differ, have no parameter to train, or parameters of several types.
@@ -88,7 +88,7 @@ def _check_parameters(module: nn.Module) -> None:
 
 
 def _check_hooks(module: nn.Module) -> None:
-    """Check that no hook waits for gradients of parameters or modules: stacked ones have one gradient together."""
+    """Check that no parameter or module has a gradient hook: stacked ones share one gradient."""
     advice = "Remove the hook, or train with mcl_step."
     for name, tensor in _tensors(module):
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
@@ -100,7 +100,7 @@ def _check_hooks(module: nn.Module) -> None:
 
 
 def _check_functions(module: nn.Module) -> None:
-    """Check that no function closes over a part of its module: in a copy it would still use that of the original."""
+    """Check that no function closes over a part of its module: in a copy it would still use the original part."""
     parts = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
     for prefix, part in module.named_modules():
         hooks = {name: value for name, value in vars(part).items() if name.endswith("_hooks")}
@@ -139,7 +139,7 @@ def _one_line(module: nn.Module) -> str:
 
 
 def inspected(models: StackedModules, data: FleetData, validation: FleetData | None) -> tuple[FleetData, int]:
-    """Try some rows before a training; return the rows with weights of the models' type, and how many hypotheses.
+    """Try some rows before training; return rows with weights in the models' dtype, and the number of hypotheses.
 
     Args:
         models: untrained.
@@ -172,7 +172,7 @@ def _try_rows(name: str, data: FleetData, models: StackedModules, *, training: b
 
 
 def _check_types(name: str, data: FleetData, hypotheses: Tensor) -> None:
-    """Check that targets are of the type of the hypotheses, and weights are numbers."""
+    """Check that targets have the dtype of the hypotheses, and weights are numbers."""
     if data.targets.is_floating_point() and data.targets.dtype != hypotheses.dtype:
         rule = f"have targets of the type of the hypotheses, {hypotheses.dtype}"
         advice = f"Convert them: targets.to({hypotheses.dtype})."
@@ -201,13 +201,13 @@ def _trial_predictions(owner: str, name: str, models: StackedModules, inputs: Te
 
 
 def check_input_type(owner: str, name: str, models: StackedModules, inputs: Tensor) -> None:
-    """Check that models take inputs [models, rows, ...], called `name`, where they are of another type."""
+    """Check that models accept inputs [models, rows, ...], called `name`, of another dtype."""
     if inputs.is_floating_point() and inputs.dtype != models.flat.dtype:
         _trial_predictions(owner, name, models, inputs)
 
 
 def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
-    """Check on some rows that stacked models equal each of them alone.
+    """Check on some rows that stacked models equal the single models.
 
     Args:
         models: of the training.
@@ -232,7 +232,7 @@ def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
 
 
 def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetData, *, training: bool) -> None:
-    """Check for sets of different length that no row affects the predictions for another one.
+    """Check for sets of different length that predictions for a row do not depend on other rows.
 
     The sets are padded to one length, and BatchNorm for example would take padding for rows.
 
@@ -262,7 +262,7 @@ def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetD
 
 
 class _Course(NamedTuple):
-    """Outputs, gradients and buffers of a model in a few steps on the same rows."""
+    """Outputs, gradients and buffers of a model over a few steps on the same rows."""
 
     outputs: list[Tensor]  # [rows, numbers] of each step
     gradients: list[Tensor]  # [parameters]
@@ -298,7 +298,7 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
 
 
 def _once(fresh: nn.Module, used: nn.Module, buffers: list[Tensor], inputs: Tensor) -> Tensor:
-    """Return the output of a module that was not called before, with the buffers of one that was."""
+    """Return the output of a fresh module with the buffers of one that was called before."""
     for part, like in zip(fresh.modules(), used.modules(), strict=True):
         part.training = like.training
     with torch.no_grad(), random_numbers_apart():
@@ -340,7 +340,7 @@ def _compare(alone: _Course, stacked: _Course, name: str) -> None:
 
 
 def _in_double(models: StackedModules, inputs: Tensor) -> tuple[StackedModules, Tensor]:
-    """Return models and inputs [models, rows, ...] in double precision if they can be run in it, else as they are."""
+    """Return models and inputs [models, rows, ...] in double precision if supported, unchanged otherwise."""
     double = models.subset(slice(0, len(models)), models.flat.device, copy_rows=True, dtype=torch.float64)
     wide = inputs.double() if inputs.is_floating_point() else inputs
     try:
@@ -352,12 +352,12 @@ def _in_double(models: StackedModules, inputs: Tensor) -> tuple[StackedModules, 
 
 
 def _numbers(predictions: Predictions, *sizes: int) -> Tensor:
-    """Return all that was predicted as [*sizes, numbers]; the sizes are those of the rows, or of models and rows."""
+    """Return all predictions as [*sizes, numbers]; the sizes are those of the rows, or of models and rows."""
     return torch.cat([part.reshape(*sizes, -1) for part in predictions if part is not None], dim=-1)
 
 
 def _slopes(numbers: Tensor) -> Tensor:
-    """Return factors that differ, so that a sum of them hides nothing."""
+    """Return distinct factors, so that differences cannot cancel in a sum."""
     return torch.linspace(0.5, 1.5, numbers.shape[-1]).to(numbers)
 
 
@@ -372,7 +372,7 @@ def _close(left: Tensor, right: Tensor) -> bool:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes of a module besides parameters and buffers, except for tensors, which may be left there."""
+    """Return the attributes of a module except parameters, buffers and other tensors."""
     return {
         f"{prefix}.{name}".lstrip("."): described(value)
         for prefix, part in module.named_modules()

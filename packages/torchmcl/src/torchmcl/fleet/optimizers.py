@@ -1,4 +1,4 @@
-"""Optimizers for a matrix of parameters, a row for each model, with a learning rate and a weight decay each.
+"""Optimizers for a matrix of parameters, one row per model, each with a learning rate and a weight decay.
 
 They equal `torch.optim.AdamW` and `torch.optim.SGD`, which take one rate for all models.
 """
@@ -43,7 +43,7 @@ class FleetOptimizer(ABC):
     def _in_single(
         self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None
     ) -> None:
-        """Take a step of half-precision parameters in single precision, and round once, as torch.optim does."""
+        """Update half-precision parameters in single precision and round once, as torch.optim does."""
         wide = {name: value.float() for name, value in state.items()}
         new = flat.float()
         self.update(new, grad.float(), wide, lr, decay)
@@ -54,7 +54,7 @@ class FleetOptimizer(ABC):
 
 @dataclass(frozen=True)
 class Adam(FleetOptimizer):
-    """Adam with decoupled weight decay (AdamW), as `torch.optim.AdamW` computes it."""
+    """Adam with decoupled weight decay (AdamW), as in `torch.optim.AdamW`."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -98,12 +98,12 @@ class Adam(FleetOptimizer):
 
 
 def is_plain_adam(optimizer: FleetOptimizer) -> TypeGuard[Adam]:
-    """Return whether compiled code and kernels serve an optimizer: Adam itself, with powers of both betas."""
+    """Return whether compiled code and kernels support an optimizer: Adam itself, with powers of both betas."""
     return type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0
 
 
 def _correction(beta: float, n_steps: Tensor) -> Tensor:
-    """Return 1 - beta^steps, written so that 1 - 0.999 keeps its digits."""
+    """Return 1 - beta^steps without loss of digits in 1 - 0.999."""
     return torch.expm1(n_steps * (math.log(beta) if beta > 0 else -math.inf)).neg_()
 
 
@@ -144,13 +144,13 @@ class CompiledAdam(Adam):
         self.step(state, lr, decay)(flat, grad)
 
     def step(self, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> compiled.AdamStep:
-        """Return the step in the form of the backend, which counts it."""
+        """Return the step in the form of the backend, including its count."""
         moments = state["mean"], state["square"], state["n_steps"]
         return compiled.AdamStep(*moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
 
 
 def fast_adam(optimizer: FleetOptimizer) -> FleetOptimizer:
-    """Return Adam in compiled code where there is any, other optimizers as they are."""
+    """Return Adam in compiled code if available, other optimizers unchanged."""
     if compiled.available() and is_plain_adam(optimizer):
         return CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
     return optimizer

@@ -116,7 +116,7 @@ class MixtureLogLoss:
 
 @dataclass(frozen=True)
 class Validation:
-    """Rows that a fleet is evaluated on while it trains; each model's best weights are kept.
+    """Rows for the evaluation of a fleet during training; each model's best weights are kept.
 
     Args:
         rows: held-out rows for each model.
@@ -143,7 +143,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Where a training is saved, and resumed from if the folder holds a state of the same training.
+    """The folder of checkpoints, from which the same training run resumes.
 
     Args:
         folder: of the training.
@@ -216,7 +216,7 @@ def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> lis
 
 
 def plain_number(value: Any) -> Any:
-    """Return a number of NumPy or torch as one of Python, anything else as it is."""
+    """Return a number of NumPy or torch as a Python number, other values unchanged."""
     return value.item() if isinstance(value, np.generic | Tensor) and value.ndim == 0 else value
 
 
@@ -237,7 +237,7 @@ def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
 
 
 def moments_of(given: Mapping[str, Tensor] | None, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state of the optimizer to begin with, empty for none.
+    """Return the initial state of the optimizer, empty for none.
 
     Raises:
         ValueError: if it is not one of this optimizer and fleet.
@@ -277,7 +277,7 @@ def default_batch_size(n_rows: int) -> int:
 
 
 def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int) -> int:
-    """Return how many rows a batch has: about `default_batch_size` by default, and never more than there are."""
+    """Return the batch size: about `default_batch_size` by default, and at most the number of rows."""
     if batch_size is None:
         return _even(n_rows, default_batch_size(n_rows))
     if isinstance(batch_size, str) and batch_size == "all":
@@ -287,7 +287,7 @@ def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int)
 
 
 def even_batch_size(n_rows: int, at_most: int) -> int:
-    """Return a size of batches that leaves no small one: the last has at least three quarters of the others' rows.
+    """Return a batch size without a small rest: the last batch has at least three quarters of the size of the others.
 
     A last batch of a few rows has a gradient far larger than the optimizer expects.
 

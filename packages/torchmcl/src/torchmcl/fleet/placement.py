@@ -1,4 +1,4 @@
-"""Where and in which parts a fleet is trained: chunks of models, threads, devices."""
+"""The placement of a fleet: chunks of models, threads, devices."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ _PAIR = 50
 
 
 def devices_of(device: Device | Sequence[Device], n_models: int) -> tuple[torch.device, ...]:
-    """Return the devices that `n_models` models are trained on.
+    """Return the devices for `n_models` models.
 
     Args:
         device: a single one; "cuda" without a number stands for all visible GPUs, as far as there are enough models;
@@ -60,7 +60,7 @@ def devices_of(device: Device | Sequence[Device], n_models: int) -> tuple[torch.
 
 @dataclass(frozen=True)
 class Placement:
-    """The chunks of a training and where they run.
+    """The chunks of a training run and their devices.
 
     Attributes:
         chunks: the models of each chunk.
@@ -137,7 +137,7 @@ class Placement:
 
 
 def models_at_once(models: StackedModules, data: FleetData, batch_size: int, device: torch.device) -> int:
-    """Return a chunk size from the bytes that a model keeps for its backward pass."""
+    """Return a chunk size from the bytes per model for the backward pass."""
     per_model = max(1, _saved_bytes(models, data.inputs[:1, :batch_size]))
     budget = _CPU_BYTES
     if device.type == "cuda":
@@ -149,7 +149,7 @@ def models_at_once(models: StackedModules, data: FleetData, batch_size: int, dev
 
 
 def _n_threads(models: StackedModules, devices: tuple[torch.device, ...]) -> int:
-    """Return how many chunks to train side by side: one per device, or one per core of a single CPU.
+    """Return the number of chunks to train side by side: one per device, or one per core of a single CPU.
 
     CPU libraries use a single core for a batch of small products. Random numbers have to be drawn in order.
     """
@@ -161,7 +161,7 @@ def _n_threads(models: StackedModules, devices: tuple[torch.device, ...]) -> int
 
 
 def _is_small_step(models: StackedModules, n_rows: int, n_pairs: int) -> bool:
-    """Return whether one core takes a step of these models as fast as several; `n_pairs` are those of a row."""
+    """Return whether one core is as fast as several for a step of these models; `n_pairs` are those of a row."""
     n_models, n_weights = models.flat.shape
     return n_models * n_rows * (n_weights + _PAIR * n_pairs) < _SMALL_STEP
 
@@ -177,7 +177,7 @@ def _one_core() -> Iterator[None]:
 
 
 def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threads: int) -> list[_Result]:
-    """Return `work` of each item in order, on several threads with one core each."""
+    """Return the results of `work` for all items in order, on several threads with one core each."""
     if n_threads == 1 or len(items) == 1:
         return [work(item) for item in items]
 
@@ -194,7 +194,7 @@ def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threa
 
 
 def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Make a device the one that kernels and captures of this thread go to."""
+    """Select the device for kernels and captures of this thread."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""A recorder for fleets: the course of every model, measured on held-out rows after some of the epochs."""
+"""A recorder for fleets: measurements of every model on held-out rows after some of the epochs."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Search by brute force: every candidate training at once, as one fleet, compared on held-out rows."""
+"""Exhaustive search: all candidates trained at once as one fleet, compared on held-out rows."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Candidate:
 
 
 def default_candidates(n_epochs: int) -> list[Candidate]:
-    """Return 64 candidates: annealing by itself in 48 ways, MCL and Relaxed-WTA in 8 each.
+    """Return 64 candidates: automatic annealing in 48 variants, MCL and Relaxed-WTA in 8 each.
 
     Example:
         >>> candidates = default_candidates(100)
@@ -82,11 +82,11 @@ class SearchResult(NamedTuple):
 
     @property
     def means(self) -> Tensor:
-        """The geometric mean of each candidate, by which they are compared: distortions differ by factors."""
+        """The geometric mean of each candidate, for comparison: distortions differ by factors."""
         return _geometric_means(self.values)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one plain record for each trial, for a file."""
+        """Return one plain record per trial, for a file."""
         return [
             {"candidate": candidate.name, "split": split, "restart": restart, "distortion": float(value)}
             for candidate, rows in zip(self.candidates, self.values, strict=True)
@@ -108,7 +108,7 @@ class SearchResult(NamedTuple):
 
 @dataclass(frozen=True)
 class FleetSearch:
-    """Train all candidates side by side on inner splits, and choose one on the rows they have not seen.
+    """Train all candidates side by side on inner splits, and select one on held-out rows.
 
     On a GPU the fleet of all candidates takes about as long as one model. Fit the winner on all rows afterwards.
 
@@ -225,7 +225,7 @@ class FleetSearch:
         return SearchResult(candidates, distortions, int(_geometric_means(distortions).argmin()), seconds)
 
     def _splits(self, n_rows: int, groups: Tensor | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Return the rows to train on and those held out, of each split."""
+        """Return the training rows and the held-out rows of each split."""
         unit = torch.arange(n_rows) if groups is None else groups.unique(return_inverse=True)[1]
         n_units = int(unit.max()) + 1
         n_held = max(1, math.floor(self.held_out * n_units))
@@ -244,6 +244,6 @@ def _distortion(weights: Tensor | None) -> Callable[[StepOutput], Tensor]:
 
 
 def _geometric_means(values: Tensor) -> Tensor:
-    """Return the means over splits and restarts; a model that failed is worse than any other."""
+    """Return the means over splits and restarts; failed models rank last."""
     finite = torch.where(values.isnan(), torch.inf, values.clamp_min(1e-30))
     return finite.double().log().flatten(1).mean(dim=1).exp()

@@ -57,9 +57,9 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 
 def is_feed_forward(module: nn.Module) -> bool:
-    """Return whether a module is known to work on any leading axes once linear layers do.
+    """Return whether a module is known to support leading axes if linear layers do.
 
-    Known types alone do not tell: a hook or a replaced `forward` may do anything, an output activation may name an axis
+    Known types are not enough: a hook or a replaced `forward` may do anything, an output activation may name an axis
     by its number, and layers that share weights cannot be told apart by them.
     """
     parts = list(module.modules())
@@ -85,7 +85,7 @@ def _is_as_its_class_says(part: nn.Module) -> bool:
 
 
 def rectified_weights(module: nn.Module) -> frozenset[str]:
-    """Return the names of the weights of those linear layers whose output goes straight into a ReLU."""
+    """Return the weight names of linear layers whose output goes directly into a ReLU."""
     return frozenset(
         f"{prefix}.{name}.weight" if prefix else f"{name}.weight"
         for prefix, part in module.named_modules()
@@ -96,7 +96,7 @@ def rectified_weights(module: nn.Module) -> frozenset[str]:
 
 
 class StackedLinear(TorchFunctionMode):
-    """Inside this `with` block `torch.nn.functional.linear` takes stacked weights [models, out, in].
+    """Let `torch.nn.functional.linear` accept stacked weights [models, out, in] inside a `with` block.
 
     Args:
         rectified: those weights whose layer is followed by a ReLU, which is then done in the same pass.
@@ -108,7 +108,7 @@ class StackedLinear(TorchFunctionMode):
         self._done: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace linear layers and the ReLU that they did already, leave everything else."""
+        """Replace linear layers and fused ReLUs, and leave everything else unchanged."""
         if func is torch.nn.functional.linear:
             rectified = id(args[1]) in self._rectified
             outputs = _linear(*args, **(kwargs or {}), rectified=rectified)
@@ -128,7 +128,7 @@ def _linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, *, recti
 
 
 class _StackedLayer(torch.autograd.Function):
-    """inputs @ weight^T + bias, model by model, and the ReLU behind it."""
+    """inputs @ weight^T + bias for each model, followed by a ReLU."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:

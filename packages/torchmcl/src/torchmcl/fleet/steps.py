@@ -52,7 +52,7 @@ class AutogradStep:
         self._subsets: dict[tuple[int, int], StackedModules] = {}
 
     def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
-        """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
+        """Return the losses [models] of a batch, and store their gradient in `gradient`."""
         output = self._output(self.models, *self.rows.batch(batch), courses.rule())
         self.gradient = self.models.gradient(output.loss.sum())
         return output.loss.detach()
@@ -60,7 +60,7 @@ class AutogradStep:
     def epoch(
         self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
     ) -> Tensor | None:
-        """Train on all batches of an epoch at once, where a backend can: None where it goes batch by batch."""
+        """Train on all batches of an epoch at once if the backend supports it, otherwise return None."""
         return None
 
     @torch.no_grad()
@@ -165,5 +165,5 @@ def evaluate_models(
 
 
 def _matched(models: StackedModules, batch: Batch, cost_fn: Callable[..., Tensor]) -> Matching:
-    """Return the cost of a batch [models, rows, ...] with winners that take all."""
+    """Return the cost of a batch [models, rows, ...] under winner-takes-all."""
     return mcl_step(models, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True).matching

@@ -38,11 +38,11 @@ class ExponentialAverage(pl.callbacks.WeightAveraging):  # type: ignore[name-def
         super().setup(trainer, module, stage)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Follow the model to its device, where Lightning moves it after the copy was made."""
+        """Move the average to the device of the model, which Lightning changes after the copy."""
         self._average_model.to(module.device)
 
     def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Keep the average in the model: callbacks that save the best one run later, when its metrics are known."""
+        """Keep the average in the model, because callbacks that save the best model run later."""
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Restore the weights."""

@@ -34,7 +34,7 @@ class RuleLogger(pl.Callback):  # type: ignore[name-defined]
             self._log(module, rule.values(epoch) if hasattr(rule, "values") else described_rule(rule, epoch))
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Log the values of this epoch, if they are decided in training."""
+        """Log the values of this epoch, if they are set during training."""
         if isinstance(module.rule, AutoAnnealing):
             self._log(module, described_rule(module.rule_at(trainer.current_epoch), 0))
 
@@ -91,12 +91,12 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
 
 
 class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
-    """Warn when hypotheses are never the best one for any target of a validation.
+    """Warn about hypotheses that are not the best one for any target of a validation.
 
     Nothing is expected of them while the temperature is above 0: they are meant to be together then, and part later.
 
     Args:
-        threshold: a hypothesis counts as starved when it wins a smaller share than this.
+        threshold: a hypothesis counts as unused below this share of wins.
     """
 
     def __init__(self, threshold: float = 1e-3) -> None:
@@ -118,7 +118,7 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
         self._wins = wins if self._wins is None else self._wins + wins
 
     def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Warn if more hypotheses starve than in the previous validation."""
+        """Warn if more hypotheses are unused than in the previous validation."""
         if self._wins is None or trainer.sanity_checking:
             return
         wins = trainer.strategy.reduce(self._wins, reduce_op="sum")

@@ -1,4 +1,4 @@
-"""Lightning's checkpoints without pickle, the last few of them, and a clean end on signals."""
+"""Lightning's checkpoints without pickle, a limited number of them, and a clean exit on signals."""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
 
 
 class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
-    """Save the training after its epochs, and stop on SIGTERM and Ctrl-C under `stop_on_signals`.
+    """Save after each epoch, and stop on SIGTERM and Ctrl-C under `stop_on_signals`.
 
     After a signal the training ends with the current batch. The next run repeats the epoch from its beginning, and ends
     with the same numbers as a training that was never stopped.
@@ -74,7 +74,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self._is_listening = False
 
     def latest(self) -> str | None:
-        """Return the newest whole checkpoint, for `ckpt_path` of `trainer.fit`; None if there is none.
+        """Return the newest complete checkpoint, for `ckpt_path` of `trainer.fit`; None if there is none.
 
         Raises:
             CheckpointError: if there are some and all are damaged.
@@ -92,7 +92,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
             check_stop(self._saved_in_words())
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Let the trainer write the safe format, and listen to signals.
+        """Make the trainer write the safe format, and handle signals.
 
         Raises:
             ValueError: for a strategy that shards the weights and writes its own files.
@@ -109,7 +109,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
             begin_saving()
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Save; after everything else that ends an epoch, as Lightning calls checkpoint callbacks last."""
+        """Save at the very end of an epoch, because Lightning calls checkpoint callbacks last."""
         n_epochs = trainer.current_epoch + 1
         is_last = trainer.should_stop or n_epochs == trainer.max_epochs
         if n_epochs % self.every_n_epochs == 0 or is_last:
@@ -133,7 +133,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self._end()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """Stop listening to signals; note if the error comes from another process that is gone."""
+        """Stop handling signals; add a note if the error was caused by the end of another process."""
         self._end()
         place = {"rank": trainer.global_rank, "n_processes": trainer.world_size}
         note_lost_process(exception, **place, saved=self._saved_in_words())

@@ -132,14 +132,14 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             raise ValueError(bad_value("MCLModule", "learning_rate", demand, learning_rate))
 
     def rule_at(self, epoch: float) -> AssignmentRule:
-        """Return the rule of an epoch, of which AutoAnnealing takes fractions too."""
+        """Return the rule of an epoch; AutoAnnealing also accepts fractions of epochs."""
         if isinstance(self.rule, AutoAnnealing):
             assert self.course is not None
             return self.course.rule(epoch, self._n_epochs())
         return rule_at(self.rule, epoch)
 
     def _n_epochs(self) -> float:
-        """Return how many epochs the training has, a fraction where `max_steps` ends it within one.
+        """Return the number of epochs of the training run, fractional if `max_steps` ends it within one.
 
         Raises:
             ValueError: if that is not known.
@@ -200,11 +200,11 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         return loss
 
     def validation_step(self, batch: Any, index: int) -> StepOutput:
-        """Log the metrics of a batch, and return its step for the callbacks."""
+        """Log the metrics of a batch, and return the step for the callbacks."""
         return self._evaluated(batch, "val")
 
     def test_step(self, batch: Any, index: int) -> StepOutput:
-        """Log the metrics of a batch, and return its step for the callbacks."""
+        """Log the metrics of a batch, and return the step for the callbacks."""
         return self._evaluated(batch, "test")
 
     def predict_step(self, batch: Any, index: int) -> Predictions:
@@ -261,7 +261,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     # The optimizer, and what is saved besides the weights
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam, or what `make_optimizer` makes."""
+        """Return Adam, or the result of `make_optimizer`."""
         self._guard.parameters = list(self.model.parameters())  # sharding puts others in their place
         parameters = [parameter for parameter in self._guard.parameters if parameter.requires_grad]
         if self.make_optimizer is not None:
@@ -270,13 +270,13 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         return torch.optim.Adam(parameters, lr=float(rate(0)) if callable(rate) else rate)
 
     def on_train_start(self) -> None:
-        """Make the plateau of the optimizer, in the state of the checkpoint."""
+        """Create the plateau scheduler of the optimizer, in the state of the checkpoint."""
         if self.plateau is not None:
             self._plateau = self.plateau(self.trainer.optimizers[0])
             self._plateau.load_state_dict(self._plateau_state)
 
     def on_train_epoch_start(self) -> None:
-        """Set the learning rate of this epoch, if it is scheduled or decided in training."""
+        """Set the learning rate of this epoch, if it is scheduled or set during training."""
         for optimizer in self.trainer.optimizers:
             if self.course is not None:
                 self.course.to(self.device)
@@ -288,24 +288,24 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
                     group["lr"] = float(self.learning_rate(self.current_epoch))
 
     def on_fit_start(self) -> None:
-        """Keep the state of torch's generators, which each epoch seeds."""
+        """Save the state of torch's generators, which each epoch seeds."""
         # Not `fork_rng`: after an exception it would restore them whenever the garbage collector finds it.
         self._generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     def on_fit_end(self) -> None:
-        """Put torch's generators back into the state they had before the training."""
+        """Restore the state of torch's generators from before the training run."""
         torch.set_rng_state(self._generators[0])
         for device, state in enumerate(self._generators[1]):
             torch.cuda.set_rng_state(state, device)
 
     def on_train_batch_start(self, batch: Any, index: int) -> None:
-        """Seed the random numbers of an epoch, which dropout and the like use."""
+        """Seed the random numbers of an epoch, for dropout and similar layers."""
         if index == 0:
             key = np.random.SeedSequence((self.seed, self.current_epoch, self.global_rank))
             torch.manual_seed(int(key.generate_state(1)[0]))
 
     def on_train_epoch_end(self) -> None:
-        """End the epoch of AutoAnnealing, or step the plateau.
+        """End the epoch of AutoAnnealing, or step the plateau scheduler.
 
         Lightning steps schedulers after it has written the checkpoint of an epoch, and skips that step when it resumes.
         """
@@ -321,7 +321,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._plateau.step(float(value))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what neither the weights nor the optimizer hold."""
+        """Add the state that neither the weights nor the optimizer contain."""
         checkpoint["torchmcl"] = {
             "epoch": self.current_epoch,
             "rule": described_rule(self.rule, self.current_epoch),

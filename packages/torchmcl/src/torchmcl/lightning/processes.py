@@ -1,4 +1,4 @@
-"""Trainings in several processes: what the launcher has started, and a note when a process is gone."""
+"""Training in several processes: the options of the launcher, and a note after the loss of a process."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _SIGNS = ("connection closed by peer", "connection reset by peer", "broken pipe"
 
 
 def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the options of `Trainer` for the processes that torchrun or SLURM has started, {} if neither has.
+    """Return the `Trainer` options for processes started by torchrun or SLURM, {} without a launcher.
 
     Args:
         environment: the variables that the launcher has set; those of this process by default.
@@ -40,7 +40,7 @@ def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def note_lost_process(error: BaseException, *, rank: int, n_processes: int, saved: str) -> bool:
-    """Add a note to an error that another process of the training has caused by ending; return whether it is one.
+    """Add a note to an error that was caused by the end of another process; return whether it was.
 
     Python prints the note after the error, which alone speaks of sockets only.
 

@@ -11,7 +11,7 @@ __all__ = ["ShardedStrategy"]
 
 
 class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name-defined]
-    """Lightning's strategy for weights that do not fit one device, with checkpoints of safetensors and JSON.
+    """Lightning's strategy for weights that do not fit on one device, with safetensors and JSON checkpoints.
 
     Split the weights in `configure_model` of the module, with PyTorch's `fully_shard`. A checkpoint holds the whole
     weights and moments, gathered tensor by tensor in the memory of the first process and written by it alone; each
@@ -46,27 +46,27 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
 
     @property
     def lightning_restore_optimizer(self) -> bool:
-        """Whether Lightning hands the moments of a checkpoint to this strategy."""
+        """Whether Lightning passes the moments of a checkpoint to this strategy."""
         return True
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the weights, sharded as they are."""
+        """Return the sharded weights."""
         state: dict[str, Any] = self.lightning_module.state_dict()
         return state
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return the moments, sharded as they are."""
+        """Return the sharded moments."""
         state: dict[str, Any] = getattr(optimizer, "_optimizer", optimizer).state_dict()
         return state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Gather sharded tensors, which all processes take part in, and let the first one write them."""
+        """Gather sharded tensors on all processes, and write them in the first one."""
         whole = _gathered(checkpoint, keep=self.is_global_zero)
         if self.is_global_zero:
             self.checkpoint_io.save_checkpoint(whole, filepath, storage_options=storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Return a checkpoint as a whole."""
+        """Return a complete checkpoint."""
         checkpoint: dict[str, Any] = self.checkpoint_io.load_checkpoint(checkpoint_path)
         return checkpoint
 
@@ -91,7 +91,7 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
 
 
 def _sharded_like(value: Any, like: Any) -> Any:
-    """Return a whole tensor sharded like another of its shape; anything else as it is.
+    """Return a whole tensor sharded like another of its shape; other values unchanged.
 
     All processes must call it, with the same whole tensor.
     """

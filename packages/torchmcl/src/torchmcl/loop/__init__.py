@@ -1,4 +1,4 @@
-"""Around the step of a training loop: a scheduler of rules, a recorder, a guard, and models as CUDA graphs."""
+"""Tools for training loops: a scheduler of rules, a recorder, a guard, and models as CUDA graphs."""
 
 from torchmcl.loop.captured import CapturedModel
 from torchmcl.loop.finite import FiniteGuard, NonFiniteLossError

@@ -13,7 +13,7 @@ __all__ = ["CapturedModel"]
 
 
 class CapturedModel:
-    """Call a model, replaying recorded CUDA graphs where that gives the same result.
+    """Call a model by replaying recorded CUDA graphs if that gives the same result.
 
     A network of many small kernels, such as `torchmcl_speech.nn.DPRNN`, keeps a GPU waiting for Python. The passes of
     the first training batch are recorded and replayed for every later batch of that shape; other shapes,
@@ -60,7 +60,7 @@ class CapturedModel:
 
 
 class _Tensors(nn.Module):
-    """A model that returns its predictions as a tuple of tensors, which is what can be recorded."""
+    """A model that returns its predictions as a tuple of tensors, as recording requires."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

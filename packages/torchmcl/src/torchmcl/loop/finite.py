@@ -1,4 +1,4 @@
-"""A loss that is NaN or infinite: reported at once, with its batch, before it reaches the weights."""
+"""NaN and infinite losses: reported with their batch before they reach the weights."""
 
 import math
 import warnings
@@ -15,7 +15,7 @@ __all__ = ["FiniteGuard", "NonFiniteLossError", "first_not_finite"]
 
 
 class NonFiniteLossError(FloatingPointError):
-    """The loss or gradient of a batch is NaN or infinite; the weights are those from before the batch.
+    """The loss or gradient of a batch is NaN or infinite; the weights are unchanged.
 
     Attributes:
         place: the batch.
@@ -28,7 +28,7 @@ class NonFiniteLossError(FloatingPointError):
 
 
 class FiniteGuard:
-    """Ask it before every step of the optimizer; a bad batch then never reaches the weights.
+    """Call it before every step of the optimizer, so that a bad batch never reaches the weights.
 
     It reads one number from the device for each step.
 
@@ -64,7 +64,7 @@ class FiniteGuard:
 
         Args:
             output: what `mcl_step` returned.
-            batch: what it was given.
+            batch: its batch.
             place: the batch in words, "batch 17 of epoch 3" for example.
 
         Raises:
@@ -106,7 +106,7 @@ class FiniteGuard:
 
 
 def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> dict[str, Tensor | None]:
-    """Return what a step was made of, in the order in which one thing follows from another."""
+    """Return the quantities of a step in the order of their computation."""
     batch = as_batch(batch)
     targets = batch.targets
     if batch.mask is not None:  # the contents of padded targets are ignored
@@ -125,7 +125,7 @@ def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> 
 
 
 def first_not_finite(parts: Mapping[str, Tensor | None]) -> str:
-    """Return the name of the first part with a NaN or an infinity in it, "" if there is none."""
+    """Return the name of the first quantity with a NaN or an infinity, "" if there is none."""
     for name, part in parts.items():
         if isinstance(part, Tensor) and part.is_floating_point() and not bool(part.detach().isfinite().all()):
             return name
@@ -133,7 +133,7 @@ def first_not_finite(parts: Mapping[str, Tensor | None]) -> str:
 
 
 def largest_gradient(parameters: Iterable[Tensor]) -> Tensor:
-    """Return the largest absolute gradient, which is NaN or infinite if any is; nothing is read on the host."""
+    """Return the largest absolute gradient, which is NaN or infinite if any is, without synchronization."""
     gradients = [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
     gradients = [gradient for gradient in gradients if gradient.numel()]
     if not gradients:
@@ -143,6 +143,6 @@ def largest_gradient(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that this process holds; a DTensor is split across several."""
+    """Return the local part of a tensor; a DTensor is split across several processes."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part

@@ -1,4 +1,4 @@
-"""A recorder for any training loop: how an annealing proceeds, at little cost."""
+"""A recorder for training loops: the course of an annealing, at little cost."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,12 +25,12 @@ _N_WAITING = 200
 
 
 class Recorder:
-    """Call it after each step; every k-th one is recorded.
+    """Call it after each step; every k-th step is recorded.
 
     It records temperature, distortion, soft distortion, entropy, free energy, rate, usage, and hypotheses, from which
     the number of distinct ones follows. All but the hypotheses at `probes` come from what the step computed, and
     nothing is read on the host until many records are waiting. The model answers for the probes in evaluation mode,
-    whatever mode it is in: recording changes neither its statistics nor its random numbers.
+    in any mode: recording changes neither its statistics nor its random numbers.
 
     Args:
         every: steps between records.
@@ -167,7 +167,7 @@ class Recorder:
 
 @contextmanager
 def _evaluating(model: Callable[[Tensor], Predictions]) -> Iterator[None]:
-    """Put a module into evaluation mode inside a `with` block, and each part of it back into its own mode after."""
+    """Put a module into evaluation mode inside a `with` block, and restore the mode of each part afterwards."""
     modes = {part: part.training for part in model.modules()} if isinstance(model, nn.Module) else {}
     for part in modes:
         part.training = False

@@ -1,4 +1,4 @@
-"""A scheduler of rules for any training loop, as `torch.optim.lr_scheduler` is one of learning rates."""
+"""A scheduler of rules for any training loop, like `torch.optim.lr_scheduler` for learning rates."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ __all__ = ["RuleScheduler"]
 
 
 class RuleScheduler:
-    """Give the rule of each step of a training loop, however the rule moves.
+    """Return the rule of each step of a training loop, for every kind of rule.
 
     A rule stays, a function is called with the number of calls of `step`, and `AutoAnnealing` decides by the batches
     that `observe` shows it. `AutoAnnealing` also sets the learning rate of `optimizer`, relative to the one it was made
@@ -90,12 +90,12 @@ class RuleScheduler:
         return rule_at(self._rule, self.n_steps)
 
     def observe(self, output: StepOutput) -> None:
-        """Show a batch to `AutoAnnealing`, after its step of training; other rules do not look at it."""
+        """Pass a batch to `AutoAnnealing` after its training step; other rules ignore it."""
         if self._automatic is not None:
             self._automatic.course.observe(output, self.n_steps, self._automatic.n_epochs)
 
     def step(self) -> None:
-        """Move to the next step, which with `AutoAnnealing` is an epoch.
+        """Advance to the next step, which with `AutoAnnealing` is an epoch.
 
         Raises:
             RuntimeError: if `AutoAnnealing` has not been shown a batch.
@@ -109,7 +109,7 @@ class RuleScheduler:
             auto.set_rates(self.n_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to resume, beside the state of the optimizer."""
+        """Return the state for resumption, in addition to that of the optimizer."""
         course = None if self._automatic is None else self._automatic.course.state_dict()
         return {"n_steps": self.n_steps, "rule": described_rule(self._rule, self.n_steps), "course": course}
 
@@ -135,7 +135,7 @@ class RuleScheduler:
 
 
 class _Automatic(NamedTuple):
-    """What `AutoAnnealing` needs to know of a training."""
+    """The properties of a training run that `AutoAnnealing` needs."""
 
     course: LoopAnnealing
     optimizer: torch.optim.Optimizer

@@ -58,7 +58,7 @@ _TRAJECTORY_SHELLS = ("BrierMinFDE", "CollisionRate", "JointMinADE", "JointMinFD
 
 
 def __getattr__(name: str) -> Any:
-    """Load the torchmetrics shells when one is asked for."""
+    """Load the torchmetrics classes on first use."""
     if name in (*_SHELLS, *_TRAJECTORY_SHELLS):
         optional_import("torchmetrics", extra="metrics", needed_by=f"torchmcl.metrics.{name}")
         home = "shells" if name in _SHELLS else "trajectory_shells"

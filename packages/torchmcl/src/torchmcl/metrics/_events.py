@@ -1,4 +1,4 @@
-"""Preparation of the metrics of predictions: which axes are hypotheses, targets and the event, and which are real."""
+"""Preparation of the metrics of predictions: the axes of hypotheses, targets and events, and the mask."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ class Compared(NamedTuple):
     Attributes:
         hypotheses: [..., hypotheses, numbers]
         targets: [..., targets, numbers]
-        chances: [..., hypotheses], normalised scores, uniform without scores.
+        chances: [..., hypotheses], normalized scores, uniform without scores.
         real: [..., targets], True where a target counts.
 
     With a mask of steps each target has hypotheses of its own, 0 where it is padded: [..., targets, hypotheses,
@@ -44,7 +44,7 @@ def compared(
 
     Args:
         owner: named in messages.
-        predictions: hypotheses [..., hypotheses, *event]. The score logits tell how many axes are leading; without
+        predictions: hypotheses [..., hypotheses, *event]. The score logits define the leading axes; without
             them the first one is the batch, as in `Predictions`.
         targets: [..., targets, *event]; a single target for each sample may lack the axis of the targets.
         mask: [..., targets], or [..., targets, steps] with the first axes of an event; or None.
@@ -88,7 +88,7 @@ def _with_all_axes(
 
 
 def _of_real_steps(owner: str, hypotheses: Tensor, targets: Tensor, chances: Tensor, mask: Tensor, n: int) -> Compared:
-    """Return what a mask of steps leaves, with 0 on both sides elsewhere."""
+    """Return the real steps of both tensors, with 0 at masked steps."""
     check_mask(owner, mask, targets.shape[: mask.ndim])
     mask = mask.expand(targets.shape[: mask.ndim])
     padded = ~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim))
@@ -105,7 +105,7 @@ def _with_targets_axis(mask: Tensor | None, n: int, event: torch.Size) -> Tensor
 
 
 def _chances(owner: str, hypotheses: Tensor, logits: Tensor | None, n: int, scores: ScoreObjective | None) -> Tensor:
-    """Return normalised scores, uniform without score logits, [..., hypotheses]."""
+    """Return normalized scores, uniform without score logits, [..., hypotheses]."""
     reader = SigmoidScores() if scores is None else scores
     check_score_objective(owner, reader)
     if logits is not None:

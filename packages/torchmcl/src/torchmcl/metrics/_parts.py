@@ -1,4 +1,4 @@
-"""Per-target and per-bin quantities from which both the functions and the shells are made."""
+"""Per-target and per-bin quantities shared by the functions and the classes."""
 
 from typing import NamedTuple
 
@@ -51,12 +51,12 @@ def sample_entropies(matching: Matching) -> RealValues:
 
 
 def usage_sums(matching: Matching) -> tuple[Tensor, Tensor]:
-    """Return the weight that went to each hypothesis [hypotheses], and the number of real targets."""
+    """Return the weight of each hypothesis [hypotheses], and the number of real targets."""
     return matching.weights.flatten(0, -2).sum(dim=0), matching.mask.sum()
 
 
 def win_counts(matching: Matching) -> Tensor:
-    """Return how many real targets each hypothesis is cheapest for, [hypotheses]."""
+    """Return the number of real targets for which each hypothesis is the cheapest, [hypotheses]."""
     return WTA()(matching.cost, matching.mask).flatten(0, -2).sum(dim=0)
 
 

@@ -1,4 +1,4 @@
-"""Errors of trajectories for each agent or scene, from which both the functions and the shells are made."""
+"""Errors of trajectories for each agent or scene, shared by the functions and the classes."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -46,14 +46,14 @@ class Convention:
 
 
 class Scenes(NamedTuple):
-    """Which scene each agent is in, numbered from 0."""
+    """The scene of each agent, numbered from 0."""
 
     number: Tensor
     n: int
 
 
 class Forecast(NamedTuple):
-    """Checked inputs: those of steps that are not valid are 0.
+    """Checked inputs, with 0 at invalid steps.
 
     Attributes:
         hypotheses: [batch, hypotheses, steps, dim]
@@ -79,7 +79,7 @@ def forecast(
     scene: Tensor | None = None,
     scores_name: str = "scores",
 ) -> Forecast:
-    """Check the inputs of a metric; without targets those are 0."""
+    """Check the inputs of a metric; missing targets are 0."""
     check_tensor(owner, "hypotheses", hypotheses)
     if hypotheses.ndim != 4 or 0 in hypotheses.shape[1:]:
         rule = "have shape [batch, hypotheses, steps, dim]"
@@ -147,7 +147,7 @@ class BestErrors(Convention):
 
 @dataclass(frozen=True)
 class Misses(Convention):
-    """1 for each agent all of whose hypotheses are farther away than `threshold`, else 0."""
+    """1 for each agent if all of its hypotheses are farther away than `threshold`, else 0."""
 
     threshold: float = 2.0
     distance: str = "final"
@@ -247,7 +247,7 @@ def counted(convention: Convention, data: Forecast) -> Tensor:
 
 
 def errors_of(data: Forecast) -> dict[str, Tensor]:
-    """Return the mean distance over the valid steps, that at the last and the largest, [batch, hypotheses] each."""
+    """Return the mean, the last and the largest distance over the valid steps, [batch, hypotheses] each."""
     distances = torch.linalg.vector_norm(data.hypotheses - data.targets.unsqueeze(1), dim=-1)
     n_valid = data.mask.sum(dim=-1).clamp_min(1).unsqueeze(-1)
     steps = torch.arange(data.mask.shape[-1], device=data.mask.device)
@@ -281,7 +281,7 @@ def _best_scored(convention: Convention, data: Forecast, joint: bool) -> Forecas
 
 
 def _averaged(convention: Convention, values: Tensor, counts: Tensor, scenes: Scenes | None) -> RealValues:
-    """Return values as they are, or their means over the scenes."""
+    """Return the values, or their means over the scenes."""
     if convention.average_over == "scenes" and scenes is not None:
         return _scene_means(values, counts, scenes)
     return RealValues(values, _like(counts, values))

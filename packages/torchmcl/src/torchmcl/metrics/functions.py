@@ -22,7 +22,7 @@ __all__ = [
 
 
 def distortion(matching: Matching, *, model_axes: int = 0) -> Tensor:
-    """Return the mean cost of the cheapest hypothesis over all real targets, whatever the weights.
+    """Return the mean cost of the cheapest hypothesis over all real targets, independent of the weights.
 
     Args:
         matching: from `assign`.
@@ -74,7 +74,7 @@ def rmse_of_mean(
         tensor(2.)
 
     Reference:
-        The RMSE of the UCI study, with scores normalised to sum to 1.
+        The RMSE of the UCI study, with scores normalized to sum to 1.
     """
     return _parts.squared_errors_of_mean(predictions, targets, mask, scores).mean().sqrt()
 
@@ -97,7 +97,7 @@ def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None =
 
 
 def hypothesis_usage(matching: Matching) -> Tensor:
-    """Return the share of the weight that each hypothesis got, [hypotheses], summing to 1.
+    """Return the share of the weight of each hypothesis, [hypotheses], summing to 1.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -124,7 +124,7 @@ def usage_entropy(matching: Matching) -> Tensor:
 
 
 def n_dead_hypotheses(matching: Matching) -> Tensor:
-    """Return how many hypotheses are the cheapest of no real target at all.
+    """Return the number of hypotheses that are not the cheapest of any real target.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -135,7 +135,7 @@ def n_dead_hypotheses(matching: Matching) -> Tensor:
 
 
 def score_calibration_error(predictions: Predictions, matching: Matching, n_bins: int = 10) -> Tensor:
-    """Return how far scores are from the frequency of winning, averaged over bins of the score.
+    """Return the mean difference between scores and the frequency of winning, over bins of the score.
 
     Args:
         predictions: with score logits [..., hypotheses].
@@ -161,7 +161,7 @@ def energy_score(
 ) -> Tensor:
     """Return the mean energy score of the scored hypotheses, a proper score: lower is better.
 
-    For a target y and X, X' drawn independently from the hypotheses with their normalised scores it
+    For a target y and X, X' drawn independently from the hypotheses with their normalized scores it
     is E|X - y| - E|X - X'| / 2; in one dimension this is the CRPS.
 
     Args:

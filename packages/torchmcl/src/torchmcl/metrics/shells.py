@@ -1,4 +1,4 @@
-"""The metrics as torchmetrics classes: they add up over batches and processes."""
+"""The metrics as torchmetrics classes, which accumulate over batches and processes."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -46,7 +46,7 @@ class MeanOverBatches(Metric):
         self.n = self.n + n
 
     def compute(self) -> Tensor:
-        """Return the mean over everything seen."""
+        """Return the mean over all batches so far."""
         return (self.total / self.n).float()
 
 
@@ -101,7 +101,7 @@ class OracleRMSE(_OfPredictions):
     part = staticmethod(_parts.squared_errors_of_best)
 
     def compute(self) -> Tensor:
-        """Return the root of the mean over everything seen."""
+        """Return the root of the mean over all batches so far."""
         return super().compute().sqrt()
 
 
@@ -171,5 +171,5 @@ class ScoreCalibrationError(MeanOverBatches):
         self._add(_parts.calibration_bins("ScoreCalibrationError", predictions, matching, self.n_bins))
 
     def compute(self) -> Tensor:
-        """Return the calibration error of everything seen."""
+        """Return the calibration error over all batches so far."""
         return _parts.calibration_error(self.total).float()

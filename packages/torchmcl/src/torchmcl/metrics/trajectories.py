@@ -115,7 +115,7 @@ def miss_rate(
     average_over: str = "agents",
     last_valid_step: bool = True,
 ) -> Tensor:
-    """Return the share of agents all of whose hypotheses are farther away than a threshold.
+    """Return the share of agents for which all hypotheses are farther away than a threshold.
 
     Args:
         hypotheses: [batch, hypotheses, steps, dim]

@@ -1,4 +1,4 @@
-"""The metrics of trajectories as torchmetrics classes. All agents of a scene must come in the same batch."""
+"""The metrics of trajectories as torchmetrics classes. All agents of a scene must be in the same batch."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -14,7 +14,7 @@ __all__ = ["BrierMinFDE", "CollisionRate", "JointMinADE", "JointMinFDE", "MinADE
 
 
 class _OfTrajectories(MeanOverBatches):
-    """Takes the options of its function, and torchmetrics' own."""
+    """Accepts the options of its function, and those of torchmetrics."""
 
     is_differentiable = False
     metric: ClassVar[Callable[..., Any]]

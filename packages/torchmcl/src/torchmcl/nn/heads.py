@@ -12,7 +12,7 @@ __all__ = ["MultiHypothesisHead"]
 
 
 class MultiHypothesisHead(nn.Module):
-    """Features [..., in_features] in, Predictions with n_hypotheses answers out.
+    """A layer from features [..., in_features] to Predictions with `n_hypotheses` hypotheses.
 
     One linear layer serves all hypotheses and scores: their weights have the same initial
     distribution, as the number of inputs is the same, and one matrix product is faster than many
@@ -25,7 +25,7 @@ class MultiHypothesisHead(nn.Module):
         scores: whether to give score logits too.
         detach_scores: stop the score loss at the head. With targets of small scale it can dwarf the
             regression loss in the trunk.
-        output_activation: applied to the hypotheses, for example `torch.tanh`; None leaves them as they are.
+        output_activation: applied to the hypotheses, for example `torch.tanh`; None leaves them unchanged.
         scales: whether to give a scale for each coordinate too, so that a hypothesis is a distribution: softplus of
             an output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`.
         min_scale: > 0, the smallest scale; the likelihood of a narrower one could grow without limit.
@@ -102,5 +102,5 @@ class MultiHypothesisHead(nn.Module):
         return Distributions(hypotheses, logits, scale.unflatten(-1, (self.n_hypotheses, *self.event)))
 
     def extra_repr(self) -> str:
-        """Return what `print` shows beyond the layers."""
+        """Return the additional text of `print`."""
         return f"n_hypotheses={self.n_hypotheses}, out_features={self.out_features}, detach_scores={self.detach_scores}"

@@ -1,4 +1,4 @@
-"""A multilayer perceptron with several answers: the backbone of the paper's UCI and synthetic studies."""
+"""A multilayer perceptron with several hypotheses: the backbone of the paper's UCI and synthetic studies."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["MultiHypothesisMLP"]
 
 
 class MultiHypothesisMLP(nn.Module):
-    """Inputs [..., in_features] in, Predictions out, through hidden layers with ReLU.
+    """A network from inputs [..., in_features] to Predictions, with hidden ReLU layers.
 
     Args:
         in_features: size of the input.

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, read within limits, checkpoints of one format, and stopping on signals.
+"""Files: atomic writes, reads within limits, one checkpoint format, and stopping on signals.
 
 Imported from ``torchmcl.persistence`` (``pip install torchmcl[checkpoint]``). The names are loaded on first use: the
 command line checks files before it loads torch.

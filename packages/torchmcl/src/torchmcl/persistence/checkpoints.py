@@ -1,4 +1,4 @@
-"""A checkpoint: tensors and JSON in one file that is checked when it is read. No pickle.
+"""A checkpoint: tensors and JSON in one file with a checksum. No pickle.
 
 The format is described in `torchmcl.persistence.headers`. The checksum covers the JSON and name, type, shape and bytes
 of every tensor. The same state gives the same bytes.
@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
     """The contents of a file.
 
     Attributes:
-        kind: what it is of, "fleet" for example.
+        kind: the kind of its content, "fleet" for example.
         state: what JSON can hold.
         tensors: by name, on the CPU.
         torchmcl: the version that wrote it.
@@ -49,7 +49,7 @@ def write_checkpoint(path: Path | str, kind: str, *, state: Any, tensors: Mappin
 
     Args:
         path: of the file.
-        kind: what it is of; `read_checkpoint` can insist on it.
+        kind: the kind of its content, which `read_checkpoint` can require.
         state: what JSON can hold; `encode` turns other values into it.
         tensors: by name.
 
@@ -75,7 +75,7 @@ def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
 
     Args:
         path: of the file.
-        kind: what it must be of; anything by default.
+        kind: the required kind; any by default.
 
     Raises:
         CheckpointError: if it is not an intact checkpoint, of another kind, or of a newer version.
@@ -104,7 +104,7 @@ def read_saved(owner: str, folder: Path, kind: str, by: str) -> Checkpoint:
 
 
 def digest_of_json(value: Any) -> str:
-    """Return a checksum of what JSON can hold, independent of the order of keys and of the layout."""
+    """Return a checksum of a JSON value, independent of the order of keys and of the layout."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

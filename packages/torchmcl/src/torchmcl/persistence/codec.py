@@ -24,7 +24,7 @@ Decode = Callable[[Any, Callable[[Any], Any]], Any]
 
 
 class Form(NamedTuple):
-    """How values of one type are written.
+    """The encoding of values of one type.
 
     Attributes:
         encode: value, part -> JSON, where `part(key, value)` encodes a part of the value; NotImplemented for a value of
@@ -48,7 +48,7 @@ class Codec:
         self._decoders = {name: decode for form in forms.values() for name, decode in form.decoders.items()}
 
     def encode(self, value: Any) -> tuple[Any, dict[str, Tensor]]:
-        """Return what JSON can hold of a nested value, and its tensors by name.
+        """Return the JSON part of a nested value, and its tensors by name.
 
         Raises:
             TypeError: if a part has a type without a form; it names the part.
@@ -57,7 +57,7 @@ class Codec:
         return self._encoded(value, "", tensors), tensors
 
     def decode(self, state: Any, tensors: Mapping[str, Tensor]) -> Any:
-        """Return the value that `encode` was given.
+        """Return the argument of `encode`.
 
         Raises:
             ValueError: if `state` and `tensors` do not fit together.
@@ -160,7 +160,7 @@ _CODEC = Codec(FORMS)
 
 
 def encode(value: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Return what JSON can hold of a nested value, and its tensors by name.
+    """Return the JSON part of a nested value, and its tensors by name.
 
     Args:
         value: of dictionaries, lists, tuples, tensors, arrays, strings, numbers, booleans and None.
@@ -179,7 +179,7 @@ def encode(value: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def decode(state: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the value that `encode` was given.
+    """Return the argument of `encode`.
 
     Raises:
         ValueError: if `state` and `tensors` do not fit together.

@@ -1,4 +1,4 @@
-"""What a saved file says about itself, read without torch: kind, version, description and checksum.
+"""The header of a saved file, read without torch: kind, version, description and checksum.
 
 Everything that is saved (checkpoints, models, snapshots) is one safetensors file that any reader of safetensors opens.
 Its header holds one more text, `torchmcl_checkpoint`: a checksum (SHA-256, in hexadecimal), a blank, and JSON with the
@@ -63,7 +63,7 @@ def read_header(path: Path, kind: str | None = None) -> Header:
 
     Args:
         path: of the file.
-        kind: what it must be; anything by default.
+        kind: the required kind; any by default.
 
     Raises:
         CheckpointError: if it is not a saved file, of another kind, or of a newer version.
@@ -94,7 +94,7 @@ def read_header(path: Path, kind: str | None = None) -> Header:
 
 
 def saved_contents(owner: str, folder: Path, kind: str, by: str, read: Callable[[Path, str], _Contents]) -> _Contents:
-    """Return what `read` finds in the file of a saved model: `read_header`, or `read_checkpoint` for all of it.
+    """Return the result of `read` for the file of a saved model: `read_header` or `read_checkpoint`.
 
     Args:
         owner: whom errors speak for.
@@ -117,7 +117,7 @@ def saved_contents(owner: str, folder: Path, kind: str, by: str, read: Callable[
 
 
 def check_free(owner: str, folder: Path, by: str) -> bool:
-    """Check that a model can be saved in a folder; return whether it holds one already.
+    """Check that a model can be saved in a folder; return whether the folder contains one.
 
     Raises:
         ValueError: if it exists and is neither empty nor holds a saved model.

@@ -1,4 +1,4 @@
-"""Checksums of values that are the same in another process: for checkpoints, and to compare modules.
+"""Checksums of values that are reproducible across processes: for checkpoints, and to compare modules.
 
 Numbers, texts, tensors and containers count by value. A function counts by its name, its code, and the values that it
 closes over; the code of installed libraries is left out, so that an update of theirs changes nothing.
@@ -47,7 +47,7 @@ def digest_of_tensors(values: Mapping[str, Any]) -> str:
 
 
 def described(value: Any, seen: dict[int, Any] | None = None) -> Any:
-    """Return a description in lists, texts and numbers; `seen` holds values described before."""
+    """Return a description in lists, texts and numbers; `seen` contains values described before."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | complex | bytes | torch.dtype | torch.device | torch.Size | slice | range):
@@ -121,7 +121,7 @@ def _is_own(value: Any) -> bool:
 
 
 def contents_of(cell: types.CellType) -> Any:
-    """Return a value that a function closes over, None if it was not assigned yet."""
+    """Return a value of a function's closure, None if it is not assigned yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -129,7 +129,7 @@ def contents_of(cell: types.CellType) -> Any:
 
 
 def _of_class(value: type, seen: dict[int, Any]) -> list[Any]:
-    """Return the name of a class, with the code of its methods where it is not that of a library."""
+    """Return the name of a class, with the code of its methods unless it is from a library."""
     own = [part for part in value.__mro__ if not _is_of_library(part)]
     methods = {
         f"{part.__qualname__}.{name}": member
@@ -162,12 +162,12 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
 
 
 def own_attributes(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes that a module has besides those of every module."""
+    """Return the attributes of a module beyond those of every module."""
     return {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
 
 
 def _again(value: Any, seen: dict[int, Any]) -> int | None:
-    """Return which of the objects seen before this is, None for a new one."""
+    """Return the number of an object seen before, None for a new one."""
     place = list(seen).index(id(value)) if id(value) in seen else None
     seen[id(value)] = value  # held, so that no other object gets its id
     return place

@@ -19,14 +19,14 @@ SHORTEST_CHUNK_SECONDS = 0.1
 
 
 class Limit(NamedTuple):
-    """The default of a limit, and what is counted, for messages and the documentation."""
+    """The default and the counted quantity of a limit, for messages and the documentation."""
 
     default: int
     meaning: str
 
 
 class LimitError(ValueError):
-    """Something is larger than its limit; the message says how to raise the limit."""
+    """A size exceeds its limit; the message explains how to raise the limit."""
 
 
 LIMITS = {
@@ -61,7 +61,7 @@ def check_limit(owner: str, argument: str, name: str, count: int) -> None:
     """Check that `count` is within a limit.
 
     Raises:
-        LimitError: if not; it says how to raise the limit.
+        LimitError: if not; the message explains how to raise the limit.
     """
     maximum = limit(name)
     if count > maximum:

@@ -1,4 +1,4 @@
-"""Reading files that may be broken or hostile: sizes are checked first, and nothing in a file is ever executed."""
+"""Reading files that may be damaged or hostile: sizes are checked first, and no content is executed."""
 
 import gzip
 import json
@@ -93,7 +93,7 @@ def as_written(owner: str, argument: str, by: str) -> Iterator[None]:
 
 
 def plain_name(owner: str, argument: str, name: Any) -> str:
-    """Return the name of a file beside another one; a name that leads elsewhere is refused.
+    """Return the name of a file beside another one; names that lead elsewhere are rejected.
 
     Raises:
         ValueError: if it is not text or leads out of the folder.

@@ -21,7 +21,7 @@ def read_records(owner: str, path: Path, check: Callable[[Record], object] | Non
     Args:
         owner: whom errors speak for.
         path: of the file.
-        check: called with each record; what it raises is reported with the line.
+        check: called with each record; its errors are reported with the line.
 
     Raises:
         ValueError: if the file is too large or a line is not a record; it names the line.
@@ -71,7 +71,7 @@ def append_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def change_records(owner: str, path: Path, change: Callable[[list[Record]], Iterable[Mapping[str, Any]]]) -> None:
-    """Replace the records of a file, which may not exist yet, by those that `change` returns for them.
+    """Replace the records of a file, which may not exist yet, by the result of `change`.
 
     Raises:
         ValueError: if a line is not a record.

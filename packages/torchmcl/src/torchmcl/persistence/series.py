@@ -1,4 +1,4 @@
-"""The last few checkpoints of one run: when the newest is damaged, the one before it serves."""
+"""The last few checkpoints of one run: if the newest is damaged, the previous one is used."""
 
 import re
 import warnings
@@ -23,7 +23,7 @@ class CheckpointSeries:
     Args:
         folder: made with the first save.
         kind: of all checkpoints.
-        name: what the files begin with.
+        name: prefix of the files.
         keep: how many are kept; with 1 there is none to fall back on.
 
     Example:
@@ -44,13 +44,13 @@ class CheckpointSeries:
         return self.folder / f"{self.name}-{step:08d}{_SUFFIX}"
 
     def steps(self) -> list[int]:
-        """Return the steps that there are files of, in order."""
+        """Return the steps with a file, in order."""
         pattern = re.compile(re.escape(self.name) + r"-(\d{8,})" + re.escape(_SUFFIX))
         names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
         return sorted(int(found[1]) for name in names if (found := pattern.fullmatch(name)))
 
     def save(self, step: int, *, state: Any, tensors: Mapping[str, Tensor]) -> None:
-        """Write the checkpoint of a step, then remove those that are too many.
+        """Write the checkpoint of a step, then remove the oldest ones.
 
         Raises:
             OSError: if it cannot be written; the checkpoints before are then untouched.
@@ -59,13 +59,13 @@ class CheckpointSeries:
         self.prune()
 
     def prune(self) -> None:
-        """Remove all but the newest, and what a killed process left half-written."""
+        """Remove all but the newest checkpoints, and the temporary files of killed processes."""
         for step in self.steps()[: -self.keep]:
             self.path(step).unlink(missing_ok=True)
         remove_abandoned(self.folder)
 
     def newest(self) -> tuple[int, Checkpoint] | None:
-        """Return the newest step whose checkpoint is whole, and that; None where there is no file.
+        """Return the newest step with a complete checkpoint, and the checkpoint; None without a file.
 
         Damaged ones are passed over with a warning.
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: long work saves its state and ends, and the process exits with the conventional code."""
+"""SIGTERM and Ctrl-C: the process saves its state and exits with the conventional code."""
 
 import contextlib
 import os
@@ -25,12 +25,12 @@ _lock = threading.Lock()
 
 
 class Stopped(SystemExit):
-    """Raised when a signal ended the work; uncaught, the process ends with code 128 + signal (143, 130).
+    """Raised after a signal; if uncaught, the process ends with code 128 + signal (143, 130).
 
     Attributes:
         code: of the exit.
         signal: its number.
-        message: what was saved, and how to resume.
+        message: the saved state, and how to resume.
     """
 
     code: int
@@ -47,7 +47,7 @@ class Stopped(SystemExit):
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end the work in a `with` block cleanly.
+    """End the work in a `with` block cleanly on SIGTERM and Ctrl-C.
 
     `Fleet.fit`, Lightning with `Checkpoints`, and the command line then save at the next epoch or batch and raise
     `Stopped`; other work is ended at once, and so is all of it by a second signal. Outside the main thread, where
@@ -79,19 +79,19 @@ def stop_on_signals() -> Iterator[None]:
 
 
 def stop_requested() -> bool:
-    """Return whether a signal asks to save and end."""
+    """Return whether a signal requests a save and an exit."""
     return _received is not None
 
 
 def check_stop(message: str = "") -> None:
-    """Raise `Stopped` if a signal asks for it; call it when everything is saved, or nothing is to be."""
+    """Raise `Stopped` if a signal requests it; call it after everything is saved."""
     if _received is not None:
         raise Stopped(_received, message)
 
 
 @contextmanager
 def saves_when_stopped() -> Iterator[None]:
-    """Say that the work inside checks `stop_requested()` now and then: signals wait for it.
+    """Declare that the work inside checks `stop_requested()` regularly, so that signals wait for it.
 
     Raises:
         Stopped: at the end, if a signal came too late to be looked at.
@@ -106,7 +106,7 @@ def saves_when_stopped() -> Iterator[None]:
 
 
 def begin_saving() -> None:
-    """Begin what `saves_when_stopped` is for, where a `with` block does not fit."""
+    """Begin a `saves_when_stopped` section without a `with` block."""
     global _n_savers
     with _lock:
         _n_savers += 1

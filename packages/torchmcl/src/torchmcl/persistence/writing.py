@@ -1,4 +1,4 @@
-"""Writing files so that nothing half-written is ever left behind, whatever happens to the process or the power.
+"""Atomic file writes, which never leave a partial file after a kill or a power cut.
 
 A file is written beside its place under a new random name, and then renamed. A link at that place stays, and its target
 is replaced. A killed process leaves at most such a temporary file behind; those of yesterday are removed by the next
@@ -47,7 +47,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file or folder can be made, before work is done for its contents.
+    """Check that a file or folder can be created, before its contents are computed.
 
     Raises:
         OSError: if the folder above it is no folder, or must not be written to.
@@ -100,7 +100,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def single_writer(folder: Path) -> Iterator[None]:
-    """Let one thread or process at a time change files of a folder, which is created if it does not exist."""
+    """Let one thread or process at a time change the files of a folder, which is created if needed."""
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
@@ -115,12 +115,12 @@ def single_writer(folder: Path) -> Iterator[None]:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file name is one of ours for a file that is being written."""
+    """Return whether a file name is one of our temporary files."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files that killed processes left in a folder a day ago or earlier."""
+    """Remove temporary files of killed processes that are older than a day."""
     now = time.time()
     with contextlib.suppress(OSError):  # another user's, or gone already
         for path in filter(lambda path: is_temporary(path.name), folder.iterdir()):
@@ -140,7 +140,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _target(path: Path) -> Path:
-    """Return where a link leads, as `open` would follow it: the link itself is never replaced."""
+    """Return the target of a link, as `open` would follow it: the link itself is never replaced."""
     if not path.is_symlink():
         return path
     with contextlib.suppress(FileNotFoundError):  # a link to a file that does not exist yet

@@ -1,4 +1,4 @@
-"""Work on the predictions of a trained network: fewer hypotheses, calibrated scores, regions, a diagnosis.
+"""Postprocessing of predictions: fewer hypotheses, calibrated scores, regions, a diagnosis.
 
 Imported from ``torchmcl.postprocess``. Everything takes `Predictions` of any model, as tensors or arrays.
 """

@@ -1,4 +1,4 @@
-"""Hypotheses of some rows, their losses to candidate centres, and the centres of weighted groups of them."""
+"""Hypotheses of some rows, their losses to candidate centers, and the centers of weighted groups."""
 
 from typing import NamedTuple
 
@@ -14,13 +14,13 @@ __all__ = ["Geometry", "squared_distance"]
 
 
 def squared_distance(cost_fn: CostFn) -> Norm | None:
-    """Return the closed form of a cost if it is the squared Euclidean distance, or a share of it."""
+    """Return the closed form of a cost if it is the squared Euclidean distance or a multiple of it."""
     formula = declaration(cost_fn).formula
     return formula if isinstance(formula, Norm) and formula.is_squared_distance else None
 
 
 class Geometry(NamedTuple):
-    """A problem: which few centres have the smallest expected loss.
+    """A search for a few centers with the smallest expected loss.
 
     Attributes:
         hypotheses: [rows, hypotheses, *event]
@@ -39,7 +39,7 @@ class Geometry(NamedTuple):
         return self._replace(hypotheses=self.hypotheses[chosen], weights=self.weights[chosen])
 
     def cost(self, centres: Tensor) -> Tensor:
-        """Return the cost [rows, centres, hypotheses] of each centre for each hypothesis."""
+        """Return the cost [rows, centers, hypotheses] of each center for each hypothesis."""
         squares = squared_distance(self.cost_fn)
         if squares is None or self.hypotheses.is_cuda:
             return pair_cost("reduce", self.cost_fn, centres, self.hypotheses).mT
@@ -49,7 +49,7 @@ class Geometry(NamedTuple):
         return cost.div_(self.hypotheses.shape[2]) if squares.mean_over_steps else cost
 
     def centres(self, shares: Tensor, before: Tensor) -> Tensor:
-        """Return the best centre of each group, [rows, groups, *event]; of an empty one the centre before.
+        """Return the best center of each group, [rows, groups, *event]; for an empty group the previous center.
 
         Args:
             shares: [rows, groups, hypotheses], the weight of each hypothesis in each group.
@@ -67,6 +67,6 @@ class Geometry(NamedTuple):
 
     @property
     def means_are_best(self) -> bool:
-        """Whether the mean of a group has the lowest loss of all centres."""
+        """Whether the mean of a group has the lowest loss of all centers."""
         centre = declaration(self.cost_fn).centre
         return centre is not None and centre.from_means is None and isinstance(self.objective, ExpectedCost)

@@ -42,7 +42,7 @@ _SIGMOID_SUM = 2.0
 
 
 class WeightedHypotheses(NamedTuple):
-    """Hypotheses with probabilities, as a `Nonconformity` takes them.
+    """Hypotheses with probabilities, the input of a `Nonconformity`.
 
     Attributes:
         hypotheses: [rows, hypotheses, ...]
@@ -54,7 +54,7 @@ class WeightedHypotheses(NamedTuple):
 
 
 def check_coverage(owner: str, coverage: Any) -> None:
-    """Check the share of fresh targets that regions hold."""
+    """Check the coverage of regions."""
     check_real(owner, "coverage", coverage)
     if not 0 < coverage < 1:
         raise ValueError(
@@ -129,7 +129,7 @@ def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None
 
 
 def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: Tensor) -> Tensor:
-    """Return the probabilities [rows, hypotheses]; uniform where there are no scores."""
+    """Return the probabilities [rows, hypotheses]; uniform without scores."""
     shape = hypotheses.shape[:2]
     if isinstance(scores, (str, type)):
         rule = "be a ScoreObjective or probabilities"
@@ -163,7 +163,7 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
 
 
 def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
-    """Return finite score logits whose probabilities are these.
+    """Return finite score logits with these probabilities.
 
     They are log-probabilities for `SoftmaxScores`. A sigmoid has to return the probability itself elsewhere, as all
     readers of score logits expect by default.
@@ -215,7 +215,7 @@ def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-    """Return targets of a shape and their mask of steps, checked; masked steps may hold anything, even NaN."""
+    """Return targets of a shape and their mask of steps, checked; masked steps may contain anything, even NaN."""
     truth = as_tensor(owner, "targets", targets)
     if truth.shape != shape:
         rule = f"have shape {shape} ([rows, ...], one target for each row)"

@@ -1,4 +1,4 @@
-"""The search for hypotheses to keep, or groups to merge: exhaustive where possibilities are few, greedy elsewhere."""
+"""The search for hypotheses to keep or groups to merge: exhaustive for few candidates, greedy otherwise."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ def take(values: Tensor, index: Tensor) -> Tensor:
 
 
 def best_subset(loss: Tensor, weights: Tensor, k: int) -> Tensor:
-    """Return the k candidates of lowest expected loss, [rows, k], by trying all.
+    """Return the k candidates of lowest expected loss, [rows, k], by exhaustive search.
 
     Args:
         loss: [rows, candidates, hypotheses]
@@ -45,20 +45,20 @@ def best_subset(loss: Tensor, weights: Tensor, k: int) -> Tensor:
 
 @accelerated(Way(lambda loss, weights, k, **_: grouping.serves(loss, weights), grouping.chosen))
 def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
-    """Return k candidates [rows, k] of low expected loss: greedy choices, and exchanges of them if asked for.
+    """Return k candidates [rows, k] of low expected loss, by greedy choices and optional exchanges.
 
     Args:
         loss: [rows, candidates, hypotheses], as many candidates as hypotheses.
         weights: [rows, hypotheses]
         k: how many.
-        exchanged: whether to go on with exchanges.
+        exchanged: whether exchanges follow.
     """
     picks = chosen_greedily(loss, weights, k)
     return swapped(loss, weights, picks) if exchanged else picks
 
 
 def chosen_greedily(loss: Tensor, weights: Tensor, k: int) -> Tensor:
-    """Return k candidates [rows, k], each the one that lowers the expected loss most."""
+    """Return k candidates [rows, k], each with the largest reduction of the expected loss."""
     column = weights.unsqueeze(-1)
     best = torch.bmm(loss, column).squeeze(-1).argmin(dim=-1, keepdim=True)
     picks, nearest = [best], take(loss, best)  # [rows, 1, hypotheses]
@@ -73,7 +73,7 @@ def chosen_greedily(loss: Tensor, weights: Tensor, k: int) -> Tensor:
 
 
 def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Return candidates [rows, k] after exchanging one for another as long as that lowers the expected loss.
+    """Return candidates [rows, k] after exchanges, as long as they lower the expected loss.
 
     Reference:
         Schubert, Rousseeuw: Fast and eager k-medoids clustering, 2021; the change of each exchange from the nearest
@@ -95,7 +95,7 @@ def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _changes(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Return by how much the expected loss changes when a candidate replaces one of the chosen, [rows, n, k]."""
+    """Return the change of the expected loss if a candidate replaces a chosen one, [rows, n, k]."""
     own = take(loss, chosen)  # [rows, k, hypotheses]
     if own.shape[1] > 1:
         near, places = own.topk(2, dim=1, largest=False)
@@ -112,7 +112,7 @@ def _changes(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
 
 
 def best_groups(geometry: Geometry, k: int) -> Tensor:
-    """Return the centres [rows, k, *event] of the grouping of lowest expected loss, by trying all."""
+    """Return the centers [rows, k, *event] of the grouping of lowest expected loss, by exhaustive search."""
     n = geometry.hypotheses.shape[1]
     members, groupings = (table.to(geometry.hypotheses.device) for table in _groupings(n, k))
     shares = members.to(geometry.weights) * geometry.weights.unsqueeze(1)  # [rows, subsets, hypotheses]
@@ -131,7 +131,7 @@ def best_groups(geometry: Geometry, k: int) -> Tensor:
 
 @cache
 def _groupings(n: int, k: int) -> tuple[Tensor, Tensor]:
-    """Return which hypotheses each subset has, [subsets, n], and the subsets of every grouping, [groupings, k]."""
+    """Return the hypotheses of each subset, [subsets, n], and the subsets of every grouping, [groupings, k]."""
     members = torch.tensor([[bool(subset >> i & 1) for i in range(n)] for subset in range(1, 2**n)])
     groupings: list[list[int]] = []
 
@@ -151,7 +151,7 @@ def _groupings(n: int, k: int) -> tuple[Tensor, Tensor]:
 
 
 def lloyd(geometry: Geometry, centres: Tensor) -> Tensor:
-    """Return centres [rows, k, *event] after rounds of Lloyd's algorithm, each row until nothing changes."""
+    """Return centers [rows, k, *event] after Lloyd's algorithm, each row until convergence."""
     centres = centres.clone()
     active = torch.arange(len(centres), device=centres.device)
     last = torch.full_like(geometry.weights, -1, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Calibration of scores to the frequency of winning, on rows that were not trained on."""
+"""Calibration of scores to the frequency of winning, on held-out rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +22,10 @@ _SCORES_SORTED = 100_000
 
 @dataclass(frozen=True, eq=False)
 class ScoreCalibration:
-    """A fitted calibration; call it on predictions. It can be pickled, and saved by `save_fitted`.
+    """A fitted calibration, called on predictions. It can be pickled, and saved by `save_fitted`.
 
     Attributes:
-        score_map: what was fitted.
+        score_map: the fitted map.
         scores: how score logits are read.
         error_before: mean |score - frequency of winning| on the rows of the fit, in ten groups of equally many scores.
         error_after: the same after calibration.
@@ -39,7 +39,7 @@ class ScoreCalibration:
     n_targets: int
 
     def __call__(self, predictions: Predictions) -> Predictions:
-        """Return predictions with calibrated score logits, to be read as those given."""
+        """Return predictions with calibrated score logits of the same kind."""
         if not isinstance(predictions, (Predictions, Distributions)):
             rule = "be Predictions"
             raise TypeError(bad_value("ScoreCalibration", "predictions", rule, type(predictions).__name__))
@@ -48,7 +48,7 @@ class ScoreCalibration:
         return predictions._replace(score_logits=logits_of(calibrated, self.scores).to(logits.dtype))
 
     def __str__(self) -> str:
-        """Return a line about it."""
+        """Return a one-line description."""
         change = f"{self.error_before:.4f} to {self.error_after:.4f}"
         return f"{type(self.score_map).__name__} of {self.n_targets} targets: calibration error from {change}"
 
@@ -62,7 +62,7 @@ def calibrate_scores(
     scores: ScoreObjective | None = None,
     sample_weights: Tensor | None = None,
 ) -> ScoreCalibration:
-    """Return a calibration of scores, fitted in float64 on rows that the network was not trained on.
+    """Return a calibration of scores, fitted in float64 on held-out rows.
 
     Args:
         predictions: with score logits, or the logits [rows, hypotheses].
@@ -130,7 +130,7 @@ def _logs(owner: str, logits: Tensor, scores: ScoreObjective) -> Tensor:
 
 
 def _wins(owner: str, winners: Any, mask: Tensor | None, logits: Tensor) -> Tensor:
-    """Return how many real targets each hypothesis wins, [rows, hypotheses]."""
+    """Return the number of real targets that each hypothesis wins, [rows, hypotheses]."""
     if isinstance(winners, Matching):
         expected = (len(logits), winners.cost.shape[-2], logits.shape[1])
         if winners.cost.shape != expected:
@@ -157,10 +157,10 @@ def _wins(owner: str, winners: Any, mask: Tensor | None, logits: Tensor) -> Tens
 
 
 def score_error(probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
-    """Return the calibration error of scores in groups of equally many: mean |score - frequency of winning|.
+    """Return the calibration error of scores in groups of equal size: mean |score - frequency of winning|.
 
     With bins of equal width nearly all scores of many hypotheses would fall into the first, in which scores and wins
-    agree on average whatever the scores are worth.
+    agree on average for any scores.
 
     Args:
         probabilities: [rows, hypotheses]

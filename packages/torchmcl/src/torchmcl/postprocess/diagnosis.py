@@ -36,7 +36,7 @@ _LISTED = 25
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`; printed, it is a page of text. Facts that records do not hold are None.
+    """The result of `diagnose`, printed as a page of text. Facts that are missing in records are None.
 
     Attributes:
         win_shares: how often each hypothesis wins; they sum to 1.
@@ -107,7 +107,7 @@ class Diagnosis:
         )
 
     def _of_each(self) -> list[str]:
-        """Return a line for each hypothesis, most wins first, as many as fit on a page."""
+        """Return a line for each hypothesis, most wins first, limited to a page."""
         order = sorted(range(len(self.win_shares)), key=lambda i: -self.win_shares[i])
         lines = ["", "  hypothesis  wins    mean score"]
         for i in order[:_LISTED]:
@@ -123,7 +123,7 @@ def diagnose(
     *,
     scores: Scores | None = None,
 ) -> Diagnosis:
-    """Return the faults of a network, from its predictions for rows that it was not trained on.
+    """Return the faults of a network, from its predictions for held-out rows.
 
     Distances are squared Euclidean over all axes of a hypothesis. The records of a training say less, and say it about
     the rows that were trained on.
@@ -184,7 +184,7 @@ def diagnose(
 
 
 def _of_records(records: AnnealingRecords) -> Diagnosis:
-    """Return the diagnosis of the last tenth of the records of a training, and the temperature of the first split."""
+    """Return the diagnosis of the last tenth of the records of a training run, and the first split temperature."""
     last = slice(-max(len(records) // 10, 1), None)
     shares = records.usage[last].double().mean(dim=0)
     shares = shares / shares.sum().clamp_min(1e-30)
@@ -225,7 +225,7 @@ def _starved(shares: Tensor) -> tuple[int, ...]:
 def _targets(
     owner: str, given: WeightedHypotheses, targets: Any, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, WeightedHypotheses]:
-    """Return targets [rows, targets, *event], which are real, [rows, targets], and hypotheses, 0 at masked steps."""
+    """Return targets [rows, targets, *event], their mask [rows, targets], and hypotheses, 0 at masked steps."""
     values = as_tensor(owner, "targets", targets)
     truth = values.unsqueeze(1) if values.ndim == given.hypotheses.ndim - 1 else values
     rows, event = len(given.hypotheses), given.hypotheses.shape[2:]
@@ -244,7 +244,7 @@ def _targets(
 def _masked(
     owner: str, given: WeightedHypotheses, truth: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, WeightedHypotheses]:
-    """Return targets, which are real, and hypotheses; masked steps of single targets are 0 on both sides."""
+    """Return targets, their mask, and hypotheses; masked steps of single targets are 0 on both sides."""
     steps = mask.unsqueeze(1) if mask.shape == (len(truth), truth.shape[2]) else mask
     if truth.shape[1] == 1 and steps.shape == truth.shape[:3]:
         check_boolean(owner, "mask", mask)
@@ -259,7 +259,7 @@ def _masked(
 def _together(
     hypotheses: Tensor, distortion: float, distortion_of_mean: float
 ) -> tuple[tuple[tuple[int, int], ...], float]:
-    """Return pairs of hypotheses that are in the same place over all rows, and the share of rows that collapsed.
+    """Return pairs of hypotheses with equal positions in all rows, and the share of collapsed rows.
 
     Both beside the typical error: of the nearest hypothesis for pairs, of the mean for a collapse.
     """

@@ -38,7 +38,7 @@ class SavedPredictions(NamedTuple):
 
 
 def read_predictions(path: Path | str) -> SavedPredictions:
-    """Return the arrays `hypotheses`, `targets`, and if there are any `scores` or `score_logits`, and `mask` of a file.
+    """Return the arrays of a file: `hypotheses`, `targets`, and optionally `scores` or `score_logits`, and `mask`.
 
     Raises:
         ValueError: if it is not such a file, or larger than the limit TORCHMCL_LIMIT_TABLE_BYTES.

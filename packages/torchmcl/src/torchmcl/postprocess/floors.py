@@ -1,4 +1,4 @@
-"""The least distortion that any n answers could have, if the predicted density were the truth."""
+"""The minimum distortion of n answers, if the predicted density is correct."""
 
 import math
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def _samples(density: KernelMixture) -> Tensor:
 
 
 def _at_rate(curve: Sequence[RatePoints], rate: float) -> Tensor:
-    """Return what no distortion of a row is below at a rate, in units of its variance, [rows].
+    """Return a lower bound of the distortion of a row at a rate, in units of its variance, [rows].
 
     A convex curve lies above its tangents, whose slopes are the temperatures; between two points a straight line would
     lie above the curve, and be no floor. What a point may still lack (`gap`) is taken off.

@@ -22,9 +22,9 @@ __all__ = ["BallScore", "DensityLevels", "Nonconformity", "TubeScore"]
 
 
 class Nonconformity(ABC):
-    """A number for each target that is larger the worse it fits; a region is where it is at most a quantile.
+    """A number for each target, larger for worse fits; a region contains the values up to a quantile.
 
-    Frozen, and fixed before the calibration rows are seen: what it is fitted on must be other rows.
+    Frozen, and fixed before calibration: it must be fitted on other rows.
 
     Attributes:
         of_cross_sections: whether `volume` is a mean over the steps of an event, and not in the space of events.
@@ -61,7 +61,7 @@ def _positive_numbers(owner: str, argument: str, values: Any) -> tuple[float, ..
 
 
 def _growth(probabilities: Tensor, power: float) -> Tensor:
-    """Return by how much the ball of each hypothesis is larger than that of one of average probability."""
+    """Return the size of the ball of each hypothesis relative to one of average probability."""
     return (probabilities * probabilities.shape[-1]).clamp_min(1e-12) ** power
 
 
@@ -88,7 +88,7 @@ class BallScore(Nonconformity):
         check_non_negative("BallScore", "power", self.power)
 
     def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the lowest cost over the growth of its ball."""
+        """Return the lowest cost relative to the size of the ball."""
         steps = None if mask is None else mask.unsqueeze(1)
         cost = pair_cost("BallScore", self.cost_fn, given.hypotheses, targets.unsqueeze(1), steps).squeeze(1)
         return (cost / _growth(given.probabilities, self.power)).amin(dim=-1)
@@ -217,7 +217,7 @@ def _distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
 
 
 def _as_steps(events: Tensor) -> Tensor:
-    """Return events [rows, n, steps, dim]: outputs of a vector are steps of one dimension."""
+    """Return events [rows, n, steps, dim]; the outputs of a vector are steps of one dimension."""
     return events.unsqueeze(-1) if events.ndim == 3 else events.flatten(3)
 
 

@@ -12,11 +12,11 @@ __all__ = ["ExpectedCost", "MissRate", "ReductionObjective"]
 
 @dataclass(frozen=True)
 class ReductionObjective(ABC):
-    """How the cost of the nearest hypothesis counts."""
+    """The loss as a function of the cost of the nearest hypothesis."""
 
     @abstractmethod
     def __call__(self, cost: Tensor) -> Tensor:
-        """Return the loss at each cost; it never decreases with the cost."""
+        """Return the loss at each cost; it is non-decreasing."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ExpectedCost(ReductionObjective):
 
 @dataclass(frozen=True)
 class MissRate(ReductionObjective):
-    """1 where the cost is above a threshold: the expected miss rate.
+    """1 for costs above a threshold: the expected miss rate.
 
     Args:
         threshold: >= 0, in the units of the cost; a cost equal to it is not a miss.

@@ -19,7 +19,7 @@ __all__ = ["effective_counts", "quantile", "rows_needed"]
 
 
 def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the weights [rows] in units of what a fresh row weighs on average; their sum is the effective number.
+    """Return the weights [rows] in units of the mean weight of a new row; their sum is the effective number.
 
     Args:
         weights: [rows]
@@ -31,7 +31,7 @@ def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> 
 
 
 def quantile(scores: NDArray[np.float64], counts: NDArray[np.float64], alpha: float) -> float:
-    """Return the conformal quantile; infinite where the calibration rows are too few for `alpha`.
+    """Return the conformal quantile; infinite if there are too few calibration rows for `alpha`.
 
     Args:
         scores: [rows]
@@ -48,7 +48,7 @@ def quantile(scores: NDArray[np.float64], counts: NDArray[np.float64], alpha: fl
 
 
 def rows_needed(alpha: float) -> int:
-    """Return the smallest number of calibration rows whose quantile is finite.
+    """Return the smallest number of calibration rows with a finite quantile.
 
     Example:
         >>> rows_needed(0.1), rows_needed(0.05)

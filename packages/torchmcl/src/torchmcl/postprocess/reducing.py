@@ -1,4 +1,4 @@
-"""Reduction of many hypotheses, of one network or of several, to a few with a low expected cost."""
+"""Reduction of many hypotheses, of one or several networks, to a few with a low expected cost."""
 
 import math
 from collections.abc import Sequence
@@ -45,12 +45,12 @@ def reduce(
     objective: ReductionObjective | None = None,
     scores: Scores | None = None,
 ) -> Predictions:
-    """Return the k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
+    """Return k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
 
     Few possibilities are all tried: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
-    is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best centre is
+    is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best center is
     the mean. Otherwise each hypothesis chosen is the one that helps most; without `moved` they are exchanged for others
-    as long as that helps, with it they go to the centres of their groups by Lloyd's algorithm. No random numbers are
+    as long as that helps, with it they go to the centers of their groups by Lloyd's algorithm. No random numbers are
     used, and no row depends on the others.
 
     Args:
@@ -133,7 +133,7 @@ def _chosen(geometry: Geometry, k: int) -> Tensor:
 
 
 def _moved(geometry: Geometry, k: int) -> Tensor:
-    """Return k centres of groups of the hypotheses."""
+    """Return k centers of groups of the hypotheses."""
     if geometry.hypotheses.shape[1] <= search.FEW_HYPOTHESES:
         return search.best_groups(geometry, k)
     loss = geometry.objective(geometry.cost(geometry.hypotheses))
@@ -142,13 +142,13 @@ def _moved(geometry: Geometry, k: int) -> Tensor:
 
 
 def _masses(geometry: Geometry, centres: Tensor) -> Tensor:
-    """Return the probability of the hypotheses nearest to each centre."""
+    """Return the probability of the hypotheses nearest to each center."""
     owner = geometry.cost(centres).min(dim=1).indices  # several times as fast as argmin on CPUs
     return centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
 
 
 def _sorted(centres: Tensor, masses: Tensor, scores: Scores) -> Predictions:
-    """Return centres, the most likely first, with score logits that are read as those given."""
+    """Return centers, the most likely first, with score logits of the same kind as the given ones."""
     order = masses.argsort(dim=-1, descending=True, stable=True)
     return Predictions(search.take(centres, order), logits_of(masses.gather(1, order), scores))
 

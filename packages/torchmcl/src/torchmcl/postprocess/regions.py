@@ -1,4 +1,4 @@
-"""Conformal regions: sets that hold the target with a given probability, whatever the network is worth.
+"""Conformal regions: sets that contain the target with a given probability, for any network.
 
 The guarantee is for rows that are exchangeable with the calibration rows, which the network was not trained on: a fresh
 target lies in its region with probability at least `coverage`, on average over calibration rows and fresh rows.
@@ -33,10 +33,10 @@ __all__ = ["ConformalRegions", "conformal", "select_nonconformity"]
 
 @dataclass(frozen=True, eq=False)
 class ConformalRegions:
-    """Calibrated regions: where the nonconformity is at most a level. They can be pickled, and saved by `save_fitted`.
+    """Calibrated regions of bounded nonconformity. They can be pickled, and saved by `save_fitted`.
 
     Attributes:
-        nonconformity: what was calibrated.
+        nonconformity: the calibrated nonconformity.
         coverage: the share of fresh targets inside.
         groups: [groups], integers in increasing order; empty without groups.
         levels: [groups], the quantile of each, or a single one.
@@ -129,7 +129,7 @@ def conformal(
     units: Any = None,
     scores: Scores | None = None,
 ) -> ConformalRegions:
-    """Return regions that hold a fresh target with probability `coverage`, from rows that were not trained on.
+    """Return regions that contain a new target with probability `coverage`, calibrated on held-out rows.
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores of the calibration rows.
@@ -139,14 +139,14 @@ def conformal(
         mask: [rows, steps], True where a step of the target is real; `TubeScore` and costs of sequences take it.
         sample_weights: [rows], for fresh rows drawn from another population: in proportion to their density there over
             that of the calibration rows. Coverage is then approximate, and falls short under a strong shift, where a
-            few rows have most of the weight: a fresh row is given the average weight in the place of its own.
+            few rows have most of the weight: a new row gets the average weight instead of its own.
         groups: [rows], integers: each group has a level, and coverage holds within each (Mondrian).
         units: [rows], integers: rows of the same unit, frames of one person for example, are not independent, and count
             together as one row.
         scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
     Raises:
-        ValueError: for too few rows, in words that say how many are needed; other shapes; NaN; a mask that the
+        ValueError: for too few rows, with the required number; other shapes; NaN; a mask that the
             nonconformity does not take.
 
     Example:
@@ -189,7 +189,7 @@ def select_nonconformity(
     n_samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Nonconformity:
-    """Return the nonconformity of the smallest regions, on rows other than those of the calibration.
+    """Return the nonconformity with the smallest regions, selected on rows other than the calibration rows.
 
     Levels come from every second row, volumes from the others. To choose on the calibration rows themselves would cost
     the guarantee.

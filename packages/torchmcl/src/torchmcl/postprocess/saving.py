@@ -44,7 +44,7 @@ _CODEC = Codec(
 
 
 def save_fitted(fitted: Any, folder: Path | str) -> None:
-    """Write a fitted object into a folder, which must be new, empty or hold a saved model.
+    """Write a fitted object into a folder that is new, empty or contains a saved model.
 
     Args:
         fitted: what `calibrate_scores` or `conformal` returned.
@@ -73,7 +73,7 @@ def save_fitted(fitted: Any, folder: Path | str) -> None:
 
 
 def load_fitted(folder: Path | str) -> Any:
-    """Return what `save_fitted` wrote. Nothing from the file is executed.
+    """Return the object written by `save_fitted`. Nothing from the file is executed.
 
     Raises:
         ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.

@@ -1,4 +1,4 @@
-"""Methods of calibration, and the maps from probabilities to probabilities that they fit."""
+"""Calibration methods, and the fitted maps between probabilities."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _FIRST_ROWS = 5000
 
 
 class ScoreMap(ABC):
-    """A fitted map: log-probabilities [rows, hypotheses] of float64 in, calibrated ones out."""
+    """A fitted map from log-probabilities [rows, hypotheses] in float64 to calibrated ones."""
 
     @abstractmethod
     def __call__(self, logs: Tensor) -> Tensor:
@@ -37,11 +37,11 @@ class ScoreMap(ABC):
 
 
 class CalibrationMethod(ABC):
-    """How scores are calibrated: a frozen value with one method."""
+    """A calibration method: a frozen value with one method."""
 
     @abstractmethod
     def fit(self, logs: Tensor, labels: Tensor, weights: Tensor) -> ScoreMap:
-        """Return the map of the lowest loss, all in float64.
+        """Return the map of the lowest loss, computed in float64.
 
         Args:
             logs: [rows, hypotheses], log-probabilities.
@@ -52,7 +52,7 @@ class CalibrationMethod(ABC):
 
 @dataclass(frozen=True)
 class TemperatureMap(ScoreMap):
-    """Probabilities raised to the power 1 / temperature, and normalised.
+    """Probabilities raised to the power 1 / temperature, and normalized.
 
     Attributes:
         temperature: above 1 for scores that were too sure.
@@ -67,7 +67,7 @@ class TemperatureMap(ScoreMap):
 
 @dataclass(frozen=True)
 class TemperatureScaling(CalibrationMethod):
-    """One number for all scores: it changes how sure they are, and never their order.
+    """One parameter for all scores: it changes their confidence, but not their order.
 
     Example:
         >>> logs, labels = torch.tensor([[[0.9, 0.1]], [[0.75, 0.25]]], dtype=torch.float64)
@@ -76,7 +76,7 @@ class TemperatureScaling(CalibrationMethod):
     """
 
     def fit(self, logs: Tensor, labels: Tensor, weights: Tensor) -> TemperatureMap:
-        """Return the temperature of the lowest cross-entropy, by Newton's method between two borders."""
+        """Return the temperature of the lowest cross-entropy, by Newton's method within bounds."""
         centred = logs - logs.amax(dim=-1, keepdim=True)
         wanted = weights * (labels * centred).sum(dim=-1)
         inverse, every = 1.0, max(len(logs) // _FIRST_ROWS, 1)
@@ -127,7 +127,7 @@ class VectorMap(ScoreMap):
 
 @dataclass(frozen=True)
 class VectorScaling(CalibrationMethod):
-    """A slope and an offset for each hypothesis: for networks whose hypotheses have lasting roles.
+    """A slope and an offset for each hypothesis, for networks whose hypotheses have fixed roles.
 
     Args:
         pull: strength of a pull of slopes to 1 and offsets to 0, in rows: without it the offset of a hypothesis that
@@ -169,7 +169,7 @@ class VectorScaling(CalibrationMethod):
 
 @dataclass(frozen=True, eq=False)
 class IsotonicMap(ScoreMap):
-    """A function that never decreases, the same for all hypotheses, normalised over them.
+    """A non-decreasing function, the same for all hypotheses, normalized over them.
 
     Attributes:
         knots: [n], probabilities in increasing order.
@@ -193,7 +193,7 @@ class IsotonicMap(ScoreMap):
 
 @dataclass(frozen=True)
 class IsotonicScaling(CalibrationMethod):
-    """The frequency of winning as a function of the score that never decreases.
+    """The frequency of winning as a non-decreasing function of the score.
 
     Args:
         n_knots: scores are grouped into at most this many before the fit.
@@ -220,7 +220,7 @@ class IsotonicScaling(CalibrationMethod):
 def _grouped(
     given: NDArray[np.float64], wins: NDArray[np.float64], mass: NDArray[np.float64], n_knots: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean score, mean win and mass of at most `n_knots` groups of scores, equal scores together."""
+    """Return mean score, mean win and mass of at most `n_knots` groups of scores; equal scores share a group."""
     different, group = np.unique(given, return_inverse=True)
     if len(different) > n_knots:
         counts = np.cumsum(np.bincount(group, mass))
@@ -234,7 +234,7 @@ def _grouped(
 def isotonic(
     knots: NDArray[np.float64], values: NDArray[np.float64], mass: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return knots and values that never decrease, the nearest in weighted squares; ends of flat pieces only."""
+    """Return knots and non-decreasing values, the nearest in weighted squares, at the ends of flat pieces only."""
     blocks: list[list[float]] = []  # value, mass, first, last
     for index, (value, weight) in enumerate(zip(values.tolist(), mass.tolist(), strict=True)):
         blocks.append([value, weight, index, index])

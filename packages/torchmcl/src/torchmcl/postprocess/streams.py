@@ -1,4 +1,4 @@
-"""Regions for streams, whose distribution may drift: adaptive conformal inference."""
+"""Regions for streams with a drifting distribution: adaptive conformal inference."""
 
 import bisect
 import math
@@ -10,7 +10,7 @@ __all__ = ["AdaptiveLevel"]
 
 
 class AdaptiveLevel:
-    """A level that follows a stream: after a miss the next region is larger, after a hit a little smaller.
+    """A level that adapts to a stream: after a miss the next region is larger, after a hit slightly smaller.
 
     The share of hits tends to `coverage` for every stream, also under drift: after n steps it differs by at most
     (max(coverage, 1 - coverage) + step_size) / (step_size n).
@@ -43,7 +43,7 @@ class AdaptiveLevel:
 
     @property
     def level(self) -> float:
-        """The nonconformity up to which the next target is in its region; infinite while too little is known."""
+        """The level of the next region; infinite until enough targets were observed."""
         if self.current_coverage <= 0:
             return -math.inf
         n = len(self._sorted)
@@ -51,7 +51,7 @@ class AdaptiveLevel:
         return self._sorted[rank - 1] if 1 <= rank <= n else math.inf
 
     def update(self, value: float) -> bool:
-        """Take the nonconformity of the target that came; return whether it was in its region."""
+        """Record the nonconformity of the observed target; return whether it was in its region."""
         check_real("AdaptiveLevel.update", "value", value)
         hit = bool(value <= self.level)
         self.n_steps += 1

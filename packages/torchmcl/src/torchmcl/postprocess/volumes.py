@@ -1,4 +1,4 @@
-"""How much space a union of balls takes: exact on the line and in the plane, by sampling elsewhere."""
+"""The volume of a union of balls: exact on the line and in the plane, by sampling elsewhere."""
 
 import math
 
@@ -60,7 +60,7 @@ def _length(centres: Tensor, radii: Tensor) -> Tensor:
 
 
 def _area(centres: Tensor, radii: Tensor) -> Tensor:
-    """Return the area of a union of discs: by Green's theorem half the integral of x dy - y dx along its border."""
+    """Return the area of a union of discs by Green's theorem: half the integral of x dy - y dx along its border."""
     starts, stops = _covered_arcs(centres, radii)
     starts, order = starts.sort(dim=-1)
     stops = stops.gather(-1, order)
@@ -75,7 +75,7 @@ def _area(centres: Tensor, radii: Tensor) -> Tensor:
 
 
 def _covered_arcs(centres: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where each circle is covered by the others, as angles in [0, 2 pi], [rows, discs, 2 discs]."""
+    """Return the arcs of each circle covered by the others, as angles in [0, 2 pi], [rows, discs, 2 discs]."""
     offsets = centres.unsqueeze(1) - centres.unsqueeze(2)  # from disc i to disc j
     distance = offsets.square().sum(dim=-1).sqrt()
     own, other = radii.unsqueeze(2), radii.unsqueeze(1)
@@ -96,7 +96,7 @@ def _covered_arcs(centres: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sampled(centres: Tensor, radii: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
-    """Return the volume by drawing from the balls and dividing by how many hold each draw."""
+    """Return the volume from draws of the balls, each divided by the number of balls that contain it."""
     dim = centres.shape[-1]
     unit = math.exp(dim / 2 * math.log(math.pi) - math.lgamma(dim / 2 + 1))
     volumes = unit * radii**dim

@@ -1,4 +1,4 @@
-"""Assignment rules: a pairwise cost in, detached weights of the same shape out."""
+"""Assignment rules: functions from a pairwise cost to detached weights of the same shape."""
 
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn

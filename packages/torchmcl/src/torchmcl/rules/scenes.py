@@ -1,4 +1,4 @@
-"""Winners shared by a scene: one mode for all agents of a scene, chosen by their mean cost."""
+"""Joint winners of a scene: one mode for all agents of a scene, by their mean cost."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ __all__ = ["SceneWinners"]
 
 @dataclass(frozen=True, eq=False)
 class SceneWinners(AssignmentRule):
-    """A rule applied to the mean cost of all samples of a scene; each of them gets the weights of its scene.
+    """A rule applied to the mean cost of all samples of a scene; all of them share the weights of their scene.
 
     Hypothesis k of all agents of a scene then forms one joint future. A batch with a `scene` index gets this wrapper
     in `mcl_step`, for the training rule and for the labels of the scores. Samples without a real target do not count.
@@ -64,7 +64,7 @@ class SceneWinners(AssignmentRule):
 
 
 def _consecutive(scene: Tensor) -> Tensor:
-    """Return 0, 1, 2, ... for the distinct numbers along the last axis, ascending, without waiting for the device."""
+    """Return 0, 1, 2, ... for the distinct numbers along the last axis, ascending, without synchronization."""
     values, order = scene.sort(dim=-1)
     is_new = torch.nn.functional.pad(values[..., 1:] != values[..., :-1], (1, 0))[..., : scene.shape[-1]]
     ranks = is_new.to(torch.int64).cumsum(dim=-1)

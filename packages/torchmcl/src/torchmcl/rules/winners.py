@@ -1,7 +1,7 @@
-"""Assignment rules: a pairwise cost in, detached weights of the same shape out.
+"""Assignment rules: functions from a pairwise cost to detached weights of the same shape.
 
 Every method of the family is such a rule, and the loss is always `sum(weights * cost)`. The rules
-here treat each target by itself; those that couple several targets are in `torchmcl.rules.transport`.
+here treat targets independently; rules that couple several targets are in `torchmcl.rules.transport`.
 """
 
 import math
@@ -31,7 +31,7 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True, eq=False)
 class AssignmentRule(ABC):
-    """The base class of all rules: a rule is a frozen value, called on a cost.
+    """The base class of all rules: a rule is a frozen value that is called on a cost.
 
     A subclass is a frozen dataclass (`eq=False`: equality is here) whose fields are floats or
     tensors that broadcast against the cost, with one method `_assign`. It gets a detached cost of
@@ -90,7 +90,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
-    """Return a field in the form that arithmetic with the cost takes.
+    """Return a field in a form for arithmetic with the cost.
 
     Tensors take the dtype of the cost. Numbers stay numbers in eager mode; in a compiled graph they become tensors,
     because a graph that holds a number is compiled again for each new one.
@@ -191,7 +191,7 @@ class AnnealedWTA(AssignmentRule):
 def hard_where_cold(
     cost: Tensor, temperature: float | Tensor, soft: Callable[[Tensor, float | Tensor], Tensor]
 ) -> Tensor:
-    """Return winner-takes-all where the temperature is 0, and `soft(cost, temperature)` elsewhere."""
+    """Return winner-takes-all for temperature 0, and `soft(cost, temperature)` otherwise."""
     temperature = as_operand(temperature, cost)
     if not isinstance(temperature, Tensor):
         return winner_weights(cost) if temperature == 0 else soft(cost, temperature)

@@ -30,7 +30,7 @@ __all__ = [
 
 
 def load_estimator(folder: str | Path) -> MCLRegressor | MCLClassifier:
-    """Return the estimator that `save` wrote into a folder.
+    """Return the estimator written by `save` into a folder.
 
     Raises:
         ValueError: if the folder holds no such model, or one of another version.

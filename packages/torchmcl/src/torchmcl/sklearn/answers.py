@@ -1,4 +1,4 @@
-"""Answers of fitted regressors: the public methods that `MCLRegressor` and `DensityRegressor` have in common.
+"""Answers of fitted regressors: the common public methods of `MCLRegressor` and `DensityRegressor`.
 
 They are functions whose first argument is the estimator, and part of it as `predict = answers.predict`. An estimator
 has `_answers`, the fitted parts, and `_numbers(X)`, a checked table as numbers.
@@ -60,7 +60,7 @@ class Answers:
 
 
 def check_converged(predictive: Any, rows: Rows, learning_rate: Any) -> None:
-    """Check that means of rows that trained are finite and near the targets.
+    """Check that the means of training rows are finite and near the targets.
 
     Raises:
         ValueError: if all networks diverged.
@@ -109,7 +109,7 @@ def predict_distribution(self: Any, X: Any) -> HypothesisDensity:
 
 
 def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionIntervals:
-    """Return sets that hold y with a probability of `coverage`, on average over rows.
+    """Return sets that contain y with probability `coverage`, on average over rows.
 
     They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
     else: unions of intervals where the density has several modes. For several outputs each has its own. With
@@ -128,7 +128,7 @@ def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionInte
 
 
 def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegions:
-    """Return regions that hold all outputs of a row together with a probability of `coverage`.
+    """Return regions that contain all outputs of a row together with probability `coverage`.
 
     They are where the density is at least a level, which is calibrated like `predict_interval`: outputs that go
     together have regions that are smaller than the product of their intervals.
@@ -172,7 +172,7 @@ def distortion(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
 def transform(self: Any, X: Any) -> NDArray[Any]:
     """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
 
-    The answers of several networks are sorted (one output) or in no order: a column says nothing across rows.
+    The answers of several networks are sorted (one output) or in no order: columns are not comparable across rows.
     `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
     """
     values, probabilities = predict_hypotheses(self, X)

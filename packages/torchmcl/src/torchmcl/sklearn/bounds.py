@@ -1,4 +1,4 @@
-"""Bounds of targets: counts and prices are not negative, a censored value ends where its scale does."""
+"""Bounds of targets: counts and prices are non-negative, censored values end at their limit."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ _PILED_UP, _MIN_ROWS, _BESIDE = 0.01, 5, 0.1
 
 
 def bounds_of(targets: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the lowest and highest value that each output can take, [2, outputs].
+    """Return the lowest and highest possible value of each output, [2, outputs].
 
     A target that is never negative is bounded by 0, and so is one that is never positive. An end at which targets pile
     up is a bound. Everything else is unbounded.
@@ -31,7 +31,7 @@ def bounds_of(targets: NDArray[np.float64], weights: NDArray[np.float64]) -> NDA
 
 
 def without_crossed(bounds: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the bounds [2, outputs] without those that further targets [rows, outputs] cross."""
+    """Return the bounds [2, outputs] without those crossed by further targets [rows, outputs]."""
     crossed = np.stack([(targets < bounds[0]).any(axis=0), (targets > bounds[1]).any(axis=0)])
     return np.where(crossed, unbounded(bounds.shape[1]), bounds)
 
@@ -47,5 +47,5 @@ def _piled_up(distances: NDArray[np.float64], weights: NDArray[np.float64]) -> b
 
 
 def unbounded(n_outputs: int) -> NDArray[np.float64]:
-    """Return bounds that bound nothing, [2, outputs]."""
+    """Return infinite bounds, [2, outputs]."""
     return np.stack([np.full(n_outputs, -np.inf), np.full(n_outputs, np.inf)])

@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 32_768
 
 
 def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
-    """Return how deep gaps in the sets of each output must be to stay open, [outputs], by rows that did not train."""
+    """Return the minimum depth of open gaps in the sets of each output, [outputs], from held-out rows."""
     rows = rows.head(_GAP_ROWS)
     fill = np.zeros(predictive.targets.n_outputs)
     if len(rows):
@@ -36,7 +36,7 @@ def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Calibrator:
-    """Conformity scores of rows that were used for nothing else.
+    """Conformity scores of calibration rows.
 
     Attributes:
         fill: [outputs], gaps of the sets that are less deep are closed.
@@ -52,7 +52,7 @@ class Calibrator:
 
     @classmethod
     def fit(cls, predictive: Any, rows: Rows, fill: NDArray[np.float64]) -> "Calibrator":
-        """Return the scores of rows that neither trained nor selected."""
+        """Return the scores of rows used for neither training nor selection."""
         rows, counts = rows.head(CALIBRATION_ROWS), None
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
@@ -67,7 +67,7 @@ class Calibrator:
         return cls(fill, scores, -density.log_prob(targets).numpy(), counts)
 
     def surprise_at(self, coverage: float) -> float:
-        """Return the surprise that a fresh row stays below with a probability."""
+        """Return the quantile of the conformity score of a new row at a probability."""
         return quantile(self.surprise, self.counts, 1 - coverage)
 
     def __call__(self, predictive: Any, X: NDArray[Any], coverage: float) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -93,5 +93,5 @@ def _mass_between(density: KernelMixture) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def blocks(X: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return blocks of rows, whose kernels fit into memory."""
+    """Return blocks of rows whose kernels fit in memory."""
     return [X[start : start + _ROWS_AT_ONCE] for start in range(0, max(1, len(X)), _ROWS_AT_ONCE)]

@@ -24,7 +24,7 @@ _PRIOR_ROWS = 20.0
 
 @dataclass(frozen=True)
 class ClassMixture:
-    """From the columns of rows to probabilities of classes.
+    """A map from the columns of rows to probabilities of classes.
 
     Attributes:
         modules: the networks, whose probabilities are averaged.
@@ -73,7 +73,7 @@ def _mixed(answers: Predictions) -> Tensor:
 
 
 def fitted_temperature(logs: Sequence[Tensor], held_out: Sequence[Examples]) -> float:
-    """Return the temperature with which networks fit the rows that they held out best; 1 without any.
+    """Return the temperature with the best fit of networks to their held-out rows; 1 without any.
 
     Args:
         logs: log-probabilities of the held-out rows of each network, [rows, classes].
@@ -88,7 +88,7 @@ def fitted_temperature(logs: Sequence[Tensor], held_out: Sequence[Examples]) -> 
 
 
 def best_temperature(logs: Tensor, classes: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
-    """Return the temperature of probabilities [rows, classes] with the lowest log-loss on rows that did not train.
+    """Return the temperature of probabilities [rows, classes] with the lowest log-loss on held-out rows.
 
     A prior holds it near 1, the squared logarithm of the temperature as the log-loss of some more rows: on a few rows
     that are all right the lowest log-loss would be that of certainty.

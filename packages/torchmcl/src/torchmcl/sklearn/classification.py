@@ -67,7 +67,7 @@ def classifier_by_rule(
 def _trained(
     estimator: Any, rows: Rows, preprocessor: Preprocessor, n_classes: int, seed: int, checkpoint: str | Path | None
 ) -> tuple[ClassMixture, dict[str, Any]]:
-    """Return networks that were trained, each on its rows, and calibrated, and the attributes of the training."""
+    """Return trained and calibrated networks, each with its rows, and the attributes of the training run."""
     n_networks = int(estimator.n_restarts or (_N_NETWORKS if len(rows) < MANY_ROWS else 1))
     folds = dealt_folds(rows, n_networks, float(estimator.validation_fraction))
     network = partial(_network, estimator, preprocessor.encoder, n_classes)
@@ -178,7 +178,7 @@ def _costs(module: nn.Module, examples: Examples) -> Tensor:
 
 
 def _log_loss(logs: Tensor, held_out: Examples) -> float:
-    """Return the mean log-loss of a network on rows that it held out; infinity without any."""
+    """Return the mean log-loss of a network on its held-out rows; infinity without any."""
     if not len(held_out.weights):
         return float("inf")
     losses = -logs.gather(1, held_out.targets).squeeze(1).numpy()

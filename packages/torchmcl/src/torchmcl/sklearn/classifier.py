@@ -1,4 +1,4 @@
-"""MCLClassifier: the original multiple-choice setting, several guesses at the class of each row."""
+"""MCLClassifier: the original multiple-choice setting, several guesses of the class of each row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class TopClasses(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
 class MCLClassifier(ClassifierMixin, BaseEstimator):
-    """Several guesses at the class of each row, with calibrated probabilities.
+    """Several guesses of the class of each row, with calibrated probabilities.
 
     A network gives `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple
     choice learning with the cost -log(score p(class)). Below 50 000 rows there are five networks, each of which holds
@@ -108,7 +108,7 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLClassifier":
-        """Train on a table. A fit that fails leaves the estimator as it was.
+        """Train on a table. A failing fit leaves the estimator unchanged.
 
         Args:
             X: [rows, features], an array or data frame of numbers; NaN where one is missing.
@@ -122,7 +122,7 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":
-        """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
+        """Train for one more epoch on further rows, after the last call (or `fit`).
 
         One network is trained, or `n_restarts` of them where that is given; after `fit` those that it kept. Nothing is
         held out, so that the probabilities stay as they were calibrated, if they were.
@@ -180,17 +180,17 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def n_answers_(self) -> int:
-        """The number of classes that are named for a row."""
+        """The number of predicted classes per row."""
         head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
         return min(head.n_hypotheses, len(self.classes_))
 
     def save(self, folder: str | Path, *, private: bool = False) -> None:
-        """Write the fitted estimator to a folder, as `MCLRegressor.save` does; it holds no rows either way."""
+        """Write the fitted estimator to a folder, as `MCLRegressor.save` does; it never contains rows."""
         check_is_fitted(self)
         save_estimator(self, Path(folder), private=private)
 
     @classmethod
     def load(cls, folder: str | Path) -> "MCLClassifier":
-        """Return the estimator that `save` wrote; a ValueError names a folder without one."""
+        """Return the estimator written by `save`; a folder without one raises a ValueError."""
         loaded: MCLClassifier = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
         return loaded

@@ -13,12 +13,12 @@ __all__ = ["checked_groups", "checked_table", "checked_weights", "set_fitted"]
 
 
 def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **how: Any) -> tuple[Any, ...]:
-    """Return X as numbers [rows, columns], NaN where one is missing, y, and the attributes that describe the columns.
+    """Return X as numbers [rows, columns] with NaN for missing values, y, and the attributes of the columns.
 
     Args:
         estimator: named in messages; its columns are compared with those of X.
         X: an array, or a data frame with columns of numbers.
-        y: targets, checked as `how` says; None is returned for them by default.
+        y: targets, checked according to `how`; None is returned for them by default.
         reset: whether X decides on the columns; otherwise it must have those of the fit.
         **how: further arguments of scikit-learn's `validate_data`.
     """
@@ -37,7 +37,7 @@ def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bo
 
 
 def _first_other(X: Any) -> str | None:
-    """Return the name of the first column of a data frame of pandas or polars that holds no numbers."""
+    """Return the name of the first non-numeric column of a pandas or polars data frame."""
     if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
         return None
     for name, dtype in zip(X.columns, X.dtypes, strict=True):
@@ -52,7 +52,7 @@ def _first_other(X: Any) -> str | None:
 
 
 def checked_weights(sample_weight: Any, X: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Return weights [rows] that are not negative, or None."""
+    """Return non-negative weights [rows], or None."""
     if sample_weight is None:
         return None
     return np.asarray(

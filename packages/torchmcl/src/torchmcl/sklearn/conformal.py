@@ -1,7 +1,7 @@
 """Split-conformal calibration of highest-density sets.
 
 The conformity score of a target is the mass of the predicted density above it: the smaller, the better the target
-conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, whatever the density
+conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density
 is worth, for rows that are exchangeable with the calibration rows.
 """
 
@@ -46,7 +46,7 @@ def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Ten
 
 
 def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tensor:
-    """Return the mass from which on the sets hold a value, [rows], by halving.
+    """Return the smallest mass of a set that contains a value, [rows], by bisection.
 
     A gap that is closed may open again for a larger mass: where a piece grows together with one of a higher peak, it is
     deeper by comparison. So a few masses are looked at first, for the largest whose set does not hold the value.
@@ -69,7 +69,7 @@ def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tenso
 
 
 def supported_fill(density: KernelMixture, values: Tensor, mass: float = 0.9) -> float:
-    """Return how deep gaps in the sets must be to be believed: 0 if none is supported by held-out values.
+    """Return the minimum depth of credible gaps in the sets: 0 if held-out values support none.
 
     A gap is the claim that few values lie in it. If it is wrong, and the density there is that of the ends of the gap,
     a known number of values would. Gaps are judged together with others of about the same depth, from the deepest on.
@@ -109,7 +109,7 @@ def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Ten
 
 
 def _balls(density: KernelMixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
-    """Return the union of the intervals of `radius` bandwidths around each hypothesis, and of gaps that are closed."""
+    """Return the union of intervals of `radius` bandwidths around the hypotheses, and of closed gaps."""
     reach = density.widths.squeeze(-1) * radius
     centres = density.hypotheses.squeeze(-1)
     if fill >= 1:
@@ -133,7 +133,7 @@ def _union(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
 def reaching(
     ends: tuple[Tensor, Tensor], means: Tensor, between: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return sets that reach to the mean of their row, where little lies between.
+    """Return sets extended to the mean of their row, if little mass lies between.
 
     Where there is next to no noise, the mean is off by a hair from a set that is narrower still. The mean of a skewed
     density, of rare claims for example, may lie far outside of the set, and stays there.
@@ -153,13 +153,13 @@ def reaching(
 
 
 def joined(outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return lower and upper ends [rows, outputs, pieces] from those of each output, NaN where one has fewer pieces."""
+    """Return lower and upper ends [rows, outputs, pieces] from those of each output, padded with NaN."""
     lower, upper = (torch.stack(ends, dim=1) for ends in _alike(outputs))
     return lower, upper
 
 
 def stacked(blocks: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return the ends [rows, pieces] of all rows from those of blocks of them."""
+    """Return the ends [rows, pieces] of all rows from those of blocks."""
     lower, upper = (torch.cat(ends) for ends in _alike(blocks))
     return lower, upper
 

@@ -1,4 +1,4 @@
-"""Training row by row: the state of `partial_fit` between two calls, and one more epoch from there."""
+"""Incremental training: the state of `partial_fit` between two calls, and one more epoch."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ PARTIAL_EPOCHS = 200
 
 @dataclass(frozen=True)
 class Continuation:
-    """The state of a training that further rows continue.
+    """The state of a training run that further rows continue.
 
     Attributes:
         seed: of splits and shuffles.
@@ -59,7 +59,7 @@ class Continuation:
         costs_of: Callable[[nn.Module, Examples], Tensor] | None = None,
         n_coordinates: int = 1,
     ) -> "tuple[list[nn.Module], Continuation]":
-        """Return networks after one more epoch, and the state then.
+        """Return networks after one more epoch, and the new state.
 
         Args:
             trainer: rule, rate and decay over its number of epochs, the horizon of schedules.

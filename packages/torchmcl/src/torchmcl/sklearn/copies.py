@@ -1,4 +1,4 @@
-"""Whether equal rows are copies of each other, or rows of a table so coarse that they coincide by chance.
+"""Detection of equal rows: copies, or rows of a coarse table that coincide by chance.
 
 Copies say nothing new: they belong into one share of a split. Rows that coincide by chance are observations of their
 own: 700 sailors who drowned are not one sailor. How often rows coincide does not tell the two apart, as rows that are
@@ -31,10 +31,10 @@ _MAX_COLUMNS = 200
 
 
 def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of different rows are met as often as they are by chance, and not as copies.
+    """Return which distinct rows occur repeatedly by chance, and not as copies.
 
     If chance explains most of the further rows, it is taken to explain all: a category that is rare and always goes
-    with the same answer stands in one row only, and cannot be judged by itself. Else it explains those rows of which
+    with the same answer stands in one row only, and cannot be judged alone. Else it explains those rows of which
     about as many are expected as there are.
 
     Args:
@@ -60,7 +60,7 @@ def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64
 
 
 def _expected(columns: Sequence[NDArray[Any]], chosen: NDArray[np.bool_], n_rows: int) -> NDArray[np.float64]:
-    """Return how many rows like each chosen one are expected by chance, judged by all rows but itself, [chosen].
+    """Return the expected number of rows equal to each chosen one, estimated from all other rows, [chosen].
 
     Args:
         columns: [rows] each.
@@ -93,7 +93,7 @@ def _expected(columns: Sequence[NDArray[Any]], chosen: NDArray[np.bool_], n_rows
 
 
 def _parents(codes: Sequence[NDArray[np.int64]], met: Sequence[NDArray[np.int64]]) -> list[int | None]:
-    """Return for each column the one that it depends on, along the tree of the strongest dependences; None for roots.
+    """Return the parent of each column in the tree of the strongest dependences; None for roots.
 
     Two columns depend on each other if pairs of rows agree in both more often than they would by chance.
     """

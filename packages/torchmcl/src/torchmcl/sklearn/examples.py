@@ -1,4 +1,4 @@
-"""The preprocessor: rows as tensors that networks learn from and are validated on."""
+"""The preprocessor: rows as tensors for training and validation."""
 
 import math
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Examples(NamedTuple):
     weights: NDArray[np.float64]
 
     def for_all(self, n_networks: int) -> FleetData:
-        """Return the data of a fleet whose networks all learn from these rows."""
+        """Return the data of a fleet whose networks are all trained on these rows."""
         return FleetData.shared(self.inputs, self.targets, n_networks, weights=mean_one(self.weights))
 
     def watched(self, n_networks: int, *, every: int, patience: int | None) -> Validation | None:
@@ -50,7 +50,7 @@ class Preprocessor:
 
     Attributes:
         encoder: of the columns.
-        targets: of a regressor; None for class ids, which stay as they are.
+        targets: of a regressor; None for class ids, which stay unchanged.
     """
 
     encoder: Encoder
@@ -64,14 +64,14 @@ class Preprocessor:
 
 
 def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
-    """Return weights of mean 1, None where all are alike."""
+    """Return weights of mean 1, None if all are equal."""
     if (weights == weights[0]).all():
         return None
     return torch.from_numpy(weights / weights.mean()).float()
 
 
 def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:
-    """Return epochs for about this many steps, between 20 and 1000."""
+    """Return the number of epochs for about this many steps, between 20 and 1000."""
     return max(_MIN_EPOCHS, min(_MAX_EPOCHS, round(n_steps / math.ceil(n_rows / batch_size))))
 
 

@@ -1,4 +1,4 @@
-"""Folds of a classifier: each network holds out other rows, so that all rows train and all select."""
+"""Folds of a classifier: each network holds out other rows, so all rows serve for training and selection."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _MAX_HELD_OUT = 10_000
 
 
 def dealt_folds(rows: Rows, n_networks: int, share: float) -> list[tuple[Rows, Rows]]:
-    """Return for each network the rows to train on and those that it holds out.
+    """Return the training rows and the held-out rows of each network.
 
     Units (rows that belong together) are dealt in turn, class by class, so that each fold has its share of each class.
     Networks beyond the number of folds begin with the first fold again.

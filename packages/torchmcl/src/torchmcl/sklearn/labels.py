@@ -1,4 +1,4 @@
-"""Labels of classes: their checks, places and weights."""
+"""Labels of classes: checks, indices and weights."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ def checked_classes(estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset
 def ids_and_factors(
     estimator: Any, table: ClassTable, classes: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """Return the class of each row as a place, and what `class_weight` multiplies its weight by; None for nothing."""
+    """Return the class index of each row, and the factor of its weight by `class_weight`; None without."""
     y, weights, given = table.y, table.weights, estimator.class_weight
     ids = np.minimum(np.searchsorted(classes, y), len(classes) - 1).astype(np.int64)
     counted = classes[ids] == y  # rows without weight may have other labels

@@ -1,4 +1,4 @@
-"""Parameters of the estimators: their checks, and the way to train that they describe."""
+"""Parameters of the estimators: their checks, and the training that they describe."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _SEARCHED = ("rule", "learning_rate", "weight_decay")
 
 @dataclass(frozen=True)
 class Cooling:
-    """`AnnealedWTA` with a temperature that falls over a share of the training, whatever its number of epochs.
+    """`AnnealedWTA` with a temperature that falls over a share of the training run, for any number of epochs.
 
     Attributes:
         start: the first temperature. Of a regressor it is in units of the variance of the targets.
@@ -50,7 +50,7 @@ class Cooling:
     linear: bool = False
 
     def __call__(self, n_epochs: int) -> RuleLike:
-        """Return the function epoch -> rule of a training."""
+        """Return the function epoch -> rule of a training run."""
         n_cooling = max(1, round(self.share * n_epochs))
         if self.linear:
             return annealed(AnnealedWTA, temperature=Linear(self.start, self.end, n_cooling))
@@ -59,7 +59,7 @@ class Cooling:
 
 
 def rule_of(rule: RuleLike | Cooling | None, n_epochs: int) -> RuleLike:
-    """Return the rule, the function epoch -> rule or the `AutoAnnealing` of a training."""
+    """Return the rule, the function epoch -> rule or the `AutoAnnealing` of a training run."""
     if rule is None:
         return AutoAnnealing()
     return rule(n_epochs) if isinstance(rule, Cooling) else rule
@@ -68,7 +68,7 @@ def rule_of(rule: RuleLike | Cooling | None, n_epochs: int) -> RuleLike:
 def as_given(
     rule: Any, learning_rate: float | Schedule, weight_decay: float | None, default_decay: float, n_epochs: int
 ) -> Candidate:
-    """Return the way to train that the parameters describe."""
+    """Return the training settings described by the parameters."""
     rule = rule_of(rule, n_epochs)
     if isinstance(rule, AutoAnnealing):  # it decides on the tail of the rate, and on the decay from 0 on
         default_decay = 0.0
@@ -83,7 +83,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def check_parameters(estimator: Any) -> None:
-    """Check the parameters of an estimator, as far as it has them."""
+    """Check the parameters that an estimator has."""
     owner, given = type(estimator).__name__, estimator.get_params(deep=False)
     for name in _COUNTS:
         if name == "n_hypotheses" or given[name] is not None:
@@ -129,7 +129,7 @@ def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's integers, which grid searches hand out, as Python's."""
+    """Return numpy integers, as passed by grid searches, as Python integers."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -144,7 +144,7 @@ def searched(
     batch_size: int,
     **options: Any,
 ) -> tuple[Candidate, dict[str, Any]]:
-    """Return the best of many ways to train, by rows held out inside the training rows, and the attributes of it.
+    """Return the best of many training settings on rows held out of the training rows, and its attributes.
 
     Args:
         estimator: with the `FleetSearch`.

@@ -1,4 +1,4 @@
-"""The predictive of networks that a rule trained: hypotheses with probabilities, and the density around them."""
+"""The predictive of networks trained by a rule: hypotheses with probabilities, and the density around them."""
 
 import copy
 from collections.abc import Sequence
@@ -40,17 +40,17 @@ class Hypotheses(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictive:
-    """From the columns of rows to hypotheses and densities.
+    """A map from the columns of rows to hypotheses and densities.
 
     One network answers for itself. The answers of several are the points that best represent the mixture of kernels
     around all of their hypotheses.
 
     Attributes:
-        modules: the networks, on encoded columns and standardised targets.
+        modules: the networks, on encoded columns and standardized targets.
         encoder: of the columns.
         targets: their units.
         kind: of density.
-        bandwidth: of the kernels around all hypotheses, in standardised units.
+        bandwidth: of the kernels around all hypotheses, in standardized units.
         bandwidth_of_kind: of the density around the answers.
         device: where to compute.
     """
@@ -77,7 +77,7 @@ class Predictive:
         rows: Rows,
         device: str | torch.device,
     ) -> "Predictive":
-        """Return networks with the bandwidths that make rows most likely; rows that did not train are best."""
+        """Return networks with the bandwidths of the highest likelihood of rows, preferably held-out rows."""
 
         def fitted(to: type[HypothesisDensity], rows: Rows, answers: tuple[Tensor, Tensor]) -> Bandwidth:
             return fit_bandwidth(to, *answers, targets.standardised(rows.targets), torch.from_numpy(rows.weights))
@@ -94,16 +94,16 @@ class Predictive:
 
     @property
     def n_answers(self) -> int:
-        """The number of answers for a row."""
+        """The number of answers per row."""
         head: MultiHypothesisHead = self.modules[0].head  # type: ignore[assignment]
         return head.n_hypotheses
 
     def _hypotheses(self, X: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """Return the standardised hypotheses of all networks, and their probabilities."""
+        """Return the standardized hypotheses of all networks, and their probabilities."""
         return network_answers(self.modules, self.encoder(X, X.dtype), self.device)
 
     def _answers(self, X: NDArray[Any], n_answers: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return standardised answers [rows, answers, outputs], probabilities, and the deviation around each."""
+        """Return standardized answers [rows, answers, outputs], probabilities, and the deviation around each."""
         values, probabilities = self._hypotheses(X)
         widths = self.bandwidth(values, probabilities)
         if len(self.modules) == 1:
@@ -119,7 +119,7 @@ class Predictive:
         return self.targets.bounded(points), masses, deviations
 
     def means(self, X: NDArray[Any]) -> Tensor:
-        """Return the standardised mean of each row, [rows, outputs]."""
+        """Return the standardized mean of each row, [rows, outputs]."""
         values, probabilities = self._hypotheses(X)
         return (probabilities.unsqueeze(-1) * values).sum(dim=1)
 
@@ -133,7 +133,7 @@ class Predictive:
         return Hypotheses(self.targets.restored(values.numpy()), probabilities.numpy())
 
     def standardised(self, X: NDArray[Any], kind: type[HypothesisDensity] = KernelMixture) -> Any:
-        """Return the density of each row in standardised units."""
+        """Return the density of each row in standardized units."""
         values, probabilities, widths = self._answers(X)
         if kind is VoronoiKernels:
             widths = self.bandwidth_of_kind(values, probabilities)

@@ -19,7 +19,7 @@ _MAX_BINNED = 128
 
 
 def check_numbers(name: str, numbers: Any, *, positive: bool = False) -> None:
-    """Check that the numbers of a fitted part are finite, and positive if asked.
+    """Check that the numbers of a fitted part are finite, and optionally positive.
 
     Raises:
         ValueError: if not.
@@ -31,7 +31,7 @@ def check_numbers(name: str, numbers: Any, *, positive: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Scaler:
-    """Mean and scale of each column; the scale of a constant is 1. The mean stands for a missing value (NaN)."""
+    """Mean and scale of each column; the scale of a constant is 1. Missing values (NaN) become the mean."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -39,7 +39,7 @@ class Scaler:
     has_bins = False
 
     def __post_init__(self) -> None:
-        """Check the numbers: a file may have been written by others."""
+        """Check the numbers, because a file may come from an untrusted source."""
         check_numbers("the means of a scaler", self.mean)
         check_numbers("the scales of a scaler", self.scale, positive=True)
         if self.mean.shape != self.scale.shape:
@@ -58,19 +58,19 @@ class Scaler:
         return len(self.mean)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return standardised rows."""
+        """Return standardized rows."""
         standardised = (filled(rows, self.mean) - self.mean) / self.scale
         if dtype == np.float32:
             standardised = np.clip(standardised, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         return standardised.astype(dtype)
 
     def inverse(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return standardised rows in the units of the columns."""
+        """Return standardized rows in the units of the columns."""
         return rows * self.scale + self.mean
 
 
 def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, float]:
-    """Return mean and standard deviation, from one of the values in units of the largest difference: no overflow."""
+    """Return mean and standard deviation without overflow, relative to one of the values."""
     offsets = column - column[0]
     unit = np.abs(offsets).max()
     if unit == 0:
@@ -83,7 +83,7 @@ def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) ->
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """Standardised columns, and the share of each bin that a value has passed: a network can bend at any edge.
+    """Standardized columns and piecewise linear encodings of their bins: a network can bend at any edge.
 
     Attributes:
         scaler: of the columns.
@@ -100,7 +100,7 @@ class PiecewiseLinear:
 
     @classmethod
     def fit(cls, scaler: Scaler, rows: NDArray[Any], weights: NDArray[np.float64], n_bins: int) -> "PiecewiseLinear":
-        """Return bins between quantiles of weighted rows [rows, columns], or between all values if those are as few."""
+        """Return bins between quantiles of weighted rows [rows, columns], or between all values if there are few."""
         return cls(scaler, [_edges(column.astype(np.float64), weights, n_bins + 1) for column in rows.T])
 
     @property
@@ -109,7 +109,7 @@ class PiecewiseLinear:
         return len(self.edges) + sum(len(edges) - 1 for edges in self.edges if len(edges) > 2)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return [rows, n_columns]: the standardised columns, then the bins of each."""
+        """Return [rows, n_columns]: the standardized columns, then the bins of each."""
         rows = filled(rows, self.scaler.mean)
         out = np.empty((len(rows), self.n_columns), dtype=dtype)
         out[:, : len(self.edges)] = self.scaler(rows, dtype)
@@ -134,7 +134,7 @@ def _edges(column: NDArray[np.float64], weights: NDArray[np.float64], n_edges: i
 
 @dataclass(frozen=True)
 class MissingIndicators:
-    """The mean in the place of each missing value (NaN), and an indicator in front for each column that had any.
+    """The mean for each missing value (NaN), and an indicator for each column with missing values.
 
     Attributes:
         means: of each column, 0 for one without values.
@@ -196,7 +196,7 @@ def fit_encoder(rows: Rows, n_bins: int | None, default: int | None = None) -> E
 
 
 def filled(rows: NDArray[Any], means: NDArray[np.float64]) -> NDArray[Any]:
-    """Return rows [rows, columns] with a mean in the place of each NaN."""
+    """Return rows [rows, columns] with a mean for each NaN."""
     missing = np.isnan(rows)
     return np.where(missing, means.astype(rows.dtype), rows) if missing.any() else rows
 
@@ -208,13 +208,13 @@ def _means(rows: NDArray[Any], missing: NDArray[np.bool_], weights: NDArray[np.f
 
 
 def _values_repeat(rows: NDArray[Any]) -> bool:
-    """Return whether half of the columns have at most half as many values as there are different rows."""
+    """Return whether at least half of the columns have at most half as many values as there are distinct rows."""
     repeat = [2 * len(np.unique(column)) <= len(rows) for column in rows.T]
     return 2 * sum(repeat) >= len(repeat)
 
 
 def _n_not_binary(rows: NDArray[Any]) -> int:
-    """Return how many columns take more than two values, or all of them if they are few enough."""
+    """Return the number of columns with more than two values, or of all columns if there are few."""
     if rows.shape[1] <= _MAX_BINNED:
         return rows.shape[1]
     low, high = rows.min(axis=0), rows.max(axis=0)

@@ -39,7 +39,7 @@ class PredictionIntervals(NamedTuple):
 
     @property
     def n_pieces(self) -> NDArray[Any]:
-        """How many pieces each union has, [rows] or [rows, outputs]."""
+        """The number of pieces of each union, [rows] or [rows, outputs]."""
         return np.isfinite(self.lower).sum(axis=-1) + np.isinf(self.lower).sum(axis=-1)
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
@@ -50,7 +50,7 @@ class PredictionIntervals(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PredictionRegions:
-    """One region for each row, in the space of all outputs together: it may have any shape, and several parts.
+    """One region for each row, in the joint space of all outputs, of any shape and with any number of parts.
 
     All rows have the same level, which makes the regions as small as possible on average.
 

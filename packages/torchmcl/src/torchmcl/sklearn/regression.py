@@ -69,7 +69,7 @@ def fitted_by_rule(
 
 
 def answer_attributes(answers: Answers) -> dict[str, Any]:
-    """Return the fitted attributes that describe answers."""
+    """Return the fitted attributes of the answers."""
     targets = answers.targets
     return {
         "_answers": answers,
@@ -82,7 +82,7 @@ def answer_attributes(answers: Answers) -> dict[str, Any]:
 
 
 def held_out_shares(fraction: float) -> dict[str, Any]:
-    """Return the shares of the rows that select and that calibrate."""
+    """Return the shares of the rows for selection and calibration."""
     third = float(fraction) / 3
     return {"selecting": 2 * third, "calibrating": third}
 
@@ -100,7 +100,7 @@ def _network(estimator: Any, encoder: Encoder, targets: Targets) -> nn.Module:
 def _trained(
     estimator: Any, preprocessor: Preprocessor, split: Split, seed: int, checkpoint: str | Path | None
 ) -> tuple[Trainer, Trained, dict[str, Any]]:
-    """Return how the restarts were trained, the result, and the attributes of a search."""
+    """Return the settings of the restarts, the result, and the attributes of a search."""
     encoder, targets = preprocessor.encoder, preprocessor.targets
     assert targets is not None
     network = partial(_network, estimator, encoder, targets)
@@ -155,7 +155,7 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
 
 
 def further_split(estimator: Any, table: RegressionTable) -> tuple[Continuation, Split]:
-    """Return the state of a training that further rows continue, with these held out, and the split of the rows."""
+    """Return the state of a continued training run with these rows held out, and the split of the rows."""
     state: Continuation | None = getattr(estimator, "_continuation", None)
     if state is not None:
         split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
@@ -169,7 +169,7 @@ def further_split(estimator: Any, table: RegressionTable) -> tuple[Continuation,
 
 
 def _epoch_trainer(estimator: Any, n_rows: int) -> Trainer:
-    """Return rule, rate and decay over the horizon of `partial_fit`."""
+    """Return rule, learning rate and decay over the horizon of `partial_fit`."""
     horizon = int(estimator.n_epochs or PARTIAL_EPOCHS)
     way = as_given(estimator.rule, 0.0, estimator.weight_decay, _WEIGHT_DECAY, horizon)
     batch = int(estimator.batch_size or default_batch_size(n_rows))
@@ -182,7 +182,7 @@ def _costs(module: nn.Module, examples: Examples) -> Tensor:
 
 
 def _selected(estimator: Any, before: Answers | None, parts: Any, state: Continuation, train: Rows) -> Answers:
-    """Return the answers with the bandwidth, gaps and levels that the held-out rows select, if they are enough."""
+    """Return the answers with the bandwidth, gaps and levels from held-out rows, if there are enough."""
     selection, calibration = state.held_out
     if before is None or len(selection) >= _ENOUGH_TO_SELECT:
         judges = selection if len(selection) else train

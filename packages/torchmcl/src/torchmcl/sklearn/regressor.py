@@ -65,7 +65,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         density: `KernelMixture` or `VoronoiKernels`: the density of `predict_distribution`, `sample` and `log_prob`.
 
     Attributes:
-        modules_: the networks that were kept, ordinary torch modules on encoded inputs and standardised targets.
+        modules_: the networks that were kept, ordinary torch modules on encoded inputs and standardized targets.
         n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
         n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
         n_answers_: the number of answers for a row.
@@ -73,7 +73,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         loss_curve_: training loss of each epoch, of the best network; `learning_rate_curve_` has the learning rates.
         temperature_curve_: the temperature of each epoch; None for a rule without any.
         rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
-        best_restart_: which restart was best; `validation_distortions_` has the values, in standardised units.
+        best_restart_: which restart was best; `validation_distortions_` has the values, in standardized units.
         best_epoch_: the epoch that was kept, -1 if the last one was.
         n_epochs_: epochs that were trained, those on all rows aside.
         trials_: the trials of `search`, a record for each; `best_candidate_` is the name of the chosen one.
@@ -123,7 +123,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLRegressor":
-        """Train on a table. A fit that fails leaves the estimator as it was.
+        """Train on a table. A failing fit leaves the estimator unchanged.
 
         Args:
             X: [rows, features], an array or data frame of numbers; NaN where one is missing.
@@ -141,7 +141,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
-        """Train for one epoch on some more rows, from where the last call (or `fit`) ended.
+        """Train for one more epoch on further rows, after the last call (or `fit`).
 
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, 200 by default; the learning rate
         stays at its first value if it is not a schedule. The held-out share of each call joins the rows that select and
@@ -196,6 +196,6 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> "MCLRegressor":
-        """Return the estimator that `save` wrote; a ValueError names a folder without one."""
+        """Return the estimator written by `save`; a folder without one raises a ValueError."""
         loaded: MCLRegressor = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
         return loaded

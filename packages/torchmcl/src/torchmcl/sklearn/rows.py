@@ -3,7 +3,7 @@
 Rows are ordered by a hash of their contents, and copies of a row become one row with a larger weight. So a fit
 depends neither on the order of the rows nor on whether a row stands twice or has weight 2, to the last bit.
 
-A split deals *units*: a row with all its copies, or a group with all its rows. Calibration says nothing about fresh
+A split deals *units*: a row with all its copies, or a group with all its rows. Calibration is uninformative about fresh
 rows if copies of its rows were trained on. Units are dealt by their number and not by their weight, so that each is as
 likely as any other to calibrate, as conformal prediction requires.
 
@@ -50,20 +50,20 @@ class Rows:
         return Rows(*(column[chosen] for column in vars(self).values()))
 
     def head(self, n: int) -> "Rows":
-        """Return the first n rows; they are in the order of a hash, so any n are a fair sample."""
+        """Return the first n rows, a fair sample because rows are ordered by a hash."""
         return self.take(slice(n))
 
     @property
     def in_groups(self) -> bool:
-        """Whether there are rows that belong together."""
+        """Whether some rows form a unit."""
         return len(np.unique(self.units)) < len(self)
 
     def latest(self) -> "Rows":
-        """Return the rows that are kept for partial_fit."""
+        """Return the rows to keep for partial_fit."""
         return self.take(slice(-_HELD_OUT_ROWS, None))
 
     def joined(self, other: "Rows") -> "Rows":
-        """Return these rows and then the others."""
+        """Return these rows followed by the others."""
         return Rows(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
@@ -86,7 +86,7 @@ class Split(NamedTuple):
 
     @property
     def held_out(self) -> tuple[Rows, Rows]:
-        """The rows that select and that calibrate, with weights comparable to those of other splits."""
+        """The rows for selection and calibration, with weights comparable across splits."""
         selection, calibration = (
             replace(rows, weights=rows.weights * self.largest) for rows in (self.selection, self.calibration)
         )
@@ -94,7 +94,7 @@ class Split(NamedTuple):
 
 
 def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
-    """Return borders for shares of all hashes, for any rows: the same row is always in the same share."""
+    """Return borders for shares of all hashes: the same row is always in the same share."""
     return np.array([_hash_at(calibrating), _hash_at(calibrating + selecting)], dtype=np.uint64)
 
 
@@ -148,7 +148,7 @@ def split_rows(
 
 
 def _borders(keys: NDArray[np.uint64], selecting: float, calibrating: float) -> NDArray[np.uint64]:
-    """Return the borders of units, with as many on each side as the shares ask for; one unit at least trains."""
+    """Return the borders of units for the requested shares; at least one unit is for training."""
     n_units = len(keys)
     shares = np.cumsum([n_calibrating(n_units, calibrating) / n_units, min(selecting, _MAX_SELECTING / n_units)])
     n_held_out = np.floor(n_units * (shares + 1e-9)).astype(np.int64)  # a share of exactly one unit counts
@@ -156,7 +156,7 @@ def _borders(keys: NDArray[np.uint64], selecting: float, calibrating: float) -> 
 
 
 def n_calibrating(n_units: int, share: float) -> int:
-    """Return how many units calibrate: 9, 19, 29 ... by a share of all, and a few more of a small table.
+    """Return the number of calibration units: 9, 19, 29 ... for a share of all, and a few more in a small table.
 
     The quantile of n scores stands at a multiple of 1 / (n + 1): with these numbers 90 % sets hold 90 %, and not the
     next multiple above. With fewer than 9 there are none.

@@ -68,7 +68,7 @@ def estimator_codec(*records: type[Any]) -> Codec:
 
 
 def check_n_answers(number: Any) -> None:
-    """Check a number of answers from a file: every row asks for memory in proportion to it.
+    """Check the number of answers from a file, because the memory per row is proportional to it.
 
     Raises:
         ValueError: if it is not an integer, or larger than any fit has use for.
@@ -78,7 +78,7 @@ def check_n_answers(number: Any) -> None:
 
 
 def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
-    """Return a fitted estimator as what JSON can hold, and tensors by name.
+    """Return a fitted estimator as JSON values, and tensors by name.
 
     Raises:
         ValueError: if a parameter is neither made of plain values nor of torchmcl's own rules and schedules.
@@ -122,7 +122,7 @@ def without_rows(estimator: Any) -> Any:
 
 
 def save_estimator(estimator: Any, folder: Path, *, private: bool = False, codec: Codec | None = None) -> None:
-    """Write a fitted estimator into a folder, which must be new, empty or hold a saved model.
+    """Write a fitted estimator into a folder that is new, empty or contains a saved model.
 
     Args:
         estimator: to write.

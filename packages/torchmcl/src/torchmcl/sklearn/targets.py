@@ -29,7 +29,7 @@ class Targets:
         owner: the estimator, named in messages.
         names: of the outputs.
         is_flat: whether y was [rows] and not [rows, outputs].
-        scaler: networks learn standardised targets.
+        scaler: networks learn standardized targets.
         bounds: [2, outputs], the lowest and highest value of each output, in the units of y.
     """
 
@@ -60,18 +60,18 @@ class Targets:
         return len(self.names)
 
     def standardised(self, y: NDArray[np.float64]) -> Tensor:
-        """Return y [rows, outputs] in standardised units."""
+        """Return y [rows, outputs] in standardized units."""
         return torch.from_numpy(self.scaler(y, np.float64))
 
     def restored(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return standardised values [..., outputs] in the units of y, within the bounds.
+        """Return standardized values [..., outputs] in the units of y, within the bounds.
 
-        The bounds are kept in these units: moved back from standardised ones, a bound of 0 may become 1e-17.
+        The bounds are kept in these units: moved back from standardized ones, a bound of 0 may become 1e-17.
         """
         return np.clip(self.scaler.inverse(values), *self.bounds)
 
     def bounded(self, values: Tensor) -> Tensor:
-        """Return standardised values [..., outputs] within the bounds."""
+        """Return standardized values [..., outputs] within the bounds."""
         return values.clamp(*torch.from_numpy((self.bounds - self.scaler.mean) / self.scaler.scale))
 
     def like_y(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -88,7 +88,7 @@ class Targets:
         return values
 
     def without_bounds_crossed_by(self, y: NDArray[np.float64]) -> "Targets":
-        """Return the targets without the bounds that further targets [rows, outputs] cross."""
+        """Return the targets without bounds that are crossed by further targets [rows, outputs]."""
         return replace(self, bounds=without_crossed(self.bounds, y))
 
 
@@ -102,7 +102,7 @@ def _target_names(y: Any, n_outputs: int) -> NDArray[Any]:
 
 
 def check_targets_vary(owner: str, table: "RegressionTable") -> None:
-    """Check that all outputs vary, by amounts whose squares are numbers."""
+    """Check that all outputs vary, with finite squares."""
     for name, column in zip(table.names, table.y.T, strict=True):
         if (column == column[0]).all():
             got, advice = (

@@ -1,4 +1,4 @@
-"""Training of the networks of an estimator: a fleet of restarts in, networks and their record out."""
+"""Training of the networks of an estimator as a fleet of restarts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class Trained:
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
 
     def not_failed(self) -> list[int]:
-        """Return the restarts but for those that are far worse than the best one, and so have lost modes."""
+        """Return the restarts except those far worse than the best one, which have lost modes."""
         known = self.distortions[self.distortions.isfinite()]
         bound = _FAILED * known.min() if len(known) else torch.nan
         kept = [place for place, value in enumerate(self.distortions) if value <= bound]
@@ -87,7 +87,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Trainer:
-    """The settings of a training: everything of a fleet but its data.
+    """The settings of a training run: all arguments of a fleet except its data.
 
     Attributes:
         rule: an assignment rule, a function epoch -> rule or `AutoAnnealing`.
@@ -154,14 +154,14 @@ class Trainer:
         return Trained([module.eval() for module in modules], history, values, best_epochs, fleet.optimizer_state)
 
     def watching(self, held_out: Examples, patience: int | None) -> Validation | None:
-        """Return the validation by held-out rows: in every epoch if the best is kept; None without rows."""
+        """Return the validation by held-out rows, in every epoch if the best is kept; None without rows."""
         every = 1 if self.keep_best else max(1, self.n_epochs // _N_EVALUATIONS)
         return held_out.watched(len(self.seeds), every=every, patience=patience)
 
     def further(
         self, modules: Sequence[nn.Module], data: Examples, *, epochs: float, rate: float, name: str
     ) -> Trained:
-        """Return the networks after a short training at a small rate.
+        """Return the networks after a short training run at a low learning rate.
 
         Args:
             modules: to continue with, as many as there are seeds.
@@ -182,7 +182,7 @@ class Trainer:
         return short(iter(modules).__next__, data.for_all(len(modules)))
 
     def on_all_rows(self, modules: Sequence[nn.Module], data: Examples, moments: dict[str, Tensor]) -> Trained:
-        """Return the kept networks after a final training that includes the rows that have served to select."""
+        """Return the kept networks after a final training run that includes the selection rows."""
         rule = WTA() if isinstance(self.rule, AutoAnnealing) else rule_at(self.rule, self.n_epochs - 1)
         # Keep Adam's moments: restarting from zero would undo progress.
         seeds, at_once = seeds_of(self.seeds[0], len(modules)), self.models_at_once and len(modules)
@@ -191,7 +191,7 @@ class Trainer:
 
 
 def _last_values(history: FleetHistory) -> Tensor:
-    """Return the last value of each model on held-out rows, infinity where there is none."""
+    """Return the last value of each model on held-out rows, infinity if there is none."""
     values = torch.full_like(history.best_value, torch.inf)
     for evaluated in history.watched:
         values = torch.where(evaluated.isnan(), values, evaluated)

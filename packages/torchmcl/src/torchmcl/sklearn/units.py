@@ -1,4 +1,4 @@
-"""Identity of rows: hashes of their contents, copies, and the units that a split keeps together."""
+"""Identity of rows: hashes of their contents, copies, and units that a split keeps together."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _MOST_PARTS, _ROUNDING, _MOST_ROWS = 10, 1e-6, 100_000
 
 
 def units_of(inputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the unit of each row, [rows]: the same number for copies, and for nothing else.
+    """Return the unit of each row, [rows]: equal numbers for copies only.
 
     Args:
         inputs: [rows, features]; NaN where a value is missing.
@@ -66,7 +66,7 @@ def rows_and_units(
     weights: NDArray[np.float64],
     groups: NDArray[Any] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return the rows of the table: which of the different rows each is, its weight, and its unit.
+    """Return, for the rows of the table, the index of the distinct row, the weight, and the unit.
 
     Args:
         rows: inputs and targets of the different rows.
@@ -89,7 +89,7 @@ def rows_and_units(
 
 
 def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return how many rows each weight stands for: integers, and multiples of one number, for as many; others for one.
+    """Return the number of rows per weight: for integers and multiples of one number, the multiple; otherwise 1.
 
     Only the ratios of the numbers matter.
     """
@@ -117,7 +117,7 @@ def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: ND
 def keys_of(
     cell_keys: NDArray[np.uint64], weights: NDArray[np.float64], unit: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return a hash for each row by its content, and for its unit by the content of all its rows; all different.
+    """Return a distinct hash for each row from its content, and for its unit from the content of all its rows.
 
     A sum of hashes is as likely to be small for a large unit as for a small one, so that each is held out as often.
     """
@@ -130,7 +130,7 @@ def keys_of(
 
 
 def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return other hashes for all but the first of equal ones, in the order of their ranks."""
+    """Return new hashes for all but the first of equal ones, in the order of their ranks."""
     order = np.lexsort((ranks, keys))
     ordered = keys[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

@@ -1,4 +1,4 @@
-"""Critical temperatures: where hypotheses that sat together part, predicted and observed.
+"""Predicted and observed critical temperatures, at which merged hypotheses split.
 
 All formulas are for the squared Euclidean cost. Covariances divide by the number of samples, not by
 one less: the samples themselves are the distribution whose hypotheses split, so on them the
@@ -6,8 +6,8 @@ prediction is exact.
 
 Why a free energy: hypotheses that follow annealed MCL stop where the gradient with fixed weights
 vanishes. These points are the stationary points of F, and F splits at 2 lambda_max. The soft
-distortion D(q_T, f) alone, minimised over f with the weights following, leaves the mean earlier
-(from 4 lambda_max when n = 2); D*(T) in Eq. (14) is therefore to be read at the minimiser of F.
+distortion D(q_T, f) alone, minimized over f with the weights following, leaves the mean earlier
+(from 4 lambda_max when n = 2); D*(T) in Eq. (14) is therefore to be read at the minimizer of F.
 """
 
 from typing import NamedTuple
@@ -52,7 +52,7 @@ class Trajectory(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A split, seen between two records of a trajectory.
+    """A split between two records of a trajectory.
 
     Attributes:
         step: index of the first record after the split.
@@ -85,7 +85,7 @@ def covariance(samples: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 2 lambda_max(Cov): above it all hypotheses sit at the mean, below it they part.
+    """Return 2 lambda_max(Cov): above it all hypotheses are at the mean, below it they split.
 
     Samples that are all the same never part, and have 0. Fewer samples than dimensions are fine:
     the largest eigenvalue of a singular covariance is as good as any.
@@ -109,7 +109,7 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
 
 
 def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 2 lambda_max of the residuals of a trained model, taken around 0.
+    """Return 2 lambda_max of the residuals of a trained model, around 0.
 
     With the residuals y - E[y | x] this is the critical temperature of the covariance averaged
     over x, E_x[C(x)]: that of each input where the noise is the same everywhere, and never above
@@ -133,7 +133,7 @@ def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = N
 
 
 def critical_temperature_bound(samples: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 2 sup_x lambda_max(C(x)): above it the hypotheses of every input are together.
+    """Return 2 sup_x lambda_max(C(x)): above it the hypotheses of every input are merged.
 
     Args:
         samples: [..., inputs, samples, dim], for each input x samples of p(y | x).
@@ -182,7 +182,7 @@ def next_critical_temperatures(
         tensor([2., 0.])
 
     Reference:
-        Eq. (13) in the place of C(x) in Eq. (14), after Rose, Gurewitz and Fox (1990).
+        Eq. (13) instead of C(x) in Eq. (14), after Rose, Gurewitz and Fox (1990).
     """
     _check_samples("next_critical_temperatures", samples)
     cost = pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
@@ -193,7 +193,7 @@ def next_critical_temperatures(
 def thermal_tolerance(temperature: float | Tensor) -> Tensor:
     """Return the distance below which two hypotheses count as one at a temperature, 0.1 sqrt(T).
 
-    Below sqrt(T) two hypotheses hardly tell samples apart. A tenth of it sees the split of a Gaussian
+    Below sqrt(T) two hypotheses hardly differ for samples. A tenth of it sees the split of a Gaussian
     half a percent below its critical temperature, and scales with the data as it should. At T = 0
     only equal hypotheses are one.
 
@@ -206,11 +206,11 @@ def thermal_tolerance(temperature: float | Tensor) -> Tensor:
 
 
 def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
-    """Return which hypotheses represent a distinct place, [..., hypotheses], boolean.
+    """Return which hypotheses represent a distinct position, [..., hypotheses], boolean.
 
     Taken in order, a hypothesis represents its place unless it is within `tolerance` of an earlier representative.
     Every hypothesis is then within `tolerance` of a representative, and representatives are further
-    apart than that; a chain of close neighbours is not taken for one place.
+    apart than that; a chain of close neighbors does not count as one position.
 
     Args:
         hypotheses: [..., hypotheses, dim]
@@ -243,7 +243,7 @@ def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.0
 
 
 def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
-    """Return how many places the hypotheses occupy, counting those within `tolerance` once.
+    """Return the number of distinct positions of the hypotheses; those within `tolerance` count once.
 
     Args:
         hypotheses: [..., hypotheses, dim]
@@ -266,7 +266,7 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
 def observed_transitions(
     trajectory: Trajectory, tolerance: float | Tensor | None = None, *, lasting: bool = False
 ) -> list[Transition]:
-    """Return the splits in a recorded cooling: the steps at which more hypotheses are distinct than ever before.
+    """Return the splits in a recorded cooling: the steps with a new maximum of distinct hypotheses.
 
     Args:
         trajectory: temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].

@@ -10,7 +10,7 @@ everything else is the same. Entropies here are in nats, because T H must be in 
 cost; `torchmcl.theory.rate_distortion` is in bits.
 
 A cost or weights [..., targets, hypotheses] hold one row for each target, that is each sample of
-p(y | x). `mean_axes` says over how many of the last axes of [..., targets] to average: 0 keeps the
+p(y | x). `mean_axes` is the number of the last axes of [..., targets] to average: 0 keeps the
 value of each target, 1 averages over the targets of one input (the conditional D_x, F_x), 2 over
 the axis before them too (the average over x of a batch), and so on; leading axes such as models stay.
 """
@@ -181,7 +181,7 @@ def _infinitely_hot(cost: Tensor) -> Tensor:
 
 
 def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return q(f_k | x), the share of the targets that each hypothesis answers for.
+    """Return q(f_k | x), the share of the targets assigned to each hypothesis.
 
     Args:
         weights: [..., targets, hypotheses], real rows summing to 1.
@@ -252,7 +252,7 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
     """Return C_kk, the second moment of the samples of each hypothesis around it.
 
     The samples of hypothesis k are weighted by the posterior q(y | f_k, x), that is `weights`
-    normalised over the samples. At a soft barycentre this is their covariance; while all
+    normalized over the samples. At a soft barycenter this is their covariance; while all
     hypotheses sit at the mean it is the covariance of the data.
 
     Args:

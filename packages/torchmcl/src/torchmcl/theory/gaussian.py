@@ -1,4 +1,4 @@
-"""Closed forms: R(D) of Gaussians by reverse water-filling, and what many points can reach at best.
+"""Closed forms: R(D) of Gaussians by reverse water-filling, and the distortion of many points.
 
 Rates are in bits. A distortion is the total squared error over all coordinates, not per coordinate.
 """
@@ -119,7 +119,7 @@ def zador_constant(dim: int) -> float:
 
 
 def zador_bounds(dim: int) -> tuple[float, float]:
-    """Return a lower and an upper bound of J_d: cells that are balls, and points placed at random.
+    """Return a lower and an upper bound of J_d, from spherical cells and from random points.
 
     Example:
         >>> low, high = zador_bounds(2)

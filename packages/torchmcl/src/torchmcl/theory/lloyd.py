@@ -1,4 +1,4 @@
-"""Lloyd's algorithm: winner-takes-all (T = 0) with a free set of points in the place of a network."""
+"""Lloyd's algorithm: winner-takes-all (T = 0) with free points instead of a network."""
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ def distortion_of(samples: Tensor, points: Tensor) -> Tensor:
 
 
 def lloyd_steps(samples: Tensor, points: Tensor, n_steps: int, tolerance: float = 0.0) -> tuple[Tensor, int]:
-    """Return points after steps of Lloyd, and the number of steps; starved points stay.
+    """Return points after steps of Lloyd's algorithm, and the number of steps; unused points stay.
 
     Args:
         samples: [..., samples, dim]

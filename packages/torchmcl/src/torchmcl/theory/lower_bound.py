@@ -1,4 +1,4 @@
-"""Shannon's lower bound of R(D), and the entropy of samples that it needs. In bits."""
+"""Shannon's lower bound of R(D), and the entropy of samples, in bits."""
 
 import math
 
@@ -29,7 +29,7 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
         dim: d, the number of coordinates of Y.
 
     Returns:
-        The bound, negative where it says nothing.
+        The bound, negative where it is uninformative.
 
     Example:
         >>> h = 0.5 * math.log2(2 * math.pi * math.e)  # of N(0, 1)
@@ -49,7 +49,7 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
 
 
 def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
-    """Return the entropy of the distribution that samples come from, in bits.
+    """Return the entropy of the distribution of samples, in bits.
 
     The estimator of Kozachenko and Leonenko, from the distance of each sample to its nearest
     neighbours. Samples that repeat come from a distribution with atoms, whose entropy is minus
@@ -57,7 +57,7 @@ def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
 
     Args:
         samples: [..., samples, dim], more than `n_neighbors` of them.
-        n_neighbors: which neighbour to use. A larger number gives a smoother estimate, with more bias.
+        n_neighbors: the neighbor to use. A larger number gives a smoother estimate, with more bias.
 
     Returns:
         [...]

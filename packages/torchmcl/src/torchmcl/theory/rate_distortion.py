@@ -2,7 +2,7 @@
 
 R(D) is the smallest mutual information, in bits, of any soft assignment whose distortion is at most D.
 Along the curve dR/dD = -1 / (T ln 2) in bits (-1 / T in nats, Prop. 3 (ii)), so every point is found
-at its temperature by minimising D + T I. With n hypotheses no rate above log2 n can be used.
+at its temperature by minimizing D + T I. With n hypotheses no rate above log2 n can be used.
 
 The Lagrangian D + T I is the free energy of `torchmcl.theory.free_energy` where hypotheses have
 masses r_k that are learned too: weights r_k exp(-cost_k / T) / Z. With the fixed equal masses of
@@ -56,7 +56,7 @@ class RatePoints(NamedTuple):
 
 
 def mutual_information(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return I(hypothesis; target) of a soft assignment, in bits: how much the choice says about y.
+    """Return I(hypothesis; target) of a soft assignment in bits: the information of the choice about y.
 
     It is 0 when all targets have the same weights, and at most log2 of the number of hypotheses.
 
@@ -106,8 +106,8 @@ def blahut_arimoto(
     """Return points of the rate-distortion curve of a discrete source, in the log domain.
 
     From equal masses of the reproductions, each update never increases D + T I. The update also
-    bounds what is still to be gained (`gap`), for whatever state it is in, so a curve that has not
-    converged says so.
+    bounds what is still to be gained (`gap`), in any state, so a curve that has not
+    converged is detected.
 
     Args:
         cost: [..., sources, reproductions], the distortion of every pair; infinite where a reproduction must not
@@ -242,7 +242,7 @@ def distortion_at_rate(points: RatePoints, rate: float) -> Tensor:
 
 @full_precision
 def _quick_updates(q: Tensor, g: Tensor, c: Tensor, n_updates: int) -> Tensor:
-    """Return by how much log r changes in some more updates, without exponentials.
+    """Return the change of log r in some more updates, without exponentials.
 
     Args:
         q: [..., sources, reproductions], the assignment of the last update in the log domain.

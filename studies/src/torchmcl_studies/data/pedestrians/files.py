@@ -27,7 +27,7 @@ _ADVICE = "Give the folder that has all/, train/ and val/: root=, or pedestrians
 def read_recordings(
     names: Iterable[str] = RECORDINGS, part: str = "all", root: str | Path | None = None
 ) -> list[Recording]:
-    """Return recordings, or the parts of them that studies train and validate on.
+    """Return recordings, or their training and validation parts.
 
     Args:
         names: of `RECORDINGS`.
@@ -47,7 +47,7 @@ def read_recordings(
 
 
 def _find(name: str, part: str, root: str | Path | None) -> Path | None:
-    """Return the file in the folder given, or else where it may have been kept."""
+    """Return the file in the given folder, or in the other known places."""
     if root is not None:
         if not Path(root).is_dir():
             raise FileNotFoundError(bad_value("pedestrians", "root", "be a folder", root, _ADVICE))

@@ -1,4 +1,4 @@
-"""Samples of a recording: one person in consecutive frames, the first observed and the others to come."""
+"""Samples of a recording: one person in consecutive frames, first observed, then future ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Windows:
     Windows of the same recording and the same first frame are a scene: people who walk at the same time.
 
     Attributes:
-        observed: [windows, observed steps, 2], float32, in metres
+        observed: [windows, observed steps, 2], float32, in meters
         future: [windows, future steps, 2]; after a person has left, the last position again.
         mask: [windows, future steps], True while the person is there; all True without `partial`.
         scene: [windows], from 0 and never decreasing
@@ -58,7 +58,7 @@ class Windows:
 
     @property
     def n_scenes(self) -> int:
-        """How many scenes there are."""
+        """The number of scenes."""
         return int(self.scene[-1]) + 1 if len(self) else 0
 
     def neighbours(self) -> Neighbours:
@@ -95,7 +95,7 @@ def windows(
         future: steps to come.
         stride: steps between the first frames, counted from the first frame of a recording, so that people of a scene
             stay together.
-        partial: also take people who leave before the window ends, after at least one future step; `mask` says when.
+        partial: also take people who leave before the window ends, after at least one future step; see `mask`.
 
     Raises:
         ValueError: for a number below 1, no recording, or recordings of two frame steps.
@@ -128,7 +128,7 @@ def windows(
 
 
 def leave_out(samples: Windows, *names: str) -> tuple[Windows, Windows]:
-    """Return the windows without some recordings, and the windows of those.
+    """Return the windows without some recordings, and the windows of those recordings.
 
     Choices (how long to train, which temperature) made on recordings that were left out of the training do not look
     at the scene of the test.

@@ -42,7 +42,7 @@ def load(
     future: int = 12,
     partial: bool = False,
 ) -> Split:
-    """Return the windows of a split of ETH and UCY: trained on all other recordings, tested on the scene.
+    """Return the windows of a split of ETH and UCY: training on all other recordings, test on the scene.
 
     Args:
         scene: eth, hotel, univ, zara1 or zara2.

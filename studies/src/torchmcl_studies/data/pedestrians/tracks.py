@@ -1,4 +1,4 @@
-"""One recording: where each person is in each frame, read from a text file and checked."""
+"""One recording: the position of each person in each frame, read from a text file and checked."""
 
 import io
 import zlib
@@ -27,7 +27,7 @@ class Recording:
         name: of the recording.
         frames: [rows], int64
         persons: [rows], int64
-        positions: [rows, 2], float64, in metres
+        positions: [rows, 2], float64, in meters
         step: difference between consecutive frames, in the units of `frames`.
     """
 

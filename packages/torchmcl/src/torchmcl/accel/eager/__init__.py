@@ -1,1 +1,1 @@
-"""Faster ways in plain torch: less memory and time than the formula, on any device."""
+"""Faster implementations in plain torch: less memory and time than the formula, on any device."""

@@ -1,4 +1,4 @@
-"""How many samples a kernel of sequences takes at a time.
+"""Number of samples that a sequence kernel processes at a time.
 
 A cost between sequences is a sum over [targets, hypotheses, steps, dim] for each sample. Written as a formula, each of
 its operations makes such a tensor for the whole batch, and autograd keeps several of them until the backward pass. In
@@ -18,7 +18,7 @@ _ENTRIES_ELSEWHERE = 1 << 22
 
 
 def n_chunks_for(samples: Tensor, entries: int) -> int:
-    """Return into how many chunks to split samples with this many entries in all, at least 1."""
+    """Return the number of chunks for samples with this many entries in all, at least 1."""
     at_once = _ENTRIES_ON_CPU if samples.device.type == "cpu" else _ENTRIES_ELSEWHERE
     return max(1, min(-(-entries // at_once), len(samples)))
 

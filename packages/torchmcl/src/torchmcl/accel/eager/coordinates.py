@@ -100,7 +100,7 @@ class _SumOverCoordinates(torch.autograd.Function):
 
 
 def _chunks(cost: Tensor) -> list[slice]:
-    """Return slices of a few samples that fit the cache: on CPUs fresh memory for the intermediates is slow."""
+    """Return slices of a few samples that fit in the cache: on CPUs, fresh memory for intermediates is slow."""
     n_samples = max(1, _CHUNK_ENTRIES * len(cost) // max(cost.numel(), 1))
     return [slice(start, start + n_samples) for start in range(0, len(cost), n_samples)] or [slice(0, 0)]
 

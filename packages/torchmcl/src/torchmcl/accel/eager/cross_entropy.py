@@ -1,7 +1,7 @@
 """The binary cross-entropy of logits, summed over the last axis, with few transcendental functions and little memory.
 
 The sum of log(1 + e^-|x|) is taken as the logarithm of products, one for every 64 entries: a logarithm for each
-entry is what the plain formula spends its time on. Only the inputs are kept for the backward pass.
+entry dominate the time of the plain formula. Only the inputs are kept for the backward pass.
 """
 
 import math

@@ -47,7 +47,7 @@ def _shape(cost: Tensor, mask: Tensor | None) -> Tensor:
 def _many(
     info: object, in_dims: tuple[int | None, int | None], cost: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, int]:
-    """Make the mapped axis the first leading axis: each matrix is solved by itself in any case."""
+    """Make the mapped axis the first leading axis; matrices are solved independently."""
     n = next(x.shape[d] for x, d in zip((cost, mask), in_dims, strict=True) if x is not None and d is not None)
     first = [
         x if x is None else x.movedim(d, 0) if d is not None else x.expand(n, *x.shape)

@@ -1,4 +1,4 @@
-"""Inner products and energies of every pair, accumulated in float64 where the device has it."""
+"""Inner products and energies of every pair, accumulated in float64 if the device supports it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -73,7 +73,7 @@ def _energy(rows: Tensor) -> Tensor:
 
 
 def _in_pieces(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Do the same by many short products: flat products of long rows leave a GPU idle."""
+    """Compute the same by many short products: flat products of long rows leave a GPU idle."""
     n_pieces = next((n for n in (64, 50, 40, 32, 20, 16, 10, 8) if hypotheses.shape[-1] % n == 0), 1)
     pieces = [
         rows.unflatten(-1, (n_pieces, -1)).movedim(-2, -3).to(wide_dtype(rows), memory_format=torch.contiguous_format)
@@ -84,7 +84,7 @@ def _in_pieces(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _in_chunks(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Do the same a few samples at a time, on all cores: CPU libraries give such flat products one core."""
+    """Compute the same for a few samples at a time, on all cores: CPU libraries use one core for flat products."""
     if hypotheses.ndim < 3 or not is_plain_eager():
         return _at_once(hypotheses, targets)
     per_sample = max(hypotheses.numel(), targets.numel(), 1) // max(len(hypotheses), 1)

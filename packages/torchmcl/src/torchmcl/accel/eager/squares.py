@@ -71,7 +71,7 @@ def centred_pull(
 
 
 def pulled_centre(targets: Tensor, grad: Tensor) -> Tensor:
-    """Return the mean of the targets by the size of their gradients, [..., 1, dim].
+    """Return the mean of the targets weighted by the size of their gradients, [..., 1, dim].
 
     The gradients of points do not depend on the origin but for rounding, so it needs no gradient itself. Padded targets
     have the gradient 0 and do not count.

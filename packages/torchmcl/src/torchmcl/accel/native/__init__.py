@@ -1,1 +1,1 @@
-"""Faster ways in C, called through ctypes."""
+"""Faster implementations in C, called through ctypes."""

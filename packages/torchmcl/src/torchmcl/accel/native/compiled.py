@@ -1,4 +1,4 @@
-"""The training step of small ReLU networks in C, an extension that is built when the package is installed."""
+"""The training step of small ReLU networks in C, an extension built at installation."""
 
 import ctypes
 from collections.abc import Sequence
@@ -36,11 +36,11 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 @dataclass(frozen=True)
 class Mixture:
-    """How mixtures are scored.
+    """The score of mixtures.
 
     Attributes:
         crps: weight of the continuous ranked probability score beside the negative log-likelihood.
-        min_scale: of a hypothesis, beside softplus of what the network says.
+        min_scale: of a hypothesis, added to the softplus of the network's output.
     """
 
     crps: float
@@ -69,7 +69,7 @@ class Network:
 
     @property
     def has_scores(self) -> bool:
-        """Whether the network gives score logits."""
+        """Whether the network has score logits."""
         return self.sizes[-1] > self.n_hypotheses * self.n_dims
 
 
@@ -139,7 +139,7 @@ class NetworkStep:
         with_gradient: bool = True,
         models: slice | None = None,
     ) -> Tensor:
-        """Return the losses [models] of a batch; their gradient is then in `gradient`.
+        """Return the losses [models] of a batch, and store their gradient in `gradient`.
 
         Args:
             rule: [2, models], for each model a temperature, or 0 for hard weights, and the epsilon of those.
@@ -211,7 +211,7 @@ class NetworkStep:
         with_gradient: bool,
         models: slice,
     ) -> tuple[BatchFields, Tensor]:
-        """Return a batch without its number of rows, and the losses that it will have."""
+        """Return a batch without its number of rows, and memory for its losses."""
         flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
         loss = flat.new_empty(len(flat))
         numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])

@@ -1,7 +1,7 @@
-"""The extension in C: whether it was built when the package was installed, and its functions.
+"""The C extension: its availability and its functions.
 
 The sources are in the folder `c`; `c/native.h` declares the structures that Python declares again. Where the
-extension could not be built everything takes the plain way, and `torchmcl --version --verbose` says so.
+extension is missing the plain formulas are used, as shown by `torchmcl --version --verbose`.
 """
 
 import ctypes
@@ -57,12 +57,12 @@ _LIBRARY = _loaded()
 
 
 def available() -> bool:
-    """Return whether the extension was built when the package was installed."""
+    """Return whether the extension was built at installation."""
     return _LIBRARY is not None
 
 
 def instruction_set() -> str | None:
-    """Return the name of the vector instructions that were chosen for this processor, None without the extension."""
+    """Return the name of the vector instructions selected for this processor, None without the extension."""
     return None if _LIBRARY is None else _LIBRARY.torchmcl_instruction_set().decode()
 
 
@@ -73,24 +73,24 @@ def library() -> ctypes.CDLL:
 
 
 def integers(names: str) -> list[tuple[str, type[c_int64]]]:
-    """Return fields of a structure for integers of 64 bits."""
+    """Return structure fields for 64-bit integers."""
     return [(name, c_int64) for name in names.split()]
 
 
 def pointers(names: str) -> list[tuple[str, type[c_void_p]]]:
-    """Return fields of a structure for the places of tensors."""
+    """Return structure fields for the addresses of tensors."""
     return [(name, c_void_p) for name in names.split()]
 
 
 def floats(names: str) -> list[tuple[str, type[c_float]]]:
-    """Return fields of a structure for numbers of single precision."""
+    """Return structure fields for single-precision numbers."""
     return [(name, c_float) for name in names.split()]
 
 
 def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
     """Return memory for at least this many floats, aligned for vectors.
 
-    What C reads and writes is of one type and in main memory, whatever the defaults of torch are.
+    C code reads and writes one type in main memory, independent of the defaults of torch.
     """
     n_taken = n_floats + _ALIGNMENT // 4
     memory = (torch.zeros if zeroed else torch.empty)(n_taken, dtype=torch.float32, device="cpu")
@@ -98,7 +98,7 @@ def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
 
 
 def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
-    """Call `part` with the first row of each share of the rows and the one behind its last, a share for each thread."""
+    """Call `part` with the bounds (first row, end) of each share of the rows, one share per thread."""
     n_threads = min(torch.get_num_threads(), n_rows)
     if n_threads < 2:
         part(0, n_rows)

@@ -30,12 +30,12 @@ class _Means(Structure):
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension was built and takes these: single precision, on the CPU."""
+    """Return whether the extension is available and supports these tensors: single precision, on the CPU."""
     return available() and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
 
 
 def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
-    """Return k candidates [rows, k] of a loss [rows, n, n], as `postprocess._search.chosen` defines them."""
+    """Return k candidates [rows, k] of a loss [rows, n, n], as defined by `postprocess._search.chosen`."""
     loss, weights = loss.contiguous(), weights.contiguous()
     places = torch.zeros(len(loss), k, dtype=torch.long, device=loss.device)
 
@@ -52,7 +52,7 @@ def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
 
 
 def means(points: Tensor, weights: Tensor, k: int, n_rounds: int) -> tuple[Tensor, Tensor]:
-    """Return k centres [rows, k, dim] of low expected squared distance, and the weights of their groups [rows, k].
+    """Return k centers [rows, k, dim] of low expected squared distance, and the weights of their groups [rows, k].
 
     Args:
         points: [rows, n, dim]

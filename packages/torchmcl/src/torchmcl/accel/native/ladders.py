@@ -1,4 +1,4 @@
-"""Inputs whose columns climb, as bins of a table do: the compiled step replaces their product by sums of weights."""
+"""Inputs with cumulative columns, such as bins of a table, whose product the compiled step replaces by sums."""
 
 import itertools
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _SHORTEST_RUN = 4
 
 
 class Ladders(NamedTuple):
-    """Inputs whose last columns climb: in each row of a run they are 1 up to some place, then one between, then 0.
+    """Inputs with cumulative last columns: in each row of a run, ones, then at most one value between, then zeros.
 
     Attributes:
         given: the columns before the runs, [sets, rows, columns].
@@ -29,7 +29,7 @@ class Ladders(NamedTuple):
 
     @classmethod
     def of(cls, inputs: Tensor) -> "Ladders":
-        """Find the runs of inputs [sets, rows, columns]; there are none where they are too short to be of use."""
+        """Find the runs of inputs [sets, rows, columns]; none if they are too short to be useful."""
         n_given = inputs.shape[-1]
         if bool(_between_0_and_1(inputs[..., -1:])):  # which spares most inputs a look at all columns
             n_given -= _n_trailing(_between_0_and_1(inputs))
@@ -53,10 +53,10 @@ class Ladders(NamedTuple):
 
 
 def _between_0_and_1(inputs: Tensor) -> Tensor:
-    """Return which columns of inputs [..., columns] have such values alone."""
+    """Return which columns of inputs [..., columns] contain only such values."""
     return ((inputs >= 0) & (inputs <= 1)).flatten(0, -2).all(dim=0)
 
 
 def _n_trailing(flags: Tensor) -> int:
-    """Return how many flags are set from the last one back."""
+    """Return the length of the run of set flags at the end."""
     return int(flags.flip(0).cumprod(dim=0).sum())

@@ -1,6 +1,6 @@
 """Mixtures of normal kernels on the line in C, row by row: best points, highest-density sets, masses above values.
 
-They are in the same extension as the training step, `c/line.h`; `torchmcl.density` defines what they compute. Rows
+They are in the same extension as the training step, `c/line.h`; `torchmcl.density` has their definitions. Rows
 are shared among as many threads as torch has, and none depends on another.
 """
 
@@ -21,7 +21,7 @@ _DOUBLE: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 
 
 class Mixtures(NamedTuple):
-    """Centres, weights and widths of kernels, [rows, kernels] each, of one type."""
+    """Centers, weights and widths of kernels, [rows, kernels] each, of one type."""
 
     centres: Tensor
     weights: Tensor
@@ -29,7 +29,7 @@ class Mixtures(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """Ends [rows, pieces], padded with NaN, and how deep the deepest gap between two pieces is, [rows]."""
+    """Ends [rows, pieces], padded with NaN, and the depth of the deepest gap between two pieces, [rows]."""
 
     lower: Tensor
     upper: Tensor
@@ -47,7 +47,7 @@ class _Line(Structure):
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension was built and takes these: real numbers on the CPU that need no gradient."""
+    """Return whether the extension is available and supports these: real numbers on the CPU without gradients."""
     if not available():
         return False
     return all(
@@ -75,7 +75,7 @@ def best_points(mixtures: Mixtures, n_points: int) -> tuple[Tensor, Tensor, Tens
 
 
 def mass_above(mixtures: Mixtures, values: Tensor) -> Tensor:
-    """Return the mass that is denser than at the values [rows], [rows] in double precision."""
+    """Return the mass of the region denser than at the values [rows], [rows] in double precision."""
     mixtures, values = _contiguous(mixtures), values.double().contiguous()
     masses = torch.empty(len(values), **_DOUBLE)
 
@@ -124,7 +124,7 @@ def _contiguous(mixtures: Mixtures) -> Mixtures:
 
 
 def _asked(mixtures: Mixtures, start: int, stop: int, n_columns: int) -> tuple[_Line, Tensor]:
-    """Return what is asked of some rows, and memory for it that must live as long as the call."""
+    """Return the request for some rows, and memory for it that must live as long as the call."""
     centres = mixtures.centres
     line = _Line(stop - start, centres.shape[1], centres.dtype == torch.float64)
     line.centres, line.weights, line.widths = (part[start:].data_ptr() for part in mixtures)

@@ -1,6 +1,6 @@
 """The step of one target per sample in C: `c/one_target.h`.
 
-`mcl_step` defines what it computes. One pass over memory gives the cost, the weights, both losses and, where they may
+`mcl_step` is its definition. One pass over memory gives the cost, the weights, both losses and, where they may
 be needed, the gradients of these, which the backward pass hands out.
 """
 
@@ -32,7 +32,7 @@ class _OneTarget(Structure):
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension was built and takes these: plain tensors of single precision, on the CPU."""
+    """Return whether the extension is available and supports these: plain single-precision tensors on the CPU."""
     return (
         available()
         and all(
@@ -57,7 +57,7 @@ def one_target_losses(
         targets: [n, 1, dim]
         logits: [n, hypotheses]; without them the last result is None.
         temperature: of soft weights, finite; 0 for hard ones.
-        epsilon: what the winner leaves to the others under hard weights.
+        epsilon: the weight shared by the other hypotheses under hard weights.
     """
     if hypotheses.shape[-1] > MAX_TURNS or hypotheses.shape[-2] > MAX_HYPOTHESES:
         return NotImplemented
@@ -107,7 +107,7 @@ def _computed(
     epsilon: float,
     *written: Tensor | None,
 ) -> Tensor:
-    """Fill what is written, and return the losses of assignment and scores."""
+    """Fill the output tensors, and return the losses of assignment and scores."""
     cost, weights, winners, to_h, to_x = written
     n, n_hypotheses, n_dims = h.shape
     n_at_once = library().torchmcl_one_target_rows()
@@ -132,7 +132,7 @@ def _computed(
 
 
 def _times(gradient: Tensor | None, upstream: Tensor | None) -> Tensor:
-    """Return the gradient of a loss times what comes from above, which is 1 in most steps."""
+    """Return the gradient of a loss times the incoming gradient, which is 1 in most steps."""
     assert gradient is not None
     assert upstream is not None
     return gradient if upstream == 1 else gradient.mul_(upstream)

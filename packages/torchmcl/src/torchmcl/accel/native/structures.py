@@ -1,4 +1,4 @@
-"""Arguments of the compiled training step, field by field as `c/native.h` declares them."""
+"""Arguments of the compiled training step, with the fields of `c/native.h`."""
 
 from ctypes import Structure
 
@@ -54,7 +54,7 @@ class AdamFields(Structure):
 
 
 class EpochFields(Structure):
-    """Batch after batch of some models."""
+    """Consecutive batches of some models."""
 
     _fields_ = (
         *integers("first last n_batches"),

@@ -1,4 +1,4 @@
-"""Kernels in Triton. The functions here import theirs when called, so that importing torchmcl does not need Triton."""
+"""Kernels in Triton. The functions import their kernels when called, so importing torchmcl does not need Triton."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Adam for a matrix of parameters, a row for each model, in one pass over memory."""
+"""Adam for a matrix of parameters, one row per model, in one pass over memory."""
 
 import math
 
@@ -11,7 +11,7 @@ __all__ = ["adam_rows", "one_minus_exp"]
 
 @triton.jit
 def one_minus_exp(x):
-    """Return 1 - e^x for x <= 0; near 0 by its series, as the difference would lose its digits."""
+    """Return 1 - e^x for x <= 0, near 0 by its series, because the difference would lose digits."""
     near = -x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5))))
     return tl.where(x > -0.1, near, 1 - tl.exp(x))
 

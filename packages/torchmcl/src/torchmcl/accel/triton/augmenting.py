@@ -4,7 +4,7 @@ The shortest augmenting paths of Jonker and Volgenant: the lines of the smaller 
 one, each along the shortest path of reduced costs to a free line of the other side ("columns"). The state is a few
 vectors over the columns: price, owner (the row that has the column), shortest distance, and the column before it on the
 way there. The price of a row follows from the column that it owns, so nothing is kept for rows, and nothing is ever
-written that another thread reads. Distances are in float64, whatever the cost is in.
+written that another thread reads. Distances are in float64 for every dtype of the cost.
 """
 
 import torch
@@ -23,7 +23,7 @@ _COLUMNS_PER_WARP = 128
 
 @triton.jit
 def _entry(vector, column, place):
-    """Return the entry of a vector at a place that is known only when the kernel runs."""
+    """Return the entry of a vector at an index known only at run time."""
     return tl.sum(tl.where(column == place, vector, 0), axis=0)
 
 
@@ -108,7 +108,7 @@ def _assign(cost, mask, weights, n_targets, n_hypotheses, MASKED: tl.constexpr, 
 
 
 def one_to_one_rows(cost: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weights of the cheapest assignment of each sample, as `torchmcl.accel.eager.one_to_one` defines them.
+    """Return the weights of the cheapest assignment of each sample, as defined in `torchmcl.accel.eager.one_to_one`.
 
     Args:
         cost: [samples, targets, hypotheses], float32 or float64; neither side above `MAX_SIDE`.

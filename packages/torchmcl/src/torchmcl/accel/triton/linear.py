@@ -1,4 +1,4 @@
-"""A linear layer of many small models, with its ReLU, in one pass over memory each way."""
+"""A linear layer of many small models with its ReLU, in one pass over memory in each direction."""
 
 from typing import Any
 
@@ -109,7 +109,7 @@ def _backward(
 
 
 def linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
-    """Return inputs @ weight^T + bias, through a ReLU if asked, model by model.
+    """Return inputs @ weight^T + bias for each model, optionally with a ReLU.
 
     Args:
         inputs: [models, rows, in], with contiguous rows.
@@ -141,7 +141,7 @@ def linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -
 def linear_rows_backward(
     inputs: Tensor, weight: Tensor, outputs: Tensor, grad: Tensor, rectified: bool, needs_inputs: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Return the gradients of inputs (where needed), weight and bias; the sums are in a fixed order."""
+    """Return the gradients of inputs (if needed), weight and bias; the sums are in a fixed order."""
     (n_models, n_rows, n_in), n_out = inputs.shape, weight.shape[1]
     n_tile = _BACKWARD["ROWS"]
     n_shares = max(1, min(_PROGRAMS // n_models, n_rows // (4 * n_tile)))

@@ -13,7 +13,7 @@ __all__ = ["forward", "is_finite", "mixed", "product", "rows_of"]
 
 @triton.jit
 def _high(x):
-    """Return numbers without the last bits of their fraction, as the matrix units take them."""
+    """Return numbers without the last bits of their mantissa, as matrix units read them."""
     return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
@@ -40,7 +40,7 @@ def mixed(number):
 
 @triton.jit
 def _uniform(stream, place):
-    """Return a number in [0, 1) for each place: a hash, a tenth of the work of a generator."""
+    """Return a number in [0, 1) for each position by a hash, a tenth of the work of a generator."""
     number = (place ^ stream.to(tl.int32)).to(tl.uint32) * 0x9E3779B1
     number = (number ^ (number >> 15)) + (stream >> 32).to(tl.int32).to(tl.uint32)
     number = (number ^ (number >> 16)) * 0x85EBCA77
@@ -63,7 +63,7 @@ def forward(
     x, y, first, second, temperature, epsilon, score_weight, H, K, D, stream, start, left_share,
     ROWS: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ABSOLUTE: tl.constexpr
 ):  # fmt: skip
-    """Return hidden units; of each output its difference, weight and cost; the winner; and the loss of each output.
+    """Return hidden units; difference, weight and cost of each output; the winner; and the loss of each output.
 
     All but the hidden units are [rows, outputs]. Cost and weight of a hypothesis stand at its first coordinate for the
     loss, and at all of them for the gradient.

@@ -1,7 +1,7 @@
 """The step of one target per sample in one kernel forward and one backward: cost, weights, loss and score loss.
 
 A step launched part by part is thirty kernels, and Python takes longer to launch them than the device to run them. Here
-a program takes a few samples through all parts, and what it needs again it finds in registers.
+a program takes a few samples through all parts and keeps intermediate results in registers.
 """
 
 import math
@@ -91,7 +91,7 @@ def one_target_losses(
         targets: [n, 1, dim]
         logits: [n, hypotheses]; without them the last result is None.
         temperature: of soft weights, finite; 0 for hard ones.
-        epsilon: what the winner leaves to the others under hard weights.
+        epsilon: the weight shared by the other hypotheses under hard weights.
     """
     if hypotheses.shape[-1] > MAX_TURNS or hypotheses.shape[-2:].numel() > _MAX_ENTRIES:
         return NotImplemented

@@ -96,7 +96,7 @@ def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: t
 
 
 def _launch(kernel: Any, rows: Tensor, *arguments: Any) -> None:
-    """Run a kernel on all rows, about two thousand entries for each program."""
+    """Run a kernel on all rows, with about two thousand entries per program."""
     n_columns = rows.shape[-1]
     n_rows = rows.numel() // n_columns
     columns = triton.next_power_of_2(n_columns)

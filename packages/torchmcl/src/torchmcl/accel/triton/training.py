@@ -1,10 +1,10 @@
-"""Whole epochs of small networks in one kernel: a program trains one model, from its rows to its best weights.
+"""Whole epochs of small networks in one kernel: each program trains one model and keeps its best weights.
 
 An epoch of a small network launched part by part is some hundred kernels of a few microseconds, each of which brings
 the weights from memory and takes them back. Here a model's weights stay in registers from batch to batch and from
 epoch to epoch; only rows and moments come and go, from caches.
 
-The networks have one hidden layer; `network.py` says how their weights lie.
+The networks have one hidden layer; `network.py` describes the layout of their weights.
 """
 
 import triton
@@ -26,7 +26,7 @@ _INTEGERS = (
 def _step(
     weight, gradient, place, trained, mean, square, rate, root, kept, beta1, beta2, epsilon
 ):  # fmt: skip
-    """Return weights after a step of Adam; moments lie in memory."""
+    """Return weights after a step of Adam; the moments are in memory."""
     m = tl.load(mean + place, mask=trained, other=0.0)
     v = tl.load(square + place, mask=trained, other=0.0)
     m = m + (1 - beta1) * (gradient - m)

@@ -1,4 +1,4 @@
-"""The ways to compute a training: one list, the fastest first; each states which trainings it serves."""
+"""Backends of training runs: one list, the fastest first; each states its limits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ __all__ = ["BACKENDS", "Backend", "choose_backend"]
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute a training.
+    """One implementation of training.
 
     Attributes:
         name: as `Fleet(backend=...)` takes it.
@@ -60,7 +60,7 @@ class CapturedTraining(ChunkTraining):
 
 
 def why_not_captured(training: TrainingFacts) -> str | None:
-    """Return why CUDA graphs cannot serve a training, None if they can."""
+    """Return the reason why CUDA graphs do not support a training run, or None."""
     return None if training.device.type == "cuda" else f"CUDA graphs need a CUDA device, not {training.device}."
 
 
@@ -77,7 +77,7 @@ BACKENDS = {
 
 
 def choose_backend(asked: str | None, training: TrainingFacts) -> Backend:
-    """Return the backend of a training: the one named `asked`, or the fastest that serves it.
+    """Return the backend of a training run: the one named `asked`, or the fastest that supports it.
 
     Raises:
         ValueError: if `asked` cannot serve the training.

@@ -27,7 +27,7 @@ _NETWORKS = "It serves MultiHypothesisMLP with ReLU and scores, without an outpu
 
 
 class _ClassNetworks:
-    """Costs of stacked networks that give distributions over classes, and the gradient of their losses.
+    """Costs of stacked networks with distributions over classes, and the gradient of their losses.
 
     Tensors are laid out [models, values, rows], so that sums over few hypotheses or classes run along the rows.
 
@@ -49,7 +49,7 @@ class _ClassNetworks:
         return self._costs(batch, log_shares, log_scores)
 
     def losses(self, batch: Batch, weights: Tensor | None, rule: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
+        """Return the losses [models] of a batch, and store their gradient in `gradient`."""
         layers, log_shares, log_scores = self._forward(batch.inputs)
         cost = self._costs(batch, log_shares, log_scores)
         assigned = rule(cost)
@@ -99,7 +99,7 @@ def _places(batch: Batch, n_hypotheses: int) -> Tensor:
 
 
 class ClassStep(AutogradStep):
-    """Losses and gradients of class mixtures in closed form, for trainings that it serves."""
+    """Losses and gradients of class mixtures in closed form, for supported training runs."""
 
     def __init__(
         self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
@@ -112,7 +112,7 @@ class ClassStep(AutogradStep):
 
     @torch.no_grad()
     def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
-        """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
+        """Return the losses [models] of a batch, and store their gradient in `gradient`."""
         losses = self._networks.losses(*self.rows.batch(batch), courses.rule())
         self.gradient = self._networks.gradient
         return losses
@@ -127,7 +127,7 @@ class ClassStep(AutogradStep):
 
 
 def why_not_in_closed_form(training: TrainingFacts) -> str | None:
-    """Return why `ClassStep` cannot serve a training, None if it can."""
+    """Return the reason why `ClassStep` does not support a training run, or None."""
     if training.device.type != "cpu":
         return "It serves CPUs."
     if not training.cost.is_class_mixture or training.spec.loss_fn is not None or training.spec.score_weight != 0:

@@ -21,7 +21,7 @@ _MAX_DIMS = 32
 
 
 class CompiledStep(AutogradStep):
-    """The same by compiled code, for trainings that it serves.
+    """The step in compiled code, for supported training runs.
 
     Other monitors, for example, are left to the definition.
     """
@@ -39,7 +39,7 @@ class CompiledStep(AutogradStep):
             self._held_out = self._step_on(validation._replace(weights=None))
 
     def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
-        """Return the losses [models] of a batch, and leave their gradient in `gradient`."""
+        """Return the losses [models] of a batch, and store their gradient in `gradient`."""
         order = None if self.rows.order is None else (self.rows.order, self.rows.order_of_model)
         weight = self.spec.score_weight
         losses = self._step(courses.mixed_values, weight, start=batch.start, stop=batch.stop, order=order)
@@ -113,7 +113,7 @@ class CompiledStep(AutogradStep):
 
 
 def why_not_compiled(training: TrainingFacts) -> str | None:
-    """Return why the compiled step cannot serve a training, None if it can."""
+    """Return the reason why the compiled step does not support a training run, or None."""
     if training.device.type != "cpu":
         return "It serves CPUs."
     if not compiled.available():
@@ -126,7 +126,7 @@ def why_not_compiled(training: TrainingFacts) -> str | None:
 
 
 def _why_not_on_rows(training: TrainingFacts, rows: RowFacts) -> str | None:
-    """Return why the compiled step cannot serve the models on some rows, None if it can."""
+    """Return the reason why the compiled step does not support the models on some rows, or None."""
     cost, network = training.cost, training.network
     if cost.crps is None and not cost.is_distance:
         return "It serves pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."

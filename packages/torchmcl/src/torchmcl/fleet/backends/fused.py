@@ -1,4 +1,4 @@
-"""Small networks on GPUs: whole epochs of a chunk in one kernel, a program for each model.
+"""Small networks on GPUs: whole epochs of a chunk in one kernel, one program per model.
 
 It equals `ChunkTraining` with `AutogradStep`, evaluations and early stopping included;
 `torchmcl.accel.triton.training` has the kernel.
@@ -84,7 +84,7 @@ class FusedTraining(ChunkTraining):
             torch.cuda.current_stream(self.models.flat.device).synchronize()
 
     def _launch(self, low: int, high: int) -> None:
-        """Train the epochs from `low` up to but not including `high`, in blocks of rows that there is room for."""
+        """Train the epochs from `low` up to but not including `high`, in blocks of rows that fit in memory."""
         from triton.runtime.errors import OutOfResources
 
         while True:
@@ -126,7 +126,7 @@ class FusedTraining(ChunkTraining):
         state.epoch.fill_(high)
 
     def _wait_for_the_launch_before(self) -> None:
-        """Keep the host no more than a launch ahead: its progress is then that of the device, and signals are seen."""
+        """Keep the host at most one launch ahead, so that it sees the progress of the device and handles signals."""
         if self.models.flat.is_cuda:
             launched = torch.cuda.Event()
             launched.record()
@@ -139,14 +139,14 @@ class FusedTraining(ChunkTraining):
         return max(1, min(_EPOCHS, _ORDER_BYTES // max(1, bytes_of_one)))
 
     def _take_rule_of(self, epoch: int) -> None:
-        """Set the rule to that of an epoch, for `after_epoch`."""
+        """Set the rule of an epoch, for `after_epoch`."""
         self.courses.read(self.state.epoch.view(1) - 1)
         if self._annealing is not None:
             # Models that stopped early have none any more.
             self.courses.set_temperatures(self._annealing.chosen, self.state.temperatures[epoch].nan_to_num(0.0))
 
     def _tables(self, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return learning rates, weight decays and rules of some epochs, a row each."""
+        """Return learning rates, weight decays and rules of some epochs, one row each."""
         rates, rules = self._learning_rates[low:high], self.courses.table[low:high]
         decays = self._given_decay.view(1, -1).expand_as(rates)
         if self._annealing is not None:
@@ -164,7 +164,7 @@ class FusedTraining(ChunkTraining):
 
 
 def why_not_fused(training: TrainingFacts) -> str | None:
-    """Return why one kernel cannot serve a training, None if it can."""
+    """Return the reason why one kernel does not support a training run, or None."""
     spec, network, rows = training.spec, training.network, training.rows
     if not accel.runs_on(training.device) or torch.version.hip is not None:
         return "It serves CUDA devices, with Triton installed."
@@ -193,7 +193,7 @@ def why_not_fused(training: TrainingFacts) -> str | None:
 
 @functools.cache
 def _compiled_once(constants: frozenset[tuple[str, Any]]) -> threading.Lock:
-    """Return the lock of a kernel: threads that need it at the same time would each compile it."""
+    """Return the lock of a kernel: threads that need it at the same time would all compile it."""
     return threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""Classical quantisers behind one interface: the ancestors of annealed MCL, to compare it with.
+"""Classical quantizers with one interface: the predecessors of annealed MCL, for comparison.
 
 `Lloyd`, `DeterministicAnnealing` and `SimulatedAnnealing` place points among samples. They are scikit-learn clusterers
 and are loaded when first used. `lloyd_max` gives the optimal points of a known density on the line.
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the quantisers of samples when one is asked for."""
+    """Load the quantizers of samples on first use."""
     if name in __all__:
         optional_import("sklearn", extra="sklearn", needed_by=f"torchmcl.theory.quantizers.{name}")
         return getattr(importlib.import_module("torchmcl.theory.quantizers.vector"), name)

@@ -1,4 +1,4 @@
-"""The base class of the quantisers: a scikit-learn clusterer."""
+"""The base class of the quantizers: a scikit-learn clusterer."""
 
 from abc import ABC, abstractmethod
 from numbers import Integral
@@ -18,7 +18,7 @@ __all__ = ["Quantizer"]
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
-    """Places `n_hypotheses` points among samples so that the squared distance to the nearest is small.
+    """Places `n_hypotheses` points among samples with a small squared distance to the nearest point.
 
     A subclass stores its parameters in `__init__` under their own names and writes `_place`.
 
@@ -81,7 +81,7 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
         return pairwise_sq_euclidean(hypotheses=torch.from_numpy(self.cluster_centers_).to(samples), targets=samples)
 
     def _samples(self, X: Any, *, reset: bool) -> Tensor:  # noqa: N803
-        """Return the samples as float64 [samples, dim], on the device they come on."""
+        """Return the samples as float64 [samples, dim], on their device."""
         device = X.device if isinstance(X, Tensor) else None
         values = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
         return torch.from_numpy(validate_data(self, values, dtype=np.float64, copy=True, reset=reset)).to(device)

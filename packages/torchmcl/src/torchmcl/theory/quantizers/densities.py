@@ -1,4 +1,4 @@
-"""Densities on the line, as far as optimal scalar quantisers need them, in float64."""
+"""Densities on the line for optimal scalar quantizers, in float64."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ class Density(ABC):
     """A density p on the line.
 
     A subclass gives p and its partial moments up to a point; all take and return float64 tensors and
-    must be defined at plus and minus infinity. `lloyd_max` finds the one best quantiser if log p is
+    must be defined at plus and minus infinity. `lloyd_max` finds the one best quantizer if log p is
     concave, and some local optimum otherwise.
     """
 

@@ -1,4 +1,4 @@
-"""Optimal scalar quantisers of known densities: the numbers that training can be compared with."""
+"""Optimal scalar quantizers of known densities, as reference values for training."""
 
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class ScalarQuantizer:
 
 
 def lloyd_max(n: int, density: str | Density = "normal") -> ScalarQuantizer:
-    """Return the optimal quantiser of a density with n points, its distortion exact to 1e-8 and better.
+    """Return the optimal quantizer of a density with n points, with a distortion exact to 1e-8 or better.
 
     Newton's method, with the steps of Lloyd where it would go uphill, on the condition that each
     point is the mean of its cell, from points placed with the density p^(1/3).
@@ -138,7 +138,7 @@ def _cell_moments(points: Tensor, density: Density) -> tuple[Tensor, Tensor, Ten
 
 
 def _spacings(points: Tensor) -> Tensor:
-    """Return the distance of each point to its nearest neighbour, [n]."""
+    """Return the distance of each point to its nearest neighbor, [n]."""
     if len(points) == 1:
         return points.abs() + 1
     gaps = points.diff()
@@ -146,7 +146,7 @@ def _spacings(points: Tensor) -> Tensor:
 
 
 def _step(points: Tensor, density: Density) -> tuple[Tensor, bool]:
-    """Return a step to the zero of g_i = x_i mass_i - moment_i, and whether it is one of Newton.
+    """Return a step to the zero of g_i = x_i mass_i - moment_i, and whether it is a Newton step.
 
     It is, unless that would raise the distortion.
     """

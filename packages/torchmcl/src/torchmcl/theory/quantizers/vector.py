@@ -1,4 +1,4 @@
-"""Quantisers of samples: Lloyd's algorithm, deterministic annealing and simulated annealing."""
+"""Quantizers of samples: Lloyd's algorithm, deterministic annealing and simulated annealing."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ _OVERSHOOT = 1.8
 class Lloyd(Quantizer):
     """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the interface of the others.
 
-    KMeans moves starved points to where they are needed; `DeterministicAnnealing` does not have to.
+    KMeans moves unused points to better positions; `DeterministicAnnealing` does not have to.
 
     Args:
         n_hypotheses: number of points.
@@ -75,18 +75,18 @@ class Lloyd(Quantizer):
 
 
 class DeterministicAnnealing(Quantizer):
-    """Deterministic annealing: the fixed points of the free energy, followed from hot to cold.
+    """Deterministic annealing: the fixed points of the free energy, from high to low temperature.
 
     At each temperature the points move to the soft barycentres of the Boltzmann weights until they
     rest; then it cools. All points begin at the mean, and what starts their parting at each critical
     temperature is a tiny random push. It ends with Lloyd's algorithm, that is T = 0. This is annealed
-    MCL with a free set of points in the place of a network.
+    MCL with free points instead of a network.
 
     Args:
         n_hypotheses: number of points.
         hottest: first temperature, in units of the first critical temperature of the samples.
         coldest: last temperature before 0, in those units. By default 0.1 n^(-2 / dim): a tenth of
-            the squared distance at which n points tell samples apart.
+            the squared distance at which n points distinguish samples.
         decay: from one temperature to the next, in (0, 1).
         n_updates: maximum number of updates at each temperature.
         tolerance: at rest when no point moves further, in units of the square root of T.
@@ -144,7 +144,7 @@ class DeterministicAnnealing(Quantizer):
         return points, n_done + n_steps
 
     def _rest(self, samples: Tensor, points: Tensor, temperature: float) -> tuple[Tensor, int]:
-        """Return the points at rest at a temperature, and the number of updates."""
+        """Return the equilibrium points at a temperature, and the number of updates."""
         still = self.tolerance * math.sqrt(temperature)
         for step in range(self.n_updates):
             weights = boltzmann_weights(pairwise_sq_euclidean(hypotheses=points, targets=samples), temperature)
