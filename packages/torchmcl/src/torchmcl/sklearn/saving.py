@@ -32,7 +32,16 @@ from torchmcl.sklearn.preprocessing import MissingIndicators, PiecewiseLinear, S
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.targets import Targets
 
-__all__ = ["CODEC", "check_n_answers", "estimator_codec", "from_state", "read_estimator", "save_estimator", "to_state", "without_rows"]
+__all__ = [
+    "CODEC",
+    "check_n_answers",
+    "estimator_codec",
+    "from_state",
+    "read_estimator",
+    "save_estimator",
+    "to_state",
+    "without_rows",
+]
 
 _KIND = "torchmcl estimator"
 _MOST_ANSWERS = 10_000
