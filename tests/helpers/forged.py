@@ -1,5 +1,7 @@
 """Saved files with other contents and a valid checksum: whoever forges a file computes that too."""
 
+import torch
+
 from torchmcl.persistence import read_checkpoint, write_checkpoint
 
 
@@ -15,4 +17,35 @@ def forge(folder, change=None, **values):
         for name in names:
             inner = inner[name]
         inner[last] = value
+    write_checkpoint(path, kind, state=state, tensors=tensors)
+
+
+def answers_of_forged(kind, folder, inputs):
+    """Load a model with each forged array and return what it answers to inputs where it is not refused, by the change."""
+    answers = {}
+    for change in forged_arrays(folder / "model.safetensors"):
+        try:
+            model = kind.load(folder)
+        except ValueError as error:
+            assert "must be as `save` wrote it" in str(error), (change, error)  # noqa: PT017
+        else:
+            answers[change] = (model.predict(inputs), model.predict_hypotheses(inputs))
+            if hasattr(model, "predict_interval"):
+                model.predict_interval(inputs, 0.5)
+    return answers
+
+
+def forged_arrays(path):
+    """Write a model file again and again, each time with one array that is doubled or infinite.
+
+    Yields the name of the array and of the change; the file is as it was in the end.
+    """
+    kind, state, tensors, _ = read_checkpoint(path)
+    for name, value in tensors.items():
+        changes = {"doubled": torch.cat([value.reshape(-1)] * 2)}
+        if value.is_floating_point():
+            changes["infinite"] = torch.full_like(value, torch.inf)
+        for change, other in changes.items():
+            write_checkpoint(path, kind, state=state, tensors={**tensors, name: other.contiguous()})
+            yield name, change
     write_checkpoint(path, kind, state=state, tensors=tensors)

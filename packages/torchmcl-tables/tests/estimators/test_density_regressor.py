@@ -186,13 +186,23 @@ def test_bad_tables_are_named(model):
         clone(model).set_params(**QUICK).fit(X, y).partial_fit(X, np.stack([y, y], axis=1))
 
 
+@pytest.mark.parametrize("how", ["fit", "partial_fit"])
 @pytest.mark.filterwarnings("ignore")
-def test_networks_that_all_diverge_are_no_model():
+def test_networks_that_all_diverge_are_no_model(how):
     X, y = noisy(100)
     model = DensityRegressor(**{**QUICK, "learning_rate": 1e30, "validation_fraction": 0.0, "n_restarts": 1})
     with pytest.raises(ValueError, match=r"`learning_rate` must let the training converge, got 1e\+30"):
-        model.fit(X, y)
-    assert not hasattr(model, "modules_")
+        getattr(model, how)(X, y)
+    assert not hasattr(model, "_answers")
+
+
+def test_further_rows_far_away_are_no_divergence():
+    X, y = noisy(100)
+    model = DensityRegressor(**{**QUICK, "learning_rate": 0.01}).partial_fit(X, y)
+    for scale in (1e6, 1e9):
+        model.partial_fit(scale * X, y)
+        model.partial_fit(scale * X[:1], y[:1])
+        model.partial_fit(X, scale * y)
 
 
 def test_wide_tables_have_no_bins_by_default():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from forged import forge
+from forged import answers_of_forged, forge
 from tables import QUICK
 from torchmcl.persistence import read_checkpoint, write_checkpoint
 from torchmcl_tables import DensityRegressor
@@ -86,3 +86,14 @@ def test_arrays_that_no_fit_writes_are_refused_when_a_model_is_read(regressor, t
     write_checkpoint(path, kind, state=state, tensors=tensors)
     with pytest.raises(ValueError, match="must be as `save` wrote it"):
         DensityRegressor.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("few_values", [False, True])
+def test_arrays_that_do_not_fit_are_refused_and_others_give_numbers(tmp_path, few_values):
+    y = Y.round(-2) if few_values else Y
+    DensityRegressor(**{**QUICK, "n_epochs": 1, "n_restarts": 1, "hidden": (4,)}).fit(X.round(1), y).save(tmp_path)
+    answers = answers_of_forged(DensityRegressor, tmp_path, X[:3])
+    for change, (mean, (values, _)) in answers.items():
+        assert np.isfinite(mean).all(), change
+        assert np.isfinite(values).all(), change
+    assert not [name for name, _ in answers if "encoders" in name or "stretches" in name]

@@ -9,11 +9,38 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["full_precision", "in_forward_mode", "is_plain_eager", "may_work_in_place", "without_autocast"]
+__all__ = [
+    "broadcast_shapes",
+    "full_precision",
+    "in_forward_mode",
+    "is_plain_eager",
+    "may_work_in_place",
+    "without_autocast",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+
+def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
+    """Return `torch.broadcast_shapes`, whose first call imports sympy and takes half a second.
+
+    Raises:
+        RuntimeError: for shapes that do not broadcast, as there.
+
+    Example:
+        >>> broadcast_shapes(torch.Size([3, 1]), torch.Size([2]), torch.Size([]))
+        torch.Size([3, 2])
+    """
+    whole = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for place, size in enumerate(shape, start=len(whole) - len(shape)):
+            if size != 1:
+                if whole[place] not in (1, size):
+                    raise RuntimeError(f"the shapes {', '.join(str(tuple(each)) for each in shapes)} do not broadcast")
+                whole[place] = size
+    return torch.Size(whole)
 
 
 def is_plain_eager() -> bool:

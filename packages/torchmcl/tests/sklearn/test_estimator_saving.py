@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import torchmcl as mcl
+from forged import answers_of_forged
 from tables import QUICK, forked, two_outputs
 from torchmcl.density import VoronoiKernels
 from torchmcl.persistence import read_checkpoint
@@ -181,3 +182,18 @@ def test_a_private_model_holds_no_rows_and_answers_alike(kind, tmp_path):
     loaded = load_estimator(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     loaded.partial_fit(X, y)  # begins with no held-out rows
+
+
+@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
+def test_arrays_that_do_not_fit_are_refused_and_others_give_numbers(kind, tmp_path):
+    X, y = forked(60)
+    X = X.round(1)
+    X[::7, 0] = np.nan
+    kind(**{**QUICK, "n_epochs": 1, "n_restarts": 1, "n_bins": 4}).fit(X, y if kind is MCLRegressor else y > 0).save(
+        tmp_path
+    )
+    answers = answers_of_forged(kind, tmp_path, X[:5])
+    for change, (mean, (values, _)) in answers.items():
+        assert np.isfinite(np.asarray(mean, dtype=float)).all(), change
+        assert np.isfinite(np.asarray(values, dtype=float)).all(), change
+    assert not [name for name, _ in answers if "encoder" in name or "modules" in name]

@@ -197,3 +197,12 @@ def test_a_table_of_frequencies_is_the_table_of_its_rows():
     rows = MCLClassifier(**settings).fit(X, y)
     frequencies = MCLClassifier(**settings).fit(cells[:, :2], cells[:, 2].astype(int), sample_weight=counts)
     np.testing.assert_array_equal(rows.predict_proba(X), frequencies.predict_proba(X))
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 8, 8)])
+@pytest.mark.filterwarnings("ignore")
+def test_networks_that_diverge_are_no_model(hidden):
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    model = MCLClassifier(hidden=hidden, learning_rate=1e30, n_epochs=3, n_restarts=1, validation_fraction=0.0)
+    with pytest.raises(ValueError, match=r"`learning_rate` must let the training converge, got 1e\+30"):
+        model.fit(X, X[:, 0] > 0)

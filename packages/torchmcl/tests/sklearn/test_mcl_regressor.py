@@ -415,14 +415,24 @@ def test_targets_whose_squares_are_no_numbers_are_refused_before_the_training(sc
         MCLRegressor().fit(X, scale * (y / np.abs(y).max()))
 
 
+@pytest.mark.parametrize("how", ["fit", "partial_fit"])
 @pytest.mark.parametrize("rule", [None, mcl.WTA()])
 @pytest.mark.filterwarnings("ignore")
-def test_networks_that_all_diverge_are_no_model(rule):
+def test_networks_that_all_diverge_are_no_model(rule, how):
     X, y = noisy(100)
     model = MCLRegressor(**{**QUICK, "learning_rate": 1e30, "rule": rule, "validation_fraction": 0.0, "n_restarts": 1})
     with pytest.raises(ValueError, match=r"`learning_rate` must let the training converge, got 1e\+30"):
-        model.fit(X, y)
-    assert not hasattr(model, "modules_")
+        getattr(model, how)(X, y)
+    assert not hasattr(model, "_answers")
+
+
+def test_further_rows_far_away_are_no_divergence():
+    X, y = noisy(100)
+    model = MCLRegressor(**{**QUICK, "learning_rate": 0.01}).partial_fit(X, y)
+    for scale in (1e6, 1e9):
+        model.partial_fit(scale * X, y)
+        model.partial_fit(scale * X[:1], y[:1])
+        model.partial_fit(X, scale * y)
 
 
 def test_a_cooling_is_a_schedule_over_any_number_of_epochs():

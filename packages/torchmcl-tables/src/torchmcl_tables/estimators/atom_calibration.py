@@ -8,7 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl.sklearn.calibration import CALIBRATION_ROWS, Calibrator, blocks, effective_counts, quantile
+from torchmcl.sklearn.calibration import (
+    CALIBRATION_ROWS,
+    Calibrator,
+    blocks,
+    check_calibration,
+    effective_counts,
+    quantile,
+)
 from torchmcl.sklearn.calibration import supported_gaps as gaps_of_density
 from torchmcl.sklearn.conformal import reaching, stacked
 from torchmcl.sklearn.rows import Rows
@@ -33,6 +40,12 @@ class AtomCalibrator:
     scores: NDArray[np.float64]
     surprise: NDArray[np.float64]
     counts: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        """Check that all parts are of the same rows: a file may have been written by others."""
+        if not self.scores.shape == self.surprise.shape == self.counts.shape == (len(self.counts),):
+            raise ValueError("the scores of a calibration are of different numbers of rows")
+        check_calibration(self.scores, self.counts)
 
     @classmethod
     def fit(cls, blend: Blend, rows: Rows) -> "AtomCalibrator":

@@ -76,7 +76,7 @@ def blend_of(
     n_trees = _N_TREES if estimator.ensemble and len(split.train) < MANY_ROWS else 0
     blend = weighed(blend, split.train, split.selection, n_trees, seed)
     fill = supported_gaps(blend, split.selection)
-    check_converged(blend, split.train, estimator.learning_rate)
+    check_converged(blend, blend.encoders[0], split.train, estimator.learning_rate)
     answers = Answers(blend, calibrated(blend, split.calibration, fill))
     state = Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
     moments: list[Any] = [None] * len(blend.encoders)
@@ -231,6 +231,7 @@ def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[st
         fill = supported_gaps(blend, selection)
     else:
         fill = before.calibrator.fill
+    check_converged(blend, blend.encoders[0], split.train, estimator.learning_rate)
     answers = Answers(blend, calibrated(blend, calibration, fill))
     kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
     fitted = {**kept, **_attributes(table, frame, answers), "n_epochs_": state.n_epochs}

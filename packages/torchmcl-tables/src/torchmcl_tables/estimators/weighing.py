@@ -35,9 +35,12 @@ def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int)
         members[-1:-1] = kernels
     if len(judges) >= _MIN_JUDGES:
         return _judged(blend, members, judges)
-    n_informed = len(blend.encoders) + bool(n_trees)
-    equal = np.full(n_informed, (1 - BACKGROUND_WEIGHT) / n_informed)
-    return replace(blend, weights=np.append(equal, BACKGROUND_WEIGHT))
+    return replace(blend, weights=_equal_weights(len(blend.encoders) + bool(n_trees)))
+
+
+def _equal_weights(n_informed: int) -> NDArray[np.float64]:
+    """Return the weights of so many members and of the background where no rows choose them."""
+    return np.append(np.full(n_informed, (1 - BACKGROUND_WEIGHT) / n_informed), BACKGROUND_WEIGHT)
 
 
 def reweighed(blend: Blend, selection: Rows) -> Blend:
@@ -82,7 +85,7 @@ def _with_forest(blend: Blend, train: Rows, judges: Rows, n_trees: int, seed: in
     inputs = dense_inputs(blend.encoders[0], rows.inputs)
     known, together = blend.targets.standardised(rows.targets).numpy(), rows.units if rows.in_groups else None
     forest, seen = Forest.grown(inputs, known, rows.weights, n_trees, seed, together)
-    blend = replace(blend, forest=forest)
+    blend = replace(blend, forest=forest, weights=_equal_weights(len(blend.encoders) + 1))
     if not len(judges):
         return blend, []
     unseen: NDArray[np.bool_] = ~seen[len(train) :]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._messages import number_text
 from torchmcl.sklearn import MCLRegressor, PredictionIntervals
 from torchmcl_tables.data import ColumnEncoder, TableSchema
 from torchmcl_tables.estimators import DensityRegressor
@@ -123,10 +122,14 @@ def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDAr
 
 
 def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[str]:
-    def end(value: float) -> str:
-        return number_text(value, scale, digits=6)
+    """Return sets as text, with the ends of `_outwards`: a piece holds what it held before it was written.
 
+    Example:
+        >>> _set_texts(np.array([[0.1234567, 2.0]]), np.array([[0.7654321, np.inf]]), 1.0)
+        ['[0.12345, 0.76544] or [2, inf]']
+    """
+    lower, upper = _outwards(lower, upper, scale)
     return [
-        " or ".join(f"[{end(a)}, {end(b)}]" for a, b in zip(low, high, strict=True) if not np.isnan(a))
+        " or ".join(f"[{a:.15g}, {b:.15g}]" for a, b in zip(low, high, strict=True) if not np.isnan(a))
         for low, high in zip(lower.tolist(), upper.tolist(), strict=True)
     ]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_leading_axes, check_tensor
+from torchmcl._eager import broadcast_shapes
 
 __all__ = ["Aligned", "aligned_events", "aligned_mask", "flattened", "step_weights"]
 
@@ -61,7 +62,7 @@ def aligned_events(
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
     left, right = hypotheses.shape[: -event_dims - 1], targets.shape[: targets.ndim - target_dims - 1]
     check_leading_axes(owner, hypotheses, targets, left, right)
-    leading = torch.broadcast_shapes(left, right)
+    leading = broadcast_shapes(left, right)
     dtype = torch.promote_types(hypotheses.dtype, torch.float32)
     if not ids:
         dtype = torch.promote_types(dtype, targets.dtype)

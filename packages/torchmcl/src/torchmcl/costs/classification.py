@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_leading_axes, check_tensor, debug_checks_enabled
+from torchmcl._eager import broadcast_shapes
 from torchmcl.costs.declared import declares
 
 __all__ = ["pairwise_cross_entropy"]
@@ -32,7 +33,7 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     owner = "pairwise_cross_entropy"
     _check(owner, hypotheses, targets)
     hypotheses = hypotheses.to(torch.promote_types(hypotheses.dtype, torch.float32))
-    leading = torch.broadcast_shapes(hypotheses.shape[:-2], targets.shape[:-1])
+    leading = broadcast_shapes(hypotheses.shape[:-2], targets.shape[:-1])
     hypotheses = hypotheses.expand(*leading, *hypotheses.shape[-2:])
     n_hypotheses = hypotheses.shape[-2]
     ids = targets.long().expand(*leading, targets.shape[-1]).unsqueeze(-1)

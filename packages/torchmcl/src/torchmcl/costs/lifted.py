@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_leading_axes, check_tensor
+from torchmcl._eager import broadcast_shapes
 from torchmcl.costs._calling import check_takes_mask
 from torchmcl.costs._sequences import aligned_mask
 from torchmcl.costs.declared import CostDeclaration, needs
@@ -68,7 +69,7 @@ class Pairwise:
                 raise ValueError(bad_value("Pairwise", name, rule, tuple(value.shape)))
         split_h, split_t = hypotheses.ndim - self.hypothesis_dims - 1, targets.ndim - self.target_dims - 1
         check_leading_axes("Pairwise", hypotheses, targets, hypotheses.shape[:split_h], targets.shape[:split_t])
-        leading = torch.broadcast_shapes(hypotheses.shape[:split_h], targets.shape[:split_t])
+        leading = broadcast_shapes(hypotheses.shape[:split_h], targets.shape[:split_t])
         hypotheses = hypotheses.expand(*leading, *hypotheses.shape[split_h:])
         targets = targets.expand(*leading, *targets.shape[split_t:])
         if mask is not None:

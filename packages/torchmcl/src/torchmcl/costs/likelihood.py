@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_tensor, debug_checks_enabled
+from torchmcl._eager import broadcast_shapes
 from torchmcl.accel.eager.likelihoods import GAUSSIAN, LAPLACE, Family, summed_nll
 from torchmcl.costs._calling import check_takes_mask
 from torchmcl.costs._sequences import aligned_events, flattened
@@ -170,7 +170,7 @@ def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:
     check_tensor(owner, "scale", scale)
     check_tensor(owner, "hypotheses", hypotheses)
     try:
-        fits = torch.broadcast_shapes(scale.shape, hypotheses.shape) == hypotheses.shape
+        fits = broadcast_shapes(scale.shape, hypotheses.shape) == hypotheses.shape
     except RuntimeError:
         fits = False
     if not fits:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_tensor
+from torchmcl._eager import broadcast_shapes
 from torchmcl.accel.native import line
 from torchmcl.density.cells import marked
 from torchmcl.density.on_line import REACH, OnLine
@@ -54,7 +55,7 @@ class HypothesisDensity(OnLine):
         if self.scale.shape in (shape[-1:], shape):
             return
         try:
-            fits = self.scale.ndim > 1 and torch.broadcast_shapes(self.scale.shape, shape) == shape
+            fits = self.scale.ndim > 1 and broadcast_shapes(self.scale.shape, shape) == shape
         except RuntimeError:
             fits = False
         if not fits:

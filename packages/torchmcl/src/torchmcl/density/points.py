@@ -33,7 +33,7 @@ class BestPoints(NamedTuple):
 
     Attributes:
         points: [..., points, dim]; on the line in increasing order.
-        masses: [..., points], summing to 1.
+        masses: [..., points], summing to 1; approximate in space, see `best_points`.
         deviations: [..., points], root mean squared deviation of a coordinate from its point, in units of the scale,
             or in plain ones where each kernel has a scale.
     """
@@ -53,6 +53,10 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     On the line the compiled loops choose among a few borders first, which finds branches that Lloyd's algorithm misses.
     About one density in a thousand gets points that are over 1 % worse than from that algorithm alone, for example with
     a light and narrow branch within the reach of a wide kernel.
+
+    In space each kernel is replaced by a few points with its mean and covariance, so that cells and masses are those of
+    these: masses are usually within 0.03 of the true ones. With fewer kernels than points they were off by up to 0.11,
+    and the mean squared distance was up to 1.3 times that of the best points.
 
     Args:
         density: a mixture of normal kernels, or a batch [...] of them.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_leading_axes, check_mask, check_tensor
+from torchmcl._eager import broadcast_shapes
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Distributions, Predictions
 
@@ -83,7 +84,7 @@ def _with_all_axes(
         rule = f"have shape [..., targets, {', '.join(map(str, event))}] for `hypotheses` {tuple(hypotheses.shape)}"
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
     check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:n], targets.shape[:n])
-    leading = torch.broadcast_shapes(hypotheses.shape[:n], targets.shape[:n])
+    leading = broadcast_shapes(hypotheses.shape[:n], targets.shape[:n])
     return targets, mask, torch.Size((*leading, *targets.shape[n:]))
 
 

@@ -17,6 +17,7 @@ from torchmcl._checks import bad_value, check_positive_int, check_real
 from torchmcl.density import HypothesisDensity, KernelMixture
 from torchmcl.sklearn.calibration import blocks
 from torchmcl.sklearn.predictive import Hypotheses
+from torchmcl.sklearn.preprocessing import Encoder
 from torchmcl.sklearn.regions import PredictionIntervals, PredictionRegions
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.targets import Targets
@@ -59,14 +60,21 @@ class Answers:
         return targets
 
 
-def check_converged(predictive: Any, rows: Rows, learning_rate: Any) -> None:
+def check_converged(predictive: Any, encoder: Encoder, rows: Rows, learning_rate: Any) -> None:
     """Check that the means of training rows are finite and near the targets.
+
+    Further rows may lie far from those that gave the units, in their inputs or targets: those are no divergence.
 
     Raises:
         ValueError: if all networks diverged.
     """
-    means = predictive.means(rows.head(_JUDGED_ROWS).inputs.astype(np.float64)).abs().median()
-    if not means < _DIVERGED:
+    rows = rows.head(_JUDGED_ROWS)
+    if not len(rows):
+        return
+    inputs = rows.inputs.astype(np.float64)
+    far_inputs = float(np.median(np.abs(encoder(inputs)).max(axis=1)))
+    far_targets = float(predictive.targets.standardised(rows.targets).abs().median())
+    if not predictive.means(inputs).abs().median() < _DIVERGED * max(1.0, far_inputs, far_targets):
         rule, advice = "let the training converge", "All networks diverged; try 0.01."
         raise ValueError(bad_value(predictive.targets.owner, "learning_rate", rule, repr(learning_rate), advice))
 

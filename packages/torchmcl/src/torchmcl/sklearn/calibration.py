@@ -13,7 +13,7 @@ from torchmcl.postprocess.quantiles import effective_counts, quantile
 from torchmcl.sklearn.conformal import conformity, joined, reaching, region, stacked, supported_fill
 from torchmcl.sklearn.rows import Rows
 
-__all__ = ["Calibrator", "blocks", "effective_counts", "quantile", "supported_gaps"]
+__all__ = ["Calibrator", "blocks", "check_calibration", "effective_counts", "quantile", "supported_gaps"]
 
 # With these the calibration adds a quarter of a point to the error of the coverage.
 CALIBRATION_ROWS = 16_384
@@ -34,6 +34,19 @@ def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
     return fill
 
 
+def check_calibration(scores: NDArray[np.float64], counts: NDArray[np.float64]) -> None:
+    """Check the scores and counts of calibrating rows.
+
+    Raises:
+        ValueError: for a score that no density gives; or a count that is negative or not finite.
+    """
+    slack = 1e-6  # of rounding
+    if not ((scores >= -slack) & ((scores <= 1 + slack) | np.isinf(scores))).all():
+        raise ValueError("the scores of a calibration must lie in [0, 1], or be infinite")
+    if not ((counts >= 0) & np.isfinite(counts)).all():
+        raise ValueError("the counts of a calibration must be finite and not negative")
+
+
 @dataclass(frozen=True)
 class Calibrator:
     """Conformity scores of calibration rows.
@@ -49,6 +62,15 @@ class Calibrator:
     scores: NDArray[np.float64]
     surprise: NDArray[np.float64]
     counts: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        """Check that all parts are of the same outputs and rows: a file may have been written by others."""
+        n_outputs, n_rows = len(self.fill), len(self.counts)
+        if self.scores.shape != (n_outputs, n_rows) or self.surprise.shape != (n_rows,):
+            raise ValueError("the scores of a calibration are of different numbers of outputs or rows")
+        check_calibration(self.scores, self.counts)
+        if not ((self.fill >= 0) & (self.fill <= 1)).all():
+            raise ValueError("the depths of gaps must lie in [0, 1]")
 
     @classmethod
     def fit(cls, predictive: Any, rows: Rows, fill: NDArray[np.float64]) -> "Calibrator":

@@ -40,8 +40,9 @@ _MAX_DECAY, _MIN_DECAY, _FEW_ROWS = 2.0, 0.05, 200
 _PATIENT_SHARE, _MIN_PATIENCE = 0.2, 20
 # Evaluations on held-out rows in a training.
 _N_EVALUATIONS = 100
-# Rows by which networks that diverged are found out.
-_JUDGED_ROWS = 256
+# Rows by which networks that diverged are found out: they give no probability to the classes of this share of them.
+# Further rows may contradict earlier ones, so `partial_fit` asks for finite numbers only.
+_JUDGED_ROWS, _DIVERGED_SHARE, _NO_PROBABILITY = 256, 0.2, 1e-20
 
 
 def classifier_by_rule(
@@ -57,11 +58,18 @@ def classifier_by_rule(
     rows = split_rows(table.X, ids, table.weights, seed=seed, groups=together, factors=factors).train
     encoder = fit_encoder(rows, estimator.n_bins)
     mixture, attributes = _trained(estimator, rows, Preprocessor(encoder), len(classes), seed, checkpoint)
-    if not np.isfinite(mixture(rows.head(_JUDGED_ROWS).inputs)).all():
-        rule, advice = "let the training converge", "The networks diverged; try 0.02."
-        raise ValueError(bad_value(owner, "learning_rate", rule, repr(estimator.learning_rate), advice))
+    _check_converged(owner, mixture, rows, estimator.learning_rate, _DIVERGED_SHARE)
     state = Continuation(seed, attributes["n_epochs_"])
     return {**table.described, **attributes, "classes_": classes, "_mixture": mixture, "_continuation": state}
+
+
+def _check_converged(owner: str, mixture: ClassMixture, rows: Rows, learning_rate: Any, most: float = 1.0) -> None:
+    rows = rows.head(_JUDGED_ROWS)
+    shares = mixture(rows.inputs)
+    impossible = np.take_along_axis(shares, rows.targets.reshape(-1, 1), axis=1) < _NO_PROBABILITY
+    if not np.isfinite(shares).all() or impossible.mean() > most:
+        rule, advice = "let the training converge", "The networks diverged; try 0.02."
+        raise ValueError(bad_value(owner, "learning_rate", rule, repr(learning_rate), advice))
 
 
 def _trained(
@@ -162,9 +170,11 @@ def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weig
     )
     examples = Preprocessor(before.encoder)(rows)
     modules, state = state.one_epoch(trainer, before.modules, examples, _costs, len(classes))
+    mixture = replace(before, modules=modules)
+    _check_converged(type(estimator).__name__, mixture, rows, estimator.learning_rate)
     kept = {name: value for name, value in vars(estimator).items() if name.endswith("_")}
     fitted = {**kept, **table.described, "classes_": classes, "n_epochs_": state.n_epochs}
-    return {**fitted, "_mixture": replace(before, modules=modules), "_continuation": state}
+    return {**fitted, "_mixture": mixture, "_continuation": state}
 
 
 def _network(estimator: Any, encoder: Encoder, n_classes: int) -> nn.Module:

@@ -53,6 +53,11 @@ class Scaler:
         return cls(mean, scale)
 
     @property
+    def n_inputs(self) -> int:
+        """The number of columns before they are encoded."""
+        return len(self.mean)
+
+    @property
     def n_columns(self) -> int:
         """The number of encoded columns."""
         return len(self.mean)
@@ -97,6 +102,20 @@ class PiecewiseLinear:
     edges: list[NDArray[np.float64]]
 
     has_bins = True
+
+    def __post_init__(self) -> None:
+        """Check the edges."""
+        for edges in self.edges:
+            check_numbers("the edges of bins", edges)
+            if edges.ndim != 1 or not len(edges) or not (np.diff(edges) > 0).all():
+                raise ValueError("the edges of the bins of a column must increase")
+        if len(self.edges) != self.scaler.n_inputs:
+            raise ValueError("the bins and the scaler are of different numbers of columns")
+
+    @property
+    def n_inputs(self) -> int:
+        """The number of columns before they are encoded."""
+        return len(self.edges)
 
     @classmethod
     def fit(cls, scaler: Scaler, rows: NDArray[Any], weights: NDArray[np.float64], n_bins: int) -> "PiecewiseLinear":
@@ -149,6 +168,15 @@ class MissingIndicators:
     def __post_init__(self) -> None:
         """Check the numbers."""
         check_numbers("the means of columns with missing values", self.means)
+        if self.means.shape != (self.encoder.n_inputs,):
+            raise ValueError("the means and the encoder are of different numbers of columns")
+        if not np.isin(self.columns, np.arange(self.n_inputs)).all() or self.columns.dtype.kind != "i":
+            raise ValueError("the columns with missing values must be some of the columns")
+
+    @property
+    def n_inputs(self) -> int:
+        """The number of columns before they are encoded."""
+        return len(self.means)
 
     @property
     def has_bins(self) -> bool:

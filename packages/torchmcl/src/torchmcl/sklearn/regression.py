@@ -62,7 +62,7 @@ def fitted_by_rule(
         predictive = replace(predictive, modules=final.modules)
         attributes["seconds_"] += float(final.history.seconds)
         split = split._replace(selection=selection.head(0))  # these rows cannot select any more
-    check_converged(predictive, split.train, estimator.learning_rate)
+    check_converged(predictive, encoder, split.train, estimator.learning_rate)
     answers = Answers(predictive, Calibrator.fit(predictive, split.calibration, fill))
     state = Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
     return {**table.described, **attributes, **answer_attributes(answers), "_continuation": state}
@@ -192,4 +192,5 @@ def _selected(estimator: Any, before: Answers | None, parts: Any, state: Continu
     else:
         modules, _, targets = parts
         predictive, fill = replace(before.predictive, modules=modules, targets=targets), before.calibrator.fill
+    check_converged(predictive, predictive.encoder, train, estimator.learning_rate)
     return Answers(predictive, Calibrator.fit(predictive, calibration, fill))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import density, schedules
-from torchmcl._checks import bad_value
+from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.fleet.search import Candidate, FleetSearch
 from torchmcl.nn import MultiHypothesisMLP
@@ -111,7 +111,28 @@ def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]
         if name.startswith("__") or hasattr(type(estimator), name):  # data never replaces a method
             raise ValueError(f"{name!r} is not a fitted attribute")
         setattr(estimator, name, value)
+    _rehearse(estimator)
     return estimator
+
+
+def _rehearse(estimator: Any) -> None:
+    """Ask a model from a file for one row: parts that do not fit each other are found out here, not by its user.
+
+    Raises:
+        Exception: of any type, if they do not; or ValueError for an answer that is not finite.
+    """
+    torch.device(estimator.device)
+    check_positive_int(type(estimator).__name__, "n_features_in_", estimator.n_features_in_)
+    if hasattr(estimator, "_mixture"):
+        mixture = replace(estimator._mixture, device="cpu")
+        found = [mixture(np.zeros((1, mixture.encoder.n_inputs)))]
+    else:
+        predictive = replace(estimator._answers.predictive, device="cpu")
+        encoder = predictive.encoders[0] if hasattr(predictive, "encoders") else predictive.encoder
+        row = np.zeros((1, encoder.n_inputs))
+        found = [predictive.mean(row), predictive.standardised(row).mean.numpy(), *predictive.hypotheses(row)]
+    if not all(np.isfinite(each).all() for each in found):
+        raise ValueError("the answers of the model are not finite")
 
 
 def without_rows(estimator: Any) -> Any:

@@ -39,6 +39,14 @@ class Targets:
     scaler: Scaler
     bounds: NDArray[np.float64]
 
+    def __post_init__(self) -> None:
+        """Check that all parts are of the same outputs: a file may have been written by others."""
+        if self.bounds.shape != (2, self.n_outputs) or self.scaler.n_inputs != self.n_outputs:
+            raise ValueError("the names, scales and bounds of targets are of different numbers of outputs")
+        low, high = self.bounds
+        if not ((low <= high) & (low < np.inf) & (high > -np.inf)).all():
+            raise ValueError("the bounds of a target must be a lower and an upper one")
+
     @classmethod
     def fit(cls, owner: str, table: "RegressionTable", train: Rows, bounding: Rows | None) -> "Targets":
         """Return the targets of rows.

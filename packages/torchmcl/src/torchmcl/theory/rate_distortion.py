@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_cost, check_positive, check_positive_int, check_tensor
-from torchmcl._eager import full_precision
+from torchmcl._eager import broadcast_shapes, full_precision
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.critical import covariance
 from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses
@@ -140,7 +140,7 @@ def blahut_arimoto(
     check_positive(owner, "tolerance", tolerance)
     cost = cost.detach().to(torch.promote_types(cost.dtype, torch.float32))
     t = torch.as_tensor(temperature, dtype=cost.dtype, device=cost.device)
-    shape = torch.broadcast_shapes(t.shape, cost.shape[:-2])
+    shape = broadcast_shapes(t.shape, cost.shape[:-2])
     log_p = _log_masses(owner, cost, masses).unsqueeze(-1)  # [..., sources, 1]
     cost = _possible_costs(owner, cost, log_p)
     # Relative to the cheapest reproduction of each source, which changes no assignment and keeps one finite.
