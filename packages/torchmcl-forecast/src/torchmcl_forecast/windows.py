@@ -1,0 +1,189 @@
+"""Windows of series as inputs and targets of the network, in units of their own past."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl_forecast.frames import Panel
+from torchmcl_forecast.seasons import calendar_features, filled
+
+__all__ = ["Layout", "Source", "Window", "choose_context"]
+
+# Seasons up to this length lie inside the context, twice; of longer ones only the values that the horizon repeats.
+_LONGEST_INSIDE = 256
+# A unit is at least this share of the deviation of the whole series: a flat stretch does not make what follows huge.
+_LEAST_UNIT = 0.02
+# Windows need so many values of their past.
+_LEAST_PAST = 3
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the windows.
+
+    Attributes:
+        horizon: steps to forecast.
+        context: steps of the past that the network reads.
+        lag: a season longer than the context, whose values at the horizon are read too; 0 for none.
+        n_channels: series that are forecast together.
+        n_calendar: features of the calendar.
+    """
+
+    horizon: int
+    context: int
+    lag: int
+    n_channels: int
+    n_calendar: int
+
+    @property
+    def past(self) -> int:
+        """How many values before the horizon a window reads."""
+        return max(self.context, self.lag)
+
+    @property
+    def n_read(self) -> int:
+        """Values of the past of one channel that the network reads."""
+        return self.context + (self.horizon if self.lag else 0)
+
+    @property
+    def n_inputs(self) -> int:
+        """Numbers that the network reads for a window: the past of each channel, three sizes of it, the calendar."""
+        return self.n_channels * (self.n_read + 3) + self.n_calendar
+
+
+class Window(NamedTuple):
+    """Windows of series.
+
+    Attributes:
+        inputs: [windows, n_inputs]
+        targets: [windows, channels, horizon], in units of the past; NaN where missing.
+        level: [windows, channels, 1], what is 0 in these units.
+        unit: [windows, channels, 1]
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    level: Tensor
+    unit: Tensor
+
+
+def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tuple[int, int]:
+    """Return the length of the context and the lag of a long season, 0 for none.
+
+    Args:
+        horizon: steps to forecast.
+        seasons: their lengths.
+        n_times: length of a typical series.
+
+    Example:
+        >>> choose_context(48, (24, 168), 700), choose_context(28, (7, 365), 1500)
+        ((336, 0), (84, 365))
+    """
+    inside = max((season for season in seasons if season <= _LONGEST_INSIDE), default=1)
+    context = max(3 * horizon, 2 * inside)
+    # A short series leaves a few windows to learn from.
+    context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
+    longer = [season for season in seasons if season > _LONGEST_INSIDE and season >= horizon]
+    lag = min(longer, default=0)
+    return context, lag if n_times > lag + 2 * horizon else 0
+
+
+class Source:
+    """Windows of a panel on demand.
+
+    Args:
+        panel: the series; with several channels all of it is one group.
+        layout: of the windows.
+        season: for missing values.
+    """
+
+    def __init__(self, panel: Panel, layout: Layout, season: int) -> None:
+        self.layout = layout
+        past, horizon = layout.past, layout.horizon
+        values = panel.values
+        shape = (-1, layout.n_channels, past + values.shape[1] + horizon)
+        known = filled(values, season)
+        deviation = np.nanstd(values, axis=1)
+        # Room for windows that begin before the series, and for the horizon after it.
+        room = ((0, 0), (past, horizon))
+        self.known = torch.from_numpy(np.pad(known, room, constant_values=np.nan)).view(shape)
+        self.truth = torch.from_numpy(np.pad(values, room, constant_values=np.nan)).view(shape)
+        self.floor = torch.from_numpy(_LEAST_UNIT * deviation).view(-1, layout.n_channels, 1)
+        groups = panel.ends[:: layout.n_channels]
+        self.calendar = torch.from_numpy(calendar_features(panel.grid, groups, values.shape[1] - 1))
+        self.n_times = values.shape[1]
+        observed = (~torch.isnan(self.truth)).any(dim=1).double()  # [groups, times]
+        self._n_observed = observed.cumsum(dim=1)
+
+    @property
+    def n_groups(self) -> int:
+        """How many series, or groups of channels, there are."""
+        return len(self.known)
+
+    def places(self, last: int = 0, first: int = 0) -> Tensor:
+        """Return all windows, [windows, 2]: the group, and how many values lie before the horizon.
+
+        Args:
+            last: how many steps at the end of the series are left out.
+            first: how many at their beginning.
+        """
+        past, horizon = self.layout.past, self.layout.horizon
+        before = torch.arange(max(first, 1), self.n_times - horizon - last + 1)
+        if not len(before):
+            return torch.zeros((0, 2), dtype=torch.long)
+        at = self._n_observed[:, before + past - 1]
+        ahead = self._n_observed[:, before + past + horizon - 1] - at
+        group, place = ((at >= _LEAST_PAST) & (ahead > 0)).nonzero(as_tuple=True)
+        return torch.stack([group, before[place]], dim=1)
+
+    def ends(self) -> Tensor:
+        """Return the windows whose horizon follows the end of each series."""
+        return torch.stack([torch.arange(self.n_groups), torch.full((self.n_groups,), self.n_times)], dim=1)
+
+    def window(self, places: Tensor, shortened: Tensor | None = None) -> Window:
+        """Return windows.
+
+        Args:
+            places: [windows, 2], of `places` or `ends`.
+            shortened: [windows], values of the past that are read; all by default.
+        """
+        past, horizon, context = self.layout.past, self.layout.horizon, self.layout.context
+        group, before = places.unbind(dim=1)
+        steps = torch.arange(past + horizon)
+        at = (before.unsqueeze(1) + steps).unsqueeze(1)  # in the padded series, [windows, 1, past + horizon]
+        rows = group.view(-1, 1, 1), torch.arange(self.layout.n_channels).view(1, -1, 1)
+        read = self.known[rows[0], rows[1], at[..., :past]]  # [windows, channels, past]
+        if shortened is not None:
+            hidden = steps[:past] < past - shortened.view(-1, 1, 1)
+            read = read.masked_fill(hidden, torch.nan)
+        recent = read[..., past - context :]
+        given = ~recent.isnan()
+        n_given = given.sum(dim=-1, keepdim=True)
+        level = recent.nan_to_num().sum(dim=-1, keepdim=True) / n_given.clamp_min(1)
+        square = (recent - level).nan_to_num().square().sum(dim=-1, keepdim=True)
+        deviation = (square / n_given.clamp_min(1)).sqrt()
+        smallest = (1e-6 * level.abs()).clamp_min(1e-9)
+        unit = torch.maximum(torch.maximum(deviation, self.floor[group]), smallest)
+        standard = (_from_first(recent, level) - level) / unit
+        parts = [standard]
+        if self.layout.lag:
+            season = read[..., past - self.layout.lag : past - self.layout.lag + horizon]
+            season = torch.where(season.isnan(), recent[..., -1:].nan_to_num() * torch.ones_like(season), season)
+            parts.append((torch.where(n_given > 0, season, level) - level) / unit)
+        rough = standard.diff(dim=-1).square().mean(dim=-1, keepdim=True).sqrt()
+        sizes = [(unit / (unit + level.abs())).log(), rough, n_given / context]
+        calendar = self.calendar[group, (before - 1).clamp_max(self.n_times - 1)]
+        inputs = torch.cat([torch.cat([*parts, *sizes], dim=-1).flatten(1), calendar], dim=1)
+        targets = (self.truth[rows[0], rows[1], at[..., past:]] - level) / unit
+        return Window(inputs.float().clamp(-10, 10), targets.float(), level, unit)
+
+
+def _from_first(recent: Tensor, level: Tensor) -> Tensor:
+    """Return values with the first known one in the place of those before it, or the level if none is known."""
+    known = ~recent.isnan()
+    first = known.to(torch.uint8).argmax(dim=-1, keepdim=True)
+    value = torch.where(known.any(dim=-1, keepdim=True), recent.gather(-1, first), level)
+    return torch.where(known, recent, value)
