@@ -214,7 +214,8 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
         context = context if self.context is None else self.context
         n_channels = len(panel.names) if self.joint else 1
         n_calendar = calendar_features(panel.grid, panel.ends[:1], 0).shape[-1]
-        return Layout(horizon, context, lag if lag > context else 0, n_channels, n_calendar)
+        periods = (1, *(season for season in self.seasons_ if season < context))
+        return Layout(horizon, context, periods, lag if lag > context else 0, n_channels, n_calendar)
 
     def _train(self, source: Source, places: Tensor, calibration: Calibration | None) -> None:
         """Train the members, first without the windows that calibrate the tubes, then with them."""
@@ -256,7 +257,7 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
     def _level(self, source: Source, calibration: Calibration) -> float:
         """Return the factor on the widths of tubes, by the windows that the networks have not seen."""
         window = source.window(calibration.places)
-        truth = window.targets * window.unit + window.level
+        truth = window.targets * window.unit + window.naive
         offsets = tube_offsets(*self._answers(source, calibration.places), truth).flatten(0, 1)
         known = ~offsets.isnan()
         offsets, known = offsets[known.any(dim=1)], known[known.any(dim=1)]
@@ -276,8 +277,8 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
                 torch.cat([part[..., 0].unflatten(-1, shape) for part in which], dim=1).double()
                 for which in ([f.hypotheses for f in found], [f.scale for f in found])
             )
-            level, unit = window.level.unsqueeze(1), window.unit.unsqueeze(1)
+            naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
             shares = torch.cat([f.score_logits.double().softmax(dim=-1) for f in found], dim=1) / len(found)
-            parts.append((paths * unit + level, scales * unit, shares))
+            parts.append((paths * unit + naive, scales * unit, shares))
         paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
         return paths, scales, shares

@@ -13,8 +13,8 @@ __all__ = ["PathNetwork"]
 class PathNetwork(nn.Module):
     """Inputs of windows in, distributions of paths out.
 
-    A linear map of the past, the same for all channels, repeats seasons and levels; the hypotheses are what a
-    perceptron adds to it. Paths of all channels are one hypothesis, [channels * horizon, 1].
+    All is relative to the best naive forecast of the window. A linear map of its changes and of the other naive
+    forecasts, the same for all channels, corrects it; the hypotheses are what a perceptron adds. Paths of all channels are one hypothesis, [channels * horizon, 1].
 
     Args:
         layout: of the windows.
@@ -23,7 +23,7 @@ class PathNetwork(nn.Module):
         dropout: share of the hidden units that are dropped in training.
 
     Example:
-        >>> layout = Layout(horizon=3, context=5, lag=0, n_channels=2, n_calendar=0)
+        >>> layout = Layout(horizon=3, context=5, periods=(1,), lag=0, n_channels=2, n_calendar=0)
         >>> PathNetwork(layout, n_hypotheses=4, hidden=(8,))(torch.zeros(7, layout.n_inputs)).scale.shape
         torch.Size([7, 4, 6, 1])
     """
@@ -36,15 +36,15 @@ class PathNetwork(nn.Module):
         for size in hidden:
             layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(dropout)]
             width = size
-        self.linear = nn.Linear(layout.n_read, layout.horizon)
+        self.linear = nn.Linear(layout.n_linear, layout.horizon)
         self.trunk = nn.Sequential(*layers)
         self.head = MultiHypothesisHead(width, (layout.n_channels * layout.horizon, 1), n_hypotheses, scales=True)
 
     def past(self, inputs: Tensor) -> Tensor:
-        """Return the past of each channel, [windows, channels, n_read]."""
+        """Return changes and naive forecasts of each channel, [windows, channels, n_linear]."""
         layout = self.layout
-        of_channels = inputs[:, : layout.n_channels * (layout.n_read + 3)]
-        return of_channels.view(-1, layout.n_channels, layout.n_read + 3)[..., : layout.n_read]
+        of_channels = inputs[:, : layout.n_channels * layout.n_of_channel]
+        return of_channels.view(-1, layout.n_channels, layout.n_of_channel)[..., : layout.n_linear]
 
     def forward(self, inputs: Tensor) -> Distributions:
         """Return paths [windows, hypotheses, channels * horizon, 1] for inputs [windows, n_inputs]."""

@@ -14,6 +14,8 @@ _SEASON_DAYS = (1.0, 7.0, 365.25)
 _OF_NUMBERS = (4, 5, 7, 12, 24, 48, 52, 96, 168, 336)
 # Changes one season apart must agree by this correlation; noise alone gives 1 / sqrt(n) at most.
 _AGREEMENT = 0.15
+# A season is not kept beside one that agrees so much better, and multiples must agree better by this much.
+_WEAKEST, _CLEARLY = 0.6, 0.01
 
 
 def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
@@ -45,9 +47,21 @@ def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
         around = agreement[max(season - 1, 1) : season + 2]
         if season > 1 and len(around) == 3 and agreement[season] >= max(_AGREEMENT, float(np.nanmax(around))):
             found.append(season)
-    # A multiple of a season agrees as well; it adds something only if it agrees better.
-    kept = [s for s in found if not any(s % t == 0 and agreement[s] < agreement[t] + 0.02 for t in found if t < s)]
-    return tuple(kept)
+    strongest = max((agreement[season] for season in found), default=0.0)
+    found = [season for season in found if agreement[season] > _WEAKEST * strongest]
+    return tuple(s for s in found if all(_adds_to(s, shorter, agreement) for shorter in found if shorter < s))
+
+
+def _adds_to(season: int, shorter: int, agreement: NDArray[np.float64]) -> bool:
+    """Return whether a season is more than the repetition of a shorter one, whose multiples agree as well.
+
+    A week adds to a day if it agrees better than two, three, four, five and six days do.
+    """
+    if season % shorter:
+        return True
+    between = agreement[2 * shorter : season : shorter]
+    rival = between.max() if len(between) else agreement[shorter]
+    return bool(agreement[season] > rival + _CLEARLY)
 
 
 def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """Windows of series as inputs and targets of the network, in units of their own past."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ __all__ = ["Layout", "Source", "Window", "choose_context"]
 # Seasons up to this length lie inside the context, twice; of longer ones only the values that the horizon repeats.
 _LONGEST_INSIDE = 256
 # A unit is at least this share of the deviation of the whole series: a flat stretch does not make what follows huge.
-_LEAST_UNIT = 0.02
+_LEAST_UNIT = 1e-3
 # Windows need so many values of their past.
 _LEAST_PAST = 3
 
@@ -27,6 +28,7 @@ class Layout:
     Attributes:
         horizon: steps to forecast.
         context: steps of the past that the network reads.
+        periods: 1 and the seasons inside the context; repeating the last one of them is a naive forecast.
         lag: a season longer than the context, whose values at the horizon are read too; 0 for none.
         n_channels: series that are forecast together.
         n_calendar: features of the calendar.
@@ -34,6 +36,7 @@ class Layout:
 
     horizon: int
     context: int
+    periods: tuple[int, ...]
     lag: int
     n_channels: int
     n_calendar: int
@@ -44,29 +47,34 @@ class Layout:
         return max(self.context, self.lag)
 
     @property
-    def n_read(self) -> int:
-        """Values of the past of one channel that the network reads."""
-        return self.context + (self.horizon if self.lag else 0)
+    def n_linear(self) -> int:
+        """Numbers of one channel that the linear map reads: changes, and naive forecasts."""
+        return self.context + self.horizon * (len(self.periods) + 1 + bool(self.lag))
+
+    @property
+    def n_of_channel(self) -> int:
+        """Numbers of one channel: also its values, and some sizes."""
+        return self.n_linear + self.context + len(self.periods) + 3
 
     @property
     def n_inputs(self) -> int:
-        """Numbers that the network reads for a window: the past of each channel, three sizes of it, the calendar."""
-        return self.n_channels * (self.n_read + 3) + self.n_calendar
+        """Numbers that the network reads of a window: those of all channels, and the calendar."""
+        return self.n_channels * self.n_of_channel + self.n_calendar
 
 
 class Window(NamedTuple):
-    """Windows of series.
+    """Windows of series. The unit is the mean error of the best naive forecast in the past of the window.
 
     Attributes:
         inputs: [windows, n_inputs]
-        targets: [windows, channels, horizon], in units of the past; NaN where missing.
-        level: [windows, channels, 1], what is 0 in these units.
+        targets: [windows, channels, horizon], distances from the naive forecast in units; NaN where missing.
+        naive: [windows, channels, horizon], the best naive forecast: the last season, or the last value.
         unit: [windows, channels, 1]
     """
 
     inputs: Tensor
     targets: Tensor
-    level: Tensor
+    naive: Tensor
     unit: Tensor
 
 
@@ -150,35 +158,76 @@ class Source:
             places: [windows, 2], of `places` or `ends`.
             shortened: [windows], values of the past that are read; all by default.
         """
-        past, horizon, context = self.layout.past, self.layout.horizon, self.layout.context
+        layout = self.layout
         group, before = places.unbind(dim=1)
-        steps = torch.arange(past + horizon)
+        steps = torch.arange(layout.past + layout.horizon)
         at = (before.unsqueeze(1) + steps).unsqueeze(1)  # in the padded series, [windows, 1, past + horizon]
-        rows = group.view(-1, 1, 1), torch.arange(self.layout.n_channels).view(1, -1, 1)
-        read = self.known[rows[0], rows[1], at[..., :past]]  # [windows, channels, past]
+        rows = group.view(-1, 1, 1), torch.arange(layout.n_channels).view(1, -1, 1)
+        read = self.known[rows[0], rows[1], at[..., : layout.past]]  # [windows, channels, past]
         if shortened is not None:
-            hidden = steps[:past] < past - shortened.view(-1, 1, 1)
-            read = read.masked_fill(hidden, torch.nan)
-        recent = read[..., past - context :]
-        given = ~recent.isnan()
-        n_given = given.sum(dim=-1, keepdim=True)
-        level = recent.nan_to_num().sum(dim=-1, keepdim=True) / n_given.clamp_min(1)
-        square = (recent - level).nan_to_num().square().sum(dim=-1, keepdim=True)
-        deviation = (square / n_given.clamp_min(1)).sqrt()
-        smallest = (1e-6 * level.abs()).clamp_min(1e-9)
-        unit = torch.maximum(torch.maximum(deviation, self.floor[group]), smallest)
-        standard = (_from_first(recent, level) - level) / unit
-        parts = [standard]
-        if self.layout.lag:
-            season = read[..., past - self.layout.lag : past - self.layout.lag + horizon]
-            season = torch.where(season.isnan(), recent[..., -1:].nan_to_num() * torch.ones_like(season), season)
-            parts.append((torch.where(n_given > 0, season, level) - level) / unit)
-        rough = standard.diff(dim=-1).square().mean(dim=-1, keepdim=True).sqrt()
-        sizes = [(unit / (unit + level.abs())).log(), rough, n_given / context]
+            read = read.masked_fill(steps[: layout.past] < layout.past - shortened.view(-1, 1, 1), torch.nan)
+        inputs, naive, unit = described(read, self.floor[group], layout)
         calendar = self.calendar[group, (before - 1).clamp_max(self.n_times - 1)]
-        inputs = torch.cat([torch.cat([*parts, *sizes], dim=-1).flatten(1), calendar], dim=1)
-        targets = (self.truth[rows[0], rows[1], at[..., past:]] - level) / unit
-        return Window(inputs.float().clamp(-10, 10), targets.float(), level, unit)
+        targets = (self.truth[rows[0], rows[1], at[..., layout.past :]] - naive) / unit
+        return Window(torch.cat([inputs.flatten(1).float(), calendar], dim=1), targets.float(), naive, unit)
+
+
+def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+    """Return inputs [windows, channels, numbers], the best naive forecast and the unit of the past of windows.
+
+    Args:
+        read: [windows, channels, past], NaN before the series begins.
+        floor: [windows, channels, 1], the least unit.
+        layout: of the windows.
+    """
+    context, horizon = layout.context, layout.horizon
+    recent = read[..., layout.past - context :]
+    given = ~recent.isnan()
+    n_given = given.sum(dim=-1, keepdim=True)
+    level = recent.nan_to_num().sum(dim=-1, keepdim=True) / n_given.clamp_min(1)
+    square = (recent - level).nan_to_num().square().sum(dim=-1, keepdim=True)
+    smallest = torch.maximum(floor, (1e-6 * level.abs()).clamp_min(1e-9))
+    deviation = torch.maximum((square / n_given.clamp_min(1)).sqrt(), smallest)
+    values = _from_first(recent, level)
+    repeats = torch.stack([_repeated(values, period, horizon) for period in layout.periods])
+    errors = torch.cat([_naive_error(values, given, period, horizon, deviation) for period in layout.periods], dim=-1)
+    best = errors.argmin(dim=-1, keepdim=True)  # [windows, channels, 1]
+    unit = torch.maximum(errors.gather(-1, best), smallest)
+    naive = repeats.gather(0, best.expand(*best.shape[:2], horizon).unsqueeze(0))[0]
+    changes = torch.stack([_changes(values, period) for period in layout.periods])
+    changes = changes.gather(0, best.expand_as(values).unsqueeze(0))[0]
+    others = [*repeats, level.expand_as(naive)]
+    if layout.lag:
+        season = read[..., layout.past - layout.lag : layout.past - layout.lag + horizon]
+        others.append(torch.where(season.isnan(), naive, season))
+    linear = torch.cat([changes / unit, *((other - naive) / unit for other in others)], dim=-1).clamp(-20, 20)
+    share = n_given / context
+    sizes = [(deviation / (deviation + level.abs())).log(), (unit / deviation).log(), share]
+    chosen = torch.nn.functional.one_hot(best.squeeze(-1), len(layout.periods))
+    standard = ((values - level) / deviation).clamp(-10, 10)
+    return torch.cat([linear, standard, chosen, *sizes], dim=-1), naive, unit
+
+
+def _repeated(values: Tensor, period: int, horizon: int) -> Tensor:
+    """Return the last period again and again, [windows, channels, horizon]."""
+    return values[..., values.shape[-1] - period + torch.arange(horizon) % period]
+
+
+def _changes(values: Tensor, period: int) -> Tensor:
+    """Return the changes over a period, 0 where there is none before."""
+    return torch.nn.functional.pad(values[..., period:] - values[..., :-period], (period, 0))
+
+
+def _naive_error(values: Tensor, given: Tensor, period: int, horizon: int, deviation: Tensor) -> Tensor:
+    """Return the mean error of repeating a period, half of the horizon ahead, [windows, channels, 1]."""
+    lag = period * max(1, math.ceil(horizon / 2 / period))
+    if lag >= values.shape[-1]:
+        return deviation if period == 1 else torch.full_like(deviation, torch.inf)
+    known = given[..., lag:] & given[..., :-lag]
+    n_known = known.sum(dim=-1, keepdim=True)
+    error = ((values[..., lag:] - values[..., :-lag]).abs() * known).sum(dim=-1, keepdim=True) / n_known.clamp_min(1)
+    # Too few pairs say nothing; the deviation is what the last value misses.
+    return torch.where(n_known >= _LEAST_PAST, error, deviation if period == 1 else torch.inf)
 
 
 def _from_first(recent: Tensor, level: Tensor) -> Tensor:
