@@ -6,8 +6,7 @@ from torchmcl._lazy import lazy_names
 
 if TYPE_CHECKING:
     from torchmcl_forecast.forecast import Forecast
-    from torchmcl_forecast.forecaster import Forecaster
-    from torchmcl_forecast.saving import load_forecaster
+    from torchmcl_forecast.forecaster import Forecaster, load_forecaster
     from torchmcl_forecast.scenarios import Scenarios, reduce_samples
 
 __all__ = ["Forecast", "Forecaster", "Scenarios", "load_forecaster", "reduce_samples"]
@@ -15,8 +14,7 @@ __all__ = ["Forecast", "Forecaster", "Scenarios", "load_forecaster", "reduce_sam
 # The command prints its help without torch.
 _HOMES = {
     "forecast": ("Forecast",),
-    "forecaster": ("Forecaster",),
-    "saving": ("load_forecaster",),
+    "forecaster": ("Forecaster", "load_forecaster"),
     "scenarios": ("Scenarios", "reduce_samples"),
 }
 __getattr__, __dir__ = lazy_names(

@@ -127,9 +127,7 @@ def _forecast(options: argparse.Namespace) -> None:
     seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
     trained = [f"{len(forecast.panel.names):,} series. Seasons found, in steps: {seasons}.", _tube_note(forecaster)]
     # The page first: by it the folder is known as torchmcl's, should the command be stopped between the files.
-    write_page(
-        options.out / "index.html", forecast, source=options.table.name, value=options.value, trained=trained
-    )
+    write_page(options.out / "index.html", forecast, source=options.table.name, value=options.value, trained=trained)
     write_atomically(options.out / "futures.csv", futures.to_csv(index=False))
     write_atomically(options.out / "quantiles.csv", quantiles.to_csv(index=False))
     forecaster.save(options.out / "model")
@@ -141,4 +139,5 @@ def _forecast(options: argparse.Namespace) -> None:
 def _tube_note(forecaster: Any) -> str:
     if forecaster.tube_level_ is None:
         return "Without tubes: the series are too short to calibrate them."
-    return f"Tubes of {100 * forecaster.coverage:g} % are calibrated on the last windows, which the first training did not see."
+    share = f"{100 * forecaster.coverage:g} %"
+    return f"Tubes of {share} are calibrated on the last windows, which the first training did not see."

@@ -12,6 +12,7 @@ from torchmcl._messages import bad_value
 from torchmcl.density import KernelMixture
 from torchmcl.metrics import energy_score
 from torchmcl.postprocess import reduce
+from torchmcl.scoring import SoftmaxScores
 from torchmcl.types import Predictions
 from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
 
@@ -69,8 +70,8 @@ class Forecast:
         """Return n paths [groups, n, channels, horizon] that stand for all, and their probabilities [groups, n]."""
         k = min(self.n_futures, self.paths.shape[1]) if n is None else n
         unit = self.paths.std(dim=(1, 3), keepdim=True, correction=0).clamp_min(1e-12)  # channels count alike
-        few = reduce(Predictions(self.paths / unit), k, scores=self.probabilities)
-        # Probabilities were given, so logits are log-probabilities.
+        given = Predictions(self.paths / unit, self.probabilities.log())
+        few = reduce(given, k, scores=SoftmaxScores())
         assert few.score_logits is not None
         return self._bounded(few.hypotheses * unit), few.score_logits.softmax(dim=-1)
 
@@ -185,8 +186,8 @@ def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, leve
 
     Example:
         >>> paths, scales = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1)
-        >>> mixture_quantiles(paths, scales, torch.ones(1, 1), [0.5, 0.8413447])[:, 0, 0, 0].round(decimals=3)
-        tensor([0., 1.])
+        >>> mixture_quantiles(paths, scales, torch.ones(1, 1), [0.1587, 0.8413])[:, 0, 0, 0].round(decimals=2)
+        tensor([-1., 1.])
     """
     centres, widths = (part.permute(0, 2, 3, 1).unsqueeze(-1) for part in (paths, scales))  # hypotheses, dim last
     steps = KernelMixture(centres, probabilities[:, None, None].expand(centres.shape[:-1]), 1.0, widths)

@@ -24,11 +24,12 @@ from torchmcl_forecast.forecast import LEVELS, Forecast, tube_offsets
 from torchmcl_forecast.frames import Columns, Panel, read_panel
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.parameters import check_parameters
+from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
 from torchmcl_forecast.seasons import calendar_features, find_seasons
 from torchmcl_forecast.training import Training, train
 from torchmcl_forecast.windows import Layout, Source, choose_context
 
-__all__ = ["Forecaster"]
+__all__ = ["Forecaster", "load_forecaster"]
 
 # The most recent windows calibrate the tubes first; then the network sees them for this share of the steps.
 _REFINEMENT = 0.25
@@ -40,7 +41,7 @@ _N_LINEAR = 20_000
 _AT_ONCE = 1024
 
 
-class Forecaster(BaseEstimator):  # type: ignore[misc]
+class Forecaster(BaseEstimator):
     """Several futures of each series of a table, with probabilities.
 
     One network is trained on windows of all series, each in units of its own past. Its hypotheses are whole paths with
@@ -81,7 +82,8 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
         >>> import pandas as pd
         >>> days = pd.date_range("2024-01-01", periods=120)
         >>> frame = pd.DataFrame({"ds": days, "y": 10 + np.sin(np.arange(120) * 2 * np.pi / 7)})
-        >>> forecaster = Forecaster(n_futures=2, n_steps=80, hidden=(16,), n_members=1).fit(frame, horizon=3)
+        >>> forecaster = Forecaster(n_futures=2, n_members=1, n_steps=40, hidden=(16,), batch_size=32)
+        >>> forecaster = forecaster.fit(frame, horizon=3)
         >>> forecaster.predict().columns.tolist()
         ['unique_id', 'ds', 'future_1', 'future_2', 'probability_1', 'probability_2']
     """
@@ -157,7 +159,10 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
             longest = int((~np.isnan(panel.values)).sum(axis=1).max())
             rule = f"have a series of at least {horizon + 3} values for a horizon of {horizon}"
             raise ValueError(bad_value("Forecaster.fit", "frame", rule, f"{longest} at most"))
-        self._train(source, places, choose_calibration(source, self.coverage))
+        # Dropout and the rule draw from torch's own generators, which are left as they were.
+        with torch.random.fork_rng(devices=[self.device] if torch.device(self.device).type == "cuda" else []):
+            torch.manual_seed(self.random_state)
+            self._train(source, places, choose_calibration(source, self.coverage))
         self._panel = panel
         return self
 
@@ -191,15 +196,15 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
         source = Source(panel, self.layout_, self._season)
         paths, scales, probabilities = self._answers(source, source.ends())
         columns, level = self._columns(), self.tube_level_
-        return Forecast(
-            panel, columns, paths, scales, probabilities, self.n_futures, level, self.coverage, self.least_
-        )
+        return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, level, self.coverage, self.least_)
 
     def save(self, folder: Path | str) -> None:
         """Write the fitted forecaster, with the ends of its series, into a folder. No pickle."""
-        from torchmcl_forecast.saving import save_forecaster
-
-        save_forecaster(self, Path(folder))
+        if not hasattr(self, "networks_"):
+            advice = "fit(frame, horizon=28) first."
+            raise NotFittedError(bad_value("Forecaster.save", "self", "be fitted", "an unfitted one", advice))
+        parameters = self.get_params(deep=False) | {"progress": False}
+        write_fitted(Path(folder), parameters, {name: getattr(self, name) for name in FITTED})
 
     def _columns(self) -> Columns:
         return Columns(self.series, self.time, self.value)
@@ -210,12 +215,12 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
 
     def _layout(self, panel: Panel, horizon: int) -> Layout:
         lengths = panel.values.shape[1] - np.argmax(~np.isnan(panel.values), axis=1)
-        context, lag = choose_context(horizon, self.seasons_, int(np.median(lengths)))
+        context, lags = choose_context(horizon, self.seasons_, int(np.median(lengths)))
         context = context if self.context is None else self.context
         n_channels = len(panel.names) if self.joint else 1
         n_calendar = calendar_features(panel.grid, panel.ends[:1], 0).shape[-1]
-        periods = (1, *(season for season in self.seasons_ if season < context))
-        return Layout(horizon, context, periods, lag if lag > context else 0, n_channels, n_calendar)
+        periods = (1, *(season for season in sorted(self.seasons_)[:1] if season < context))
+        return Layout(horizon, context, periods, lags, n_channels, n_calendar)
 
     def _train(self, source: Source, places: Tensor, calibration: Calibration | None) -> None:
         """Train the members, first without the windows that calibrate the tubes, then with them."""
@@ -224,14 +229,13 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
         enough = min(max(40 * len(earlier) // self.batch_size, 160), 1600)
         n_steps = enough if self.n_steps is None else self.n_steps
         how = Training(n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device))
-        generator = torch.Generator().manual_seed(self.random_state)
-        self.networks_ = [self._network(source, earlier, seed) for seed in range(self.n_members)]
+        self.networks_ = [self._network(source, earlier) for _ in range(self.n_members)]
         with Progress(40 * self.n_members * (1 + (calibration is not None)), "futures", show=self.progress) as bar:
-            self._phase(source, earlier, self.rule, how, generator, bar.step)
+            self._phase(source, earlier, self.rule, how, bar.step)
             self.tube_level_ = None if calibration is None else self._level(source, calibration)
             if calibration is not None:
                 slow = replace(how, n_steps=int(_REFINEMENT * n_steps), learning_rate=_SLOW * how.learning_rate)
-                self._phase(source, places, WTA(), slow, generator, bar.step)
+                self._phase(source, places, WTA(), slow, bar.step)
 
     def _phase(
         self,
@@ -239,18 +243,14 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
         places: Tensor,
         rule: Any,
         how: Training,
-        generator: torch.Generator,
         after_part: Callable[[], None],
     ) -> None:
         for network in self.networks_:
-            train(network, source, places, rule, how, generator, after_part=after_part)
+            train(network, source, places, rule, how, after_part=after_part)
 
-    def _network(self, source: Source, places: Tensor, member: int) -> PathNetwork:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.random_state * 1000 + member)
-            network = PathNetwork(self.layout_, self.n_hypotheses, tuple(self.hidden), self.dropout)
-            chosen = places[torch.randperm(len(places))[:_N_LINEAR]]
-        window = source.window(chosen)
+    def _network(self, source: Source, places: Tensor) -> PathNetwork:
+        network = PathNetwork(self.layout_, self.n_hypotheses, tuple(self.hidden), self.dropout)
+        window = source.window(places[torch.randperm(len(places))[:_N_LINEAR]])
         network.fit_linear(window.inputs, window.targets)
         return network
 
@@ -282,3 +282,18 @@ class Forecaster(BaseEstimator):  # type: ignore[misc]
             parts.append((paths * unit + naive, scales * unit, shares))
         paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
         return paths, scales, shares
+
+
+def load_forecaster(folder: Path | str) -> Forecaster:
+    """Return the forecaster that `Forecaster.save` wrote. Nothing from the file is executed.
+
+    Raises:
+        ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.
+    """
+
+    def made(parameters: dict[str, Any], fitted: dict[str, Any]) -> Forecaster:
+        forecaster = Forecaster(**parameters)
+        vars(forecaster).update(fitted)
+        return forecaster
+
+    return read_fitted("load_forecaster", Path(folder), made)

@@ -107,7 +107,8 @@ def _as_pandas(owner: str, frame: Any, columns: Columns) -> tuple[pd.DataFrame, 
 def _as_long(owner: str, table: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     """Return a long table with a column of series."""
     if columns.time not in table.columns:
-        advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}.{nearest_hint(columns.time, map(str, table.columns))}"
+        hint = nearest_hint(columns.time, map(str, table.columns))
+        advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}.{hint}"
         raise ValueError(bad_value(owner, "frame", "have the column of times", repr(columns.time), advice))
     if columns.value in table.columns:
         if columns.series in table.columns:

@@ -1,5 +1,6 @@
 """Regular times: how the times of a series become places on a grid, and which times follow the last one."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +91,10 @@ def parsed_times(owner: str, name: str, values: Any) -> NDArray[Any]:
     if pd.api.types.is_numeric_dtype(column):
         return column.to_numpy()
     try:
-        dates = pd.DatetimeIndex(pd.to_datetime(column))
-    except (ValueError, TypeError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # dates of several forms, or of none, are only warned about
+            dates = pd.DatetimeIndex(pd.to_datetime(column))
+    except (ValueError, TypeError, Warning) as error:
         got = repr(str(column.iloc[0]))
         advice = "Write dates as 2024-12-31 or 2024-12-31 23:00."
         raise ValueError(bad_value(owner, name, "hold numbers or dates", got, advice)) from error

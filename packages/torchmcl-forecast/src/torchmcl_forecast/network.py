@@ -14,7 +14,8 @@ class PathNetwork(nn.Module):
     """Inputs of windows in, distributions of paths out.
 
     All is relative to the best naive forecast of the window. A linear map of its changes and of the other naive
-    forecasts, the same for all channels, corrects it; the hypotheses are what a perceptron adds. Paths of all channels are one hypothesis, [channels * horizon, 1].
+    forecasts, the same for all channels, corrects it; the hypotheses are what a perceptron adds. Paths of all
+    channels are one hypothesis, [channels * horizon, 1].
 
     Args:
         layout: of the windows.
@@ -23,7 +24,7 @@ class PathNetwork(nn.Module):
         dropout: share of the hidden units that are dropped in training.
 
     Example:
-        >>> layout = Layout(horizon=3, context=5, periods=(1,), lag=0, n_channels=2, n_calendar=0)
+        >>> layout = Layout(horizon=3, context=5, periods=(1,), lags=(), n_channels=2, n_calendar=0)
         >>> PathNetwork(layout, n_hypotheses=4, hidden=(8,))(torch.zeros(7, layout.n_inputs)).scale.shape
         torch.Size([7, 4, 6, 1])
     """

@@ -70,14 +70,14 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
         pictures.append(image(figure, f"History and futures of {name}", _caption(forecast, series, value)))
     more = f"<p>{left_out:,} more series are in the files beside this page.</p>" if left_out else ""
     body = f"""<h1>{escape(source)}: the next {forecast.horizon} steps</h1>
-<p class="lead">Each line is one way in which <b>{escape(value)}</b> may go on, from the first step to the last; the thicker
-it is, the more probable. {_tube_words(forecast)}</p>
+<p class="lead">Each line is one way in which <b>{escape(value)}</b> may go on, from the first step to the last;
+the thicker it is, the more probable. {_tube_words(forecast)}</p>
 {"".join(pictures)}{more}
 <h2>Totals of the horizon</h2>
 {_totals(forecast, names)}
 <h2>Files</h2>
-<p><code>futures.csv</code> has the lines, <code>quantiles.csv</code> the values that each step stays below with a probability of
-10 to 90 %, and the tube. <code>model/</code> holds the trained forecaster.</p>
+<p><code>futures.csv</code> has the lines, <code>quantiles.csv</code> the values that each step stays below with a
+probability of 10 to 90 %, and the tube. <code>model/</code> holds the trained forecaster.</p>
 <p class="note">{escape(" ".join(trained))}</p>"""
     write_atomically(path, page(f"Futures of {source}", body, command="torchmcl forecast"))
 
@@ -86,14 +86,16 @@ def _tube_words(forecast: Forecast) -> str:
     if forecast.tube_level is None:
         return "The series are too short to calibrate a tube around them."
     often = percent(forecast.coverage)
-    return f"The whole path stays inside the grey tube in {often} of cases, as measured on the last parts of the series."
+    return (
+        f"The whole path stays inside the grey tube in {often} of cases, as measured on the last parts of the series."
+    )
 
 
 def _caption(forecast: Forecast, series: int, value: str) -> str:
     horizon = forecast.horizon
     rows = _columns(forecast.futures(), slice(series * horizon, (series + 1) * horizon))
     total, share = float(rows["future_1"].sum()), float(rows["probability_1"][0])
-    return f"The most probable future ({percent(share)}) adds up to {number(total, abs(total) / 50)} {escape(value)}."
+    return f"The most probable future ({percent(share)}) adds up to {number(total)} {escape(value)}."
 
 
 def _totals(forecast: Forecast, names: list[Any]) -> str:
@@ -105,8 +107,7 @@ def _totals(forecast: Forecast, names: list[Any]) -> str:
         rows = slice(series * horizon, (series + 1) * horizon)
         totals = [float(futures[f"future_{k}"][rows].sum()) for k in range(1, n + 1)]
         shares = [float(futures[f"probability_{k}"][rows][0]) for k in range(1, n + 1)]
-        scale = max(max(map(abs, totals)) / 50, 1e-9)
-        lines.append([name, *(f"{number(t, scale)} | {percent(s)}" for t, s in zip(totals, shares, strict=True))])
+        lines.append([name, *(f"{number(t)} | {percent(s)}" for t, s in zip(totals, shares, strict=True))])
     return table(["series", *(f"future {k}" for k in range(1, n + 1))], lines)
 
 

@@ -49,11 +49,11 @@ def reduce_samples(samples: Any, n: int = 5, *, moved: bool = True) -> Scenarios
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> level = rng.choice([0.0, 10.0], size=(1000, 1), p=[0.3, 0.7])
+        >>> level = rng.choice([5.0, 10.0], size=(1000, 1), p=[0.3, 0.7])
         >>> found = reduce_samples(level + 0.1 * rng.normal(size=(1000, 3)), n=2)
         >>> found.paths.round(), found.probabilities.round(1)
         (array([[10., 10., 10.],
-               [-0., -0., -0.]]), array([0.7, 0.3]))
+               [ 5.,  5.,  5.]]), array([0.7, 0.3]))
     """
     check_positive_int("reduce_samples", "n", n)
     given = np.asarray(samples.detach().cpu() if isinstance(samples, torch.Tensor) else samples)

@@ -14,7 +14,8 @@ _SEASON_DAYS = (1.0, 7.0, 365.25)
 _OF_NUMBERS = (4, 5, 7, 12, 24, 48, 52, 96, 168, 336)
 # Changes one season apart must agree by this correlation; noise alone gives 1 / sqrt(n) at most.
 _AGREEMENT = 0.15
-# A season is not kept beside one that agrees so much better, and multiples must agree better by this much.
+# A season is not kept beside one that agrees so much better and is no multiple of it; multiples must agree better by
+# the second number.
 _WEAKEST, _CLEARLY = 0.6, 0.01
 
 
@@ -44,11 +45,12 @@ def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
     agreement = _agreement(values, max(offered) + 1)
     found = []
     for season in offered:
-        around = agreement[max(season - 1, 1) : season + 2]
-        if season > 1 and len(around) == 3 and agreement[season] >= max(_AGREEMENT, float(np.nanmax(around))):
+        around = agreement[season - 1 : season + 2]
+        if season > 1 and len(around) == 3 and agreement[season] >= max(_AGREEMENT, float(around.max())):
             found.append(season)
-    strongest = max((agreement[season] for season in found), default=0.0)
-    found = [season for season in found if agreement[season] > _WEAKEST * strongest]
+    strongest = max(found, key=lambda season: agreement[season], default=1)
+    weakest = _WEAKEST * agreement[strongest] if found else 0.0
+    found = [season for season in found if agreement[season] > weakest or strongest % season == 0]
     return tuple(s for s in found if all(_adds_to(s, shorter, agreement) for shorter in found if shorter < s))
 
 
@@ -66,6 +68,7 @@ def _adds_to(season: int, shorter: int, agreement: NDArray[np.float64]) -> bool:
 
 def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:
     """Return the correlation of changes with those of each lag, as a mean over series long enough, [lags]."""
+    n_lags = min(n_lags, values.shape[1] // 2 + 1)
     n_times = 1 << int(np.ceil(np.log2(2 * values.shape[1])))
     changes = np.diff(values, axis=1)
     spread = np.nanstd(np.where(np.isnan(changes).all(axis=1, keepdims=True), 0.0, changes), axis=1, keepdims=True)
@@ -79,9 +82,10 @@ def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:
     long_enough = (lengths >= 3 * np.arange(n_lags)) & (products[:, :1] > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         of_series = products / products[:, :1] / share
-        means = (of_series * long_enough).sum(axis=0) / long_enough.sum(axis=0)
-    means = np.where(long_enough.sum(axis=0) * 2 > len(values), means, np.nan)
-    return np.asarray(means[~np.isnan(means)] if np.isnan(means).any() else means)
+        means = np.where(long_enough, of_series, 0.0).sum(axis=0) / long_enough.sum(axis=0)
+    # Lags that most series that vary are long enough for: a first part of all, as long lags ask for more.
+    usual = long_enough.sum(axis=0) * 2 > max(int((products[:, 0] > 0).sum()), 1)
+    return np.asarray(means[usual])
 
 
 def filled(values: NDArray[np.float64], season: int) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from torchmcl.costs import pairwise_gaussian_nll, pairwise_sq_ade
 from torchmcl.loop import RuleScheduler
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.step import mcl_step
-from torchmcl.types import Batch, Distributions
+from torchmcl.types import Batch
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.windows import Source
 
@@ -21,7 +21,7 @@ __all__ = ["Training", "marginal_crps", "train"]
 
 # Parts into which a training is divided: `AutoAnnealing` decides at their ends.
 _N_PARTS = 40
-# Steps of a path of which the CRPS is computed at a time: pairs of hypotheses at all of them would take most of the time.
+# Steps of a path of which the CRPS is computed at a time: pairs of hypotheses at all of them would take most of a step.
 _N_CRPS_STEPS = 4
 # Targets further away, in deviations of their past, are drawn nearer: a jump must not decide a batch.
 _FARTHEST = 20.0
@@ -57,7 +57,6 @@ def train(
     places: Tensor,
     rule: Any,
     how: Training,
-    generator: torch.Generator,
     *,
     after_part: Callable[[], None] = lambda: None,
 ) -> None:
@@ -69,7 +68,6 @@ def train(
         places: [windows, 2], those to draw from.
         rule: a rule, a function part -> rule, or `AutoAnnealing`.
         how: sizes of it.
-        generator: of the windows that are drawn.
         after_part: called after each of 40 parts.
 
     Raises:
@@ -83,12 +81,12 @@ def train(
     cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, per_part * _N_PARTS)
     for _ in range(_N_PARTS):
         for _ in range(per_part):
-            batch = drawn(source, places, how, generator)
+            batch = drawn(source, places, how)
             output = mcl_step(
                 network, batch, scheduler.rule, cost_fn=pairwise_sq_ade, loss_fn=_path_nll, scores=SoftmaxScores()
             )
             assert batch.mask is not None
-            loss = output.loss + how.crps * marginal_crps(output.predictions, batch.targets, batch.mask, generator)
+            loss = output.loss + how.crps * marginal_crps(output.predictions, batch.targets, batch.mask)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), _LARGEST_GRADIENT)
@@ -103,12 +101,12 @@ def train(
     network.to("cpu").eval()
 
 
-def drawn(source: Source, places: Tensor, how: Training, generator: torch.Generator) -> Batch:
+def drawn(source: Source, places: Tensor, how: Training) -> Batch:
     """Return a batch of windows drawn at random, with targets [windows, 1, channels * horizon, 1]."""
-    chosen = places[torch.randint(len(places), (how.batch_size,), generator=generator)]
+    chosen = places[torch.randint(len(places), (how.batch_size,))]
     past = source.layout.past
-    lengths = torch.randint(min(4, past), past + 1, (how.batch_size,), generator=generator)
-    whole = torch.rand(how.batch_size, generator=generator) >= _SHORTENED
+    lengths = torch.randint(min(4, past), past + 1, (how.batch_size,))
+    whole = torch.rand(how.batch_size) >= _SHORTENED
     window = source.window(chosen, torch.where(whole, past, lengths))
     targets = window.targets.flatten(1)[:, None, :, None].to(how.device)
     mask = ~targets.isnan().squeeze(-1)
@@ -122,7 +120,7 @@ def _path_nll(*, hypotheses: Tensor, targets: Tensor, scale: Tensor, mask: Tenso
     )
 
 
-def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor) -> Tensor:
     """Return the mean CRPS of the mixtures at a few steps drawn at random.
 
     A likelihood of whole paths pays little attention to how far a step is from a narrow mixture; the CRPS does.
@@ -131,14 +129,14 @@ def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor, generator: to
         predictions: paths [windows, hypotheses, steps, 1] with scales and score logits.
         targets: [windows, 1, steps, 1]
         mask: [windows, 1, steps], True where a step is known.
-        generator: of the steps that are drawn.
 
     Example:
+        >>> from torchmcl import Distributions
         >>> given = Distributions(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1), torch.full((1, 1, 1, 1), 1e-6))
         >>> marginal_crps(given, torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool))
         tensor(1.0000)
     """
-    steps = torch.randperm(targets.shape[2], generator=generator)[:_N_CRPS_STEPS].to(targets.device)
+    steps = torch.randperm(targets.shape[2])[:_N_CRPS_STEPS].to(targets.device)
     centres, scales = (part[:, :, steps, 0] for part in (predictions.hypotheses, predictions.scale))
     truth, known = targets[:, :, steps, 0], mask[:, 0, steps]
     shares = predictions.score_logits.softmax(dim=-1)
@@ -151,7 +149,7 @@ def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor, generator: to
 
 
 class _MeanDistance(torch.autograd.Function):
-    """The mean of |offset + scale z| for a standard normal z; its derivatives are parts of it, and need no more work."""
+    """The mean of |offset + scale z| for a standard normal z; its derivatives are parts of it and need no more work."""
 
     @staticmethod
     def forward(ctx: Any, offset: Tensor, scale: Tensor) -> Tensor:
@@ -162,7 +160,7 @@ class _MeanDistance(torch.autograd.Function):
         return offset * sign + scale * bell
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         sign, bell = ctx.saved_tensors
         return gradient * sign, gradient * bell

@@ -13,8 +13,6 @@ from torchmcl_forecast.seasons import calendar_features, filled
 
 __all__ = ["Layout", "Source", "Window", "choose_context"]
 
-# Seasons up to this length lie inside the context, twice; of longer ones only the values that the horizon repeats.
-_LONGEST_INSIDE = 256
 # A unit is at least this share of the deviation of the whole series: a flat stretch does not make what follows huge.
 _LEAST_UNIT = 1e-3
 # Windows need so many values of their past.
@@ -28,8 +26,8 @@ class Layout:
     Attributes:
         horizon: steps to forecast.
         context: steps of the past that the network reads.
-        periods: 1 and the seasons inside the context; repeating the last one of them is a naive forecast.
-        lag: a season longer than the context, whose values at the horizon are read too; 0 for none.
+        periods: 1 and the shortest season, if any; repeating the last one of them is a naive forecast.
+        lags: longer seasons, or multiples of them, whose values at the horizon are read too.
         n_channels: series that are forecast together.
         n_calendar: features of the calendar.
     """
@@ -37,19 +35,19 @@ class Layout:
     horizon: int
     context: int
     periods: tuple[int, ...]
-    lag: int
+    lags: tuple[int, ...]
     n_channels: int
     n_calendar: int
 
     @property
     def past(self) -> int:
         """How many values before the horizon a window reads."""
-        return max(self.context, self.lag)
+        return max(self.context, *self.lags, 0)
 
     @property
     def n_linear(self) -> int:
         """Numbers of one channel that the linear map reads: changes, and naive forecasts."""
-        return self.context + self.horizon * (len(self.periods) + 1 + bool(self.lag))
+        return self.context + self.horizon * (len(self.periods) + 1 + len(self.lags))
 
     @property
     def n_of_channel(self) -> int:
@@ -78,8 +76,8 @@ class Window(NamedTuple):
     unit: Tensor
 
 
-def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tuple[int, int]:
-    """Return the length of the context and the lag of a long season, 0 for none.
+def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tuple[int, tuple[int, ...]]:
+    """Return the length of the context, and the lags of seasons but the shortest.
 
     Args:
         horizon: steps to forecast.
@@ -88,15 +86,13 @@ def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tupl
 
     Example:
         >>> choose_context(48, (24, 168), 700), choose_context(28, (7, 365), 1500)
-        ((336, 0), (84, 365))
+        ((144, (168,)), (84, (365,)))
     """
-    inside = max((season for season in seasons if season <= _LONGEST_INSIDE), default=1)
-    context = max(3 * horizon, 2 * inside)
+    context = max(3 * horizon, 2 * min(seasons, default=1))
     # A short series leaves a few windows to learn from.
     context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
-    longer = [season for season in seasons if season > _LONGEST_INSIDE and season >= horizon]
-    lag = min(longer, default=0)
-    return context, lag if n_times > lag + 2 * horizon else 0
+    lags = (season * -(-horizon // season) for season in sorted(seasons)[1:])
+    return context, tuple(lag for lag in lags if lag + 2 * horizon < n_times)
 
 
 class Source:
@@ -139,9 +135,8 @@ class Source:
             first: how many at their beginning.
         """
         past, horizon = self.layout.past, self.layout.horizon
-        before = torch.arange(max(first, 1), self.n_times - horizon - last + 1)
-        if not len(before):
-            return torch.zeros((0, 2), dtype=torch.long)
+        before = torch.arange(self.n_times)
+        before = before[(before >= max(first, 1)) & (before <= self.n_times - horizon - last)]
         at = self._n_observed[:, before + past - 1]
         ahead = self._n_observed[:, before + past + horizon - 1] - at
         group, place = ((at >= _LEAST_PAST) & (ahead > 0)).nonzero(as_tuple=True)
@@ -197,8 +192,8 @@ def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tens
     changes = torch.stack([_changes(values, period) for period in layout.periods])
     changes = changes.gather(0, best.expand_as(values).unsqueeze(0))[0]
     others = [*repeats, level.expand_as(naive)]
-    if layout.lag:
-        season = read[..., layout.past - layout.lag : layout.past - layout.lag + horizon]
+    for lag in layout.lags:
+        season = read[..., layout.past - lag : layout.past - lag + horizon]
         others.append(torch.where(season.isnan(), naive, season))
     linear = torch.cat([changes / unit, *((other - naive) / unit for other in others)], dim=-1).clamp(-20, 20)
     share = n_given / context
