@@ -293,7 +293,8 @@ def load_forecaster(folder: Path | str) -> Forecaster:
 
     def made(parameters: dict[str, Any], fitted: dict[str, Any]) -> Forecaster:
         forecaster = Forecaster(**parameters)
-        vars(forecaster).update(fitted)
+        for name, value in fitted.items():
+            setattr(forecaster, name, value)
         return forecaster
 
     return read_fitted("load_forecaster", Path(folder), made)
