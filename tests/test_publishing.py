@@ -26,6 +26,6 @@ def test_the_citation_has_what_the_format_asks_for_and_the_version_of_the_packag
 
 
 def test_all_packages_have_one_version():
-    for package in ("packages/torchmcl-tables", "packages/torchmcl-speech", "studies"):
+    for package in ("packages/torchmcl-tables", "packages/torchmcl-speech", "packages/torchmcl-forecast", "studies"):
         project = tomllib.loads((ROOT / package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         assert project["version"] == torchmcl.__version__, package

@@ -8,6 +8,7 @@ SHARED = ROOT.parent / "shared" / "data"
 FORMATS = ROOT / "tests" / "fixtures" / "formats"
 PACKAGES = [
     *(ROOT / "packages" / name / "src" for name in ("torchmcl", "torchmcl-tables", "torchmcl-speech")),
+    ROOT / "packages" / "torchmcl-forecast" / "src",
     ROOT / "studies" / "src",
 ]
 # For programs that tests start: all packages, and these helpers.

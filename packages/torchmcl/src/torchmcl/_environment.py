@@ -15,7 +15,7 @@ __all__ = ["environment"]
 
 # By the names they are installed under; only their versions are looked up, nothing is imported.
 _PACKAGES = (
-    *("torchmcl-tables", "torchmcl-speech"),
+    *("torchmcl-tables", "torchmcl-speech", "torchmcl-forecast"),
     *("safetensors", "scipy", "scikit-learn", "POT", "torchmetrics", "lightning", "pytorch-lightning", "polars"),
     *("pandas", "pyarrow", "matplotlib", "tqdm", "pooch", "soundfile", "soxr", "PyYAML", "joblib", "distributed"),
 )

@@ -17,8 +17,10 @@ __all__ = ["main"]
 _GROUP = "torchmcl.commands"
 _TABLES = "This command comes with torchmcl-tables: pip install 'torchmcl[tables]'."
 _SPEECH = "This command comes with torchmcl-speech: pip install 'torchmcl[speech]'."
+_FORECAST = "This command comes with torchmcl-forecast: pip install 'torchmcl[forecast]'."
 _STUDIES = "This command comes with the studies in the repository: clone it and run `make install`."
 _HOMES = dict.fromkeys(("describe", "fit", "predict", "report"), _TABLES) | {
+    "forecast": _FORECAST,
     "separation": _SPEECH,
     "data": _SPEECH,
     "reproduce": _STUDIES,

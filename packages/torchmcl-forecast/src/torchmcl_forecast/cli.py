@@ -1,0 +1,143 @@
+"""The command `torchmcl forecast`: parsing and dispatch only."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from torchmcl._messages import bad_value
+from torchmcl._pages.page import check_page
+from torchmcl.cli.arguments import Commands, device, positive, probability, seed
+from torchmcl.cli.output import say
+
+__all__ = ["add_forecast_command"]
+
+_OWNER = "torchmcl forecast"
+_FILES = ("futures.csv", "quantiles.csv", "model")
+_DESCRIPTION = """\
+Learn from the series of a table, and write several ways in which each may go on, with probabilities.
+
+The table has a row for each value: its time, the value, and the name of its series if there are several. Without the
+column of --value it is wide: one column for each series. Times must be regular; missing rows and empty cells are fine.
+
+Written are a page (index.html), the futures (futures.csv), quantiles and the calibrated tube of each step
+(quantiles.csv), and the forecaster (model/), which `torchmcl_forecast.load_forecaster` reads.
+
+examples:
+  torchmcl forecast --example -o out/
+  torchmcl forecast sales.csv --time date --value sold --series shop --horizon 28 -o out/
+  torchmcl forecast rates.csv --time day --horizon 30 --joint --futures 8 -o out/
+"""
+
+
+def add_forecast_command(commands: Commands) -> None:
+    """Add `forecast` to the commands."""
+    parser = commands.add_parser(
+        "forecast",
+        help="several futures of the series of a table, with probabilities",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("table", type=Path, nargs="?", help="CSV (also with .gz) or Parquet")
+    parser.add_argument("--time", help="column of times (default: ds)")
+    parser.add_argument("--value", help="column of values (default: y); without such a column the table is wide")
+    parser.add_argument("--series", help="column of the names of series (default: unique_id, or one series)")
+    parser.add_argument("--horizon", type=positive, help="how many steps to forecast")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the page and the files")
+    parser.add_argument("--futures", type=positive, default=5, help="futures of each series (default: %(default)s)")
+    parser.add_argument("--joint", action="store_true", help="forecast all series together, as one path")
+    parser.add_argument(
+        "--coverage", type=probability, default=0.9, help="share of paths that a tube holds (default: %(default)s)"
+    )
+    parser.add_argument("--steps", type=positive, help="of the training of each network (default: by the windows)")
+    parser.add_argument("--members", type=positive, default=2, help="networks that answer together (default: 2)")
+    parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    parser.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
+    parser.add_argument("--example", action="store_true", help="forecast the sales of four shops, written to sales.csv")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar and summary")
+    parser.set_defaults(check=_check, run=_forecast)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check all that can be checked without torch, and read the table."""
+    from torchmcl_forecast.example import EXAMPLE, EXAMPLE_COLUMNS, write_example
+    from torchmcl_forecast.frames import Columns, read_panel
+
+    defaults = EXAMPLE_COLUMNS if options.example else {"time": "ds", "value": "y", "series": "unique_id"}
+    given = [name for name in defaults if getattr(options, name) is not None]
+    for name, column in defaults.items():
+        setattr(options, name, getattr(options, name) or column)
+    if options.example:
+        options.table, options.horizon = options.table or Path(EXAMPLE), options.horizon or 28
+    for argument, value in (("table", options.table), ("--horizon", options.horizon)):
+        if value is None:
+            raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
+    check_page(_OWNER, options.out, *_FILES)
+    if options.example:
+        write_example(options.table)
+    options.read = _read(options.table)
+    for name in given:
+        column = getattr(options, name)
+        if column not in options.read.columns:
+            rule = f"name a column of {options.table.name}: {', '.join(map(repr, options.read.columns[:8]))}"
+            raise ValueError(bad_value(_OWNER, f"--{name}", rule, repr(column)))
+    read_panel(_OWNER, options.read, Columns(options.series, options.time, options.value), aligned=options.joint)
+
+
+def _read(path: Path) -> Any:
+    import pandas as pd
+
+    if not path.is_file():
+        raise FileNotFoundError(bad_value(_OWNER, "table", "be a file", repr(str(path))))
+    try:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            return pd.read_parquet(path)
+        return pd.read_csv(path)
+    except (ValueError, UnicodeError, pd.errors.ParserError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        got = f"{str(path)!r}: {reason}"
+        raise ValueError(bad_value(_OWNER, "table", "be a CSV or Parquet file", got)) from error
+
+
+def _forecast(options: argparse.Namespace) -> None:
+    from torchmcl._resources import seconds_since_start
+    from torchmcl.persistence.writing import write_atomically
+    from torchmcl_forecast.forecaster import Forecaster
+    from torchmcl_forecast.page import write_page
+
+    forecaster = Forecaster(
+        options.futures,
+        n_members=options.members,
+        joint=options.joint,
+        coverage=options.coverage,
+        n_steps=options.steps,
+        time=options.time,
+        value=options.value,
+        series=options.series,
+        device=options.device,
+        random_state=options.seed,
+        progress=not options.quiet and sys.stderr.isatty(),
+    ).fit(options.read, horizon=options.horizon)
+    forecast = forecaster.forecast()
+    futures, quantiles = forecast.futures(), forecast.quantiles()
+    if forecast.tube_level is not None:
+        tube = forecast.tube()
+        quantiles = quantiles.assign(low=tube["low"], high=tube["high"])
+    options.out.mkdir(parents=True, exist_ok=True)
+    seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
+    trained = [f"{len(forecast.panel.names):,} series. Seasons found, in steps: {seasons}.", _tube_note(forecaster)]
+    # The page first: by it the folder is known as torchmcl's, should the command be stopped between the files.
+    write_page(options.out / "index.html", forecast, source=options.table.name, value=options.value, trained=trained)
+    write_atomically(options.out / "futures.csv", futures.to_csv(index=False))
+    write_atomically(options.out / "quantiles.csv", quantiles.to_csv(index=False))
+    forecaster.save(options.out / "model")
+    if not options.quiet:
+        say("\n".join(trained))
+        say(f"Open the page: {(options.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)")
+
+
+def _tube_note(forecaster: Any) -> str:
+    if forecaster.tube_level_ is None:
+        return "Without tubes: the series are too short to calibrate them."
+    share = f"{100 * forecaster.coverage:g} %"
+    return f"Tubes of {share} are calibrated on the last windows, which the first training did not see."

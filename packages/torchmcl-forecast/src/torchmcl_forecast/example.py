@@ -1,0 +1,47 @@
+"""A small table of sales to try the command with."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+
+from torchmcl._messages import bad_value
+from torchmcl.persistence.writing import write_atomically
+
+__all__ = ["EXAMPLE", "EXAMPLE_COLUMNS", "write_example"]
+
+EXAMPLE = "sales.csv"
+EXAMPLE_COLUMNS = {"time": "date", "value": "sold", "series": "shop"}
+_N_DAYS, _SHOPS = 420, ("Harbor", "Market", "Station", "University")
+
+
+def write_example(path: Path) -> None:
+    """Write daily sales of four shops: a week, a slow season, promotions that nothing announces, and closed days.
+
+    Raises:
+        ValueError: if the file exists and holds something else.
+        OSError: if it cannot be written.
+    """
+    rng = np.random.default_rng(0)
+    days = np.arange(_N_DAYS)
+    dates = np.datetime64("2023-01-02") + days
+    buffer = io.StringIO()
+    rows = csv.writer(buffer, lineterminator="\n")
+    rows.writerow([EXAMPLE_COLUMNS["time"], EXAMPLE_COLUMNS["series"], EXAMPLE_COLUMNS["value"]])
+    for number, shop in enumerate(_SHOPS):
+        level = 40 + 25 * number
+        week = 1 + 0.35 * np.isin(days % 7, (4, 5)) - 0.3 * (days % 7 == 6)
+        season = 1 + 0.2 * np.sin(2 * np.pi * days / 365)
+        # A promotion begins on some days and lifts the sales of two weeks.
+        promoted = np.convolve(rng.uniform(size=_N_DAYS) < 0.02, np.ones(14))[:_N_DAYS] > 0
+        sold = rng.poisson(level * week * season * (1 + 0.6 * promoted))
+        begins = 60 * (number == 3)  # the last shop opened later
+        for day in range(begins, _N_DAYS):
+            closed = day % 97 == 50
+            rows.writerow([dates[day], shop, "" if closed else sold[day]])
+    content = buffer.getvalue().encode()
+    if path.exists() and path.read_bytes() != content:
+        rule, advice = "be new, or the example already", "Give another name: torchmcl forecast --example NAME.csv"
+        raise ValueError(bad_value("write_example", "table", rule, repr(str(path)), advice))
+    write_atomically(path, content)

@@ -1,0 +1,216 @@
+"""What a forecast holds: a mixture of whole paths for each series, and the frames that are read off it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from torchmcl._messages import bad_value
+from torchmcl.density import KernelMixture
+from torchmcl.metrics import energy_score
+from torchmcl.postprocess import reduce
+from torchmcl.scoring import SoftmaxScores
+from torchmcl.types import Predictions
+from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
+
+__all__ = ["LEVELS", "Forecast", "mixture_quantiles", "tube_offsets"]
+
+_HALVINGS = 40
+#: Levels of quantiles by default, those of GIFT-Eval.
+LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """Futures of several series, each a mixture of whole paths.
+
+    Attributes:
+        panel: the series that were forecast.
+        columns: names of the columns of frames.
+        paths: [groups, hypotheses, channels, horizon], the hypotheses; a group is a series, or all of them if joint.
+        scales: of the same shape, standard deviations of each step around its path.
+        probabilities: [groups, hypotheses]
+        n_futures: how many futures are shown.
+        tube_level: factor on the widths of the mixture for tubes of `coverage`; None without calibration.
+        coverage: the share of whole paths that a tube holds.
+        least: no value is below; minus infinity without a bound.
+    """
+
+    panel: Panel
+    columns: Columns
+    paths: Tensor
+    scales: Tensor
+    probabilities: Tensor
+    n_futures: int
+    tube_level: float | None
+    coverage: float
+    least: float
+
+    @property
+    def horizon(self) -> int:
+        """How many steps are forecast."""
+        return self.paths.shape[-1]
+
+    def futures(self, n: int | None = None) -> Any:
+        """Return the futures: columns future_1 ... future_n and probability_1 ... probability_n, most likely first.
+
+        Args:
+            n: how many, at most as many as hypotheses; `n_futures` of the forecaster by default.
+        """
+        few, probabilities = self.reduced(n)
+        names = range(1, few.shape[1] + 1)
+        values = {f"future_{k}": self._by_series(few[:, k - 1]) for k in names}
+        shares = {f"probability_{k}": self._repeated(probabilities[:, k - 1]) for k in names}
+        return self._frame(values | shares)
+
+    def reduced(self, n: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return n paths [groups, n, channels, horizon] that stand for all, and their probabilities [groups, n]."""
+        k = min(self.n_futures, self.paths.shape[1]) if n is None else n
+        unit = self.paths.std(dim=(1, 3), keepdim=True, correction=0).clamp_min(1e-12)  # channels count alike
+        given = Predictions(self.paths / unit, self.probabilities.log())
+        few = reduce(given, k, scores=SoftmaxScores())
+        assert few.score_logits is not None
+        return self._bounded(few.hypotheses * unit), few.score_logits.softmax(dim=-1)
+
+    def quantiles(self, levels: Any = LEVELS) -> Any:
+        """Return quantiles of each step: columns q0.1, q0.2 and so on.
+
+        Args:
+            levels: between 0 and 1.
+        """
+        wanted = [float(level) for level in np.atleast_1d(levels)]
+        if not wanted or not all(0 < level < 1 for level in wanted):
+            raise ValueError(bad_value("Forecast.quantiles", "levels", "lie in (0, 1)", wanted))
+        values = mixture_quantiles(self.paths, self.scales, self.probabilities, wanted)
+        parts = {f"q{level:g}": self._by_series(self._bounded(v)) for level, v in zip(wanted, values, strict=True)}
+        return self._frame(parts)
+
+    def mean(self) -> Any:
+        """Return the mean of each step, in a column `mean`."""
+        mean = (self.probabilities[:, :, None, None] * self.paths).sum(dim=1)
+        return self._frame({"mean": self._by_series(self._bounded(mean))})
+
+    def tube(self) -> Any:
+        """Return columns `low` and `high`, between which whole paths lie with probability `coverage`.
+
+        Raises:
+            ValueError: if the series were too short to calibrate them.
+        """
+        if self.tube_level is None:
+            advice = "Give longer series, or more of them."
+            rule = "have enough windows at the end of the series to calibrate tubes"
+            raise ValueError(bad_value("Forecast.tube", "frame", rule, "too few", advice))
+        low, middle, high = tube_parts(self.paths, self.scales, self.probabilities)
+        ends = {"low": middle - self.tube_level * low, "high": middle + self.tube_level * high}
+        return self._frame({name: self._by_series(self._bounded(end)) for name, end in ends.items()})
+
+    def sample(self, n: int = 100, random_state: int = 0) -> Any:
+        """Return n whole paths drawn from the mixture: columns sample_1 ... sample_n."""
+        drawn = self.sample_paths(n, random_state)
+        return self._frame({f"sample_{k + 1}": self._by_series(drawn[:, k]) for k in range(n)})
+
+    def sample_paths(self, n: int, random_state: int = 0) -> Tensor:
+        """Return n paths drawn from the mixture, [groups, n, channels, horizon]."""
+        generator = torch.Generator().manual_seed(random_state)
+        mixture = KernelMixture(self.paths.flatten(2), self.probabilities, 1.0, self.scales.flatten(2))
+        paths = mixture.sample((n,), generator).transpose(0, 1)
+        return self._bounded(paths.unflatten(-1, self.paths.shape[2:]))
+
+    def scores(self, actual: Any, *, n_samples: int = 200) -> dict[str, float]:
+        """Return how good the forecast was, lower is better but for `coverage`; missing values are left out.
+
+        - `crps`: mean weighted quantile loss of the levels 0.1 ... 0.9 over the sum of |actual|, as in GIFT-Eval.
+        - `energy`: mean energy score of sampled paths over their length, in units of the values.
+        - `distortion`: mean root of the mean squared error of the nearest of `n_futures` futures.
+        - `coverage`: share of whole paths inside their tubes; missing without calibration.
+
+        Args:
+            actual: a frame with the values that followed, in the form of the frame of `fit`; times are ignored but
+                for their order, and exactly `horizon` of each series are expected.
+            n_samples: for the energy score.
+        """
+        truth = self._actual(actual)  # [groups, channels, horizon]
+        known = ~truth.isnan()
+        levels = torch.tensor(LEVELS, dtype=truth.dtype).view(-1, 1, 1, 1)
+        error = truth - self._bounded(mixture_quantiles(self.paths, self.scales, self.probabilities, LEVELS))
+        loss = 2 * torch.maximum(levels * error, (levels - 1) * error).nan_to_num().sum(dim=(1, 2, 3))
+        found = {"crps": float((loss / truth.nan_to_num().abs().sum()).mean())}
+        filled = truth.nan_to_num().flatten(1)
+        paths = self.sample_paths(n_samples).flatten(2) * known.flatten(1).unsqueeze(1)
+        length = known.flatten(1).sum(dim=1).clamp_min(1).double().sqrt().view(-1, 1, 1)
+        found["energy"] = float(energy_score(Predictions(paths / length), (filled.unsqueeze(1) / length)))
+        few = self.reduced()[0]
+        square = ((few - truth.unsqueeze(1)).square().nan_to_num().sum(dim=(2, 3))) / known.sum(dim=(1, 2))[:, None]
+        found["distortion"] = float(square.amin(dim=1).sqrt().mean())
+        if self.tube_level is not None:
+            offsets = tube_offsets(self.paths, self.scales, self.probabilities, truth).nan_to_num()
+            found["coverage"] = float((offsets.abs().amax(dim=-1) <= self.tube_level).double().mean())
+        return found
+
+    def _actual(self, actual: Any) -> Tensor:
+        owner = "Forecast.scores"
+        panel = read_panel(owner, actual, self.columns, grid=self.panel.grid, aligned=self.paths.shape[2] > 1)
+        places = {name: row for row, name in enumerate(panel.names)}
+        lost = [name for name in self.panel.names if name not in places]
+        if lost:
+            raise ValueError(bad_value(owner, "actual", "hold every series of the forecast", f"none of {lost[0]!r}"))
+        if panel.values.shape[1] != self.horizon:
+            rule = f"hold the {self.horizon} steps of the horizon"
+            raise ValueError(bad_value(owner, "actual", rule, panel.values.shape[1]))
+        rows = panel.values[[places[name] for name in self.panel.names]]
+        return torch.from_numpy(rows).view(-1, *self.paths.shape[2:])
+
+    def _bounded(self, values: Tensor) -> Tensor:
+        return values.clamp_min(self.least)
+
+    def _by_series(self, values: Tensor) -> Any:
+        """Return a column from values [groups, channels, horizon]."""
+        return values.reshape(-1).numpy()
+
+    def _repeated(self, values: Tensor) -> Any:
+        """Return a column from one value of each group."""
+        return values.double().repeat_interleave(self.paths.shape[2] * self.horizon).numpy()
+
+    def _frame(self, parts: dict[str, Any]) -> Any:
+        panel, horizon = self.panel, self.horizon
+        times = np.concatenate([np.asarray(panel.grid.after(end, horizon)) for end in panel.ends])
+        frame = {self.columns.series: np.repeat(panel.names, horizon), self.columns.time: times}
+        return written_like(pd.DataFrame(frame | parts), panel.like)
+
+
+def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, levels: Any) -> Tensor:
+    """Return quantiles [levels, groups, channels, horizon] of each step of mixtures, by halving intervals.
+
+    Example:
+        >>> paths, scales = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1)
+        >>> mixture_quantiles(paths, scales, torch.ones(1, 1), [0.1587, 0.8413])[:, 0, 0, 0].round(decimals=2)
+        tensor([-1., 1.])
+    """
+    centres, widths = (part.permute(0, 2, 3, 1).unsqueeze(-1) for part in (paths, scales))  # hypotheses, dim last
+    steps = KernelMixture(centres, probabilities[:, None, None].expand(centres.shape[:-1]), 1.0, widths)
+    low, high = (centres - 8 * widths).amin(dim=(-1, -2)), (centres + 8 * widths).amax(dim=(-1, -2))
+    wanted = torch.tensor(levels, dtype=paths.dtype).view(-1, 1, 1, 1)
+    low, high = (end.expand(len(wanted), *end.shape) for end in (low, high))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        below = steps.cdf(middle.unsqueeze(-1)) < wanted
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2
+
+
+def tube_parts(paths: Tensor, scales: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the widths below and above the median, and the median between them, [groups, channels, horizon]."""
+    low, middle, high = mixture_quantiles(paths, scales, probabilities, [0.1, 0.5, 0.9])
+    # The deviation of the mixture keeps a width from vanishing where one hypothesis holds all of the mass.
+    least = 0.05 * (probabilities[:, :, None, None] * scales).sum(dim=1)
+    return (middle - low).maximum(least), middle, (high - middle).maximum(least)
+
+
+def tube_offsets(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor) -> Tensor:
+    """Return how many widths of a tube each step is from the median, [groups, channels, horizon]; NaN where missing."""
+    low, middle, high = tube_parts(paths, scales, probabilities)
+    offset = truth - middle
+    return offset / torch.where(offset < 0, low, high)

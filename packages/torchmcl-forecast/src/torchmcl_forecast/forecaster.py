@@ -1,0 +1,300 @@
+"""The estimator: one network for all series of a table, trained to give several futures of each."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from torch import Tensor
+
+from torchmcl._messages import bad_value
+from torchmcl._progress import Progress
+from torchmcl.annealing import AutoAnnealing
+from torchmcl.annealing.course import check_rule_like
+from torchmcl.postprocess import TubeScore, conformal
+from torchmcl.rules.winners import WTA
+from torchmcl.types import Predictions
+from torchmcl_forecast.calibrating import Calibration, choose_calibration
+from torchmcl_forecast.forecast import LEVELS, Forecast, tube_offsets
+from torchmcl_forecast.frames import Columns, Panel, read_panel
+from torchmcl_forecast.network import PathNetwork
+from torchmcl_forecast.parameters import check_parameters
+from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
+from torchmcl_forecast.seasons import calendar_features, find_seasons
+from torchmcl_forecast.training import Training, train
+from torchmcl_forecast.windows import Layout, Source, choose_context
+
+__all__ = ["Forecaster", "load_forecaster"]
+
+# The most recent windows calibrate the tubes first; then the network sees them for this share of the steps.
+_REFINEMENT = 0.25
+# ... at this share of the learning rate: they are few.
+_SLOW = 0.2
+# Windows from which the linear map is computed.
+_N_LINEAR = 20_000
+# Windows that are forecast at once.
+_AT_ONCE = 1024
+
+
+class Forecaster(BaseEstimator):
+    """Several futures of each series of a table, with probabilities.
+
+    One network is trained on windows of all series, each in units of its own past. Its hypotheses are whole paths with
+    scales, a linear map of the past plus what a perceptron adds; a rule of multiple choice learning decides which of
+    them learn from which window. Missing values, series that start late or are short, and new ones at prediction are
+    fine; where no value is below 0 no forecast is.
+
+    Args:
+        n_futures: how many futures `predict` gives.
+        n_hypotheses: paths of each network, of which the futures are made.
+        n_members: networks that answer together.
+        rule: an assignment rule, a function part of the training (0 to 39) -> rule, or `AutoAnnealing()`.
+        joint: whether all series are forecast together, as channels of one path; a future then is one of all.
+        coverage: the share of whole paths that tubes hold.
+        context: steps of the past that are read; by default by horizon, seasons and lengths.
+        seasons: lengths of seasons in steps; found in the values by default.
+        hidden: sizes of the hidden layers.
+        dropout: share of hidden units dropped in training.
+        n_steps: of each network's training; by the number of windows by default.
+        batch_size: windows of a step.
+        learning_rate: to begin with.
+        weight_decay: of AdamW.
+        crps: weight of the CRPS of each step beside the likelihood of whole paths.
+        time: name of the column of times.
+        value: name of the column of values; a frame without it is wide.
+        series: name of the column of series; a long frame without it has one.
+        device: to train on.
+        random_state: seed.
+        progress: whether to show a progress bar.
+
+    Attributes:
+        horizon_: how many steps are forecast.
+        seasons_: lengths of the seasons, in steps.
+        networks_: those that were trained.
+        tube_level_: factor on the widths for tubes; None if the series are too short to calibrate it.
+
+    Example:
+        >>> import pandas as pd
+        >>> days = pd.date_range("2024-01-01", periods=120)
+        >>> frame = pd.DataFrame({"ds": days, "y": 10 + np.sin(np.arange(120) * 2 * np.pi / 7)})
+        >>> forecaster = Forecaster(n_futures=2, n_members=1, n_steps=40, hidden=(16,), batch_size=32)
+        >>> forecaster = forecaster.fit(frame, horizon=3)
+        >>> forecaster.predict().columns.tolist()
+        ['unique_id', 'ds', 'future_1', 'future_2', 'probability_1', 'probability_2']
+    """
+
+    def __init__(
+        self,
+        n_futures: int = 5,
+        *,
+        n_hypotheses: int = 16,
+        n_members: int = 2,
+        rule: Any = AutoAnnealing(),  # noqa: B008
+        joint: bool = False,
+        coverage: float = 0.9,
+        context: int | None = None,
+        seasons: Sequence[int] | None = None,
+        hidden: Sequence[int] = (256, 256),
+        dropout: float = 0.1,
+        n_steps: int | None = None,
+        batch_size: int = 256,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-2,
+        crps: float = 3.0,
+        time: str = "ds",
+        value: str = "y",
+        series: str = "unique_id",
+        device: str = "cpu",
+        random_state: int = 0,
+        progress: bool = False,
+    ) -> None:
+        self.n_futures = n_futures
+        self.n_hypotheses = n_hypotheses
+        self.n_members = n_members
+        self.rule = rule
+        self.joint = joint
+        self.coverage = coverage
+        self.context = context
+        self.seasons = seasons
+        self.hidden = hidden
+        self.dropout = dropout
+        self.n_steps = n_steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.crps = crps
+        self.time = time
+        self.value = value
+        self.series = series
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, frame: Any, *, horizon: int) -> "Forecaster":
+        """Learn from a frame, long or wide.
+
+        Args:
+            frame: of pandas or polars.
+            horizon: how many steps to forecast.
+
+        Raises:
+            ValueError: for parameters or frames that cannot be used; irregular or duplicate times; series that are all
+                shorter than the horizon.
+        """
+        check_parameters(self, horizon)
+        check_rule_like("Forecaster", self.rule)
+        panel = read_panel("Forecaster.fit", frame, self._columns(), aligned=self.joint)
+        self.horizon_ = horizon
+        self.seasons_ = find_seasons(panel.values, panel.grid) if self.seasons is None else tuple(self.seasons)
+        self.layout_ = self._layout(panel, horizon)
+        self.least_ = 0.0 if np.nanmin(panel.values) >= 0 else -math.inf
+        source = Source(panel, self.layout_, self._season)
+        places = source.places()
+        if not len(places):
+            longest = int((~np.isnan(panel.values)).sum(axis=1).max())
+            rule = f"have a series of at least {horizon + 3} values for a horizon of {horizon}"
+            raise ValueError(bad_value("Forecaster.fit", "frame", rule, f"{longest} at most"))
+        # Dropout and the rule draw from torch's own generators, which are left as they were.
+        with torch.random.fork_rng(devices=[self.device] if torch.device(self.device).type == "cuda" else []):
+            torch.manual_seed(self.random_state)
+            self._train(source, places, choose_calibration(source, self.coverage))
+        self._panel = panel
+        return self
+
+    def predict(self, frame: Any = None) -> Any:
+        """Return `n_futures` futures of each series with probabilities, as a frame; see `Forecast.futures`.
+
+        Args:
+            frame: series, new ones too, whose futures follow their ends; those of the fit by default.
+        """
+        return self.forecast(frame).futures()
+
+    def sample(self, n: int = 100, frame: Any = None) -> Any:
+        """Return n whole paths drawn at random for each series, as a frame."""
+        return self.forecast(frame).sample(n, self.random_state)
+
+    def predict_quantiles(self, levels: Sequence[float] = LEVELS, frame: Any = None) -> Any:
+        """Return quantiles of each step, as a frame."""
+        return self.forecast(frame).quantiles(levels)
+
+    def forecast(self, frame: Any = None) -> Forecast:
+        """Return the mixture of paths of each series, from which all else is read."""
+        if not hasattr(self, "networks_"):
+            raise NotFittedError("Forecaster: fit it first: fit(frame, horizon=28).")
+        panel = self._panel
+        if frame is not None:
+            owner = "Forecaster.forecast"
+            panel = read_panel(owner, frame, self._columns(), grid=self._panel.grid, aligned=self.joint)
+            if self.joint and sorted(map(str, panel.names)) != sorted(map(str, self._panel.names)):
+                rule = f"hold the {len(self._panel.names)} series of the fit, which are forecast together"
+                raise ValueError(bad_value(owner, "frame", rule, len(panel.names)))
+        source = Source(panel, self.layout_, self._season)
+        paths, scales, probabilities = self._answers(source, source.ends())
+        columns, level = self._columns(), self.tube_level_
+        return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, level, self.coverage, self.least_)
+
+    def save(self, folder: Path | str) -> None:
+        """Write the fitted forecaster, with the ends of its series, into a folder. No pickle."""
+        if not hasattr(self, "networks_"):
+            advice = "fit(frame, horizon=28) first."
+            raise NotFittedError(bad_value("Forecaster.save", "self", "be fitted", "an unfitted one", advice))
+        parameters = self.get_params(deep=False) | {"progress": False}
+        write_fitted(Path(folder), parameters, {name: getattr(self, name) for name in FITTED})
+
+    def _columns(self) -> Columns:
+        return Columns(self.series, self.time, self.value)
+
+    @property
+    def _season(self) -> int:
+        return min(self.seasons_, default=1)
+
+    def _layout(self, panel: Panel, horizon: int) -> Layout:
+        lengths = panel.values.shape[1] - np.argmax(~np.isnan(panel.values), axis=1)
+        context, lags = choose_context(horizon, self.seasons_, int(np.median(lengths)))
+        context = context if self.context is None else self.context
+        n_channels = len(panel.names) if self.joint else 1
+        n_calendar = calendar_features(panel.grid, panel.ends[:1], 0).shape[-1]
+        periods = (1, *(season for season in sorted(self.seasons_)[:1] if season < context))
+        return Layout(horizon, context, periods, lags, n_channels, n_calendar)
+
+    def _train(self, source: Source, places: Tensor, calibration: Calibration | None) -> None:
+        """Train the members, first without the windows that calibrate the tubes, then with them."""
+        earlier = places if calibration is None else source.places(last=calibration.n_steps)
+        # About so many passes over the windows: few of them are learned by heart otherwise.
+        enough = min(max(40 * len(earlier) // self.batch_size, 160), 1600)
+        n_steps = enough if self.n_steps is None else self.n_steps
+        how = Training(n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device))
+        self.networks_ = [self._network(source, earlier) for _ in range(self.n_members)]
+        with Progress(40 * self.n_members * (1 + (calibration is not None)), "futures", show=self.progress) as bar:
+            self._phase(source, earlier, self.rule, how, bar.step)
+            self.tube_level_ = None if calibration is None else self._level(source, calibration)
+            if calibration is not None:
+                slow = replace(how, n_steps=int(_REFINEMENT * n_steps), learning_rate=_SLOW * how.learning_rate)
+                self._phase(source, places, WTA(), slow, bar.step)
+
+    def _phase(
+        self,
+        source: Source,
+        places: Tensor,
+        rule: Any,
+        how: Training,
+        after_part: Callable[[], None],
+    ) -> None:
+        for network in self.networks_:
+            train(network, source, places, rule, how, after_part=after_part)
+
+    def _network(self, source: Source, places: Tensor) -> PathNetwork:
+        network = PathNetwork(self.layout_, self.n_hypotheses, tuple(self.hidden), self.dropout)
+        window = source.window(places[torch.randperm(len(places))[:_N_LINEAR]])
+        network.fit_linear(window.inputs, window.targets)
+        return network
+
+    def _level(self, source: Source, calibration: Calibration) -> float:
+        """Return the factor on the widths of tubes, by the windows that the networks have not seen."""
+        window = source.window(calibration.places)
+        truth = window.targets * window.unit + window.naive
+        offsets = tube_offsets(*self._answers(source, calibration.places), truth).flatten(0, 1)
+        known = ~offsets.isnan()
+        offsets, known = offsets[known.any(dim=1)], known[known.any(dim=1)]
+        middle = Predictions(torch.zeros(len(offsets), 1, offsets.shape[1], dtype=offsets.dtype))
+        tubes = conformal(middle, offsets, nonconformity=TubeScore(), coverage=self.coverage, mask=known)
+        return float(tubes.levels[0])
+
+    @torch.no_grad()
+    def _answers(self, source: Source, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return paths and scales [windows, hypotheses, channels, horizon] and probabilities, of all members."""
+        parts = []
+        for some in places.split(_AT_ONCE):
+            window = source.window(some)
+            found = [network(window.inputs) for network in self.networks_]
+            shape = (self.layout_.n_channels, self.layout_.horizon)
+            paths, scales = (
+                torch.cat([part[..., 0].unflatten(-1, shape) for part in which], dim=1).double()
+                for which in ([f.hypotheses for f in found], [f.scale for f in found])
+            )
+            naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
+            shares = torch.cat([f.score_logits.double().softmax(dim=-1) for f in found], dim=1) / len(found)
+            parts.append((paths * unit + naive, scales * unit, shares))
+        paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
+        return paths, scales, shares
+
+
+def load_forecaster(folder: Path | str) -> Forecaster:
+    """Return the forecaster that `Forecaster.save` wrote. Nothing from the file is executed.
+
+    Raises:
+        ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.
+    """
+
+    def made(parameters: dict[str, Any], fitted: dict[str, Any]) -> Forecaster:
+        forecaster = Forecaster(**parameters)
+        for name, value in fitted.items():
+            setattr(forecaster, name, value)
+        return forecaster
+
+    return read_fitted("load_forecaster", Path(folder), made)

@@ -1,0 +1,123 @@
+"""Forecasters on disk, as a checkpoint in a folder. No pickle."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl._messages import bad_value
+from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
+from torchmcl.persistence.headers import MODEL_FILE, check_free
+from torchmcl.persistence.reading import as_written
+from torchmcl.sklearn.saving import estimator_codec
+from torchmcl_forecast.frames import Panel
+from torchmcl_forecast.grids import Grid
+from torchmcl_forecast.network import PathNetwork
+from torchmcl_forecast.windows import Layout
+
+__all__ = ["FITTED", "read_fitted", "write_fitted"]
+
+_KIND = "torchmcl forecaster"
+#: Attributes of a fitted forecaster.
+FITTED = ("horizon_", "seasons_", "layout_", "least_", "tube_level_", "networks_", "_panel")
+_Forecaster = TypeVar("_Forecaster")
+# No forecast has use for more numbers of a window than this; a file that asks for more is refused.
+_MOST_NUMBERS = 10_000_000
+
+
+# Beside rules and schedules, which parameters may hold.
+_CODEC = estimator_codec(Grid, Layout)
+
+
+def _network_parts(network: PathNetwork) -> dict[str, Any]:
+    hidden = [layer.out_features for layer in network.trunk if isinstance(layer, torch.nn.Linear)]
+    return {"n_hypotheses": network.head.n_hypotheses, "hidden": hidden, "weights": dict(network.state_dict())}
+
+
+def _network(layout: Layout, n_hypotheses: int, hidden: list[int], weights: dict[str, Tensor]) -> PathNetwork:
+    with torch.device("meta"):  # shapes only: no memory is allocated that the file does not justify
+        network = PathNetwork(layout, n_hypotheses, tuple(hidden))
+    if {name: value.shape for name, value in network.state_dict().items()} != {n: w.shape for n, w in weights.items()}:
+        raise ValueError("the weights of a network have other shapes than its description")
+    if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
+        raise ValueError("the weights of a network are not finite")
+    network.load_state_dict(weights, assign=True)
+    return network.eval().requires_grad_(False)
+
+
+def _panel_parts(panel: Panel) -> dict[str, Any]:
+    dates = panel.ends.dtype.kind == "M"
+    ends = panel.ends.astype("datetime64[ns]").astype(np.int64) if dates else panel.ends
+    names = panel.names if panel.names.dtype.kind in "iufb" else panel.names.astype(object)
+    return {
+        "names": names,
+        "ends": ends,
+        "dates": dates,
+        "values": panel.values,
+        "grid": panel.grid,
+        "like": panel.like,
+    }
+
+
+def _panel(names: Any, ends: Any, dates: bool, values: Any, grid: Grid, like: str) -> Panel:
+    if values.ndim != 2 or not len(values) == len(names) == len(ends) or not isinstance(grid, Grid):
+        raise ValueError("the series have other sizes than their names")
+    return Panel(names, ends.astype("datetime64[ns]") if dates else ends, values, grid, like)
+
+
+def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
+    """Write the parameters and the fitted attributes of a forecaster into a folder.
+
+    Raises:
+        ValueError: if the folder holds something else, or a rule is not one of torchmcl's.
+    """
+    owner = "Forecaster.save"
+    check_free(owner, folder, "`save`")
+    parts = fitted | {
+        "networks_": [_network_parts(network) for network in fitted["networks_"]],
+        "_panel": _panel_parts(fitted["_panel"]),
+    }
+    try:
+        state, tensors = _CODEC.encode({"parameters": parameters, "fitted": parts})
+    except TypeError as error:
+        rule = "have parameters made of numbers, strings and torchmcl's own rules and schedules to be saved"
+        raise ValueError(bad_value(owner, "self", rule, str(error).rstrip("."))) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(folder / MODEL_FILE, _KIND, state=state, tensors=tensors)
+
+
+def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[str, Any]], _Forecaster]) -> _Forecaster:
+    """Return the forecaster that was written, as `make` puts it together. Nothing from the file is executed.
+
+    Args:
+        owner: whom errors speak for.
+        folder: that holds it.
+        make: parameters, fitted attributes -> forecaster.
+
+    Raises:
+        ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.
+    """
+    checkpoint = read_saved(owner, folder, _KIND, "`Forecaster.save`")
+    with as_written(owner, "folder", "`Forecaster.save`"):
+        _check_sizes(checkpoint.state)
+        content = _CODEC.decode(checkpoint.state, checkpoint.tensors)
+        fitted = content["fitted"]
+        if set(fitted) != set(FITTED) or not fitted["networks_"]:
+            raise ValueError("a forecaster has other fitted attributes")
+        fitted["networks_"] = [_network(fitted["layout_"], **parts) for parts in fitted["networks_"]]
+        fitted["_panel"] = _panel(**fitted["_panel"])
+        return make(content["parameters"], fitted)
+
+
+def _check_sizes(state: Any) -> None:
+    """Refuse sizes that would ask for memory that no fit has use for, before anything is made of them."""
+    layout = state["fitted"]["layout_"]["$Layout"]
+    lags, periods = layout["lags"]["$tuple"], layout["periods"]["$tuple"]
+    sizes = [*(layout[name] for name in ("horizon", "context", "n_channels", "n_calendar")), *lags, *periods]
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError("the sizes of windows must be integers >= 0")
+    if layout["n_channels"] * (layout["horizon"] * (len(lags) + len(periods)) + sum(sizes)) > _MOST_NUMBERS:
+        raise ValueError(f"windows hold more than {_MOST_NUMBERS:,} numbers")

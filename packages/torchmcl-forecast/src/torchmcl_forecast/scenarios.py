@@ -1,0 +1,90 @@
+"""Anybody's sample paths as a few scenarios with probabilities, and the loss of telling no more."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.metrics import energy_score
+from torchmcl.postprocess import expected_cost, reduce
+from torchmcl.scoring import SoftmaxScores
+from torchmcl.types import Predictions
+
+__all__ = ["Scenarios", "reduce_samples"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scenarios:
+    """A few paths that stand for many.
+
+    Attributes:
+        paths: [series, n, horizon], the most likely first; [n, horizon] of a single series.
+        probabilities: [series, n], or [n].
+        loss: [series], the root of the mean squared distance of a sample path to the nearest scenario, per step.
+        spread: [series], the same with the mean of all samples as the only scenario.
+        energy: [series], mean energy score of the scenarios with the samples as truth, minus that of the samples
+            themselves: 0 for the full set.
+    """
+
+    paths: NDArray[Any]
+    probabilities: NDArray[Any]
+    loss: NDArray[Any]
+    spread: NDArray[Any]
+    energy: NDArray[Any]
+
+
+def reduce_samples(samples: Any, n: int = 5, *, moved: bool = True) -> Scenarios:
+    """Return n scenarios with probabilities that stand for many sample paths of any forecaster.
+
+    Args:
+        samples: [samples, horizon] of one series, or [series, samples, horizon], array or tensor.
+        n: how many scenarios.
+        moved: whether scenarios are means of groups of samples; otherwise n of the samples themselves.
+
+    Raises:
+        ValueError: for another shape, NaN, or fewer than n samples.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> level = rng.choice([5.0, 10.0], size=(1000, 1), p=[0.3, 0.7])
+        >>> found = reduce_samples(level + 0.1 * rng.normal(size=(1000, 3)), n=2)
+        >>> found.paths.round(), found.probabilities.round(1)
+        (array([[10., 10., 10.],
+               [ 5.,  5.,  5.]]), array([0.7, 0.3]))
+    """
+    check_positive_int("reduce_samples", "n", n)
+    given = np.asarray(samples.detach().cpu() if isinstance(samples, torch.Tensor) else samples)
+    if given.dtype.kind not in "fiu" or given.ndim not in (2, 3) or 0 in given.shape:
+        rule = "be numbers of shape [samples, horizon] or [series, samples, horizon]"
+        raise ValueError(bad_value("reduce_samples", "samples", rule, f"{given.dtype} of shape {given.shape}"))
+    paths = torch.from_numpy(given.astype(float)).view(-1, *given.shape[-2:])
+    if not torch.isfinite(paths).all():
+        raise ValueError(bad_value("reduce_samples", "samples", "be finite", "NaN or infinity"))
+    if n > paths.shape[1]:
+        rule = f"be at most the number of samples, {paths.shape[1]}"
+        raise ValueError(bad_value("reduce_samples", "n", rule, n))
+    scores = SoftmaxScores()
+    every = Predictions(paths, torch.zeros(paths.shape[:2], dtype=paths.dtype))
+    few = reduce(every, n, moved=moved, scores=scores)
+    one = Predictions(paths.mean(dim=1, keepdim=True))
+    assert few.score_logits is not None
+    loss, spread = (expected_cost(kept, every, scores=scores) / paths.shape[2] for kept in (few, one))
+    energy = [_energy(few.hypotheses[row], few.score_logits[row], paths[row]) for row in range(len(paths))]
+    parts = (few.hypotheses, scores.probabilities(few.score_logits), loss.sqrt(), spread.sqrt(), torch.stack(energy))
+    return Scenarios(*(np.asarray(part[0] if given.ndim == 2 and part.ndim > 1 else part) for part in parts))
+
+
+# Samples that serve as truth, and with which scenarios are compared.
+_N_TRUTHS = 200
+
+
+def _energy(few: torch.Tensor, logits: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
+    """Return the excess of the energy score of the scenarios over that of the samples, by step."""
+    truths = paths[:: max(len(paths) // _N_TRUTHS, 1)].unsqueeze(0)
+    scores, length = SoftmaxScores(), paths.shape[1] ** 0.5
+    ours = energy_score(Predictions(few.unsqueeze(0), logits.unsqueeze(0)), truths, scores=scores)
+    theirs = energy_score(Predictions(paths.unsqueeze(0)), truths)
+    return (ours - theirs) / length

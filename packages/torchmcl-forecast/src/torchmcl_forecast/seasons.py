@@ -1,0 +1,137 @@
+"""Seasons of series, found in their values, and the parts of the calendar that may matter."""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from torchmcl_forecast.grids import Grid
+
+__all__ = ["calendar_features", "filled", "find_seasons"]
+
+# Days of the seasons that a calendar has.
+_SEASON_DAYS = (1.0, 7.0, 365.25)
+# Seasons of series without dates: quarters, working days, weeks, months, hours of a day and of a week.
+_OF_NUMBERS = (4, 5, 7, 12, 24, 48, 52, 96, 168, 336)
+# Changes one season apart must agree by this correlation; noise alone gives 1 / sqrt(n) at most.
+_AGREEMENT = 0.15
+# A season is not kept beside one that agrees so much better and is no multiple of it; multiples must agree better by
+# the second number.
+_WEAKEST, _CLEARLY = 0.6, 0.01
+
+
+def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
+    """Return the lengths of seasons in steps, in increasing order; often none.
+
+    A season is one of the calendar's, or of common ones for times that are numbers, at which the correlation of the
+    changes of the series with those one season earlier has a peak.
+
+    Args:
+        values: [series, times], NaN where missing.
+        grid: of the times.
+
+    Example:
+        >>> days = np.arange(200.0)
+        >>> find_seasons(np.sin(2 * np.pi * days / 7)[None], Grid("number", 1.0))
+        (7,)
+    """
+    if grid.kind == "month":
+        offered: tuple[int, ...] = (round(12 / grid.step),)
+    elif grid.kind == "business":
+        offered = (5, 261)
+    elif grid.is_calendar:
+        offered = tuple(round(days * grid.per_day) for days in _SEASON_DAYS)
+    else:
+        offered = _OF_NUMBERS
+    agreement = _agreement(values, max(offered) + 1)
+    found = []
+    for season in offered:
+        around = agreement[season - 1 : season + 2]
+        if season > 1 and len(around) == 3 and agreement[season] >= max(_AGREEMENT, float(around.max())):
+            found.append(season)
+    strongest = max(found, key=lambda season: agreement[season], default=1)
+    weakest = _WEAKEST * agreement[strongest] if found else 0.0
+    found = [season for season in found if agreement[season] > weakest or strongest % season == 0]
+    return tuple(s for s in found if all(_adds_to(s, shorter, agreement) for shorter in found if shorter < s))
+
+
+def _adds_to(season: int, shorter: int, agreement: NDArray[np.float64]) -> bool:
+    """Return whether a season is more than the repetition of a shorter one, whose multiples agree as well.
+
+    A week adds to a day if it agrees better than two, three, four, five and six days do.
+    """
+    if season % shorter:
+        return True
+    between = agreement[2 * shorter : season : shorter]
+    rival = between.max() if len(between) else agreement[shorter]
+    return bool(agreement[season] > rival + _CLEARLY)
+
+
+def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:
+    """Return the correlation of changes with those of each lag, as a mean over series long enough, [lags]."""
+    n_lags = min(n_lags, values.shape[1] // 2 + 1)
+    n_times = 1 << int(np.ceil(np.log2(2 * values.shape[1])))
+    changes = np.diff(values, axis=1)
+    spread = np.nanstd(np.where(np.isnan(changes).all(axis=1, keepdims=True), 0.0, changes), axis=1, keepdims=True)
+    unit = np.where(spread > 0, spread, 1.0)
+    changes = np.clip(np.nan_to_num(changes / unit), -5, 5)  # one jump must not decide
+    spectrum = np.fft.rfft(changes, n_times, axis=1)
+    products = np.fft.irfft(np.abs(spectrum) ** 2, n_times, axis=1)[:, :n_lags]
+    lengths = (~np.isnan(values)).sum(axis=1, keepdims=True)
+    # Fewer products at long lags; three seasons must have been seen.
+    share = np.clip(1 - np.arange(n_lags) / np.maximum(lengths, 1), 0.1, 1)
+    long_enough = (lengths >= 3 * np.arange(n_lags)) & (products[:, :1] > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        of_series = products / products[:, :1] / share
+        means = np.where(long_enough, of_series, 0.0).sum(axis=0) / long_enough.sum(axis=0)
+    # Lags that most series that vary are long enough for: a first part of all, as long lags ask for more.
+    usual = long_enough.sum(axis=0) * 2 > max(int((products[:, 0] > 0).sum()), 1)
+    return np.asarray(means[usual])
+
+
+def filled(values: NDArray[np.float64], season: int) -> NDArray[np.float64]:
+    """Return values in which a missing one is that of a season earlier, else the last known one; NaN before the first.
+
+    Example:
+        >>> filled(np.array([[np.nan, 1.0, 2.0, np.nan, np.nan]]), season=2)
+        array([[nan,  1.,  2.,  1.,  2.]])
+    """
+    values = values.copy()
+    begun = np.maximum.accumulate(~np.isnan(values), axis=1)
+    for place in np.flatnonzero((np.isnan(values) & begun).any(axis=0)):
+        missing = np.isnan(values[:, place]) & begun[:, place]
+        earlier = values[:, place - season] if place >= season else np.full(len(values), np.nan)
+        values[missing, place] = np.where(np.isnan(earlier), values[:, place - 1], earlier)[missing]
+    return values
+
+
+def calendar_features(grid: Grid, ends: NDArray[np.datetime64], n_back: int) -> NDArray[np.float32]:
+    """Return hour, weekday and day of the year as sines and cosines, [series, n_back + 1, features].
+
+    Args:
+        grid: of the times.
+        ends: [series], the last time of each.
+        n_back: how many steps before the end; the last entry is that of the end.
+    """
+    if not grid.is_calendar:
+        return np.zeros((len(ends), n_back + 1, 0), dtype=np.float32)
+    unique, place = np.unique(ends, return_inverse=True)
+    parts = [_features_of(grid, pd.Timestamp(end), n_back) for end in unique]
+    return np.stack(parts)[place]
+
+
+def _features_of(grid: Grid, end: pd.Timestamp, n_back: int) -> NDArray[np.float32]:
+    back = np.arange(n_back, -1, -1)
+    if grid.kind == "month":
+        months = (end.year * 12 + end.month - 1 - back * int(grid.step)) % 12
+        turns = [months / 12]
+    else:
+        if grid.kind == "business":
+            dates = pd.DatetimeIndex(np.busday_offset(end.date(), -back, roll="backward"))
+        else:
+            dates = end - pd.to_timedelta(back * int(grid.step), unit="ns")
+        hour = dates.hour + dates.minute / 60
+        turns = [hour / 24] if grid.per_day > 1 else []
+        turns += [(dates.day_of_week + hour / 24) / 7] if grid.per_day > 1 / 7 else []
+        turns += [(dates.day_of_year + hour / 24) / 365.25]
+    angles = 2 * np.pi * np.stack([np.asarray(turn, dtype=float) for turn in turns], axis=-1)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1).astype(np.float32)

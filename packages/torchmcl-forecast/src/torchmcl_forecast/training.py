@@ -1,0 +1,171 @@
+"""Training of the network: winners of whole paths by a rule, their likelihood, scores, and the CRPS of each step."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from torchmcl.costs import pairwise_gaussian_nll, pairwise_sq_ade
+from torchmcl.loop import RuleScheduler
+from torchmcl.scoring import SoftmaxScores
+from torchmcl.step import mcl_step
+from torchmcl.types import Batch
+from torchmcl_forecast.network import PathNetwork
+from torchmcl_forecast.windows import Source
+
+__all__ = ["Training", "marginal_crps", "train"]
+
+# Parts into which a training is divided: `AutoAnnealing` decides at their ends.
+_N_PARTS = 40
+# Steps of a path of which the CRPS is computed at a time: pairs of hypotheses at all of them would take most of a step.
+_N_CRPS_STEPS = 4
+# Targets further away, in deviations of their past, are drawn nearer: a jump must not decide a batch.
+_FARTHEST = 20.0
+# Share of windows of which only a part of the past is read, so that short series are nothing new.
+_SHORTENED = 0.1
+_LARGEST_GRADIENT = 1.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the network is trained.
+
+    Attributes:
+        n_steps: of the optimizer.
+        batch_size: windows of a step.
+        learning_rate: to begin with; it falls to 0.
+        weight_decay: decoupled, of AdamW.
+        crps: weight of the CRPS beside the likelihood of whole paths.
+        device: to train on.
+    """
+
+    n_steps: int
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    crps: float = 3.0
+    device: str = "cpu"
+
+
+def train(
+    network: PathNetwork,
+    source: Source,
+    places: Tensor,
+    rule: Any,
+    how: Training,
+    *,
+    after_part: Callable[[], None] = lambda: None,
+) -> None:
+    """Train a network on windows.
+
+    Args:
+        network: to train, in place.
+        source: of the windows.
+        places: [windows, 2], those to draw from.
+        rule: a rule, a function part -> rule, or `AutoAnnealing`.
+        how: sizes of it.
+        after_part: called after each of 40 parts.
+
+    Raises:
+        FloatingPointError: if the loss is not finite.
+    """
+    network.to(how.device).train()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
+    scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=_N_PARTS)
+    own_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
+    per_part = max(how.n_steps // _N_PARTS, 1)
+    cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, per_part * _N_PARTS)
+    for _ in range(_N_PARTS):
+        for _ in range(per_part):
+            batch = drawn(source, places, how)
+            output = mcl_step(
+                network, batch, scheduler.rule, cost_fn=pairwise_sq_ade, loss_fn=_path_nll, scores=SoftmaxScores()
+            )
+            assert batch.mask is not None
+            loss = output.loss + how.crps * marginal_crps(output.predictions, batch.targets, batch.mask)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), _LARGEST_GRADIENT)
+            optimizer.step()
+            scheduler.observe(output)
+            if cosine is not None:
+                cosine.step()
+        scheduler.step()
+        if not torch.isfinite(loss):
+            raise FloatingPointError("Forecaster: the loss is not finite. Lower `learning_rate`.")
+        after_part()
+    network.to("cpu").eval()
+
+
+def drawn(source: Source, places: Tensor, how: Training) -> Batch:
+    """Return a batch of windows drawn at random, with targets [windows, 1, channels * horizon, 1]."""
+    chosen = places[torch.randint(len(places), (how.batch_size,))]
+    past = source.layout.past
+    lengths = torch.randint(min(4, past), past + 1, (how.batch_size,))
+    whole = torch.rand(how.batch_size) >= _SHORTENED
+    window = source.window(chosen, torch.where(whole, past, lengths))
+    targets = window.targets.flatten(1)[:, None, :, None].to(how.device)
+    mask = ~targets.isnan().squeeze(-1)
+    return Batch(window.inputs.to(how.device), targets.nan_to_num().clamp(-_FARTHEST, _FARTHEST), mask)
+
+
+def _path_nll(*, hypotheses: Tensor, targets: Tensor, scale: Tensor, mask: Tensor, event_dims: int) -> Tensor:
+    """Return minus the log-likelihood of each path, by step: long and short horizons weigh alike against the scores."""
+    return pairwise_gaussian_nll(
+        hypotheses=hypotheses, targets=targets, scale=scale, mask=mask, event_dims=event_dims, per_step=True
+    )
+
+
+def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean CRPS of the mixtures at a few steps drawn at random.
+
+    A likelihood of whole paths pays little attention to how far a step is from a narrow mixture; the CRPS does.
+
+    Args:
+        predictions: paths [windows, hypotheses, steps, 1] with scales and score logits.
+        targets: [windows, 1, steps, 1]
+        mask: [windows, 1, steps], True where a step is known.
+
+    Example:
+        >>> from torchmcl import Distributions
+        >>> given = Distributions(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1), torch.full((1, 1, 1, 1), 1e-6))
+        >>> marginal_crps(given, torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool))
+        tensor(1.0000)
+    """
+    steps = torch.randperm(targets.shape[2])[:_N_CRPS_STEPS].to(targets.device)
+    centres, scales = (part[:, :, steps, 0] for part in (predictions.hypotheses, predictions.scale))
+    truth, known = targets[:, :, steps, 0], mask[:, 0, steps]
+    shares = predictions.score_logits.softmax(dim=-1)
+    near = (shares.unsqueeze(-1) * _mean_distance(truth - centres, scales)).sum(dim=1)
+    one, other = torch.triu_indices(shares.shape[1], shares.shape[1], device=targets.device)
+    both = (scales[:, one].square() + scales[:, other].square()).sqrt()
+    twice = shares[:, one] * shares[:, other] * torch.where(one == other, 1.0, 2.0)
+    spread = (twice.unsqueeze(-1) * _mean_distance(centres[:, one] - centres[:, other], both)).sum(dim=1)
+    return ((near - spread / 2) * known).sum() / known.sum().clamp_min(1)
+
+
+class _MeanDistance(torch.autograd.Function):
+    """The mean of |offset + scale z| for a standard normal z; its derivatives are parts of it and need no more work."""
+
+    @staticmethod
+    def forward(ctx: Any, offset: Tensor, scale: Tensor) -> Tensor:
+        z = offset / scale
+        sign = torch.erf(z * math.sqrt(0.5))
+        bell = torch.exp(-z.square() / 2) * math.sqrt(2 / math.pi)
+        ctx.save_for_backward(sign, bell)
+        return offset * sign + scale * bell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        sign, bell = ctx.saved_tensors
+        return gradient * sign, gradient * bell
+
+
+def _mean_distance(offset: Tensor, scale: Tensor) -> Tensor:
+    found: Tensor = _MeanDistance.apply(offset, scale)
+    return found

@@ -1,0 +1,233 @@
+"""Windows of series as inputs and targets of the network, in units of their own past."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl_forecast.frames import Panel
+from torchmcl_forecast.seasons import calendar_features, filled
+
+__all__ = ["Layout", "Source", "Window", "choose_context"]
+
+# A unit is at least this share of the deviation of the whole series: a flat stretch does not make what follows huge.
+_LEAST_UNIT = 1e-3
+# Windows need so many values of their past.
+_LEAST_PAST = 3
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the windows.
+
+    Attributes:
+        horizon: steps to forecast.
+        context: steps of the past that the network reads.
+        periods: 1 and the shortest season, if any; repeating the last one of them is a naive forecast.
+        lags: longer seasons, or multiples of them, whose values at the horizon are read too.
+        n_channels: series that are forecast together.
+        n_calendar: features of the calendar.
+    """
+
+    horizon: int
+    context: int
+    periods: tuple[int, ...]
+    lags: tuple[int, ...]
+    n_channels: int
+    n_calendar: int
+
+    @property
+    def past(self) -> int:
+        """How many values before the horizon a window reads."""
+        return max(self.context, *self.lags, 0)
+
+    @property
+    def n_linear(self) -> int:
+        """Numbers of one channel that the linear map reads: changes, and naive forecasts."""
+        return self.context + self.horizon * (len(self.periods) + 1 + len(self.lags))
+
+    @property
+    def n_of_channel(self) -> int:
+        """Numbers of one channel: also its values, and some sizes."""
+        return self.n_linear + self.context + len(self.periods) + 3
+
+    @property
+    def n_inputs(self) -> int:
+        """Numbers that the network reads of a window: those of all channels, and the calendar."""
+        return self.n_channels * self.n_of_channel + self.n_calendar
+
+
+class Window(NamedTuple):
+    """Windows of series. The unit is the mean error of the best naive forecast in the past of the window.
+
+    Attributes:
+        inputs: [windows, n_inputs]
+        targets: [windows, channels, horizon], distances from the naive forecast in units; NaN where missing.
+        naive: [windows, channels, horizon], the best naive forecast: the last season, or the last value.
+        unit: [windows, channels, 1]
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    naive: Tensor
+    unit: Tensor
+
+
+def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tuple[int, tuple[int, ...]]:
+    """Return the length of the context, and the lags of seasons but the shortest.
+
+    Args:
+        horizon: steps to forecast.
+        seasons: their lengths.
+        n_times: length of a typical series.
+
+    Example:
+        >>> choose_context(48, (24, 168), 700), choose_context(28, (7, 365), 1500)
+        ((144, (168,)), (84, (365,)))
+    """
+    context = max(3 * horizon, 2 * min(seasons, default=1))
+    # A short series leaves a few windows to learn from.
+    context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
+    lags = (season * -(-horizon // season) for season in sorted(seasons)[1:])
+    return context, tuple(lag for lag in lags if lag + 2 * horizon < n_times)
+
+
+class Source:
+    """Windows of a panel on demand.
+
+    Args:
+        panel: the series; with several channels all of it is one group.
+        layout: of the windows.
+        season: for missing values.
+    """
+
+    def __init__(self, panel: Panel, layout: Layout, season: int) -> None:
+        self.layout = layout
+        past, horizon = layout.past, layout.horizon
+        values = panel.values
+        shape = (-1, layout.n_channels, past + values.shape[1] + horizon)
+        known = filled(values, season)
+        deviation = np.nanstd(values, axis=1)
+        # Room for windows that begin before the series, and for the horizon after it.
+        room = ((0, 0), (past, horizon))
+        self.known = torch.from_numpy(np.pad(known, room, constant_values=np.nan)).view(shape)
+        self.truth = torch.from_numpy(np.pad(values, room, constant_values=np.nan)).view(shape)
+        self.floor = torch.from_numpy(_LEAST_UNIT * deviation).view(-1, layout.n_channels, 1)
+        groups = panel.ends[:: layout.n_channels]
+        self.calendar = torch.from_numpy(calendar_features(panel.grid, groups, values.shape[1] - 1))
+        self.n_times = values.shape[1]
+        observed = (~torch.isnan(self.truth)).any(dim=1).double()  # [groups, times]
+        self._n_observed = observed.cumsum(dim=1)
+
+    @property
+    def n_groups(self) -> int:
+        """How many series, or groups of channels, there are."""
+        return len(self.known)
+
+    def places(self, last: int = 0, first: int = 0) -> Tensor:
+        """Return all windows, [windows, 2]: the group, and how many values lie before the horizon.
+
+        Args:
+            last: how many steps at the end of the series are left out.
+            first: how many at their beginning.
+        """
+        past, horizon = self.layout.past, self.layout.horizon
+        before = torch.arange(self.n_times)
+        before = before[(before >= max(first, 1)) & (before <= self.n_times - horizon - last)]
+        at = self._n_observed[:, before + past - 1]
+        ahead = self._n_observed[:, before + past + horizon - 1] - at
+        group, place = ((at >= _LEAST_PAST) & (ahead > 0)).nonzero(as_tuple=True)
+        return torch.stack([group, before[place]], dim=1)
+
+    def ends(self) -> Tensor:
+        """Return the windows whose horizon follows the end of each series."""
+        return torch.stack([torch.arange(self.n_groups), torch.full((self.n_groups,), self.n_times)], dim=1)
+
+    def window(self, places: Tensor, shortened: Tensor | None = None) -> Window:
+        """Return windows.
+
+        Args:
+            places: [windows, 2], of `places` or `ends`.
+            shortened: [windows], values of the past that are read; all by default.
+        """
+        layout = self.layout
+        group, before = places.unbind(dim=1)
+        steps = torch.arange(layout.past + layout.horizon)
+        at = (before.unsqueeze(1) + steps).unsqueeze(1)  # in the padded series, [windows, 1, past + horizon]
+        rows = group.view(-1, 1, 1), torch.arange(layout.n_channels).view(1, -1, 1)
+        read = self.known[rows[0], rows[1], at[..., : layout.past]]  # [windows, channels, past]
+        if shortened is not None:
+            read = read.masked_fill(steps[: layout.past] < layout.past - shortened.view(-1, 1, 1), torch.nan)
+        inputs, naive, unit = described(read, self.floor[group], layout)
+        calendar = self.calendar[group, (before - 1).clamp_max(self.n_times - 1)]
+        targets = (self.truth[rows[0], rows[1], at[..., layout.past :]] - naive) / unit
+        return Window(torch.cat([inputs.flatten(1).float(), calendar], dim=1), targets.float(), naive, unit)
+
+
+def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+    """Return inputs [windows, channels, numbers], the best naive forecast and the unit of the past of windows.
+
+    Args:
+        read: [windows, channels, past], NaN before the series begins.
+        floor: [windows, channels, 1], the least unit.
+        layout: of the windows.
+    """
+    context, horizon = layout.context, layout.horizon
+    recent = read[..., layout.past - context :]
+    given = ~recent.isnan()
+    n_given = given.sum(dim=-1, keepdim=True)
+    level = recent.nan_to_num().sum(dim=-1, keepdim=True) / n_given.clamp_min(1)
+    square = (recent - level).nan_to_num().square().sum(dim=-1, keepdim=True)
+    smallest = torch.maximum(floor, (1e-6 * level.abs()).clamp_min(1e-9))
+    deviation = torch.maximum((square / n_given.clamp_min(1)).sqrt(), smallest)
+    values = _from_first(recent, level)
+    repeats = torch.stack([_repeated(values, period, horizon) for period in layout.periods])
+    errors = torch.cat([_naive_error(values, given, period, horizon, deviation) for period in layout.periods], dim=-1)
+    best = errors.argmin(dim=-1, keepdim=True)  # [windows, channels, 1]
+    unit = torch.maximum(errors.gather(-1, best), smallest)
+    naive = repeats.gather(0, best.expand(*best.shape[:2], horizon).unsqueeze(0))[0]
+    changes = torch.stack([_changes(values, period) for period in layout.periods])
+    changes = changes.gather(0, best.expand_as(values).unsqueeze(0))[0]
+    others = [*repeats, level.expand_as(naive)]
+    for lag in layout.lags:
+        season = read[..., layout.past - lag : layout.past - lag + horizon]
+        others.append(torch.where(season.isnan(), naive, season))
+    linear = torch.cat([changes / unit, *((other - naive) / unit for other in others)], dim=-1).clamp(-20, 20)
+    share = n_given / context
+    sizes = [(deviation / (deviation + level.abs())).log(), (unit / deviation).log(), share]
+    chosen = torch.nn.functional.one_hot(best.squeeze(-1), len(layout.periods))
+    standard = ((values - level) / deviation).clamp(-10, 10)
+    return torch.cat([linear, standard, chosen, *sizes], dim=-1), naive, unit
+
+
+def _repeated(values: Tensor, period: int, horizon: int) -> Tensor:
+    """Return the last period again and again, [windows, channels, horizon]."""
+    return values[..., values.shape[-1] - period + torch.arange(horizon) % period]
+
+
+def _changes(values: Tensor, period: int) -> Tensor:
+    """Return the changes over a period, 0 where there is none before."""
+    return torch.nn.functional.pad(values[..., period:] - values[..., :-period], (period, 0))
+
+
+def _naive_error(values: Tensor, given: Tensor, period: int, horizon: int, deviation: Tensor) -> Tensor:
+    """Return the mean error of repeating a period, half of the horizon ahead, [windows, channels, 1]."""
+    lag = period * max(1, math.ceil(horizon / 2 / period))
+    if lag >= values.shape[-1]:
+        return deviation if period == 1 else torch.full_like(deviation, torch.inf)
+    known = given[..., lag:] & given[..., :-lag]
+    n_known = known.sum(dim=-1, keepdim=True)
+    error = ((values[..., lag:] - values[..., :-lag]).abs() * known).sum(dim=-1, keepdim=True) / n_known.clamp_min(1)
+    # Too few pairs say nothing; the deviation is what the last value misses.
+    return torch.where(n_known >= _LEAST_PAST, error, deviation if period == 1 else torch.inf)
+
+
+def _from_first(recent: Tensor, level: Tensor) -> Tensor:
+    """Return values with the first known one in the place of those before it, or the level if none is known."""
+    known = ~recent.isnan()
+    first = known.to(torch.uint8).argmax(dim=-1, keepdim=True)
+    value = torch.where(known.any(dim=-1, keepdim=True), recent.gather(-1, first), level)
+    return torch.where(known, recent, value)

@@ -1,0 +1,87 @@
+"""`torchmcl forecast`: files and page are written, and bad input is named before anything is."""
+
+import pandas as pd
+import pytest
+from conftest import sales
+
+from torchmcl.cli import main
+from torchmcl_forecast import load_forecaster
+
+QUICK = ["--steps", "40", "--members", "1", "--quiet"]
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = sales(120, 2).rename(columns={"unique_id": "shop", "ds": "date", "y": "sold"})
+    frame["shop"] = frame.shop + " <b>&"
+    frame.to_csv("sales.csv", index=False)
+    return [
+        "forecast",
+        "sales.csv",
+        "--time",
+        "date",
+        "--value",
+        "sold",
+        "--series",
+        "shop",
+        "--horizon",
+        "7",
+        "-o",
+        "out",
+    ]
+
+
+def test_futures_quantiles_page_and_model_are_written(table, tmp_path):
+    assert main([*table, *QUICK]) == 0
+    futures, quantiles = (pd.read_csv(tmp_path / "out" / name) for name in ("futures.csv", "quantiles.csv"))
+    assert len(futures) == len(quantiles) == 14
+    assert {"shop", "date", "future_5", "probability_5"} <= set(futures)
+    assert {"q0.1", "q0.9", "low", "high"} <= set(quantiles)
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "shop 0 &lt;b&gt;&amp;" in page
+    assert "<b>&<" not in page
+    assert len(load_forecaster(tmp_path / "out" / "model").predict()) == 14
+    assert main([*table, *QUICK]) == 0  # its own files are replaced
+
+
+def test_the_example_runs_as_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["forecast", "--example", "-o", "out", "--steps", "40", "--members", "1", "--horizon", "14"]) == 0
+    assert "Open the page" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "sales.csv"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--value", "price"], "`--value` must name a column of sales.csv: 'shop', 'date', 'sold', got 'price'"),
+        (["--series", "date"], "`date` must have each time of a series once"),
+        (["--time", "shop"], "`shop` must hold numbers or dates"),
+    ],
+)
+def test_bad_columns_are_named_and_nothing_is_written(table, tmp_path, capsys, change, message):
+    if change == ["--series", "date"]:  # without the column of series all shops are one
+        place = table.index("--series")
+        table, change = table[:place] + table[place + 2 :], []
+    assert main([*table, *change]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_options_and_files_are_named(table, tmp_path, capsys):
+    assert main(["forecast", "-o", "out"]) == 2
+    assert "torchmcl forecast: `table` must be given, got nothing. Or add --example" in capsys.readouterr().err
+    assert main(["forecast", "none.csv", "--horizon", "3", "-o", "out"]) == 2
+    assert "`table` must be a file, got 'none.csv'" in capsys.readouterr().err
+    (tmp_path / "empty.csv").write_text("")
+    assert main(["forecast", "empty.csv", "--horizon", "3", "-o", "out"]) == 2
+    assert "`table` must be a CSV or Parquet file, got 'empty.csv': No columns" in capsys.readouterr().err
+
+
+def test_files_of_others_are_not_replaced(table, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "futures.csv").write_text("mine")
+    assert main([*table, *QUICK]) == 2
+    assert "must not hold files that torchmcl did not write" in capsys.readouterr().err
+    assert (tmp_path / "out" / "futures.csv").read_text() == "mine"

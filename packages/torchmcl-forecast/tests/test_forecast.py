@@ -1,0 +1,92 @@
+"""Frames that are read off a forecast agree with each other and with the mixture."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import sales
+
+from torchmcl_forecast.forecast import mixture_quantiles
+
+
+def test_quantiles_are_those_of_samples(fitted):
+    found = fitted.forecast()
+    drawn = found.sample(4000).filter(like="sample").to_numpy()
+    exact = found.quantiles([0.1, 0.5, 0.9])
+    spread = drawn.std(axis=1)
+    for level in (0.1, 0.5, 0.9):
+        off = (np.quantile(drawn, level, axis=1) - exact[f"q{level}"]) / spread
+        assert np.abs(off).max() < 0.15
+
+
+def test_quantiles_of_two_narrow_paths_jump_between_them():
+    paths = torch.tensor([0.0, 10.0]).double().view(1, 2, 1, 1)
+    found = mixture_quantiles(paths, torch.full_like(paths, 1e-3), torch.tensor([[0.3, 0.7]]).double(), [0.2, 0.4])
+    torch.testing.assert_close(found.flatten(), torch.tensor([0.0, 10.0]).double(), atol=0.01, rtol=0)
+
+
+def test_the_mean_is_that_of_the_futures_too(fitted):
+    found = fitted.forecast()
+    futures, shares = (found.futures().filter(like=name).to_numpy() for name in ("future", "probability"))
+    np.testing.assert_allclose((futures * shares).sum(axis=1), found.mean()["mean"], rtol=1e-6)
+
+
+def test_fewer_futures_are_reduced_from_more(fitted):
+    assert fitted.forecast().futures(1).filter(like="future").shape == (21, 1)
+    with pytest.raises(ValueError, match="`k` must be at most the number of hypotheses, 4"):
+        fitted.forecast().futures(5)
+
+
+def test_tubes_lie_around_the_median_and_are_wider_than_the_quantiles(fitted):
+    found = fitted.forecast()
+    tube, quantiles = found.tube(), found.quantiles([0.1, 0.5, 0.9])
+    assert (tube.low <= quantiles["q0.5"]).all()
+    assert (tube.high >= quantiles["q0.5"]).all()
+
+
+def test_samples_are_repeatable_and_differ_between_seeds(fitted):
+    found = fitted.forecast()
+    assert found.sample(2, 1).equals(found.sample(2, 1))
+    assert not found.sample(2, 1).equals(found.sample(2, 2))
+    assert fitted.sample(3).filter(like="sample").shape == (21, 3)
+
+
+def actual(frame):
+    after = sales(157)
+    return after[after.ds > frame.ds.max()]
+
+
+def test_scores_are_better_for_what_was_forecast_than_for_the_opposite(fitted, frame):
+    found, truth = fitted.forecast(), actual(frame)
+    good, bad = found.scores(truth), found.scores(truth.assign(y=2 * truth.y.to_numpy()[::-1]))
+    assert good.keys() == {"crps", "energy", "distortion", "coverage"}
+    assert all(good[name] < bad[name] for name in ("crps", "energy", "distortion"))
+
+
+def test_the_crps_is_that_of_gift_eval_by_hand(fitted, frame):
+    truth = actual(frame)
+    y = truth.y.to_numpy()
+    quantiles = fitted.predict_quantiles()
+    losses = []
+    for level in np.arange(1, 10) / 10:
+        error = y - quantiles[f"q{level:g}"].to_numpy()
+        losses.append(2 * np.maximum(level * error, (level - 1) * error).sum() / np.abs(y).sum())
+    assert fitted.forecast().scores(truth)["crps"] == pytest.approx(np.mean(losses), rel=1e-6)
+
+
+def test_missing_values_are_left_out_of_the_scores(fitted, frame):
+    truth = actual(frame)
+    truth.loc[truth.index[3], "y"] = np.nan
+    assert all(np.isfinite(value) for value in fitted.forecast().scores(truth).values())
+
+
+def test_scores_name_what_does_not_fit(fitted, frame):
+    truth = actual(frame)
+    with pytest.raises(ValueError, match="`actual` must hold every series of the forecast, got none of 'shop 0'"):
+        fitted.forecast().scores(truth[truth.unique_id != "shop 0"])
+    with pytest.raises(ValueError, match="`actual` must hold the 7 steps of the horizon, got 5"):
+        fitted.forecast().scores(truth.groupby("unique_id").head(5))
+
+
+def test_bad_levels_are_named(fitted):
+    with pytest.raises(ValueError, match=r"`levels` must lie in \(0, 1\)"):
+        fitted.predict_quantiles([0.5, 1.0])

@@ -1,0 +1,165 @@
+"""The estimator: all kinds of series work, it learns, and bad parameters are named."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import QUICK, sales
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import torchmcl as mcl
+from torchmcl_forecast import Forecaster
+
+
+def quick(**options):
+    return Forecaster(**(QUICK | options))
+
+
+def test_futures_follow_the_end_of_each_series_with_probabilities_that_sum_to_one(fitted, frame):
+    found = fitted.predict()
+    assert found.columns.tolist() == [
+        "unique_id",
+        "ds",
+        *(f"future_{k}" for k in (1, 2, 3)),
+        *(f"probability_{k}" for k in (1, 2, 3)),
+    ]
+    assert len(found) == 21
+    assert found.ds.min() == frame.ds.max() + pd.Timedelta(days=1)
+    np.testing.assert_allclose(found.filter(like="probability").sum(axis=1), 1.0)
+    assert (found.probability_1 >= found.probability_2).all()
+
+
+def test_a_week_is_learned(fitted, frame):
+    mean = fitted.forecast().mean()
+    after = sales(157)
+    truth = after[after.ds > frame.ds.max()]
+    error = np.abs(mean["mean"].to_numpy() - truth.y.to_numpy()).mean()
+    assert error < 0.15 * truth.y.mean()
+
+
+def test_the_same_seed_gives_the_same_forecast_and_another_seed_another(frame):
+    one, same, other = (quick(random_state=seed).fit(frame, horizon=3).predict() for seed in (0, 0, 1))
+    pd.testing.assert_frame_equal(one, same)
+    assert not one.future_1.equals(other.future_1)
+
+
+def test_a_fit_neither_uses_nor_changes_the_random_state_of_torch(frame):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    quick(dropout=0.0).fit(frame, horizon=3)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_new_short_and_late_series_are_forecast(fitted):
+    new = pd.DataFrame({"unique_id": ["new"] * 5, "ds": pd.date_range("2025-03-01", periods=5), "y": [3.0, 4, 5, 4, 3]})
+    found = fitted.predict(new)
+    assert found.ds.iloc[0] == pd.Timestamp("2025-03-06")
+    assert np.isfinite(found.filter(like="future").to_numpy()).all()
+    assert found.future_1.abs().max() < 100
+
+
+def test_predict_with_the_frame_of_the_fit_is_predict_without(fitted, frame):
+    pd.testing.assert_frame_equal(fitted.predict(frame), fitted.predict())
+
+
+def test_a_frame_of_polars_comes_back_as_one(fitted, frame):
+    polars = pytest.importorskip("polars")
+    given = polars.DataFrame({name: frame[name].to_numpy() for name in frame})
+    found = fitted.predict(given)
+    assert isinstance(found, polars.DataFrame)
+    np.testing.assert_allclose(found["future_1"].to_numpy(), fitted.predict().future_1)
+
+
+@pytest.mark.parametrize("kind", ["missing", "late", "negative", "intermittent", "constant", "huge"])
+def test_awkward_series_are_learned_from(kind):
+    frame = sales(100, 2)
+    rng = np.random.default_rng(0)
+    if kind == "missing":
+        frame.loc[rng.uniform(size=len(frame)) < 0.3, "y"] = np.nan
+        frame.loc[frame.index[-3:], "y"] = np.nan
+    elif kind == "late":
+        frame = frame.drop(frame.index[:80])
+    else:
+        frame["y"] = {
+            "negative": -frame.y,
+            "intermittent": rng.poisson(0.1, len(frame)).astype(float),
+            "constant": 5.0,
+            "huge": 1e12 + 1e10 * frame.y,
+        }[kind]
+    found = quick().fit(frame, horizon=5).forecast()
+    values = np.stack([found.futures().future_1, found.mean()["mean"], found.quantiles()["q0.9"]])
+    assert np.isfinite(values).all()
+    if kind in ("intermittent", "constant"):
+        assert (values >= 0).all()
+    if kind == "negative":
+        assert (values < 0).any()
+    if kind == "constant":
+        np.testing.assert_allclose(values, 5.0, rtol=1e-3)
+
+
+def test_series_that_are_joint_share_their_futures(frame):
+    wide = frame.pivot(index="ds", columns="unique_id", values="y")
+    forecaster = quick(joint=True).fit(wide, horizon=4)
+    found = forecaster.predict()
+    assert found.groupby("ds").probability_1.nunique().eq(1).all()
+    assert forecaster.forecast().paths.shape == (1, 4, 3, 4)
+    with pytest.raises(ValueError, match="`frame` must hold the 3 series of the fit"):
+        forecaster.predict(wide[["shop 0"]])
+
+
+@pytest.mark.parametrize("rule", [mcl.WTA(), mcl.RelaxedWTA(0.1), lambda part: mcl.AnnealedWTA(1.0 / (1 + part))])
+def test_any_rule_trains(frame, rule):
+    assert len(quick(rule=rule).fit(frame, horizon=3).predict()) == 9
+
+
+def test_a_series_too_short_for_tubes_is_forecast_without():
+    frame = pd.DataFrame({"ds": range(24), "y": np.sin(np.arange(24.0))})
+    forecaster = quick().fit(frame, horizon=6)
+    assert forecaster.tube_level_ is None
+    assert len(forecaster.predict()) == 6
+    with pytest.raises(ValueError, match=r"Forecast\.tube: `frame` must have enough windows"):
+        forecaster.forecast().tube()
+
+
+def test_parameters_are_those_of_scikit_learn():
+    forecaster = Forecaster(7, hidden=(32,))
+    assert clone(forecaster).get_params() == forecaster.get_params()
+    assert "Forecaster(" in repr(forecaster)
+    with pytest.raises(NotFittedError, match="fit it first"):
+        forecaster.predict()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_futures": 0}, "`n_futures` must be >= 1"),
+        ({"n_futures": 5}, "`n_futures` must be at most n_hypotheses"),
+        ({"coverage": 1.0}, "`coverage` must lie in"),
+        ({"dropout": 1.0}, "`dropout` must lie in"),
+        ({"hidden": ()}, "`hidden` must be a sequence of integers >= 1"),
+        ({"seasons": (1,)}, "`seasons` must be a sequence of integers >= 2"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be > 0"),
+        ({"crps": -1.0}, "`crps` must be >= 0"),
+        ({"device": "moon"}, "`device` must name a device"),
+    ],
+)
+def test_a_bad_parameter_is_named(frame, options, message):
+    with pytest.raises(ValueError, match=rf"^Forecaster: {message}"):
+        quick(**options).fit(frame, horizon=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"joint": 1}, "`joint` must be True or False"), ({"rule": "wta"}, "`rule` must be an assignment rule")],
+)
+def test_a_parameter_of_another_type_is_named(frame, options, message):
+    with pytest.raises(TypeError, match=rf"^Forecaster: {message}"):
+        quick(**options).fit(frame, horizon=3)
+
+
+def test_a_bad_horizon_is_named(frame):
+    with pytest.raises(ValueError, match="`horizon` must be >= 1"):
+        quick().fit(frame, horizon=0)
+    with pytest.raises(ValueError, match="`frame` must have a series of at least 503 values"):
+        quick().fit(frame, horizon=500)

@@ -1,0 +1,83 @@
+"""Frames of users become panels: long, wide, pandas and polars; bad ones get an error that names the place."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from torchmcl_forecast.frames import Columns, read_panel
+
+LONG = pd.DataFrame({"unique_id": ["a", "a", "a", "b", "b"], "ds": [1, 2, 3, 2, 3], "y": [1.0, 2.0, 3.0, 5.0, 6.0]})
+
+
+def panel(frame, **options):
+    return read_panel("fit", frame, Columns(), **options)
+
+
+def test_series_end_in_the_last_column_and_begin_with_nan():
+    found = panel(LONG)
+    assert found.names.tolist() == ["a", "b"]
+    np.testing.assert_array_equal(found.values, [[1, 2, 3], [np.nan, 5, 6]])
+    assert found.ends.tolist() == [3, 3]
+
+
+def test_the_order_of_rows_does_not_matter():
+    np.testing.assert_array_equal(panel(LONG.iloc[[4, 0, 3, 2, 1]]).values[::-1], panel(LONG).values)
+
+
+def test_a_wide_frame_is_read_as_a_long_one():
+    wide = LONG.pivot(index="ds", columns="unique_id", values="y").reset_index()
+    np.testing.assert_array_equal(panel(wide).values, panel(LONG).values)
+
+
+def test_a_wide_frame_may_have_its_dates_in_the_index():
+    wide = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.date_range("2024-01-01", periods=2))
+    assert panel(wide).ends[0] == np.datetime64("2024-01-02")
+
+
+def test_a_frame_of_polars_is_read_as_one_of_pandas():
+    polars = pytest.importorskip("polars")
+    found = panel(polars.DataFrame(LONG.to_dict("list")))
+    np.testing.assert_array_equal(found.values, panel(LONG).values)
+    assert found.like == "polars"
+
+
+def test_series_that_stop_early_end_at_their_own_time_or_at_that_of_all():
+    frame = pd.DataFrame({"unique_id": list("aab"), "ds": [1, 2, 1], "y": [1.0, 2.0, 5.0]})
+    assert panel(frame).ends.tolist() == [2, 1]
+    np.testing.assert_array_equal(panel(frame, aligned=True).values, [[1, 2], [5, np.nan]])
+
+
+def dated(*days):
+    return pd.DataFrame({"ds": days, "y": range(len(days))})
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (dated("2024-01-01", "2024-01-01"), "`ds` must have each time of a series once, got 2024-01-01 00:00:00 twice"),
+        (dated("2024-01-01 00:00", "2024-01-01 02:00", "2024-01-01 05:00"), "`ds` must be regular, got 2024-01-01"),
+        (dated("2024-01-01", None), "`ds` must have a time in every row, got none in row 1"),
+        (dated("today", "yesterday or so"), "`ds` must hold numbers or dates, got 'today'"),
+        (dated("2024-01-01"), "`frame` must have a series with at least two times"),
+        (LONG.assign(y="many"), "`y` must hold numbers, got 'many'"),
+        (LONG.assign(y=np.inf), "`y` must be finite or missing, got inf in row 0"),
+        (LONG.assign(y=np.nan), "`y` must have a value of every series, got none for series 'a'"),
+        (LONG.assign(unique_id=["a", None, "a", "b", "b"]), "`unique_id` must name a series in every row"),
+        (LONG.drop(columns="ds"), "`frame` must have the column of times, got 'ds'"),
+        (LONG.rename(columns={"y": "sold"}), "`frame` must have the column of values 'y', or be wide"),
+        (LONG.iloc[:0], "`frame` must have at least one row"),
+    ],
+)
+def test_a_bad_frame_is_named(frame, message):
+    with pytest.raises(ValueError, match=f"^fit: {message}"):
+        panel(frame)
+
+
+def test_anything_but_a_frame_is_refused():
+    with pytest.raises(TypeError, match="`frame` must be a data frame of pandas or polars, got list"):
+        panel([1, 2])
+
+
+def test_times_of_another_kind_than_in_the_fit_are_refused():
+    with pytest.raises(ValueError, match="`ds` must hold numbers, as in the fit"):
+        panel(dated("2024-01-01", "2024-01-02"), grid=panel(LONG).grid)

@@ -1,0 +1,103 @@
+"""Windows are in units of their own past, and see nothing of their future."""
+
+import numpy as np
+import pytest
+import torch
+
+from torchmcl_forecast.frames import Panel
+from torchmcl_forecast.grids import Grid
+from torchmcl_forecast.windows import Layout, Source, choose_context
+
+RNG = np.random.default_rng(0)
+GRID = Grid("number", 1.0)
+
+
+def source(values, *, horizon=4, context=12, periods=(1, 6), lags=(), n_channels=1):
+    values = np.atleast_2d(np.asarray(values, dtype=float))
+    panel = Panel(np.arange(len(values)), np.full(len(values), values.shape[1]), values, GRID)
+    return Source(panel, Layout(horizon, context, periods, lags, n_channels, 0), season=6)
+
+
+def test_inputs_and_targets_do_not_depend_on_level_and_unit_of_a_series():
+    values = RNG.normal(size=60).cumsum()
+    one, other = source(values), source(5000 * values + 1000)
+    windows = [each.window(each.places()) for each in (one, other)]
+    torch.testing.assert_close(windows[0].targets, windows[1].targets, rtol=1e-3, atol=1e-3)
+
+
+def test_a_window_sees_nothing_of_its_future():
+    values = RNG.normal(size=60)
+    later = values.copy()
+    later[40:] += 1.0
+    place = torch.tensor([[0, 40]])
+    one, other = source(values), source(later)
+    one.floor = other.floor = torch.zeros(1, 1, 1, dtype=torch.float64)
+    torch.testing.assert_close(one.window(place).inputs, other.window(place).inputs)
+    torch.testing.assert_close(one.window(place).naive, other.window(place).naive)
+
+
+def test_targets_times_unit_plus_naive_are_the_values():
+    values = RNG.normal(size=60)
+    each = source(values)
+    window = each.window(torch.tensor([[0, 30]]))
+    torch.testing.assert_close(
+        (window.targets * window.unit + window.naive)[0, 0].numpy(), values[30:34], rtol=1e-5, atol=1e-5
+    )
+
+
+def test_the_best_naive_forecast_repeats_the_season_of_a_seasonal_series_and_the_last_value_of_a_walk():
+    season = np.tile(RNG.normal(size=6), 10) + 0.01 * RNG.normal(size=60)
+    torch.testing.assert_close(source(season).window(torch.tensor([[0, 48]])).naive[0, 0].numpy(), season[42:46])
+    walk = RNG.normal(size=60).cumsum()
+    found = source(walk).window(torch.tensor([[0, 48]])).naive[0, 0].numpy()
+    np.testing.assert_allclose(found, walk[47])
+
+
+def test_missing_targets_are_nan_and_missing_inputs_are_filled():
+    values = RNG.normal(size=60)
+    values[[20, 41]] = np.nan
+    window = source(values).window(torch.tensor([[0, 40]]))
+    assert window.inputs.isfinite().all()
+    assert window.targets.isnan()[0, 0].tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "values", [np.zeros(40), np.full(40, 7.0), 1e12 + np.arange(40.0), [0.0] * 39 + [1.0], [-1e-9] * 40]
+)
+def test_flat_huge_and_intermittent_series_give_finite_windows(values):
+    each = source(values)
+    window = each.window(each.places())
+    assert window.inputs.isfinite().all()
+    assert window.targets.isfinite().all()
+    assert each.window(each.ends()).inputs.isfinite().all()
+
+
+def test_a_short_series_has_windows_before_its_context_is_full():
+    values = np.full((2, 40), np.nan)
+    values[0], values[1, -8:] = RNG.normal(size=40), RNG.normal(size=8)
+    each = source(values)
+    assert set(each.places()[:, 0].tolist()) == {0, 1}
+    assert each.window(each.ends()).inputs.isfinite().all()
+
+
+def test_a_long_season_is_read_at_the_horizon():
+    values = RNG.normal(size=200)
+    each = source(values, lags=(50,))
+    assert each.layout.past == 50
+    season = each.window(torch.tensor([[0, 100]])).inputs[0, 12 + 3 * 4 : 12 + 4 * 4]
+    naive, unit = each.window(torch.tensor([[0, 100]]))[2:]
+    torch.testing.assert_close(
+        season.double() * unit[0, 0] + naive[0, 0], torch.from_numpy(values[50:54]), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_places_leave_out_both_ends():
+    each = source(RNG.normal(size=60))
+    assert each.places(last=10)[:, 1].max() == 46
+    assert each.places(first=50)[:, 1].min() == 50
+    assert len(each.places(last=58)) == 0
+
+
+def test_the_context_holds_seasons_twice_but_leaves_windows_of_short_series():
+    assert choose_context(13, (52,), 1000) == (104, ())
+    assert choose_context(12, (12,), 40) == (18, ())
