@@ -9,9 +9,8 @@ from torch import Tensor
 
 from torchmcl._progress import Progress
 from torchmcl.fleet.annealing import FleetAnnealing
-from torchmcl.fleet.checkpoints import FleetCheckpoint
 from torchmcl.fleet.courses import TrainingPlan
-from torchmcl.fleet.history import ChunkState, FirstFailures, FleetHistory
+from torchmcl.fleet.history import ChunkState, FirstFailures, FleetCheckpoint, FleetHistory
 from torchmcl.fleet.models import StackedModules, replace_where, runs_of
 from torchmcl.fleet.placement import Placement
 from torchmcl.fleet.steps import AutogradStep

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.optimizers import Adam, FleetOptimizer
+from torchmcl.fleet.stacked import Adam, FleetOptimizer
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import StepOutput
 

@@ -16,10 +16,9 @@ from torch import Tensor
 from torchmcl import accel
 from torchmcl.fleet.courses import TrainingPlan
 from torchmcl.fleet.data import mixed
-from torchmcl.fleet.eligibility import NetworkFacts, TrainingFacts, why_not_usual
 from torchmcl.fleet.epochs import ChunkTraining
-from torchmcl.fleet.optimizers import is_plain_adam
-from torchmcl.fleet.steps import AutogradStep
+from torchmcl.fleet.stacked import is_plain_adam
+from torchmcl.fleet.steps import AutogradStep, NetworkFacts, TrainingFacts, why_not_usual
 
 __all__ = ["FusedTraining", "why_not_fused"]
 

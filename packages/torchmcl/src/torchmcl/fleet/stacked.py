@@ -5,9 +5,12 @@ linear layer that multiplies model by model; everything else in it works on any 
 That saves the bookkeeping of torch.vmap, which is most of the time of small models on CPUs.
 """
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -16,12 +19,20 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from torchmcl import accel
+from torchmcl._checks import bad_value, check_non_negative, check_real
+from torchmcl.accel.native import compiled
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 
 __all__ = [
+    "SGD",
+    "Adam",
+    "CompiledAdam",
+    "FleetOptimizer",
     "StackedLinear",
+    "fast_adam",
     "has_global_hooks",
     "is_feed_forward",
+    "is_plain_adam",
     "products",
     "rectified_weights",
 ]
@@ -189,3 +200,142 @@ def products(left: Tensor, right: Tensor) -> Tensor:
     with np.errstate(all="ignore"):  # a model that overflows is reported by the fleet
         np.matmul(left.numpy(), right.numpy(), out=outputs.numpy())
     return outputs
+
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class FleetOptimizer(ABC):
+    """An update rule. Its state is a dictionary of tensors with a leading model axis, changed in place."""
+
+    @abstractmethod
+    def init(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the state before the first step for parameters [models, parameters]."""
+
+    @abstractmethod
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
+        """Change `flat` and `state` by one step.
+
+        Args:
+            flat: parameters [models, parameters].
+            grad: their gradient.
+            state: from `init`.
+            lr: learning rates [models, 1].
+            decay: decoupled weight decays [models, 1]; None when all are 0.
+        """
+
+    def _in_single(
+        self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None
+    ) -> None:
+        """Take a step of half-precision parameters in single precision, and round once, as torch.optim does."""
+        wide = {name: value.float() for name, value in state.items()}
+        new = flat.float()
+        self.update(new, grad.float(), wide, lr, decay)
+        flat.copy_(new)
+        for name, value in state.items():
+            value.copy_(wide[name])
+
+
+@dataclass(frozen=True)
+class Adam(FleetOptimizer):
+    """Adam with decoupled weight decay (AdamW), as `torch.optim.AdamW` computes it."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name in ("beta1", "beta2"):
+            check_real("Adam", name, getattr(self, name))
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(bad_value("Adam", name, "lie in [0, 1)", repr(getattr(self, name))))
+        check_non_negative("Adam", "epsilon", self.epsilon)
+
+    def init(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return zero moments and step counts."""
+        # Half precision would count to 256 and no further.
+        dtype = torch.float32 if flat.dtype in _HALF else flat.dtype
+        n_steps = torch.zeros(len(flat), 1, dtype=dtype, device=flat.device)
+        return {"mean": torch.zeros_like(flat), "square": torch.zeros_like(flat), "n_steps": n_steps}
+
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
+        """Change parameters, moments and counts by one step."""
+        if flat.dtype in _HALF:
+            self._in_single(flat, grad, state, lr, decay)
+            return
+        mean, square, n_steps = state["mean"], state["square"], state["n_steps"]
+        n_steps.add_(1)
+        if min(self.beta1, self.beta2) > 0 and flat.is_contiguous() and accel.usable(flat, grad):
+            from torchmcl.accel.triton.adam import adam_rows
+
+            adam_rows(flat, grad, mean, square, n_steps, lr, decay, (self.beta1, self.beta2), self.epsilon)
+            return
+        mean.lerp_(grad, 1 - self.beta1)
+        square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
+        if decay is not None:
+            flat.mul_(1 - lr * decay)
+        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with the factors of all weights of a model in front.
+        root = _correction(self.beta2, n_steps).sqrt_()
+        deviation = square.sqrt().add_(self.epsilon * root)
+        flat.addcdiv_(mean * (lr * root / _correction(self.beta1, n_steps)), deviation, value=-1)
+
+
+def is_plain_adam(optimizer: FleetOptimizer) -> TypeGuard[Adam]:
+    """Return whether compiled code and kernels serve an optimizer: Adam itself, with powers of both betas."""
+    return type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0
+
+
+def _correction(beta: float, n_steps: Tensor) -> Tensor:
+    """Return 1 - beta^steps, written so that 1 - 0.999 keeps its digits."""
+    return torch.expm1(n_steps * (math.log(beta) if beta > 0 else -math.inf)).neg_()
+
+
+@dataclass(frozen=True)
+class SGD(FleetOptimizer):
+    """Stochastic gradient descent with momentum and decoupled weight decay."""
+
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        check_real("SGD", "momentum", self.momentum)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(bad_value("SGD", "momentum", "lie in [0, 1)", repr(self.momentum)))
+
+    def init(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return a zero velocity, if there is momentum."""
+        return {"velocity": torch.zeros_like(flat)} if self.momentum else {}
+
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
+        """Change parameters and velocity by one step."""
+        if flat.dtype in _HALF:
+            self._in_single(flat, grad, state, lr, decay)
+            return
+        if decay is not None:
+            flat.mul_(1 - lr * decay)
+        if self.momentum:
+            grad = state["velocity"].mul_(self.momentum).add_(grad)
+        flat.sub_(lr * grad)
+
+
+class CompiledAdam(Adam):
+    """Adam in compiled code."""
+
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
+        """Change parameters, moments and counts by one step."""
+        state["n_steps"].add_(1)
+        self.step(state, lr, decay)(flat, grad)
+
+    def step(self, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> compiled.AdamStep:
+        """Return the step in the form of the backend, which counts it."""
+        moments = state["mean"], state["square"], state["n_steps"]
+        return compiled.AdamStep(*moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
+
+
+def fast_adam(optimizer: FleetOptimizer) -> FleetOptimizer:
+    """Return Adam in compiled code where there is any, other optimizers as they are."""
+    if compiled.available() and is_plain_adam(optimizer):
+        return CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
+    return optimizer
