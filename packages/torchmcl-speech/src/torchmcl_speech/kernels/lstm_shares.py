@@ -17,17 +17,6 @@ from triton.experimental.gluon import language as gl
 
 from torchmcl_speech.kernels.lstm_layouts import barrier
 
-__all__ = [
-    "Shares",
-    "first_tile",
-    "hand_over",
-    "handed_over",
-    "last_tile",
-    "shares_of",
-    "steps_of",
-    "take_over",
-]
-
 
 class Shares(NamedTuple):
     """How many programs of each direction share how many tiles, and how many steps each of them takes."""

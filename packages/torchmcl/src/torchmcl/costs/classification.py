@@ -6,8 +6,6 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_leading_axes, check_tensor, debug_checks_enabled
 from torchmcl.costs.declared import declares
 
-__all__ = ["pairwise_cross_entropy"]
-
 
 @declares(event_dims=1, target_dims=0)
 def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:

@@ -17,8 +17,6 @@ from torchmcl.fleet.steps import AutogradStep
 from torchmcl.persistence.stopping import check_stop, saves_when_stopped, stop_requested
 from torchmcl.rules.winners import AssignmentRule
 
-__all__ = ["ChunkTraining", "EpochInfo", "train_chunks"]
-
 
 class EpochInfo(NamedTuple):
     """The argument of `after_epoch` of `Fleet.fit`.

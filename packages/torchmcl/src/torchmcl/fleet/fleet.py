@@ -1,4 +1,4 @@
-"""The public class: a fleet of models, trained together, used one by one."""
+"""The public classes: a fleet of models, trained together and used one by one, and a recorder of its training."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.backends import BACKENDS, Backend, choose_backend
+from torchmcl.fleet.backends import BACKENDS, choose_backend
 from torchmcl.fleet.courses import RuleAt, TrainingPlan, rates_of
 from torchmcl.fleet.data import EpochRows, FleetData, SampledData
 from torchmcl.fleet.epochs import ChunkTraining, EpochInfo, train_chunks
@@ -42,8 +42,6 @@ from torchmcl.schedules import Schedule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores, check_score_objective
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Predictions
-
-__all__ = ["Fleet", "FleetRecorder"]
 
 
 class Fleet:
@@ -118,9 +116,8 @@ class Fleet:
         for decay in set(self.weight_decay):
             check_non_negative("Fleet", "weight_decay", decay)
         if not isinstance(optimizer, FleetOptimizer):
-            advice = "Those of torch.optim take one learning rate for all models."
-            expected = "be an optimizer of torchmcl.fleet"
-            raise TypeError(bad_value("Fleet", "optimizer", expected, repr(optimizer), advice))
+            rule, advice = "be an optimizer of torchmcl.fleet", "Those of torch.optim have one rate for all models."
+            raise TypeError(bad_value("Fleet", "optimizer", rule, repr(optimizer), advice))
         if backend is not None:
             check_choice("Fleet", "backend", backend, tuple(BACKENDS))
         self.optimizer = optimizer
@@ -210,8 +207,10 @@ class Fleet:
         saved = None
         if checkpoint is not None:
             sizes = {"batch_size": size, "backend": backend.name, "models_at_once": placement.chunk_size}
-            fingerprint = fingerprint_of(plan, models, data, held_out) | sizes
-            saved = self._checkpoint(checkpoint, fingerprint, moments, backend)
+            begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
+            fingerprint = fingerprint_of(plan, models, data, held_out) | sizes | begin
+            is_random = backend.uses_generators and not models.is_deterministic()
+            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
         if held_out is not None:
             self._kept.keep_best()
 
@@ -303,14 +302,6 @@ class Fleet:
             validate_every=per_model("every", 1 if validation is None else validation.every, self.n_models),
             patience=None if validation is None else validation.patience,
         )
-
-    def _checkpoint(
-        self, options: Checkpointing, fingerprint: dict[str, Any], moments: dict[str, Tensor], backend: Backend
-    ) -> FleetCheckpoint:
-        """Return where the training is saved, and resumed from if it is the same."""
-        begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
-        is_random = backend.uses_generators and not self._kept.last.is_deterministic()
-        return FleetCheckpoint(options, fingerprint | begin, is_random=is_random)
 
     def _gathered(
         self, trained: list[tuple[FleetHistory, dict[str, Tensor]]], placement: Placement, *, continued: bool

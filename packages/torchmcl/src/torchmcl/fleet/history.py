@@ -1,4 +1,8 @@
-"""The state of a training, its history, and the first losses that are not finite."""
+"""The state of a training, its history, and its checkpoints: a resumed training ends with the same bits.
+
+A folder of checkpoints holds `plan.json`, the fingerprint of the training, and the last few states of each chunk,
+`chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.persistence`.
+"""
 
 import json
 import math
@@ -21,8 +25,6 @@ from torchmcl.persistence.checkpoints import digest_of_json
 from torchmcl.persistence.identity import digest_of_tensors, identity_of
 from torchmcl.persistence.reading import read_json
 from torchmcl.persistence.writing import write_atomically
-
-__all__ = ["ChunkState", "FirstFailures", "FleetCheckpoint", "FleetHistory", "chunk_size_of", "fingerprint_of"]
 
 # Losses of this many batches are checked together: often enough to hold few of them, too seldom to cost time.
 _AT_ONCE = 256

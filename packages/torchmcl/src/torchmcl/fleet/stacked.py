@@ -1,8 +1,9 @@
-"""The forward pass of stacked models made of linear layers and activations, without torch.vmap.
+"""Arithmetic of stacked parameters, a row of a matrix for each model: linear layers without torch.vmap, and optimizers.
 
-All such a network needs to run on parameters [models, ...] and inputs [models, batch, ...] is a
-linear layer that multiplies model by model; everything else in it works on any leading axes.
-That saves the bookkeeping of torch.vmap, which is most of the time of small models on CPUs.
+All that a network of linear layers and activations needs to run on parameters [models, ...] and inputs
+[models, batch, ...] is a linear layer that multiplies model by model; everything else in it works on any leading axes.
+That saves the bookkeeping of torch.vmap, which is most of the time of small models on CPUs. The optimizers equal
+`torch.optim.AdamW` and `torch.optim.SGD`, with a learning rate and a weight decay for each model.
 """
 
 import math
@@ -22,20 +23,6 @@ from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative, check_real
 from torchmcl.accel.native import compiled
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
-
-__all__ = [
-    "SGD",
-    "Adam",
-    "CompiledAdam",
-    "FleetOptimizer",
-    "StackedLinear",
-    "fast_adam",
-    "has_global_hooks",
-    "is_feed_forward",
-    "is_plain_adam",
-    "products",
-    "rectified_weights",
-]
 
 _ANY_AXES = (
     nn.Sequential,
@@ -146,7 +133,7 @@ class _StackedLayer(torch.autograd.Function):
         ctx.rectified = rectified
         ctx.fused = max(weight.shape[1:]) <= accel.MAX_FEATURES and accel.usable(inputs, weight, bias)
         if ctx.fused:
-            from torchmcl.accel.triton.linear import linear_rows
+            from torchmcl.accel.triton.stacked import linear_rows
 
             inputs = inputs if inputs[0].is_contiguous() else inputs.contiguous()
             outputs = linear_rows(inputs, weight, bias, rectified)
@@ -167,7 +154,7 @@ class _StackedLayer(torch.autograd.Function):
         inputs, weight, outputs = ctx.saved_tensors
         needs = ctx.needs_input_grad
         if ctx.fused:
-            from torchmcl.accel.triton.linear import linear_rows_backward
+            from torchmcl.accel.triton.stacked import linear_rows_backward
 
             grad = grad.contiguous()
             return *linear_rows_backward(inputs, weight, outputs, grad, ctx.rectified, needs[0]), None
@@ -268,7 +255,7 @@ class Adam(FleetOptimizer):
         mean, square, n_steps = state["mean"], state["square"], state["n_steps"]
         n_steps.add_(1)
         if min(self.beta1, self.beta2) > 0 and flat.is_contiguous() and accel.usable(flat, grad):
-            from torchmcl.accel.triton.adam import adam_rows
+            from torchmcl.accel.triton.stacked import adam_rows
 
             adam_rows(flat, grad, mean, square, n_steps, lr, decay, (self.beta1, self.beta2), self.epsilon)
             return

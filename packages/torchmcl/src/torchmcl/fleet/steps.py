@@ -1,6 +1,8 @@
-"""A step and the metrics of a fleet by their definition: `mcl_step` on stacked models, differentiated by autograd.
+"""Facts of a training that backends are chosen by, and its step by definition.
 
-Backends override parts of it, see `torchmcl.fleet.backends`.
+The facts (cost, network, rows, rules) are collected once: this is the one place that interprets cost functions,
+modules and monitors, and a backend compares them with its limits. The step is `mcl_step` on stacked models,
+differentiated by autograd; backends override parts of it, see `torchmcl.fleet.backends`.
 """
 
 from collections.abc import Callable
@@ -26,9 +28,7 @@ from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.step import mcl_step
-from torchmcl.types import Batch, Matching, Predictions, StepOutput
-
-__all__ = ["AutogradStep", "CostFacts", "NetworkFacts", "RowFacts", "TrainingFacts", "evaluate_models", "why_not_usual"]
+from torchmcl.types import Batch, Predictions, StepOutput
 
 
 class CostFacts(NamedTuple):
@@ -318,7 +318,10 @@ class AutogradStep:
         @torch.no_grad()
         def measure() -> CostScale:
             with self.models.evaluating():
-                matching = _matched(self.models, rows.rows(index)[0], self.spec.cost_fn)
+                batch, _ = rows.rows(index)
+                matching = mcl_step(
+                    self.models, batch, WTA(), cost_fn=self.spec.cost_fn, score_weight=0, stacked=True
+                ).matching
             return cost_scale(matching, stacked=True)
 
         return measure
@@ -382,8 +385,3 @@ def evaluate_models(
             }
         )
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def _matched(models: StackedModules, batch: Batch, cost_fn: Callable[..., Tensor]) -> Matching:
-    """Return the cost of a batch [models, rows, ...] with winners that take all."""
-    return mcl_step(models, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True).matching

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from torchmcl._checks import bad_value, check_callable, check_positive, check_positive_int
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["MultiHypothesisHead"]
-
 
 class MultiHypothesisHead(nn.Module):
     """Features [..., in_features] in, Predictions with n_hypotheses answers out.

@@ -10,14 +10,6 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int
 
-__all__ = [
-    "gaussian_distortion",
-    "gaussian_rate",
-    "high_resolution_distortion",
-    "zador_bounds",
-    "zador_constant",
-]
-
 # Normalised second moments of the best cells, total over the coordinates: the interval, and the regular hexagon.
 _BEST_CELLS = {1: 1 / 12, 2: 5 / (18 * math.sqrt(3))}
 

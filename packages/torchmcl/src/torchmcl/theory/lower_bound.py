@@ -8,8 +8,6 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
 from torchmcl.costs import pairwise_euclidean
 
-__all__ = ["differential_entropy", "shannon_lower_bound"]
-
 # Rows of the distance matrix held at a time: 1024 rows of 100 000 float32 samples are 400 MB.
 _CHUNK = 1024
 

@@ -1,4 +1,8 @@
-"""The step of small ReLU networks on CPUs in C."""
+"""Steps of small networks on CPUs: ReLU networks in C, mixtures over classes with the gradient in closed form.
+
+Autograd takes most of the time of a small network: a step of five class mixtures on a hundred rows has some 30
+operations here instead of some 200. They equal `mcl_step`.
+"""
 
 from collections.abc import Callable
 
@@ -15,8 +19,6 @@ from torchmcl.fleet.stacked import CompiledAdam, fast_adam, products
 from torchmcl.fleet.steps import AutogradStep, NetworkFacts, RowFacts, TrainingFacts, why_not_usual
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Batch
-
-__all__ = ["ClassStep", "CompiledStep", "why_not_compiled", "why_not_in_closed_form"]
 
 # The compiled step walks the coordinates one by one, which is fast for few.
 _MAX_DIMS = 32

@@ -20,8 +20,6 @@ from torchmcl.fleet.epochs import ChunkTraining
 from torchmcl.fleet.stacked import is_plain_adam
 from torchmcl.fleet.steps import AutogradStep, NetworkFacts, TrainingFacts, why_not_usual
 
-__all__ = ["FusedTraining", "why_not_fused"]
-
 # Epochs of one launch: enough that launching takes no time, few enough that a signal is soon seen.
 _EPOCHS = 20
 # The orders of the rows in these epochs may take this many bytes.
