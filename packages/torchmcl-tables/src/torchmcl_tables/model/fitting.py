@@ -19,12 +19,7 @@ from torchmcl_tables.data.inference import MIN_ROWS, check_rows
 from torchmcl_tables.data.splits import Split, choose_split, times_of
 from torchmcl_tables.data.values import moment_text
 from torchmcl_tables.estimators import DensityRegressor
-from torchmcl_tables.model.classes import (
-    class_summary,
-    evaluated_classes,
-    fitted_classifier,
-    set_apart_words,
-)
+from torchmcl_tables.model.classes import class_summary, evaluated_classes, fitted_classifier, set_apart_words
 from torchmcl_tables.model.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl_tables.model.model import ClassModel, TableModel
 from torchmcl_tables.verdict import forks, verdict_on
