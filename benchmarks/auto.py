@@ -23,7 +23,7 @@ from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, default_cand
 from torchmcl.persistence.writing import write_atomically
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
 from torchmcl_studies.data.uci import load_uci, uci_set
-from torchmcl_studies.uci.published import published_cells
+from torchmcl_studies.uci.methods import published_cells
 from torchmcl_studies.uci.study import UciStudy
 
 N_EPOCHS = 1000

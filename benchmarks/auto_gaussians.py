@@ -18,8 +18,7 @@ from _common import parser, report
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.data import three_gaussians
 from torchmcl.sklearn import MCLRegressor
-from torchmcl_studies.figures.settings import unconditional
-from torchmcl_studies.figures.training import held_out_points, train_without_input
+from torchmcl_studies.figures.settings import held_out_points, train_without_input, unconditional
 
 N_HELD_OUT = 25_000
 N_ESTIMATORS = 4  # with each scale of the targets; which rows are held out depends on their values

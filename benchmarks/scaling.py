@@ -67,7 +67,7 @@ def units(n_units: int) -> dict[str, float]:
     """Return the seconds that the scheduler and the client spend on units of work that take no time."""
     import distributed
 
-    from torchmcl_studies.cluster import results_from
+    from torchmcl_studies.uci.distributed import results_from
 
     with (
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -82,7 +82,7 @@ def units(n_units: int) -> dict[str, float]:
 
 def records(n_records: int) -> dict[str, float]:
     """Return the seconds of adding a unit's records to the file of a study that has some already."""
-    from torchmcl_studies.uci.records import Records
+    from torchmcl_studies.uci.study import Records
 
     def rows(first: int, n: int) -> list[dict[str, object]]:
         row = {"set": "yacht", "method": "mcl", "protocol": "last", "seed": 0, "distortion": 1 / 3, "rmse": 2 / 3}

@@ -76,9 +76,9 @@ def table_round(number: int, folder: Path, n_epochs: int) -> int:
     model = str(folder / "model")
     fit = ["fit", str(folder / "table.csv"), "--target", "y", "-o", model, "--epochs", str(n_epochs), "--quiet"]
     assert main(fit) == 0
-    loaded = load_table_model("soak", Path(model))
+    loaded = load_table_model(Path(model))
     rows = Table("rows", made_table(64, 10_000 + number).drop("y"))
-    n_answers = answered(lambda: [loaded.predict("soak", rows).to_numpy()])
+    n_answers = answered(lambda: [loaded.predict(rows).to_numpy()])
     assert main(["report", model, "--quiet"]) == 0
     return n_answers
 

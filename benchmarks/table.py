@@ -101,10 +101,10 @@ def network(n_rows: int, model: str) -> dict[str, object]:
     from torchmcl_tables.data import Table
     from torchmcl_tables.model import load_table_model
 
-    loaded = load_table_model("benchmark", Path(model))
+    loaded = load_table_model(Path(model))
     table = Table("generated", made_table(n_rows, 1))
     start = time.perf_counter()
-    loaded.predict("benchmark", table)
+    loaded.predict(table)
     seconds = time.perf_counter() - start
     return {"command": "TableModel.predict", "rows": n_rows, "rows_per_second": n_rows / seconds}
 

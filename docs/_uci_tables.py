@@ -5,7 +5,7 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from torchmcl_studies.uci.published import published_cells
+from torchmcl_studies.uci.methods import published_cells
 
 HERE = Path(__file__).resolve().parent
 SETS = ("yacht", "boston", "energy", "concrete", "wine", "kin8nm", "power", "naval", "protein")

@@ -95,7 +95,7 @@ def test_the_defaults_of_fit_are_those_of_the_estimator():
 
 def test_the_rules_of_fit_are_those_that_the_estimators_have_names_for():
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    from torchmcl_tables.cli.rules import NAMED_RULES
+    from torchmcl_tables.model.classes import NAMED_RULES
 
     for name in NAMED_RULES:
         assert _parser().parse_args(["fit", "t.csv", "--target", "y", "-o", "m", "--rule", name]).rule == name

@@ -13,12 +13,10 @@ import pytest
 import torch
 
 from torchmcl.cli import main
-from torchmcl_studies.cluster import connected, results_from
 from torchmcl_studies.uci import distributed as on_cluster
-from torchmcl_studies.uci.distributed import run_study_on_cluster
-from torchmcl_studies.uci.records import KEYS
+from torchmcl_studies.uci.distributed import connected, results_from, run_study_on_cluster
 from torchmcl_studies.uci.run import forget_unit, run_study, saved_training
-from torchmcl_studies.uci.study import UciStudy, units_of
+from torchmcl_studies.uci.study import KEYS, UciStudy, units_of
 
 distributed = pytest.importorskip("distributed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

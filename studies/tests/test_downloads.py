@@ -9,7 +9,7 @@ import pytest
 
 from torchmcl_studies.data.downloads import cached_download, checksums
 from torchmcl_studies.data.pedestrians import RECORDINGS
-from torchmcl_studies.data.pedestrians.files import BASE_URL as PEDESTRIANS_URL
+from torchmcl_studies.data.pedestrians.tracks import BASE_URL as PEDESTRIANS_URL
 from torchmcl_studies.data.uci import BASE_URL, UCI_SETS
 
 CONTENT = b"1 2 3\n" * 50

@@ -11,7 +11,7 @@ import oracles
 import places
 from torchmcl_studies.data import pedestrians
 from torchmcl_studies.data.downloads import checksums
-from torchmcl_studies.data.pedestrians import Recording, files
+from torchmcl_studies.data.pedestrians import Recording, tracks
 
 SHARED = places.SHARED / "pedestrians"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the recordings are not in ../shared/data/pedestrians")
@@ -88,8 +88,8 @@ def test_the_splits_have_the_published_numbers_of_windows_and_scenes(scene):
 @needs_shared
 def test_the_checksums_are_those_of_the_files():
     known = checksums("torchmcl_studies.data.pedestrians", "files.txt")
-    assert len(known) == len(pedestrians.RECORDINGS) * len(files._PARTS)
-    for part, (folder, ending) in files._PARTS.items():
+    assert len(known) == len(pedestrians.RECORDINGS) * len(tracks._PARTS)
+    for part, (folder, ending) in tracks._PARTS.items():
         for name in pedestrians.RECORDINGS:
             content = gzip.decompress((SHARED / part / f"{name}{ending}.txt.gz").read_bytes())
             assert hashlib.sha256(content).hexdigest() == known[f"{folder}/{name}{ending}.txt"], (name, part)

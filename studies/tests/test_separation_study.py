@@ -26,7 +26,7 @@ from torchmcl._pages.numbers import difference, spread_of  # noqa: E402
 from torchmcl_speech.config import SeparationConfig  # noqa: E402
 from torchmcl_speech.evaluate import trained_precision  # noqa: E402
 from torchmcl_speech.nn import DPRNN  # noqa: E402
-from torchmcl_studies.reports.separation_numbers import by_genders, over_seeds, seeds_apart  # noqa: E402
+from torchmcl_studies.reports.separation_drawings import by_genders, over_seeds, seeds_apart  # noqa: E402
 from torchmcl_studies.reports.separation_study import (  # noqa: E402
     automatic_rows,
     by_hand_and_automatic,

@@ -13,10 +13,9 @@ from torchmcl.cli import main
 from torchmcl.types import Distributions
 from torchmcl_studies.data import pedestrians
 from torchmcl_studies.reports.trajectories import overall_rows, paired_rows, results_of, write_trajectories_page
-from torchmcl_studies.trajectories import evaluation, study, training
+from torchmcl_studies.trajectories import study, training
 from torchmcl_studies.trajectories.methods import METHODS
-from torchmcl_studies.trajectories.network import N_INPUTS, PathNetwork, own_frame
-from torchmcl_studies.trajectories.rows import Drawing, Rows, load_rows, rows_of
+from torchmcl_studies.trajectories.network import N_INPUTS, Drawing, PathNetwork, Rows, load_rows, own_frame, rows_of
 from walkers import write_walkers
 
 SHARED = places.SHARED / "pedestrians"
@@ -126,7 +125,7 @@ def test_a_perfect_forecast_scores_perfectly():
     paths = rows.paths[:, None, 8:].repeat(1, 3, 1, 1)
     paths[:, 1:] += 10
     scores = torch.tensor([1.0, 0.0, 0.0]).expand(len(paths), 3)
-    numbers = evaluation.numbers_of(evaluation.Forecast(paths, scores), rows)
+    numbers = training.numbers_of(training.Forecast(paths, scores), rows)
     for name in ("min_ade", "min_fde", "min_ade_of_final", "top1_ade", "top1_fde", "misses", "brier_fde", "joint_ade"):
         assert numbers[name] == 0
     assert numbers["calibration"] == [[0.0, 0.0, 2 * len(paths)], [1.0, 1.0, len(paths)]]

@@ -8,8 +8,7 @@ import pytest
 from browser import console_errors, opened
 from torchmcl.cli import main
 from torchmcl_studies.reports.uci import cells_of, deviations, write_uci_page
-from torchmcl_studies.uci.methods import METHODS
-from torchmcl_studies.uci.published import published_cells
+from torchmcl_studies.uci.methods import METHODS, published_cells
 
 
 def rows():

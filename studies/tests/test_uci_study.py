@@ -13,9 +13,8 @@ from torchmcl.fleet import Fleet
 from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits
 from torchmcl_studies.uci import run
 from torchmcl_studies.uci.methods import METHODS
-from torchmcl_studies.uci.records import KEYS, Records
 from torchmcl_studies.uci.run import run_study
-from torchmcl_studies.uci.study import PROTOCOLS, UciStudy
+from torchmcl_studies.uci.study import KEYS, PROTOCOLS, Records, UciStudy
 
 SEVERAL = ("mcl", "relaxed-0.1", "amcl-exponential")
 SINGLE = ("mc-dropout", "deep-ensemble")

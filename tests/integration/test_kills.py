@@ -16,7 +16,7 @@ from places import PYTHONPATH
 from signals import signal_when
 from torchmcl.cli import main
 from torchmcl.persistence import Stopped, read_checkpoint
-from torchmcl_tables.cli.unfinished import UnfinishedTraining
+from torchmcl_tables.cli.fit import UnfinishedTraining
 
 pytest.importorskip("polars")
 pytest.importorskip("sklearn")

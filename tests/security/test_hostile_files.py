@@ -16,10 +16,10 @@ import torchmcl as mcl
 from forged import forge
 from places import PACKAGES
 from torchmcl.annealing import AnnealingRecords, WeightHistory
-from torchmcl.persistence import limits as _limits
-from torchmcl.persistence.limits import LIMITS, limit
+from torchmcl.persistence import reading as _limits
+from torchmcl.persistence.reading import LIMITS, limit
 from torchmcl.sklearn import MCLRegressor
-from torchmcl_studies.uci.records import Records
+from torchmcl_studies.uci.study import Records
 
 polars = pytest.importorskip("polars")
 pytest.importorskip("safetensors")
@@ -76,7 +76,7 @@ def fitted_table():
     from torchmcl_tables.model import TableFit, fit_table
 
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 2, "hidden": (4,), "n_hypotheses": 2})
-    return fit_table("test", Table("houses.csv", polars.DataFrame(houses(120))), how)
+    return fit_table(Table("houses.csv", polars.DataFrame(houses(120))), how)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def loaders(network, estimator, table_model):
     return [
         (network, load_model),
         (estimator, load_estimator),
-        (table_model, lambda folder: load_table_model("test", folder)),
+        (table_model, lambda folder: load_table_model(folder)),
         (network, lambda folder: WeightHistory.load(folder, shape)),
     ]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from browser import opened
-from torchmcl._pages.film import film_player, film_script
 from torchmcl._pages.page import escape, page
+from torchmcl._pages.pictures import film_player, film_script
 from torchmcl.demo import page as demo
 from torchmcl_speech.reports import separation_page
 from torchmcl_studies.reports import figures, trajectories, uci
@@ -234,11 +234,11 @@ def test_records_of_a_table_cannot_run_in_its_page(browser, tmp_path):
     from house_tables import houses
     from torchmcl_tables.data import Table
     from torchmcl_tables.model import TableFit, fit_table
-    from torchmcl_tables.model.verdicts import records_of
+    from torchmcl_tables.model.fitting import records_of
     from torchmcl_tables.reports import write_page
 
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 2, "hidden": (4,), "n_hypotheses": 2})
-    records = records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))
+    records = records_of(fit_table(Table("houses.csv", pl.DataFrame(houses(120))), how))
     records["shares"] = {PAYLOAD: 0.5, "forest": 0.5}
     path = write_page(with_payloads(records), tmp_path / "report.html")
     assert path.read_text(encoding="utf-8").count(str(escape(PAYLOAD))) > 5, "texts of the records are on the page"

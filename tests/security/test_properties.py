@@ -96,7 +96,7 @@ def test_normalised_scores_are_probabilities(logits):
 def test_any_text_is_a_configuration_or_refused(tmp_path_factory, text):
     pytest.importorskip("yaml")
     pytest.importorskip("lightning")
-    from torchmcl_speech.typed_yaml import yaml_value
+    from torchmcl_speech.config import yaml_value
 
     with contextlib.suppress(ValueError):
         found = yaml_value("test", "any", text)

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 import torchmcl as mcl
 from torchmcl_speech.nn import DPRNN
 from torchmcl_speech.nn.bilstm import BiLSTM
+from torchmcl_speech.nn.dprnn import overlap_add, segment
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm
-from torchmcl_speech.nn.overlap import overlap_add, segment
 
 
 def tiny(n_outputs=2, **options):

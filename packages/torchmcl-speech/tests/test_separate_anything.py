@@ -14,8 +14,7 @@ pytest.importorskip("soxr")
 from torchmcl.cli import main  # noqa: E402
 from torchmcl.types import Predictions  # noqa: E402
 from torchmcl_speech import separate_recording  # noqa: E402
-from torchmcl_speech.data.audio import AudioInfo, BadAudio, read_audio  # noqa: E402
-from torchmcl_speech.data.streams import Resampler, StoredSound, audio_blocks  # noqa: E402
+from torchmcl_speech.data.audio import AudioInfo, BadAudio, Resampler, StoredSound, audio_blocks, read_audio  # noqa: E402
 from torchmcl_speech.inference import RecordingSeparator, _even_chunk  # noqa: E402
 from torchmcl_speech.nn import DPRNN, save_model, separate_long  # noqa: E402
 from torchmcl_speech.nn.saving import load_model  # noqa: E402

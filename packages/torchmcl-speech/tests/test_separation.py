@@ -34,11 +34,15 @@ from torchmcl_speech.data import (  # noqa: E402
     table_mixtures,
     write_audio,
 )
-from torchmcl_speech.evaluate import MEASURES, means_by, speaker_genders  # noqa: E402
+from torchmcl_speech.evaluate import (  # noqa: E402
+    MEASURES,
+    evaluation_table,
+    means_by,
+    speaker_genders,
+)
 from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
 from torchmcl_speech.objectives import rule_of  # noqa: E402
 from torchmcl_speech.separate import separate_recording  # noqa: E402
-from torchmcl_speech.text_tables import evaluation_table  # noqa: E402
 
 TINY = """
 data: {layout: wsj0, n_speakers: [2], crop: 0.4, dynamic: true, samples_per_epoch: 6}

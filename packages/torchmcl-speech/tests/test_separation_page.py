@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from browser import console_errors, opened
-from torchmcl_speech.reports.separation_page import write_separation_page
-from torchmcl_speech.reports.sound_pictures import (
+from torchmcl_speech.reports.separation_page import (
     decibels_over_time,
     extremes_over_time,
     spectrogram_png,
     waveform_path,
+    write_separation_page,
 )
 from voices import voice
 

@@ -17,18 +17,19 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 from torchmcl.persistence import CheckpointSeries, decode  # noqa: E402
 from torchmcl_speech.config import ObjectiveConfig, SeparationConfig, TrainingConfig  # noqa: E402
-from torchmcl_speech.initial_weights import copy_weights  # noqa: E402
-from torchmcl_speech.learning_rate import CosineBudget, rate_schedule  # noqa: E402
 from torchmcl_speech.mixture_lists import first_mixtures, listed_mixtures  # noqa: E402
 from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
 from torchmcl_speech.objectives import (  # noqa: E402
+    CosineBudget,
     OrderedPIT,
     count_accuracy,
     limited_neg_si_sdr,
     of_mixtures,
     pit_si_sdr,
+    rate_schedule,
     trained_cost,
 )
+from torchmcl_speech.pretrained import copy_weights  # noqa: E402
 from torchmcl_speech.train import differing_options, train_separator  # noqa: E402
 
 SIZES = {"n_filters": 8, "segment_size": 20, "hidden_size": 6, "n_blocks": 1}

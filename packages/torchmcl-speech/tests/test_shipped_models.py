@@ -14,9 +14,8 @@ from torchmcl_speech import (
     models_table,
     shipped_models,
 )
-from torchmcl_speech.initial_weights import copy_weights
 from torchmcl_speech.nn import DPRNN, save_model
-from torchmcl_speech.pretrained import load_with_card
+from torchmcl_speech.pretrained import copy_weights, load_with_card
 
 MODELS = ROOT / "packages/torchmcl-speech/src/torchmcl_speech/models"
 

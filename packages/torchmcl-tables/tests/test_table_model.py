@@ -11,7 +11,7 @@ import pytest
 
 from forged import forge
 from house_tables import houses, write_csv
-from torchmcl.postprocess.floors import least_distortions
+from torchmcl.model_selection import least_distortions
 from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_summary, fit_table, load_table_model, save_table_model, table_records
 from torchmcl_tables.model.evaluation import _representatives
@@ -26,18 +26,18 @@ def path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(path):
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 60, "hidden": (32,)})
-    return fit_table("test", read_table(path), how)
+    return fit_table(read_table(path), how)
 
 
 @pytest.fixture(scope="module")
 def two(path):
     how = TableFit(["price", "days"], test_fraction=0.2, parameters={"n_epochs": 3, "hidden": (8,), "n_hypotheses": 3})
-    return fit_table("test", read_table(path), how)
+    return fit_table(read_table(path), how)
 
 
 def test_answers_are_in_the_units_of_the_target_and_the_most_probable_comes_first(model, path):
     table = read_table(path)
-    answers = model.predict("test", table)
+    answers = model.predict(table)
     assert answers.columns == [
         "price_mean",
         *(f"price_{k}" for k in range(1, 6)),
@@ -56,10 +56,10 @@ def test_answers_are_in_the_units_of_the_target_and_the_most_probable_comes_firs
 
 def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, monkeypatch):
     table = read_table(path)
-    whole = model.predict("test", table, interval=0.8)
-    monkeypatch.setattr("torchmcl_tables.model.answering._ROWS_AT_ONCE", 64)
-    monkeypatch.setattr("torchmcl_tables.model.answering._ROWS_IN_CACHE", 10)
-    parts = model.predict("test", table, interval=0.8)
+    whole = model.predict(table, interval=0.8)
+    monkeypatch.setattr("torchmcl_tables.model.model._ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("torchmcl_tables.model.model._ROWS_IN_CACHE", 10)
+    parts = model.predict(table, interval=0.8)
     for name in whole.columns:
         left, right = whole.get_column(name), parts.get_column(name)
         if left.dtype == pl.String:  # intervals, whose last digit may be rounded to either side
@@ -71,28 +71,28 @@ def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, m
 
 
 def test_the_bar_moves_after_each_piece(model, path, monkeypatch):
-    monkeypatch.setattr("torchmcl_tables.model.answering._ROWS_IN_CACHE", 100)
+    monkeypatch.setattr("torchmcl_tables.model.model._ROWS_IN_CACHE", 100)
     steps = []
     monkeypatch.setattr("torchmcl._progress.Progress.step", lambda bar, n=1, note="": steps.append(n))
-    model.predict("test", read_table(path), interval=0.9)
+    model.predict(read_table(path), interval=0.9)
     assert steps == [100, 100, 100]
 
 
 def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatch):
-    monkeypatch.setattr("torchmcl_tables.model.answering._ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("torchmcl_tables.model.model._ROWS_AT_ONCE", 64)
     rows = houses(150)
     rows[130]["city"] = "Rome"
     table = Table("new.csv", pl.DataFrame(rows))
     with pytest.raises(ValueError, match="'Rome' in row 131"):
-        model.predict("test", table, strict=True)
+        model.predict(table, strict=True)
     notices = []
-    assert model.predict("test", table, notify=notices.append).height == 150
+    assert model.predict(table, notify=notices.append).height == 150
     assert notices == ["city: 1 cell (first 'Rome' in row 131) are answered as none of the known ones"]
 
 
 def test_sets_hold_their_ends_and_columns_can_be_kept(model, path):
     table = read_table(path)
-    answers = model.predict("test", table, interval=0.9, keep=["city", "price"])
+    answers = model.predict(table, interval=0.9, keep=["city", "price"])
     assert answers.columns[:2] == ["city", "price"]
     low, high = answers.get_column("price_low"), answers.get_column("price_high")
     assert (low < high).all()
@@ -101,9 +101,9 @@ def test_sets_hold_their_ends_and_columns_can_be_kept(model, path):
         assert ends == sorted(ends)
         assert [ends[0], ends[-1]] == pytest.approx(hull, rel=1e-14)
     with pytest.raises(ValueError, match=r"`--keep` must name a column of houses.csv, got 'cty'"):
-        model.predict("test", table, keep=["cty"])
+        model.predict(table, keep=["cty"])
     with pytest.raises(ValueError, match="`--interval` must lie in"):
-        model.predict("test", table, interval=90)
+        model.predict(table, interval=90)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_no_column_of_the_answers_takes_the_name_of_another(targets, kept):
     table = Table("t", pl.DataFrame(columns))
     how = TableFit(targets, drop=[name for name in kept if name not in targets], test_fraction=0.0)
     how.parameters.update(n_epochs=1, hidden=(4,), n_hypotheses=2, n_restarts=1)
-    answers = fit_table("test", table, how).predict("test", table, interval=0.5, keep=kept)
+    answers = fit_table(table, how).predict(table, interval=0.5, keep=kept)
     # Each target has a mean, two answers, two ends and a set; then there are two probabilities.
     assert len(set(answers.columns)) == len(answers.columns) == len(kept) + 6 * len(targets) + 2
     for place, name in enumerate(kept):
@@ -134,8 +134,8 @@ def test_answers_far_from_zero_keep_the_digits_that_tell_them_apart():
     x = np.arange(80) % 4
     table = Table("t", pl.DataFrame({"x": x, "y": 170_000 + np.sin(x) + 0.1 * np.cos(np.arange(80))}))
     how = TableFit(["y"], parameters={"n_epochs": 60, "hidden": (16,), "n_hypotheses": 2, "n_restarts": 1})
-    made = fit_table("test", table, how)
-    answers = made.predict("test", table, interval=0.5)
+    made = fit_table(table, how)
+    answers = made.predict(table, interval=0.5)
     ends = re.findall(r"[0-9.]+", answers.get_column("y_set")[1])
     assert float(ends[0]) == pytest.approx(answers.get_column("y_low")[1], abs=1e-4)
     assert float(ends[-1]) - float(ends[0]) > 0.01
@@ -148,16 +148,16 @@ def test_numbers_as_categories_are_known_in_every_part_of_the_table(seed):
     values = [1.0, 2.0] * 14 + [2.5, 2.5]
     table = Table("t", pl.DataFrame({"c": values, "y": np.arange(30) % 7}))
     how = TableFit(["y"], categorical=["c"], seed=seed, parameters={"n_epochs": 1, "hidden": (4,), "n_restarts": 1})
-    made = fit_table("test", table, how)
+    made = fit_table(table, how)
     assert made.schema.categories[0].categories == ("1", "2", "2.5")
     texts = Table("t", pl.DataFrame({"c": ["1", "1.0", "+1", "1e0", "2.50", ""][:5]}))
-    inputs = made.inputs("test", texts)
+    inputs = made.inputs(texts)
     assert (inputs[:4] == inputs[0]).all()
     assert (inputs[4] != inputs[0]).any()
 
 
 def test_several_targets_have_columns_of_their_own(two, path):
-    answers = two.predict("test", read_table(path), interval=0.5)
+    answers = two.predict(read_table(path), interval=0.5)
     expected = ["mean", "1", "2", "3", "low", "high", "set"]
     names = [f"{target}_{end}" for target in ("price", "days") for end in expected]
     assert answers.columns == [*names, "probability_1", "probability_2", "probability_3"]
@@ -167,9 +167,9 @@ def test_a_saved_model_answers_to_the_same_bits(model, path, tmp_path):
     save_table_model(model, tmp_path / "model")
     files = {p.name for p in (tmp_path / "model").iterdir()}
     assert files == {"model.safetensors", "metrics.json", "evaluation.json"}
-    again = load_table_model("test", tmp_path / "model")
+    again = load_table_model(tmp_path / "model")
     table = read_table(path)
-    assert again.predict("test", table, interval=0.9).equals(model.predict("test", table, interval=0.9))
+    assert again.predict(table, interval=0.9).equals(model.predict(table, interval=0.9))
     assert again.schema == model.schema
     assert again.metrics == model.metrics
     save_table_model(again, tmp_path / "model")  # replaces
@@ -206,15 +206,15 @@ def test_folders_without_an_intact_model_are_refused(model, tmp_path, change, me
     else:
         forge(folder, **change)
     with pytest.raises(ValueError, match=message):
-        load_table_model("test", folder)
+        load_table_model(folder)
 
 
 def test_the_evaluation_can_be_removed_and_the_model_answers(model, path, tmp_path):
     save_table_model(model, tmp_path / "model")
     (tmp_path / "model" / "evaluation.json").unlink()
-    again = load_table_model("test", tmp_path / "model")
+    again = load_table_model(tmp_path / "model")
     assert again.evaluation is None
-    assert again.predict("test", read_table(path)).equals(model.predict("test", read_table(path)))
+    assert again.predict(read_table(path)).equals(model.predict(read_table(path)))
 
 
 def test_a_folder_with_something_else_is_never_replaced(model, tmp_path):
@@ -243,7 +243,7 @@ def test_rows_without_a_target_are_left_out_and_counted():
     for i in (3, 30, 60):
         rows[i]["price"] = ""
     how = TableFit(["price"], parameters={"n_epochs": 1, "hidden": (4,)})
-    fitted = fit_table("test", Table("t", pl.DataFrame(rows)), how)
+    fitted = fit_table(Table("t", pl.DataFrame(rows)), how)
     assert fitted.metrics["rows"] == {"learned_from": 69, "set_apart": 8, "without_target": 3}
     assert "3 rows without a target" in fit_summary(fitted)
 
@@ -262,11 +262,11 @@ def test_rows_without_a_target_are_left_out_and_counted():
 )
 def test_too_little_to_learn_from_is_refused(rows, how, message):
     with pytest.raises(ValueError, match=message):
-        fit_table("test", Table("t", pl.DataFrame(rows)), how)
+        fit_table(Table("t", pl.DataFrame(rows)), how)
 
 
 def test_records_are_measures_of_the_rows_set_apart(model, path):
-    records = table_records("test", model)
+    records = table_records(model)
     json.dumps(records, allow_nan=False)
     found = records["evaluation"]
     assert found["n_rows"] == 30
@@ -274,7 +274,7 @@ def test_records_are_measures_of_the_rows_set_apart(model, path):
     # recomputed from the answers, by hand
     table = read_table(path)
     test = np.sort(np.random.default_rng(0).permutation(300)[:30])
-    answers = model.predict("test", table.take(test))
+    answers = model.predict(table.take(test))
     truth = table.frame.get_column("price").cast(pl.Float64).to_numpy()[test]
     values = answers.select([f"price_{k}" for k in range(1, 6)]).to_numpy()
     error = np.sqrt(((answers.get_column("price_mean").to_numpy() - truth) ** 2).mean())
@@ -301,14 +301,14 @@ def test_two_answers_that_stand_for_all_are_one_from_each_branch():
 
 
 def test_the_trajectory_of_a_blend_has_the_scores_of_the_epochs_that_were_trained(model):
-    found = table_records("test", model)["training"]
+    found = table_records(model)["training"]
     assert found["temperature"] is None
     assert 0 <= found["kept_epoch"] < len(found["loss"]) == len(found["validation"]) <= 60
 
 
 def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
     other = write_csv(tmp_path / "other.csv", houses(50, seed=1))
-    records = table_records("test", model, read_table(other))
+    records = table_records(model, read_table(other))
     assert records["evaluation"]["source"] == "other.csv"
     assert records["evaluation"]["n_rows"] == 50
     assert not records["set_apart"]
@@ -316,12 +316,12 @@ def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
 
 def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
     how = TableFit(["price"], test_fraction=0.0, parameters={"n_epochs": 1, "hidden": (4,)})
-    fitted = fit_table("test", Table("t", pl.DataFrame(houses(40))), how)
+    fitted = fit_table(Table("t", pl.DataFrame(houses(40))), how)
     with pytest.raises(ValueError, match=r"`--data` must be given for a model without records of rows set apart"):
-        table_records("test", fitted)
+        table_records(fitted)
     no_target = write_csv(tmp_path / "no.csv", [row | {"price": ""} for row in houses(5)])
     with pytest.raises(ValueError, match="have a row with a value for each target"):
-        table_records("test", fitted, read_table(no_target))
+        table_records(fitted, read_table(no_target))
 
 
 def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
@@ -336,7 +336,7 @@ def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
 
 
 def test_the_floor_lies_below_what_the_model_reaches_in_expectation(model):
-    found = table_records("test", model)["evaluation"]["by_number"]
+    found = table_records(model)["evaluation"]["by_number"]
     floor = [value for value in found["floor"] if value is not None]
     assert len(floor) >= 3
     assert all(a > b for a, b in itertools.pairwise(floor))
@@ -355,15 +355,15 @@ def test_a_model_of_another_format_is_refused_with_the_way_out(model, tmp_path):
     save_table_model(model, tmp_path / "model")
     forge(tmp_path / "model", format=1)
     with pytest.raises(ValueError, match=r"hold a model of format 3, got .* with format 1. Fit it again"):
-        load_table_model("test", tmp_path / "model")
+        load_table_model(tmp_path / "model")
 
 
 def _set_apart(frame, **how):
     table = Table("made", frame)
     options = TableFit(["y"], parameters={"n_epochs": 1, "n_restarts": 1, "hidden": (4,)}, **how)
-    schema = options.schema("test", table)
+    schema = options.schema(table)
     values, targets = schema.values(table), schema.target_values(table)
-    return [np.c_[values, targets][rows] for rows in _rows("test", table, schema, values, targets, options)[1:]]
+    return [np.c_[values, targets][rows] for rows in _rows(table, schema, values, targets, options)[1:]]
 
 
 def test_copies_of_rows_are_set_apart_together():

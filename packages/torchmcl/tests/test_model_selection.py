@@ -5,8 +5,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.density import KernelMixture
-from torchmcl.model_selection import HypothesisCounts, _recommended, choose_n_hypotheses
-from torchmcl.postprocess.floors import least_distortions
+from torchmcl.model_selection import HypothesisCounts, _recommended, choose_n_hypotheses, least_distortions
 
 
 def branches(n_rows, n_branches, noise=0.0, seed=0):

@@ -6,10 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchmcl._pages.page import check_page
-from torchmcl.cli.arguments import Commands, counts, device, names, positive
-from torchmcl.cli.output import say
-
-__all__ = ["add_reproduce_commands"]
+from torchmcl.cli.arguments import Commands, counts, device, names, positive, say
 
 
 def add_reproduce_commands(commands: Commands) -> None:
@@ -163,7 +160,8 @@ def _reproduce_uci(options: argparse.Namespace) -> None:
 
 def _reproduce_separation(options: argparse.Namespace) -> None:
     from torchmcl_studies.reports.separation_study import write_separation_study_page
-    from torchmcl_studies.separation.study import PARTS, run_separation_study
+    from torchmcl_studies.separation.study import run_separation_study
+    from torchmcl_studies.separation_records import PARTS
 
     # Values of changes are YAML, of which JSON strings are a part: whatever the names hold, they stay names.
     where = {"root": options.data, "pack": options.pack}

@@ -1,13 +1,14 @@
 """Checks of requested names, and the random numbers of a training run."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from torchmcl._checks import bad_value, nearest_hint
-
-__all__ = ["check_known", "own_random_numbers"]
+from torchmcl.persistence.records import append_records, change_records, read_records
 
 
 def check_known(owner: str, argument: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -29,3 +30,47 @@ def own_random_numbers() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+class KeyedRecords:
+    """Rows by key, in memory and on disk; several processes can add to one file.
+
+    Args:
+        owner: the command, for messages.
+        keys: columns that identify rows.
+        path: the file.
+        settings: columns that are the same in all rows.
+
+    Raises:
+        ValueError: if the file holds something else, or records with other settings.
+    """
+
+    def __init__(self, owner: str, keys: Sequence[str], path: Path, settings: dict[str, Any]) -> None:
+        self.owner, self.keys, self.path, self.settings = owner, tuple(keys), path, settings
+        self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in read_records(owner, path, lambda row: hash(self._key(row))) if path.exists() else []:
+            for name, value in settings.items():
+                if row.get(name) != value:
+                    raise ValueError(
+                        f"{owner}: {path} was made with {row.get(name)} {name}, not {value}. Give another --out."
+                    )
+            self.rows.setdefault(self._key(row), row)
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Return whether there is a row with this key."""
+        return key in self.rows
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Add rows to the file; existing rows stay unchanged."""
+        new = {self._key(row): row | self.settings for row in rows if self._key(row) not in self.rows}
+        append_records(self.path, new.values())
+        self.rows |= new
+
+    def arrange(self, keys: Iterable[tuple[Any, ...]]) -> None:
+        """Move the rows of these keys to the end of the file, in this order."""
+        places = {key: place for place, key in enumerate(keys)}
+        change_records(self.owner, self.path, lambda rows: sorted(rows, key=lambda row: places.get(self._key(row), -1)))
+        self.rows = dict(sorted(self.rows.items(), key=lambda item: places.get(item[0], -1)))
+
+    def _key(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.keys)

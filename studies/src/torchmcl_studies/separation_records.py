@@ -14,18 +14,6 @@ from torchmcl.persistence.reading import read_json
 from torchmcl.persistence.records import read_records, records_text
 from torchmcl_speech import speaker_genders
 
-__all__ = [
-    "PARTS",
-    "SPEAKERS_FILE",
-    "RunRecords",
-    "StudyRecords",
-    "joined_study",
-    "packed_study",
-    "published_separation",
-    "read_packed_study",
-    "read_study",
-]
-
 #: The parts of the study: the table, the number of hypotheses, the phase transition, an automatic schedule.
 PARTS = ("methods", "hypotheses", "transition", "automatic")
 #: Who is of which gender, beside the runs.

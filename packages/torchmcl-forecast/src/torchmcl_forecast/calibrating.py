@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from torchmcl.postprocess.quantiles import rows_needed
+from torchmcl.postprocess.regions import rows_needed
 from torchmcl_forecast.windows import Source
 
 __all__ = ["Calibration", "choose_calibration"]

@@ -7,8 +7,7 @@ from typing import Any
 
 from torchmcl._messages import bad_value
 from torchmcl._pages.page import check_page
-from torchmcl.cli.arguments import Commands, device, positive, probability, seed
-from torchmcl.cli.output import say
+from torchmcl.cli.arguments import Commands, device, positive, probability, say, seed
 
 __all__ = ["add_forecast_command"]
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value
 
-__all__ = ["count_log_loss", "count_probabilities", "fit_count_temperature", "score_temperature"]
-
 
 def count_probabilities(score_logits: Tensor) -> Tensor:
     """Return the probability of each number of voices, from 0 to all outputs.

@@ -12,11 +12,8 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.persistence.writing import write_atomically
 from torchmcl.rules.transport import PIT
 from torchmcl_speech.data.audio import Samples, read_audio, write_audio
-from torchmcl_speech.output_files import RECORD_FILE, check_replaceable, sound_names
 from torchmcl_speech.pretrained import DEFAULT_MODEL, load_separator
-from torchmcl_speech.separate import separate_recording
-
-__all__ = ["run_speech_demo"]
+from torchmcl_speech.separate import RECORD_FILE, check_replaceable, separate_recording, sound_names
 
 _VOICES = Path(__file__).parent / "voices"
 _NAMES = ("woman", "man")

@@ -1,14 +1,14 @@
 """Evaluation of a separator on unseen mixtures, one record per mixture."""
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchmcl._checks import available_device, check_positive_int
+from torchmcl._checks import available_device, bad_value, check_positive_int
 from torchmcl._progress import Progress
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.losses import assign
@@ -17,13 +17,12 @@ from torchmcl.rules.winners import WTA
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch
 from torchmcl_speech.config import DataConfig
-from torchmcl_speech.counting import count_probabilities, score_temperature
+from torchmcl_speech.counting import count_log_loss, count_probabilities, fit_count_temperature, score_temperature
 from torchmcl_speech.data import SpeechMixtures
 from torchmcl_speech.mixture_lists import audio_store, first_mixtures
+from torchmcl_speech.nn.saving import load_model, save_model
 from torchmcl_speech.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
-from torchmcl_speech.pretrained import load_separator
-
-__all__ = ["MEASURES", "evaluate_separator", "means_by", "speaker_genders", "trained_precision"]
+from torchmcl_speech.pretrained import is_shipped, load_separator
 
 MEASURES = ("pit_si_sdr", "mcl_si_sdr", "input_si_sdr", "improvement")
 
@@ -132,3 +131,128 @@ def speaker_genders(root: Path | str | None) -> dict[str, str]:
         return {}
     with path.open(newline="") as file:
         return {row["speaker"]: row["gender"] for row in csv.DictReader(file) if "gender" in row}
+
+
+def calibrate_counts(
+    model: Path | str,
+    data: DataConfig,
+    *,
+    part: str = "cv",
+    limit: int | None = None,
+    device: str = "cpu",
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Fit the temperature of the scores on a part of the data, and save it with the model.
+
+    Args:
+        model: folder of a saved model with scores; its notes get `score_temperature`, its weights stay.
+        data: where the mixtures are; `n_speakers` should be all numbers that the model may meet.
+        part: "cv" for the validation part; the test part must decide nothing.
+        limit: use this many mixtures, as many of each number of speakers.
+        device: where to compute.
+        progress: whether to show a bar.
+
+    Returns:
+        How many `mixtures` there were, the `temperature`, the `accuracy` of the most likely number, and the mean
+        negative log-probability of the true one in nats, `log_loss_before` and `log_loss`.
+
+    Raises:
+        ValueError: if the model or the mixtures cannot be used.
+    """
+    owner = "calibrate_counts"
+    if is_shipped(model):
+        advice = "Those that come with the package are calibrated."
+        raise ValueError(bad_value(owner, "model", "be the folder of a saved model", repr(str(model)), advice))
+    network, notes = load_model(model)
+    if network.score is None:
+        advice = "Train with --set model.scores=true."
+        raise ValueError(bad_value(owner, "model", "give scores of its outputs", repr(str(model)), advice))
+    records = evaluate_separator(model, data, part=part, limit=limit, device=device, progress=progress)
+    logits = torch.tensor([record["score_logits"] for record in records], dtype=torch.float64)
+    true = torch.tensor([len(record["speakers"]) for record in records])
+    temperature = fit_count_temperature(logits, true)
+    found = count_probabilities(logits / temperature).argmax(dim=-1)
+    save_model(model, network, notes | {"score_temperature": temperature})  # type: ignore[arg-type]
+    return {
+        "mixtures": len(records),
+        "temperature": temperature,
+        "accuracy": float((found == true).double().mean()),
+        "log_loss_before": float(count_log_loss(logits, true)),
+        "log_loss": float(count_log_loss(logits / temperature, true)),
+    }
+
+
+_HEADS = {
+    "pit_si_sdr": "PIT SI-SDR",
+    "mcl_si_sdr": "MCL SI-SDR",
+    "input_si_sdr": "before",
+    "improvement": "improvement",
+}
+_SHOWN = 5
+
+_Groups = Mapping[str, Mapping[str, float]]
+
+
+def evaluation_table(
+    records: Sequence[Mapping[str, Any]], genders: Mapping[str, str] | None = None, *, all_pairs: bool = False
+) -> str:
+    """Return the means in dB over all mixtures and over groups of them, as lines of text.
+
+    Args:
+        records: from `evaluate_separator`.
+        genders: speaker -> gender, for the groups by gender.
+        all_pairs: show every pair (or larger group) of speakers, instead of the five hardest and easiest.
+    """
+    sections: dict[str, _Groups] = {"": means_by(records, lambda record: "all")}
+    if genders:
+        sections["by gender"] = means_by(records, lambda record: _genders_of(record, genders))
+    pairs = means_by(records, lambda record: " + ".join(sorted(record["speakers"])))
+    ranked = sorted(pairs.items(), key=lambda item: item[1]["improvement"])
+    n_hidden = 0 if all_pairs else max(len(ranked) - 2 * _SHOWN, 0)
+    if n_hidden:
+        sections[f"by speakers: the {_SHOWN} hardest of {len(ranked)}"] = dict(ranked[:_SHOWN])
+        sections[f"the {_SHOWN} easiest; {n_hidden} others with --all-pairs"] = dict(ranked[-_SHOWN:])
+    else:
+        sections["by speakers, hardest first"] = dict(ranked)
+    width = max(len(name) for name in ["mean in dB", *(name for groups in sections.values() for name in groups)])
+    lines = [f"{'mean in dB':<{width}}  mixtures" + "".join(f"  {_HEADS[m]}" for m in MEASURES)]
+    for title, groups in sections.items():
+        lines += ["", title] if title else []
+        lines += [_row(name, group, width) for name, group in groups.items()]
+    return "\n".join(lines)
+
+
+def models_table(cards: Sequence[Mapping[str, Any]]) -> str:
+    """Return the separators of these cards as lines of text: outputs, size, improvement and speed.
+
+    Args:
+        cards: from `torchmcl_speech.model_card`.
+    """
+    heads = ["name", "outputs", "size", "improvement", "speed on 2 CPU cores"]
+    lines = [heads, *(_described(card) for card in cards)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _described(card: Mapping[str, Any]) -> list[str]:
+    outputs = f"up to {card['n_outputs']}, scored" if card["scores"] else str(card["n_outputs"])
+    mean = card["results"].get("all", {}).get("mean")
+    speed = card.get("speed", {}).get("times_real_time")
+    return [
+        card["name"],
+        outputs,
+        f"{card['bytes'] / 1e6:.1f} MB",
+        "not measured" if mean is None else f"{mean:.1f} dB",
+        "not measured" if speed is None else f"{speed:.1f} times real time",
+    ]
+
+
+def _genders_of(record: Mapping[str, Any], genders: Mapping[str, str]) -> str:
+    return " + ".join(sorted(genders.get(speaker, "?") for speaker in record["speakers"]))
+
+
+def _row(name: str, group: Mapping[str, float], width: int) -> str:
+    numbers = "".join(f"  {group[m]:>{len(_HEADS[m])}.2f}" for m in MEASURES)
+    return f"{name:<{width}}  {int(group['n']):>{len('mixtures')}}{numbers}"

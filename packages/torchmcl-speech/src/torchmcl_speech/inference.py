@@ -10,15 +10,12 @@ from torch import Tensor
 
 from torchmcl._checks import available_device, bad_value
 from torchmcl._progress import Progress
-from torchmcl.persistence.limits import SHORTEST_CHUNK_SECONDS
+from torchmcl.persistence.reading import SHORTEST_CHUNK_SECONDS
 from torchmcl_speech.counting import count_probabilities, score_temperature
-from torchmcl_speech.data.audio import SILENCE, BadAudio, audio_info, check_samples
-from torchmcl_speech.data.streams import Resampler, audio_blocks
+from torchmcl_speech.data.audio import SILENCE, BadAudio, Resampler, audio_blocks, audio_info, check_samples
 from torchmcl_speech.evaluate import trained_precision
 from torchmcl_speech.nn.long_recordings import StreamingSeparator
 from torchmcl_speech.pretrained import load_separator
-
-__all__ = ["CHUNK_SECONDS", "RecordingSeparator"]
 
 CHUNK_SECONDS = 10.0
 # What chunks share: a few words tell voices apart, and more of it is work done twice.

@@ -2,8 +2,9 @@
 
 import functools
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,21 +14,9 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.transport import PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
-from torchmcl.schedules import CutoffAt, Exponential, Linear, annealed
+from torchmcl.schedules import CutoffAt, Exponential, Linear, Schedule, annealed
 from torchmcl.types import Matching, StepOutput
-from torchmcl_speech.config import ObjectiveConfig
-
-__all__ = [
-    "OrderedPIT",
-    "count_accuracy",
-    "limited_neg_si_sdr",
-    "mcl_si_sdr",
-    "of_mixtures",
-    "pit_si_sdr",
-    "rule_of",
-    "si_sdr_under",
-    "trained_cost",
-]
+from torchmcl_speech.config import ObjectiveConfig, TrainingConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,3 +113,48 @@ def trained_cost(objective: ObjectiveConfig) -> Callable[..., Tensor] | None:
     if objective.limit_db is None:
         return None
     return functools.partial(limited_neg_si_sdr, limit_db=objective.limit_db)
+
+
+@dataclass
+class CosineBudget:
+    """Epoch -> learning rate: a warm-up, then a cosine to 0.
+
+    Args:
+        rate: the highest.
+        n_epochs: after which it is 0.
+        warmup: epochs until it is highest.
+        seconds: after which it is 0 in any case, from the making of this object; a training that resumes has as many
+            again, and what is left of its epochs.
+        clock: returns the time.
+
+    Example:
+        >>> falling = CosineBudget(1.0, n_epochs=8, warmup=1)
+        >>> [round(falling(epoch), 2) for epoch in (0, 1, 4, 8)]
+        [0.5, 0.96, 0.5, 0.0]
+    """
+
+    rate: float
+    n_epochs: int
+    warmup: int = 0
+    seconds: float = math.inf
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self._began = self.clock()
+
+    def __call__(self, step: float) -> float:
+        """Return the rate of the epoch `step`, which begins now."""
+        done = step / self.n_epochs
+        if math.isfinite(self.seconds):
+            done = max(done, (self.clock() - self._began) / max(self.seconds, 1e-9))
+        falling = (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return self.rate * falling * min((step + 1) / (self.warmup + 1), 1.0)
+
+
+def rate_schedule(training: TrainingConfig, minutes: float) -> float | Schedule:
+    """Return the learning rate of a configuration: a number, or one per epoch."""
+    if training.schedule == "plateau":
+        return training.learning_rate
+    seconds = 60 * minutes if training.schedule == "budget" else math.inf
+    return CosineBudget(training.learning_rate, training.epochs, training.warmup, seconds)

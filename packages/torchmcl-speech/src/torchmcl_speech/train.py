@@ -36,8 +36,6 @@ from torchmcl.scoring import PresenceScores
 from torchmcl.types import StepOutput
 from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.datamodule import SpeechData
-from torchmcl_speech.initial_weights import copy_weights
-from torchmcl_speech.learning_rate import rate_schedule
 from torchmcl_speech.nn.dprnn import DPRNN
 from torchmcl_speech.nn.saving import save_model
 from torchmcl_speech.objectives import (
@@ -45,11 +43,11 @@ from torchmcl_speech.objectives import (
     mcl_si_sdr,
     of_mixtures,
     pit_si_sdr,
+    rate_schedule,
     rule_of,
     trained_cost,
 )
-
-__all__ = ["differing_options", "train_separator"]
+from torchmcl_speech.pretrained import copy_weights
 
 pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.train")
 

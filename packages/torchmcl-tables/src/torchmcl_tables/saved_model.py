@@ -6,8 +6,6 @@ from torchmcl._messages import bad_value
 from torchmcl.persistence.headers import check_free, read_header, saved_contents
 from torchmcl.persistence.writing import check_writable
 
-__all__ = ["MODEL_FORMAT", "MODEL_KIND", "check_folder", "check_model"]
-
 MODEL_KIND = "torchmcl table model"
 #: Of the contents of a model's folder; increased when the schema of tables changes.
 MODEL_FORMAT = 3

@@ -20,7 +20,7 @@ from house_tables import houses, write_csv
 from places import PYTHONPATH, ROOT, SHARED
 from torchmcl.cli import _parser, main
 from torchmcl.persistence import read_checkpoint
-from torchmcl_tables.cli.unfinished import UnfinishedTraining
+from torchmcl_tables.cli.fit import UnfinishedTraining
 
 UCI = SHARED / "uci"
 FAST = ["--epochs", "3", "--hidden", "8", "--quiet"]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from torchmcl.cli import _parser
 from torchmcl_tables.data import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema, read_table
-from torchmcl_tables.data.frames import as_polars
-from torchmcl_tables.data.problems import speaking_for
+from torchmcl_tables.data.table import as_polars, speaking_for
 
 
 def table(**columns):

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from torchmcl_tables.estimators.atoms import at_atoms, atoms_of
-from torchmcl_tables.estimators.judging import blended, fitted_stretch, fitted_trim, fitted_widths, log_density
-from torchmcl_tables.estimators.kernels import Kernels
-from torchmcl_tables.estimators.members import background, forest_kernels, informed, mixed
+from torchmcl_tables.estimators.kernels import Kernels, background, forest_kernels, informed, mixed
+from torchmcl_tables.estimators.weighing import blended, fitted_stretch, fitted_trim, fitted_widths, log_density
 
 
 def normal(means, width=1.0):

@@ -11,8 +11,7 @@ from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine
-from torchmcl.sklearn.examples import Examples
-from torchmcl.sklearn.training import Trainer
+from torchmcl.sklearn.training import Examples, Trainer
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.blending import cooled as cooled_networks
 

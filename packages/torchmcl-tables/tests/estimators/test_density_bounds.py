@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tables import QUICK, noisy
-from torchmcl.sklearn.bounds import bounds_of, unbounded, without_crossed
 from torchmcl.sklearn.calibration import Calibrator
 from torchmcl.sklearn.rows import Rows
+from torchmcl.sklearn.tables import bounds_of, unbounded, without_crossed
 from torchmcl_tables import DensityRegressor
 
 SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_bins": 0}

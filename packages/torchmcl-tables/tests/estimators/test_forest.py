@@ -8,7 +8,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from tables import QUICK, forked
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.estimators import trees
+from torchmcl_tables.estimators import forest as forests
 from torchmcl_tables.estimators.forest import Forest
 
 
@@ -94,7 +94,7 @@ def test_c_and_numpy_find_the_same_leaves(grown, monkeypatch, n_rows):
     if n_rows:
         rows[0] = np.inf, -np.inf, np.float32(3e38)
     fast = forest.answers(rows)
-    monkeypatch.setattr(trees, "available", lambda: False)
+    monkeypatch.setattr(forests, "available", lambda: False)
     slow = forest.answers(rows)
     for one, two in zip(fast, slow, strict=True):
         np.testing.assert_array_equal(one, two)

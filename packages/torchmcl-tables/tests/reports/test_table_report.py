@@ -12,7 +12,7 @@ from torchmcl.cli import main
 from torchmcl.sklearn import Cooling
 from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_table
-from torchmcl_tables.model.verdicts import records_of
+from torchmcl_tables.model.fitting import records_of
 from torchmcl_tables.reports import write_page
 from torchmcl_tables.reports.figures import answers_figure, training_figure
 from torchmcl_tables.verdict import verdict_on
@@ -25,7 +25,7 @@ LONG = "a_very_long_name_without_any_place_to_break_" * 6
 @pytest.fixture(scope="module")
 def records():
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 40, "hidden": (16,)})
-    return records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(400))), how))
+    return records_of(fit_table(Table("houses.csv", pl.DataFrame(houses(400))), how))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def hostile_page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("<u>hostile & folder")
     path = write_csv(folder / "<svg onload=alert(2)>.csv", rows)
     how = TableFit([SCRIPT, "天数"], parameters={"n_epochs": 2, "hidden": (8,), "n_hypotheses": 3})
-    fitted = fit_table("test", read_table(path), how)
+    fitted = fit_table(read_table(path), how)
     return write_page(records_of(fitted), folder / "report.html")
 
 
@@ -152,7 +152,7 @@ def test_the_page_begins_with_the_verdict_and_names_forks_once_they_are_supporte
 
 def test_networks_of_a_rule_have_no_shares_and_a_temperature(tmp_path):
     how = TableFit(["price"], parameters={"n_epochs": 4, "hidden": (8,), "n_restarts": 1, "rule": Cooling()})
-    found = records_of(fit_table("test", Table("houses.csv", pl.DataFrame(houses(120))), how))
+    found = records_of(fit_table(Table("houses.csv", pl.DataFrame(houses(120))), how))
     assert found["shares"] is None
     text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "How it cooled" in text

@@ -11,7 +11,7 @@ import pytest
 from house_tables import houses, write_csv
 from torchmcl.cli import main
 from torchmcl_tables.data import Table
-from torchmcl_tables.model.class_evaluation import evaluated_classes
+from torchmcl_tables.model.classes import evaluated_classes
 from torchmcl_tables.verdict import chance_band, forks, verdict_on
 
 
@@ -236,7 +236,7 @@ def class_records(probabilities, truth, names=("no", "yes")):
         classifier=SimpleNamespace(
             predict_proba=lambda inputs: probabilities, classes_=np.array(names), n_hypotheses=len(names)
         ),
-        inputs=lambda owner, table: None,
+        inputs=lambda table: None,
         metrics={},
     )
     model.schema.features = ("x",)
@@ -246,7 +246,7 @@ def class_records(probabilities, truth, names=("no", "yes")):
         "set_apart": True,
         "metrics": {"rows": {"learned_from": 1800}},
         "schema": {"suspicious": [], "target_columns": [{"name": "churn"}]},
-        "evaluation": evaluated_classes("test", model, table),
+        "evaluation": evaluated_classes(model, table),
     }
 
 

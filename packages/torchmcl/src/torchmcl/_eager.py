@@ -9,15 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = [
-    "broadcast_shapes",
-    "full_precision",
-    "in_forward_mode",
-    "is_plain_eager",
-    "may_work_in_place",
-    "without_autocast",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 _AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")

@@ -11,8 +11,6 @@ import torch
 from torchmcl._version import __version__
 from torchmcl.accel.native import compiled
 
-__all__ = ["environment"]
-
 # By the names they are installed under; only their versions are looked up, nothing is imported.
 _PACKAGES = (
     *("torchmcl-tables", "torchmcl-speech", "torchmcl-forecast"),

@@ -7,8 +7,6 @@ import shlex
 import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["bad_value", "nearest_hint", "number_text", "option_text", "printable", "split_names"]
-
 # A name in double quotes, which doubles those inside, or anything up to the next comma.
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
 

@@ -1,10 +1,11 @@
-"""Optional dependencies of torchmcl."""
+"""Packages and names that only some parts of torchmcl need: loaded when they are asked for (PEP 562)."""
 
 import importlib
 import importlib.util
+import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
-
-__all__ = ["check_extra", "optional_import"]
+from typing import Any
 
 
 def optional_import(module: str, *, extra: str, needed_by: str) -> ModuleType:
@@ -44,3 +45,28 @@ def _is_installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ValueError:  # a module without a specification, as tests put there
         return False
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: its name.
+        homes: the module that has each name. Modules of the package are found without being listed.
+    """
+
+    def load(name: str) -> Any:
+        # Modules first: one that is asked for while the package's names are being loaded must not wait for those.
+        if not name.startswith("__") and importlib.util.find_spec(f"{package}.{name}") is not None:
+            value = importlib.import_module(f"{package}.{name}")
+        elif name in homes:
+            value = getattr(importlib.import_module(homes[name]), name)
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        setattr(sys.modules[package], name, value)  # found at once from now on
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return load, names

@@ -3,8 +3,6 @@
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """Count the steps of a long task; use it in a `with` block.

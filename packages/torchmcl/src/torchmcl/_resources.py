@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["no_garbage_collection", "peak_mebibytes", "seconds_since_start"]
-
 _START = time.perf_counter()
 
 

@@ -10,8 +10,6 @@ from torchmcl._checks import bad_value
 from torchmcl.costs.declared import axes_of_a_target
 from torchmcl.types import Batch
 
-__all__ = ["as_batch", "inputs_of", "with_targets_axis"]
-
 _FORMS = "be a Batch, (inputs, targets), (inputs, targets, mask), (inputs, targets, mask, scene), or a dictionary"
 
 

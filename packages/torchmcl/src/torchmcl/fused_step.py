@@ -16,8 +16,6 @@ from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Matching, Predictions, StepOutput
 
-__all__ = ["IN_C", "IN_TRITON", "StepProblem"]
-
 _SQUARED_DISTANCE = Norm(order=2, power=2)
 
 

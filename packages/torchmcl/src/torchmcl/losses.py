@@ -9,8 +9,6 @@ from torchmcl.accel import accelerated, in_triton, triton
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import Matching
 
-__all__ = ["assign", "mcl_loss"]
-
 
 def assign(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Matching:
     """Assign hypotheses to targets under `rule`.

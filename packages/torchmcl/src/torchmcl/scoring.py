@@ -15,19 +15,8 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
 from torchmcl.accel import accelerated, in_torch, in_triton, triton
-from torchmcl.accel.eager.cross_entropy import summed_cross_entropy
+from torchmcl.accel.eager.one_target import summed_cross_entropy
 from torchmcl.rules.winners import WTA, AssignmentRule
-
-__all__ = [
-    "PresenceScores",
-    "ScoreObjective",
-    "SigmoidScores",
-    "SoftmaxScores",
-    "normalized_scores",
-    "score_loss",
-    "score_targets",
-    "softmax_score_loss",
-]
 
 
 @dataclass(frozen=True)

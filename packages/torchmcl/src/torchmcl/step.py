@@ -10,15 +10,13 @@ from torchmcl._checks import bad_value, check_boolean, check_callable, check_fin
 from torchmcl.accel import accelerated
 from torchmcl.batches import as_batch, with_targets_axis
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.costs._calling import call_cost
+from torchmcl.costs._parts import call_cost
 from torchmcl.fused_step import IN_C, IN_TRITON, StepProblem
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Batch, Distributions, Predictions, StepOutput
-
-__all__ = ["mcl_step"]
 
 _SIGMOID_SCORES = SigmoidScores()
 

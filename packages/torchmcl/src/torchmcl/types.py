@@ -14,8 +14,6 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from torchmcl._messages import bad_value
 
-__all__ = ["Batch", "Distributions", "Matching", "Predictions", "StepOutput", "collate_batches"]
-
 
 class Batch(NamedTuple):
     """The training data of a step.

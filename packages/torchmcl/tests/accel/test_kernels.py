@@ -9,9 +9,9 @@ import torch
 
 import torchmcl as mcl
 from torchmcl import accel, scoring
-from torchmcl.accel.eager import likelihoods
-from torchmcl.accel.eager.displacements import weighted_distances
-from torchmcl.costs import _products, vector
+from torchmcl.accel.eager import sequences
+from torchmcl.accel.eager.sequences import weighted_distances
+from torchmcl.costs import _parts, vector
 
 
 def labelled(name):
@@ -48,11 +48,11 @@ WAYS_IN_TORCH = {
     "long squares": (vector._sq_euclidean, [torch.cat(20 * [part], dim=-1) for part in POINTS]),
     "absolutes": (vector._l1, POINTS),
     "hubers": (vector._huber, (*POINTS, 0.5)),
-    "products": (_products._products, POINTS),
+    "products": (_parts._products, POINTS),
     "distances": (weighted_distances, (*PATHS, torch.rand(5, 3, 6, dtype=torch.float64))),
     "cross-entropy": (scoring._cross_entropy, (torch.randn(5, 4, dtype=torch.float64), torch.rand(5, 4).double())),
-    "normal": (likelihoods._without_constants, (likelihoods.GAUSSIAN, *POINTS, POINTS[0].exp(), None)),
-    "Laplace": (likelihoods._without_constants, (likelihoods.LAPLACE, *POINTS, POINTS[0].exp(), None)),
+    "normal": (sequences._without_constants, (sequences.GAUSSIAN, *POINTS, POINTS[0].exp(), None)),
+    "Laplace": (sequences._without_constants, (sequences.LAPLACE, *POINTS, POINTS[0].exp(), None)),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
-from torchmcl.accel.eager import chunks
+from torchmcl.accel.eager import sequences
 from torchmcl.types import collate_batches
 
 MASKED = [
@@ -61,21 +61,21 @@ def compare(fn, oracle, hypotheses, targets, mask, *more, **options):
 @pytest.mark.parametrize(("fn", "oracle"), MASKED)
 @pytest.mark.parametrize("entries", [1 << 16, 16])  # whole, and in chunks
 def test_masked_costs_agree_with_the_oracle(fn, oracle, entries, monkeypatch):
-    monkeypatch.setattr(chunks, "_ENTRIES_ON_CPU", entries)
+    monkeypatch.setattr(sequences, "_ENTRIES_ON_CPU", entries)
     compare(fn, oracle, *paths())
 
 
 @pytest.mark.parametrize(("fn", "oracle"), LIKELIHOODS)
 @pytest.mark.parametrize("entries", [1 << 16, 16])
 def test_masked_likelihoods_agree_with_the_oracle(fn, oracle, entries, monkeypatch):
-    monkeypatch.setattr(chunks, "_ENTRIES_ON_CPU", entries)
+    monkeypatch.setattr(sequences, "_ENTRIES_ON_CPU", entries)
     hypotheses, targets, mask = paths()
     compare(fn, oracle, hypotheses, targets, mask, torch.rand_like(hypotheses) + 0.3, event_dims=2)
 
 
 @pytest.mark.parametrize("fn", [mcl.pairwise_ade, functools.partial(mcl.pairwise_gaussian_nll, event_dims=2)])
 def test_second_derivatives_in_chunks(fn, monkeypatch):
-    monkeypatch.setattr(chunks, "_ENTRIES_ON_CPU", 8)
+    monkeypatch.setattr(sequences, "_ENTRIES_ON_CPU", 8)
     hypotheses, targets, mask = paths(2, 1, 2)
     scale = {"scale": torch.full_like(hypotheses, 0.7)} if isinstance(fn, functools.partial) else {}
     targets = targets.nan_to_num()

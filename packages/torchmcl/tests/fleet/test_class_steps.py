@@ -9,9 +9,9 @@ from torchmcl.fleet import Fleet, FleetData, MixtureLogLoss, Validation
 from torchmcl.fleet.backends import BACKENDS, choose_backend
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import EpochRows
-from torchmcl.fleet.eligibility import TrainingFacts
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.options import StepSpec
+from torchmcl.fleet.steps import TrainingFacts
 
 COST = mcl.MixtureNLL(mcl.pairwise_cross_entropy)
 RULES = [mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(4.0), mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.TopK(2)]

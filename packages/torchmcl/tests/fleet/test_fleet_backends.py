@@ -30,9 +30,9 @@ from torchmcl.fleet import (
 )
 from torchmcl.fleet.backends import BACKENDS
 from torchmcl.fleet.data import EpochRows, shuffled_rows
-from torchmcl.fleet.eligibility import TrainingFacts
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.options import StepSpec
+from torchmcl.fleet.steps import TrainingFacts
 
 needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
 each_backend = pytest.mark.parametrize("backend", ["autograd", pytest.param("compiled", marks=needs_extension)])

@@ -20,7 +20,7 @@ pytest.importorskip("lightning")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from lightning_program import network, samples
-    from torchmcl.lightning.processes import note_lost_process
+    from torchmcl.lightning.sharding import note_lost_process
     from torchmcl.persistence import read_checkpoint
 
 PROGRAM = Path(__file__).with_name("lightning_nodes.py")

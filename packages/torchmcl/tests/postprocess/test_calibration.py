@@ -15,7 +15,7 @@ from torchmcl.postprocess import (
     load_fitted,
     save_fitted,
 )
-from torchmcl.postprocess.score_maps import isotonic
+from torchmcl.postprocess.calibration import isotonic
 
 METHODS = [TemperatureScaling(), VectorScaling(), IsotonicScaling()]
 

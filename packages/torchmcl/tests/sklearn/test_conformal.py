@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmcl.density import KernelMixture
-from torchmcl.postprocess.quantiles import effective_counts, quantile
+from torchmcl.postprocess.regions import effective_counts, quantile
 from torchmcl.sklearn import PredictionIntervals
-from torchmcl.sklearn.conformal import conformity, region, supported_fill
+from torchmcl.sklearn.calibration import conformity, region, supported_fill
 
 
 @given(n=st.integers(1, 200), alpha=st.floats(0.01, 0.99))

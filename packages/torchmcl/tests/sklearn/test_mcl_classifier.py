@@ -9,8 +9,7 @@ from sklearn.exceptions import NotFittedError
 
 from tables import QUICK
 from torchmcl.sklearn import Cooling, MCLClassifier, TopClasses
-from torchmcl.sklearn.class_mixture import best_temperature
-from torchmcl.sklearn.folds import dealt_folds
+from torchmcl.sklearn.classes import best_temperature, dealt_folds
 from torchmcl.sklearn.rows import split_rows
 
 

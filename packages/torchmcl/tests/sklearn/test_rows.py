@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmcl.sklearn.rows import fixed_borders, n_calibrating, split_rows
-from torchmcl.sklearn.units import units_of
+from torchmcl.sklearn.rows import fixed_borders, n_calibrating, split_rows, units_of
 
 
 def table(n, seed=0):

@@ -11,7 +11,7 @@ import oracles
 import torchmcl as mcl
 from grids import for_each
 from torchmcl import theory
-from torchmcl.theory import gaussian
+from torchmcl.theory import bounds
 
 HALF_LOG_2PI_E = 0.5 * math.log2(2 * math.pi * math.e)
 
@@ -232,7 +232,7 @@ def test_high_resolution_constants():
         low, high = theory.zador_bounds(dim)
         assert low <= theory.zador_constant(dim) + 1e-15 <= high
     assert theory.zador_bounds(3)[0] < 3 * 0.0785433 < theory.zador_bounds(3)[1]  # the best known lattice
-    assert gaussian.zador_bounds(1)[0] == pytest.approx(1 / 12)
+    assert bounds.zador_bounds(1)[0] == pytest.approx(1 / 12)
 
 
 # ------------------------------------------------------------------ entropy and Shannon's bound

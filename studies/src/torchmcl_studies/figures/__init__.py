@@ -11,8 +11,7 @@ from torchmcl_studies.figures.distortion_vs_temperature import run_distortion_vs
 from torchmcl_studies.figures.figure1 import run_figure1
 from torchmcl_studies.figures.phase_transitions import run_phase_transitions
 from torchmcl_studies.figures.rate_distortion import run_rate_distortion
-from torchmcl_studies.figures.records import Claim
-from torchmcl_studies.figures.settings import PRESETS, FigureSettings, conditional, unconditional
+from torchmcl_studies.figures.settings import PRESETS, Claim, FigureSettings, conditional, unconditional
 
 __all__ = ["FIGURES", "PRESETS", "Claim", "FigureSettings", "run_figure"]
 

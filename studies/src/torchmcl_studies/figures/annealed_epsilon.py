@@ -11,11 +11,14 @@ from torchmcl.data import CENTRES, three_gaussians
 from torchmcl.rules.winners import AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import annealed
 from torchmcl_studies.figures.figure1 import frames, starved
-from torchmcl_studies.figures.records import Claim, write_summary, write_table
-from torchmcl_studies.figures.settings import FigureSettings
-from torchmcl_studies.figures.training import held_out_points, train_without_input
-
-__all__ = ["METHODS", "run_annealed_epsilon"]
+from torchmcl_studies.figures.settings import (
+    Claim,
+    FigureSettings,
+    held_out_points,
+    train_without_input,
+    write_summary,
+    write_table,
+)
 
 METHODS = ("annealed epsilon", "annealed MCL")
 START = 0.98

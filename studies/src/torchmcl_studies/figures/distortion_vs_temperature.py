@@ -6,11 +6,14 @@ import torch
 
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.data import DEVIATION, conditional_covariance
-from torchmcl_studies.figures.conditional import critical_temperatures, train_conditional
-from torchmcl_studies.figures.records import Claim, write_summary, write_table
-from torchmcl_studies.figures.settings import FigureSettings
-
-__all__ = ["run_distortion_vs_temperature"]
+from torchmcl_studies.figures.settings import (
+    Claim,
+    FigureSettings,
+    critical_temperatures,
+    train_conditional,
+    write_summary,
+    write_table,
+)
 
 # At first the network has to learn the mean; the plateau is measured from here down.
 _HOT = 0.8

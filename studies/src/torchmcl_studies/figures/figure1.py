@@ -14,11 +14,14 @@ from torchmcl.data import three_gaussians
 from torchmcl.losses import assign
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import annealed
-from torchmcl_studies.figures.records import Claim, write_summary, write_table
-from torchmcl_studies.figures.settings import FigureSettings
-from torchmcl_studies.figures.training import held_out_points, train_without_input
-
-__all__ = ["METHODS", "run_figure1", "starved"]
+from torchmcl_studies.figures.settings import (
+    Claim,
+    FigureSettings,
+    held_out_points,
+    train_without_input,
+    write_summary,
+    write_table,
+)
 
 METHODS = ("MCL", "Relaxed-WTA", "annealed MCL")
 _N_FRAMES = 60

@@ -6,11 +6,15 @@ import torch
 
 from torchmcl.annealing import AnnealingRecords, phase_transitions
 from torchmcl.data import CENTRES, three_gaussians
-from torchmcl_studies.figures.conditional import PROBES, critical_temperatures, train_conditional
-from torchmcl_studies.figures.records import Claim, write_summary, write_table
-from torchmcl_studies.figures.settings import FigureSettings
-
-__all__ = ["run_phase_transitions"]
+from torchmcl_studies.figures.settings import (
+    PROBES,
+    Claim,
+    FigureSettings,
+    critical_temperatures,
+    train_conditional,
+    write_summary,
+    write_table,
+)
 
 # The four temperatures of the paper.
 TEMPERATURES = (0.950, 0.256, 0.131, 0.001)

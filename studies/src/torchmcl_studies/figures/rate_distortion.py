@@ -11,11 +11,7 @@ from torchmcl import theory
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.rules.winners import WTA, AnnealedWTA
 from torchmcl.schedules import annealed
-from torchmcl_studies.figures.records import Claim, write_summary, write_table
-from torchmcl_studies.figures.settings import FigureSettings
-from torchmcl_studies.figures.training import train_without_input
-
-__all__ = ["METHODS", "run_rate_distortion"]
+from torchmcl_studies.figures.settings import Claim, FigureSettings, train_without_input, write_summary, write_table
 
 METHODS = ("MCL", "annealed MCL")
 # The paper does not say which Gaussian. With two different standard deviations R(D) and the Shannon lower bound part

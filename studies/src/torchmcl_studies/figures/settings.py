@@ -1,16 +1,27 @@
 """The training settings of a figure, and two presets: quick, and those of the paper's appendix."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import csv
+import functools
+import io
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from torchmcl._checks import bad_value, check_choice, check_positive_int
-from torchmcl.fleet import SGD, Adam
+from torchmcl.annealing import AnnealingRecords
+from torchmcl.data import conditional_covariance, conditional_three_gaussians
+from torchmcl.fleet import SGD, Adam, Fleet, FleetRecorder, SampledData
 from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.schedules import Cosine, Exponential, Linear
-
-__all__ = ["PRESETS", "FigureSettings", "conditional", "unconditional"]
+from torchmcl.persistence.writing import write_atomically
+from torchmcl.rules.winners import AnnealedWTA
+from torchmcl.schedules import Cosine, Exponential, Linear, annealed
+from torchmcl.types import Batch
 
 PRESETS = ("quick", "paper")
 
@@ -103,3 +114,125 @@ def conditional(preset: str, device: str = "cpu") -> FigureSettings:
         # Adam at the paper's 0.01 kills a network now and then with noisier steps than these.
         return replace(settings, n_seeds=5, targets_per_row=1, batch_size=10_000, optimizer=Adam())
     return FigureSettings("quick", 3, 250, 2560, 256, 1, (64, 64), Adam(), 0.004, 4000, 125, device=device)
+
+
+class Claim(NamedTuple):
+    """A sentence of a caption, and whether the records of this run confirm it."""
+
+    text: str
+    holds: bool
+
+
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    write_atomically(path, text.getvalue())
+
+
+def write_summary(
+    folder: Path, settings: FigureSettings, claims: Sequence[Claim], seconds: float, marks: dict[str, float]
+) -> None:
+    """Write `summary.json`: settings, claims, and the single numbers of the picture."""
+    shown = asdict(settings) | {"optimizer": repr(settings.optimizer)}
+    summary = {
+        "settings": shown,
+        "claims": [claim._asdict() for claim in claims],
+        "seconds": seconds,
+        "marks": marks,
+    }
+    write_atomically(folder / "summary.json", json.dumps(summary, indent=1))
+
+
+Draw = Callable[[int, torch.Generator], Tensor]
+
+
+def train(
+    settings: FigureSettings,
+    rules: Sequence[Any],
+    draw: Callable[[int, torch.Generator], Batch],
+    *,
+    held_out: Batch,
+    probes: Tensor,
+    progress: bool,
+    what: str,
+) -> list[list[AnnealingRecords]]:
+    """Return the records of each method and seed.
+
+    Args:
+        settings: how.
+        rules: one for each method: a rule, or a function epoch -> rule.
+        draw: rows of an epoch.
+        held_out: rows to measure on.
+        probes: inputs whose hypotheses are kept.
+        progress: show a bar.
+        what: words in front of it.
+    """
+    n_models = len(rules) * settings.n_seeds
+    fleet = Fleet(
+        settings.module_factory(),
+        n_models,
+        rule=[rule for rule in rules for _ in range(settings.n_seeds)],
+        optimizer=settings.optimizer,
+        learning_rate=settings.learning_rate,
+        seeds=list(range(settings.n_seeds)) * len(rules),
+        device=settings.device,
+    )
+    recorder = FleetRecorder(fleet, settings.n_epochs, data=held_out, probes=probes, every=settings.record_every)
+    fleet.fit(
+        SampledData(draw, settings.n_points // settings.targets_per_row, n_models),
+        settings.n_epochs,
+        batch_size=settings.batch_size // settings.targets_per_row,
+        after_epoch=recorder,
+        models_at_once=n_models,
+        progress=what if progress else False,
+    )
+    records = recorder.records()
+    return [records[low : low + settings.n_seeds] for low in range(0, n_models, settings.n_seeds)]
+
+
+def train_without_input(
+    settings: FigureSettings, rules: Sequence[Any], points: Draw, *, progress: bool, what: str
+) -> list[list[AnnealingRecords]]:
+    """Return the records of networks with constant input 1 and targets from one distribution."""
+
+    def draw(n_rows: int, generator: torch.Generator) -> Batch:
+        targets = points(n_rows * settings.targets_per_row, generator)
+        return Batch(torch.ones(n_rows, 1, device=generator.device), targets.view(n_rows, settings.targets_per_row, 2))
+
+    held_out = Batch(torch.ones(1, 1), held_out_points(settings, points).unsqueeze(0))
+    one = torch.ones(1, 1)
+    return train(settings, rules, draw, held_out=held_out, probes=one, progress=progress, what=what)
+
+
+def held_out_points(settings: FigureSettings, points: Draw) -> Tensor:
+    """Return the test points of a figure without an input."""
+    return points(settings.n_held_out, torch.Generator().manual_seed(1))
+
+
+# The inputs of the paper's figures.
+PROBES = (0.1, 0.6, 0.9)
+
+
+@functools.lru_cache(maxsize=1)
+def train_conditional(settings: FigureSettings, *, progress: bool) -> tuple[list[AnnealingRecords], float]:
+    """Return the records of each seed and their seconds, cached because two figures share the training run."""
+    start = time.perf_counter()
+    cooling = annealed(AnnealedWTA, temperature=settings.linear(1.0))
+    (seeds,) = train(
+        settings,
+        [cooling],
+        conditional_three_gaussians,
+        held_out=conditional_three_gaussians(settings.n_held_out, torch.Generator().manual_seed(1)),
+        probes=torch.tensor(PROBES).unsqueeze(-1),
+        progress=progress,
+        what="conditional three Gaussians",
+    )
+    return seeds, time.perf_counter() - start
+
+
+def critical_temperatures(inputs: Tensor) -> Tensor:
+    """Return the theoretical first split of each input, 2 lambda_max(C(x)), Eq. (14)."""
+    return 2 * torch.linalg.eigvalsh(conditional_covariance(inputs))[..., -1]

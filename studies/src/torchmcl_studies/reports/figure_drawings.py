@@ -4,15 +4,6 @@ from typing import Any
 
 from torchmcl._pages.pictures import AMCL, GREY, INK, MCL, SOFT, draw_answers, method_colour, new_figure
 
-__all__ = [
-    "draw_annealed_epsilon",
-    "draw_distortion_vs_temperature",
-    "draw_figure1",
-    "draw_phase_transitions",
-    "draw_rate_distortion",
-    "film_of_figure1",
-]
-
 Tables = dict[str, list[dict[str, Any]]]
 
 
@@ -43,7 +34,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def film_of_figure1(tables: Tables) -> dict[str, Any]:
-    """Return the film of the three training runs, for `torchmcl._pages.film`."""
+    """Return the film of the three trainings, for `torchmcl._pages.pictures`."""
     frames = tables["frames"]
     epochs = sorted({int(row["epoch"]) for row in frames})
     methods = []

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchmcl._checks import bad_value
-from torchmcl._pages.film import film_player, film_script
 from torchmcl._pages.page import escape, image, page
-from torchmcl._pages.pictures import save_picture
+from torchmcl._pages.pictures import film_player, film_script, save_picture
 from torchmcl.persistence.reading import as_written, read_json, read_text
 from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.reports import figure_drawings as drawings
-
-__all__ = ["read_table", "write_figure", "write_figures_page"]
 
 Row = dict[str, Any]
 _OWNER = "torchmcl reproduce"

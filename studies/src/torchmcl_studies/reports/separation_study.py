@@ -9,18 +9,8 @@ from torchmcl._pages.numbers import Difference, Spread, difference, mean_error, 
 from torchmcl._pages.page import escape, image, page, side_by_side, table
 from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.reports import separation_drawings as drawings
-from torchmcl_studies.reports.separation_numbers import LABELS, METHODS, by_genders, over_seeds, seeds_apart
+from torchmcl_studies.reports.separation_drawings import LABELS, METHODS, by_genders, over_seeds, seeds_apart
 from torchmcl_studies.separation_records import RunRecords, StudyRecords, published_separation, read_study
-
-__all__ = [
-    "automatic_rows",
-    "by_hand_and_automatic",
-    "gender_rows",
-    "hypotheses_rows",
-    "method_rows",
-    "transition_rows",
-    "write_separation_study_page",
-]
 
 Rows = list[list[str]]
 

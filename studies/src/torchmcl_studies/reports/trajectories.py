@@ -12,21 +12,7 @@ from torchmcl.persistence.records import read_records
 from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.data.pedestrians import SCENES
 from torchmcl_studies.reports import trajectory_drawings as drawings
-from torchmcl_studies.trajectories.methods import METHODS
-from torchmcl_studies.trajectories.published import PUBLISHED
-
-__all__ = [
-    "OVERALL_HEAD",
-    "PROTOCOLS",
-    "TESTS_HEAD",
-    "Results",
-    "overall_rows",
-    "paired_rows",
-    "published_rows",
-    "results_of",
-    "scene_rows",
-    "write_trajectories_page",
-]
+from torchmcl_studies.trajectories.methods import METHODS, PUBLISHED
 
 Records = list[dict[str, Any]]
 Rows = list[list[str]]

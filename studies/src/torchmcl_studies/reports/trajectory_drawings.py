@@ -7,8 +7,6 @@ from typing import Any
 from torchmcl._pages.pictures import AMCL, GREY, INK, PALETTE, new_figure
 from torchmcl_studies.trajectories.methods import METHODS
 
-__all__ = ["bin_of", "draw_calibration", "draw_forks"]
-
 _N_OBSERVED = 8
 _SHOWN = ("mcl", "amcl", "mdn", "mcl-joint")
 _EDGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)

@@ -13,10 +13,7 @@ from torchmcl.persistence.reading import as_written
 from torchmcl.persistence.records import read_records
 from torchmcl.persistence.writing import write_atomically
 from torchmcl_studies.data.uci import UCI_SETS
-from torchmcl_studies.uci.methods import METHODS
-from torchmcl_studies.uci.published import PublishedCell, published_cells
-
-__all__ = ["Cell", "cells_of", "deviations", "write_uci_page"]
+from torchmcl_studies.uci.methods import METHODS, PublishedCell, published_cells
 
 _SCHEDULES = ("amcl-exponential", "amcl-linear")
 _EPSILONS = ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed")

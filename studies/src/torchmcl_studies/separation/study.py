@@ -20,8 +20,6 @@ from torchmcl_speech import (
 from torchmcl_studies.common import check_known
 from torchmcl_studies.separation_records import PARTS, SPEAKERS_FILE
 
-__all__ = ["PARTS", "StudyRun", "run_separation_study", "study_runs"]
-
 _METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
 # A quarter of the weights: what matters in the two smaller parts is the comparison, not the level.
 _SMALL = ("model.n_blocks=3", "model.hidden_size=64")

@@ -1,21 +1,22 @@
-"""The inputs of the network for a pedestrian, and the network itself.
+"""The rows of the study: windows with the nearest people, forwards and backwards in time, and their sampling.
 
-Everything is in the person's own frame: the last observed position is the origin, and the x-axis points where the
-person was heading over the last three steps. Hypotheses are offsets from walking on at constant velocity. A turned or
-shifted scene therefore looks the same, and a network that answers 0 walks straight on.
-
-    observed [8, 2], nearest people [6, 5]  --own_frame-->  inputs [90]  --PathNetwork-->  20 x offsets [12, 2]
+The networks are tested in a place that they have never seen, so that what they learn must not depend on where and how
+the training recordings were made. Rows are mirrored, scaled, run backwards in time, and their observed positions get
+noise, all of it drawn anew for every batch.
 """
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchmcl.types import Distributions, Predictions
-
-__all__ = ["N_FUTURE", "N_HYPOTHESES", "N_INPUTS", "N_NEAR", "N_OBSERVED", "Frame", "PathNetwork", "own_frame"]
+from torchmcl._checks import bad_value
+from torchmcl.types import Batch, Distributions, Predictions
+from torchmcl_studies.data import pedestrians
 
 N_OBSERVED, N_FUTURE = 8, 12
 # How many of the people around somebody are seen, the nearest first.
@@ -134,3 +135,184 @@ def _linear(n_in: int, n_out: int, gain: float = 1.0) -> nn.Linear:
     nn.init.uniform_(layer.weight, -bound, bound)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+# Metres, on each observed coordinate.
+_NOISE = 0.018
+# Sizes are multiplied by exp(u), u uniform between -0.4 and 0.4: people are faster in some places than in others.
+_SCALE = 0.4
+_BACKWARDS, _MIRRORED, _ALONE = 0.5, 0.5, 0.3
+# A recording is drawn with probability ~ (its windows)^0.7, between equal windows and equal recordings.
+_BALANCE = 0.7
+
+
+class Rows(NamedTuple):
+    """Windows and the people around them.
+
+    Attributes:
+        paths: [rows, 20, 2], 8 observed and 12 future positions.
+        near: [rows, 6, 5], see `own_frame`.
+        scene: [rows], windows of the same recording and first frame.
+        recording: [rows], a number.
+    """
+
+    paths: Tensor
+    near: Tensor
+    scene: Tensor
+    recording: Tensor
+
+    def to(self, device: torch.device | str) -> "Rows":
+        """Return the rows on a device."""
+        return Rows(*(part.to(device) for part in self))
+
+
+def load_rows(scene: str, root: Path | None, *, without: Sequence[str] = ()) -> tuple[Rows, Rows, Rows]:
+    """Return the training rows of a scene, the same rows backwards in time, and its test rows.
+
+    Args:
+        scene: of `torchmcl_studies.data.pedestrians.SCENES`.
+        root: folder with the recordings; None looks where `read_recordings` does, or downloads.
+        without: recordings to leave out of the training as well, to choose something on them.
+
+    Raises:
+        ValueError: if there are no windows to train on or none to test on.
+        OSError: if the recordings are absent.
+    """
+    tested = pedestrians.SCENES[scene]
+    names = [name for name in pedestrians.RECORDINGS if name not in (*tested, *without)]
+    train = pedestrians.read_recordings(names, "train", root)
+    test = rows_of(pedestrians.read_recordings(tested, "all", root))
+    rows = rows_of(train)
+    for part, n_rows in (("train", len(rows.paths)), ("all", len(test.paths))):
+        if n_rows == 0:
+            rule = f"hold people in {N_OBSERVED + N_FUTURE} consecutive frames in {part}/"
+            raise ValueError(bad_value("reproduce trajectories", "data", rule, "none"))
+    return rows, rows_of(train, backwards=True), test
+
+
+def rows_of(recordings: Sequence[pedestrians.Recording], *, backwards: bool = False) -> Rows:
+    """Return all windows of recordings; backwards, row i is row i in reverse, with the people at its new present."""
+    samples = pedestrians.windows(recordings, observed=N_OBSERVED, future=N_FUTURE)
+    paths = torch.cat([samples.observed, samples.future], dim=1)
+    present = N_FUTURE if backwards else N_OBSERVED - 1  # the step at which the people around are seen
+    near = np.zeros((len(samples), N_NEAR, 5), dtype=np.float32)
+    for number, recording in enumerate(recordings):
+        own = (samples.recording == number).numpy()
+        frames = samples.frame.numpy()[own] + present * recording.step
+        near[own] = _nearest(recording, frames, samples.person.numpy()[own], -1 if backwards else 1)
+    paths = paths.flip(1) if backwards else paths
+    return Rows(paths.contiguous(), torch.from_numpy(near), samples.scene, samples.recording)
+
+
+def _nearest(recording: pedestrians.Recording, frames: np.ndarray, persons: np.ndarray, direction: int) -> np.ndarray:
+    """Return the people around `persons` in `frames`, [rows, 6, 5]; time runs in `direction`."""
+    velocities = _velocities(recording, direction)
+    by_frame = np.argsort(recording.frames, kind="stable")
+    sorted_frames = recording.frames[by_frame]
+    near = np.zeros((len(frames), N_NEAR, 5), dtype=np.float32)
+    for frame in np.unique(frames):
+        begin, end = np.searchsorted(sorted_frames, [frame, frame + 1])
+        present = by_frame[begin:end]
+        rows = np.flatnonzero(frames == frame)
+        own = np.searchsorted(recording.persons[present], persons[rows])  # `present` is sorted by person
+        places = recording.positions[present] - recording.positions[present[own], None]  # [rows, people, 2]
+        squared = (places**2).sum(-1)
+        squared[np.arange(len(rows)), own] = np.inf  # nobody is their own neighbour
+        order = np.argsort(squared, axis=1, kind="stable")[:, : min(N_NEAR, len(present) - 1)]
+        near[rows, : order.shape[1], :2] = np.take_along_axis(places, order[..., None], axis=1)
+        near[rows, : order.shape[1], 2:4] = velocities[present[order]]
+        near[rows, : order.shape[1], 4] = 1
+    return near
+
+
+def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
+    """Return the last step of each row of a recording, in `direction` of time; 0 without an earlier frame."""
+    velocities = np.zeros_like(recording.positions)
+    steps = np.diff(recording.positions, axis=0)
+    follows = (np.diff(recording.persons) == 0) & (np.diff(recording.frames) == recording.step)
+    if direction > 0:
+        velocities[1:][follows] = steps[follows]
+    else:
+        velocities[:-1][follows] = -steps[follows]
+    return velocities
+
+
+class Drawing:
+    """Randomly drawn training rows, called with a number of rows and a generator by `torchmcl.fleet.SampledData`.
+
+    Args:
+        rows: forwards in time.
+        backwards: the same rows in reverse.
+        group_size: 1 draws windows. A larger number draws scenes of up to that size, padded to it with rows whose
+            mask is False; all people of a scene are turned, scaled and reversed together, and batches of a multiple of
+            the size hold whole scenes.
+
+    Example:
+        >>> walk = torch.stack([torch.arange(20.0), torch.zeros(20)], dim=-1).expand(3, 20, 2)
+        >>> rows = Rows(walk, torch.zeros(3, 6, 5), torch.tensor([0, 0, 1]), torch.zeros(3, dtype=torch.long))
+        >>> batch = Drawing(rows, rows)(5, torch.Generator().manual_seed(0))
+        >>> batch.inputs.shape, batch.targets.shape
+        (torch.Size([5, 90]), torch.Size([5, 1, 12, 2]))
+    """
+
+    def __init__(self, rows: Rows, backwards: Rows, *, group_size: int = 1) -> None:
+        self.group_size = group_size
+        self._on_device: dict[torch.device, tuple[Tensor, ...]] = {}
+        self._paths = torch.cat([rows.paths, backwards.paths])
+        self._near = torch.cat([rows.near, backwards.near])
+        self._groups = _groups(rows, group_size)
+        recording = rows.recording[self._groups[:, 0]]
+        sizes = torch.bincount(recording)
+        self._starts, self._sizes = sizes.cumsum(0) - sizes, sizes
+        share = sizes.double() ** _BALANCE * (sizes > 0)
+        self._until = (share.cumsum(0) / share.sum()).float()  # of which recordings are drawn, up to each of them
+
+    def __call__(self, n_rows: int, generator: torch.Generator) -> Batch:
+        """Return `n_rows` rows on the device of the generator."""
+        device, size = generator.device, self.group_size
+        paths, near, groups, starts, sizes, until = self._tensors(device)
+        n_groups = n_rows // size
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=generator, device=device)
+
+        recording = torch.searchsorted(until, uniform(n_groups), right=True).clamp(max=len(until) - 1)
+        place = (uniform(n_groups) * sizes[recording]).long().clamp(max=sizes[recording] - 1)
+        index = groups[starts[recording] + place]  # [groups, size], -1 for padding
+        real = (index >= 0).flatten()
+        back = (uniform(n_groups, 1) < _BACKWARDS) * (len(paths) // 2)
+        row = (index.clamp(min=0) + back).flatten()
+        grown = torch.exp((2 * uniform(n_groups) - 1) * _SCALE)
+        factor = torch.stack([grown, torch.where(uniform(n_groups) < _MIRRORED, -grown, grown)], dim=-1)
+        factor = factor.repeat_interleave(size, dim=0).unsqueeze(1)  # [rows, 1, 2]
+        path = paths[row] * factor
+        around = near[row] * torch.cat([factor, factor, torch.ones_like(factor[..., :1])], dim=-1)
+        hidden = torch.cat([torch.ones(4, device=device), torch.zeros(1, device=device)])
+        around = torch.where(uniform(len(row), 1, 1) < _ALONE, around * hidden, around)
+        noise = torch.randn(len(row), N_OBSERVED, 2, generator=generator, device=device)
+        inputs, frame = own_frame(path[:, :N_OBSERVED] + _NOISE * noise, around)
+        targets = frame.offsets(path[:, N_OBSERVED:]).unsqueeze(1)
+        return Batch(inputs, targets, None if size == 1 else real.unsqueeze(-1))
+
+    def scenes(self, n_rows: int, device: torch.device | str) -> Tensor:
+        """Return the scene of each row of a batch."""
+        return torch.arange(n_rows, device=device) // self.group_size
+
+    def _tensors(self, device: torch.device) -> tuple[Tensor, ...]:
+        if device not in self._on_device:
+            parts = (self._paths, self._near, self._groups, self._starts, self._sizes, self._until)
+            self._on_device[device] = tuple(part.to(device) for part in parts)
+        return self._on_device[device]
+
+
+def _groups(rows: Rows, size: int) -> Tensor:
+    """Return the rows of each group, [groups, size] with -1 for padding: windows, or scenes cut to `size` people."""
+    index = torch.arange(len(rows.paths))
+    if size == 1:
+        return index.unsqueeze(-1)
+    people = torch.bincount(rows.scene)
+    place = index - (people.cumsum(0) - people)[rows.scene]
+    group = torch.stack([rows.scene, place // size], dim=-1).unique(dim=0, return_inverse=True)[1]
+    groups = torch.full((int(group.max()) + 1, size), -1)
+    groups[group, place % size] = index
+    return groups

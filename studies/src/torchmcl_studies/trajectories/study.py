@@ -25,22 +25,21 @@ from typing import Any
 from torch import nn
 
 from torchmcl._checks import available_device, bad_value, check_positive_int, device_of
-from torchmcl_studies.common import check_known
+from torchmcl_studies.common import KeyedRecords, check_known
 from torchmcl_studies.data import pedestrians
-from torchmcl_studies.records import KeyedRecords
-from torchmcl_studies.trajectories.evaluation import (
+from torchmcl_studies.trajectories.methods import METHODS, Method
+from torchmcl_studies.trajectories.network import Drawing, Rows, load_rows
+from torchmcl_studies.trajectories.training import (
+    GROUP_SIZE,
     Forecast,
     constant_velocity,
     fork_rows,
     forks_of,
     numbers_of,
     predicted,
+    train_fleet,
+    train_jointly,
 )
-from torchmcl_studies.trajectories.methods import METHODS, Method
-from torchmcl_studies.trajectories.rows import Drawing, Rows, load_rows
-from torchmcl_studies.trajectories.training import GROUP_SIZE, train_fleet, train_jointly
-
-__all__ = ["KEYS", "QUICK_BATCH", "QUICK_EPOCHS", "QUICK_SCENES", "TrajectoryStudy", "run_study"]
 
 _OWNER = "reproduce trajectories"
 KEYS = ("scene", "method", "seed")

@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from torchmcl import AutoAnnealing
+from torchmcl import AutoAnnealing, metrics
 from torchmcl._progress import Progress
 from torchmcl.costs import MixtureNLL, pairwise_gaussian_nll
 from torchmcl.fleet import Adam, Fleet, SampledData
@@ -15,13 +16,10 @@ from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine, JoinedSchedule, Linear, Schedule
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.step import mcl_step
-from torchmcl.types import Batch, Predictions
+from torchmcl.types import Batch, Distributions, Predictions
 from torchmcl_studies.common import own_random_numbers
 from torchmcl_studies.trajectories.methods import Method, path_cost
-from torchmcl_studies.trajectories.network import PathNetwork
-from torchmcl_studies.trajectories.rows import Drawing
-
-__all__ = ["GROUP_SIZE", "STEPS_PER_EPOCH", "train_fleet", "train_jointly"]
+from torchmcl_studies.trajectories.network import N_OBSERVED, Drawing, PathNetwork, Rows, own_frame
 
 # Rows are drawn anew for every epoch, and rates and temperatures change with it.
 STEPS_PER_EPOCH = 20
@@ -146,3 +144,147 @@ def _rate(n_epochs: int, *, falls: bool = True) -> Schedule:
     return JoinedSchedule(
         (Linear(_RATE / warm_up, _RATE, warm_up), Cosine(_RATE, 0.0 if falls else _RATE, n_left)), (warm_up,)
     )
+
+
+_CHUNK = 8192
+# Two people closer than this collide, as in Weng et al., "Joint Metrics Matter".
+_COLLISION = 0.2
+# Most of 20 scores are small, so that their bins are narrow there.
+_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+_N_FORKS = 3
+# Rows of a recording that lie closer together than this show the same moment.
+_APART = 40
+
+
+class Forecast(NamedTuple):
+    """The predictions of a method for the test rows.
+
+    Attributes:
+        paths: [rows, hypotheses, 12, 2], positions in meters.
+        probabilities: [rows, hypotheses]
+        nll: [rows], negative log-likelihood of the true future, if the method has a density.
+    """
+
+    paths: Tensor
+    probabilities: Tensor
+    nll: Tensor | None = None
+
+
+def constant_velocity(rows: Rows) -> Forecast:
+    """Return one hypothesis with constant velocity, the last step repeated."""
+    observed = rows.paths[:, :N_OBSERVED]
+    step = observed[:, -1] - observed[:, -2]
+    steps = torch.arange(1.0, rows.paths.shape[1] - N_OBSERVED + 1, device=observed.device)
+    paths = observed[:, -1:] + steps.unsqueeze(-1) * step.unsqueeze(-2)
+    return Forecast(paths.unsqueeze(1), torch.ones(len(paths), 1, device=observed.device))
+
+
+@torch.no_grad()
+def predicted(network: nn.Module, rows: Rows) -> Forecast:
+    """Return the predictions of a network for rows, on their device."""
+    network = network.to(rows.paths.device).eval()
+    paths, probabilities, nll = [], [], []
+    for chunk, near in zip(rows.paths.split(_CHUNK), rows.near.split(_CHUNK), strict=True):
+        inputs, frame = own_frame(chunk[:, :N_OBSERVED], near)
+        output = network(inputs)
+        paths.append(frame.positions(output.hypotheses))
+        probabilities.append(output.score_logits.softmax(dim=-1))
+        if isinstance(output, Distributions):
+            targets = frame.offsets(chunk[:, N_OBSERVED:]).unsqueeze(1)
+            extras: dict[str, Any] = {"score_logits": output.score_logits, "scale": output.scale}
+            cost = MixtureNLL(pairwise_gaussian_nll)(
+                hypotheses=output.hypotheses, targets=targets, event_dims=2, **extras
+            )
+            nll.append(-torch.logsumexp(-cost.squeeze(1), dim=-1))
+    return Forecast(torch.cat(paths), torch.cat(probabilities), torch.cat(nll) if nll else None)
+
+
+def numbers_of(forecast: Forecast, rows: Rows) -> dict[str, Any]:
+    """Return the numbers of one record; distances are in meters.
+
+    Returns:
+        min_ade and min_fde, each its own minimum over the hypotheses; min_ade_of_final, the ADE of the hypothesis with
+        the best FDE; top1_*, of the likeliest one; misses beyond 2 m; brier_fde; joint_*, of the best joint hypothesis
+        of each scene; collisions, the share of agents that come closer than 0.2 m to another; nll; calibration, a list
+        of (mean probability, share of wins, how many) for bins of the scores.
+    """
+    paths, scores = forecast.paths, forecast.probabilities
+    future, scene = rows.paths[:, N_OBSERVED:], rows.scene
+    best: dict[str, Any] = {"hypotheses": paths, "targets": future}
+    likeliest: dict[str, Any] = {**best, "scores": scores, "k": 1}
+    moving: dict[str, Any] = {"distance": _COLLISION, "count": "agents", "average_over": "scenes", "scene": scene}
+    numbers: dict[str, Tensor] = {
+        "min_ade": metrics.min_ade(**best),
+        "min_fde": metrics.min_fde(**best),
+        "min_ade_of_final": metrics.min_ade(**best, best_by="fde"),
+        "top1_ade": metrics.min_ade(**likeliest),
+        "top1_fde": metrics.min_fde(**likeliest),
+        "misses": metrics.miss_rate(**best),
+        "brier_fde": metrics.brier_min_fde(**best, probabilities=scores.clamp(0, 1)),
+        "joint_ade": metrics.joint_min_ade(**best, scene=scene),
+        "joint_fde": metrics.joint_min_fde(**best, scene=scene),
+        "collisions": metrics.collision_rate(hypotheses=paths, **moving),
+    }
+    record: dict[str, Any] = {name: round(float(value), 6) for name, value in numbers.items()}
+    record["nll"] = None if forecast.nll is None else round(float(forecast.nll.mean()), 4)
+    record["calibration"] = _calibration(forecast, future)
+    return record
+
+
+def _calibration(forecast: Forecast, future: Tensor) -> list[list[float]]:
+    cost = torch.cat(
+        [
+            path_cost(hypotheses=paths, targets=true.unsqueeze(1)).squeeze(1)
+            for paths, true in zip(forecast.paths.split(_CHUNK), future.split(_CHUNK), strict=True)
+        ]
+    )
+    won = torch.nn.functional.one_hot(cost.argmin(dim=-1), cost.shape[-1]).flatten().double()
+    scores = forecast.probabilities.flatten().double()
+    edges = torch.tensor(_BINS[1:-1], dtype=torch.float64, device=scores.device)
+    place = torch.bucketize(scores, edges)
+    count, score, wins = (
+        torch.zeros(len(_BINS) - 1, dtype=torch.float64, device=scores.device).index_add(0, place, part)
+        for part in (torch.ones_like(scores), scores, won)
+    )
+    return [
+        [round(float(s / n), 5), round(float(w / n), 5), int(n)]
+        for n, s, w in zip(count, score, wins, strict=True)
+        if n > 0
+    ]
+
+
+def fork_rows(rows: Rows) -> list[int]:
+    """Return the test rows for drawings: the sharpest turns of pedestrians, at different moments.
+
+    The true future chooses them, and no method has a hand in it.
+    """
+    _, frame = own_frame(rows.paths[:, :N_OBSERVED], rows.near)
+    sideways = frame.offsets(rows.paths[:, N_OBSERVED:])[:, -1, 1].abs()
+    walking = frame.velocity[:, 0] > 0.25
+    chosen: list[int] = []
+    for row in torch.where(walking, sideways, -1.0).argsort(descending=True).tolist():
+        if all(abs(row - other) >= _APART for other in chosen):
+            chosen.append(row)
+        if len(chosen) == _N_FORKS:
+            break
+    return chosen
+
+
+def forks_of(forecast: Forecast, rows: Rows, chosen: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the data for drawing some rows: paths of the person and of people nearby, hypotheses."""
+    forks = []
+    for row in chosen:
+        together = (rows.scene == rows.scene[row]) & (torch.arange(len(rows.scene), device=rows.scene.device) != row)
+        forks.append(
+            {
+                "path": _rounded(rows.paths[row]),
+                "near": _rounded(rows.paths[together]),
+                "hypotheses": _rounded(forecast.paths[row]),
+                "probabilities": [round(p, 4) for p in forecast.probabilities[row].tolist()],
+            }
+        )
+    return forks
+
+
+def _rounded(positions: Tensor) -> Any:
+    return (positions.double().cpu() * 100).round().div(100).tolist()

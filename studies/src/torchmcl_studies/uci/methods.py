@@ -1,16 +1,16 @@
 """The methods of the UCI study as data: network, rule and evaluation interval."""
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Exponential, Linear, annealed
-
-__all__ = ["METHODS", "N_HYPOTHESES", "Method"]
 
 N_HYPOTHESES = 5
 _N_MEMBERS = 5
@@ -86,3 +86,23 @@ METHODS = {
         Method("deep-ensemble", "Deep ensemble", "deep_ensembles", lambda _: WTA(), n_members=_N_MEMBERS),
     )
 }
+
+
+class PublishedCell(NamedTuple):
+    """A published mean, and its standard deviation over folds if there are several."""
+
+    mean: float
+    std: float | None
+    text: str
+
+
+def published_cells() -> dict[tuple[str, str, str], PublishedCell]:
+    """Return the cells by (set, published method name, metric)."""
+    cells = {}
+    for table in ("distortion", "rmse", "epsilon", "scheduler"):
+        source = files("torchmcl_studies.uci") / "published" / f"uci_{table}.csv"
+        for row in csv.DictReader(source.read_text().splitlines()):
+            std = float(row["std"]) if row["std"] else None
+            text = f"{row['mean']} ± {row['std'] or 'NA'}"
+            cells[row["dataset"], row["method"], row["metric"]] = PublishedCell(float(row["mean"]), std, text)
+    return cells

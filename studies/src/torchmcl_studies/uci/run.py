@@ -16,10 +16,7 @@ from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_dist
 from torchmcl_studies.common import own_random_numbers
 from torchmcl_studies.data.uci import Fold, load_uci, uci_set
 from torchmcl_studies.uci.methods import METHODS, Method
-from torchmcl_studies.uci.records import Records
-from torchmcl_studies.uci.study import UciStudy, Unit, check_device, fold_numbers, units_of
-
-__all__ = ["forget_unit", "open_records", "run_study", "saved_training", "train_unit"]
+from torchmcl_studies.uci.study import Records, UciStudy, Unit, check_device, fold_numbers, units_of
 
 _Rows = list[dict[str, Any]]
 _BATCH_SIZE = 1024

@@ -18,22 +18,19 @@ from typing import Any
 
 from torchmcl._checks import available_device, check_positive_int, device_of
 from torchmcl.persistence import digest_of_json
-from torchmcl_studies.common import check_known
+from torchmcl_studies.common import KeyedRecords, check_known
 from torchmcl_studies.data.uci import UCI_SETS, uci_set
 from torchmcl_studies.uci.methods import METHODS, Method
-from torchmcl_studies.uci.records import Records
 
-__all__ = [
-    "PROTOCOLS",
-    "QUICK_METHODS",
-    "QUICK_SETS",
-    "Task",
-    "UciStudy",
-    "Unit",
-    "check_device",
-    "fold_numbers",
-    "units_of",
-]
+KEYS = ("set", "fold", "method", "protocol", "seed")
+
+
+class Records(KeyedRecords):
+    """Rows by (set, fold, method, protocol, seed); see `KeyedRecords`."""
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        super().__init__("reproduce uci", KEYS, path, settings)
+
 
 PROTOCOLS = ("last", "test-selected", "validation")
 QUICK_SETS = ("yacht", "boston", "energy", "concrete")

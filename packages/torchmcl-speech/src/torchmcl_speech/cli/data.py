@@ -4,10 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from torchmcl.cli.arguments import names, positive, seed
-from torchmcl.cli.output import say
-
-__all__ = ["PARTS", "add_data_commands"]
+from torchmcl.cli.arguments import names, positive, say, seed
 
 PARTS = ("tr", "cv", "tt")
 # What reads and resamples recordings.

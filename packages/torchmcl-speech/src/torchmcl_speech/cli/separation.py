@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._optional import check_extra
-from torchmcl.cli.arguments import device, device_or_auto, non_negative_number, positive, positive_number
-from torchmcl.cli.output import say
-from torchmcl.persistence.limits import SHORTEST_CHUNK_SECONDS
+from torchmcl.cli.arguments import device, device_or_auto, non_negative_number, positive, positive_number, say
+from torchmcl.persistence.reading import SHORTEST_CHUNK_SECONDS
 from torchmcl_speech.cli.data import PARTS
-
-__all__ = ["DEFAULT_MODEL", "MODEL_HELP", "add_separation_command"]
 
 # A name among `torchmcl_speech.shipped_models`, which needs torch to be asked.
 DEFAULT_MODEL = "two-speakers"
@@ -170,7 +167,7 @@ def _check_train(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     from torchmcl_speech.config import load_config
-    from torchmcl_speech.initial_weights import config_like
+    from torchmcl_speech.pretrained import config_like
     from torchmcl_speech.train import train_separator
 
     name = options.config or "fine-tune"
@@ -204,9 +201,8 @@ def _trained_with(options: argparse.Namespace, changes: list[str]) -> Any:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from torchmcl_speech.evaluate import evaluate_separator, speaker_genders
+    from torchmcl_speech.evaluate import evaluate_separator, evaluation_table, speaker_genders
     from torchmcl_speech.pretrained import is_shipped
-    from torchmcl_speech.text_tables import evaluation_table
 
     config = _trained_with(options, ["data.skip_bad=true"] if options.skip_bad else [])
     records = evaluate_separator(
@@ -249,7 +245,7 @@ def _separate(options: argparse.Namespace) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> None:
-    from torchmcl_speech.calibrate import calibrate_counts
+    from torchmcl_speech.evaluate import calibrate_counts
 
     found = calibrate_counts(
         options.model,
@@ -267,8 +263,8 @@ def _calibrate(options: argparse.Namespace) -> None:
 
 
 def _models(options: argparse.Namespace) -> None:
+    from torchmcl_speech.evaluate import models_table
     from torchmcl_speech.pretrained import model_card, shipped_models
-    from torchmcl_speech.text_tables import models_table
 
     cards = [model_card(name) for name in shipped_models()]
     say(json.dumps(cards, indent=1) if options.json else models_table(cards))

@@ -1,14 +1,12 @@
 """Speech for separation: recordings, lists of mixtures, and a Dataset of them (`pip install torchmcl[speech]`)."""
 
-from torchmcl_speech.data.audio import BadAudio, read_audio, write_audio
+from torchmcl_speech.data.audio import BadAudio, Resampler, read_audio, write_audio
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.data.dataset import Draw, DrawSampler, DynamicMixing, SpeechMixtures, padded_batch
 from torchmcl_speech.data.device_mixing import DeviceMixtures
-from torchmcl_speech.data.mixing import MixPlan, write_mixtures
+from torchmcl_speech.data.mixing import MixPlan, speaker_mixtures, write_mixtures
 from torchmcl_speech.data.mixtures import Mixture, Track, librimix_mixtures, table_mixtures, wsj0_mixtures
-from torchmcl_speech.data.speaker_folders import speaker_mixtures
 from torchmcl_speech.data.stores import AudioFolder, AudioPack
-from torchmcl_speech.data.streams import Resampler
 
 __all__ = [
     "AudioFolder",

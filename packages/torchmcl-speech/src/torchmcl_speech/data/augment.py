@@ -13,8 +13,6 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int
 
-__all__ = ["Augmentation", "augmented"]
-
 # Rooms from a booth to an office, and how much louder the direct sound is than all reflections.
 _DECAY_SECONDS = (0.1, 0.4)
 _DIRECT_DB = (0.0, 15.0)

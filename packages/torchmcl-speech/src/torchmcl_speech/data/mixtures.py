@@ -13,8 +13,6 @@ from torchmcl._checks import bad_value, check_choice, check_positive_int
 from torchmcl.persistence.reading import read_text
 from torchmcl_speech.data.audio import BadAudio
 
-__all__ = ["PARTS", "Mixture", "Track", "librimix_mixtures", "random_gains", "table_mixtures", "wsj0_mixtures"]
-
 PARTS = ("tr", "cv", "tt")
 
 

@@ -7,17 +7,6 @@ neighboring units. `lstm_weights` permutes the recurrent weights accordingly.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-__all__ = [
-    "barrier",
-    "from_memory",
-    "gates_from_memory",
-    "gates_to_memory",
-    "lines",
-    "places",
-    "product_layout",
-    "to_memory",
-]
-
 # Triton 3.6 and later versions have two names for it.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 

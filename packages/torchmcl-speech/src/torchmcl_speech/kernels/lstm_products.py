@@ -8,8 +8,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["ONES", "met_by_steps"]
-
 # Columns for the bias: 1 and then 0, so that rows stay aligned.
 ONES = 8
 _ROWS = 32

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from torchmcl_speech.kernels.lstm_products import ONES
 
-__all__ = ["Weights", "parameter_gradients", "weights_in_order"]
-
 _ROWS = 16
 
 

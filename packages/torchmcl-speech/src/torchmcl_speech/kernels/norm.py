@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["affine_rows", "normalizing", "pulling", "sum_over_rows"]
-
 _ROWS = 32
 # Of a program that sums: at most these rows, and fewer of many features, for its sums are in registers.
 _ROWS_SUMMED = 64

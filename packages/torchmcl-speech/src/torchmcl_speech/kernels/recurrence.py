@@ -13,8 +13,6 @@ from torch import Tensor
 
 from torchmcl.accel.native.extension import aligned, available, library, on_threads
 
-__all__ = ["bilstm", "serves"]
-
 
 class _Recurrence(Structure):
     _fields_ = (

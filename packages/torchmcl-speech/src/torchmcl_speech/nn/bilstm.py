@@ -15,8 +15,6 @@ from torchmcl._checks import bad_value, check_tensor
 from torchmcl._eager import is_plain_eager
 from torchmcl_speech.kernels import recurrence
 
-__all__ = ["BiLSTM", "FusedBiLSTM"]
-
 # The kernels pad the hidden size to a power of two and hold four gates of it.
 _FUSED_SIZES = range(16, 257)
 _FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -8,8 +8,6 @@ from torch.autograd.function import once_differentiable
 
 from torchmcl import accel
 
-__all__ = ["GlobalLayerNorm"]
-
 # Far below the variance of features of quiet speech, far above the rounding of float32.
 _EPSILON = 1e-8
 

@@ -10,8 +10,6 @@ from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.rules.transport import PIT
 from torchmcl.types import Predictions
 
-__all__ = ["StreamingSeparator", "separate_long"]
-
 
 class StreamingSeparator:
     """Separate a stream in constant memory and with a bounded delay.

@@ -12,8 +12,6 @@ from torchmcl.persistence.headers import MODEL_FILE
 from torchmcl.persistence.reading import as_written
 from torchmcl_speech.nn.dprnn import DPRNN
 
-__all__ = ["load_model", "save_model"]
-
 _FILE_KIND = "torchmcl network"
 _KINDS: dict[str, type[DPRNN]] = {"DPRNN": DPRNN}
 _SIZES = ("n_outputs", "n_filters", "kernel_size", "stride", "segment_size", "hidden_size", "width", "n_blocks")

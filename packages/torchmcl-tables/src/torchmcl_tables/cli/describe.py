@@ -3,12 +3,8 @@
 import argparse
 from pathlib import Path
 
-from torchmcl.cli.arguments import Commands
-from torchmcl.cli.output import say
-from torchmcl_tables.cli.columns import add_column_options, schema_of
-from torchmcl_tables.cli.parts import add_target_options, new_command
-
-__all__ = ["add_describe_command"]
+from torchmcl.cli.arguments import Commands, say
+from torchmcl_tables.cli.parts import add_column_options, add_target_options, new_command, schema_of
 
 _DESCRIBE = """\
 Say what a table holds and what `torchmcl fit` would make of it: the kind of each column, how much of it is missing, its
@@ -32,8 +28,8 @@ def add_describe_command(commands: Commands) -> None:
 def _describe(options: argparse.Namespace) -> None:
     """Print the description, without torch."""
     from torchmcl_tables.data import read_table
-    from torchmcl_tables.data.description import description
     from torchmcl_tables.data.inference import check_rows
+    from torchmcl_tables.data.splits import description
 
     table = read_table(options.table)
     say(description(table, schema_of(table, options)))

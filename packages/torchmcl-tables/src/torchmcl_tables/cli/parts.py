@@ -1,15 +1,19 @@
-"""Shared parts of the commands for tables."""
+"""Parts of the table commands: options about columns, decisions in words, and commands that can be pasted."""
 
 import argparse
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from torchmcl._messages import bad_value
+from torchmcl._messages import bad_value, option_text
 from torchmcl._resources import peak_mebibytes, seconds_since_start
-from torchmcl.cli.arguments import AddNames, Commands, names
+from torchmcl.cli.arguments import AddNames, Commands, names, say
 from torchmcl.persistence.writing import check_writable
 
-__all__ = ["FORMATS", "add_target_options", "check_file", "new_command", "spent"]
+if TYPE_CHECKING:  # reading tables is loaded by the commands that need it
+    from torchmcl_tables.data import Table, TableError, TableSchema
+
 
 FORMATS = "CSV, TSV, Parquet or JSON lines by the end of its name; text also with .gz"
 Step = Callable[[argparse.Namespace], None]
@@ -38,7 +42,7 @@ def _named(owner: str, step: Step) -> Step:
     """Return a step of a command whose errors name the command instead of the raising function."""
 
     def named_step(options: argparse.Namespace) -> None:
-        from torchmcl_tables.data.problems import speaking_for
+        from torchmcl_tables.data.table import speaking_for
 
         with speaking_for(owner):
             step(options)
@@ -80,3 +84,87 @@ def spent() -> str:
     """Return the time and the memory of the command."""
     memory = peak_mebibytes()
     return f"({seconds_since_start():.1f} s" + (f", {memory:,.0f} MiB at most)" if memory else ")")
+
+
+# Options, their names in `infer_schema`, and what they are for.
+_OPTIONS = {
+    "--drop": ("drop", "columns to drop"),
+    "--categorical": ("categorical", "columns to read as categories, for any content"),
+    "--numeric": ("numeric", "columns to read as numbers; other cells count as missing"),
+    "--date": ("date", "columns to read as dates; other cells count as missing"),
+    "--keep-column": ("keep", "columns to keep that would be dropped: constants, row names"),
+}
+
+
+def add_column_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that determine the kinds of columns."""
+    for option, (_, summary) in _OPTIONS.items():
+        parser.add_argument(option, type=names, action=AddNames, default=[], help=summary)
+
+
+def _value(options: argparse.Namespace, option: str) -> Any:
+    return getattr(options, option.removeprefix("--").replace("-", "_"))
+
+
+def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """Return the options as arguments of `infer_schema`."""
+    return {name: _value(options, option) for option, (name, _) in _OPTIONS.items()}
+
+
+def schema_of(table: "Table", options: argparse.Namespace) -> "TableSchema":
+    """Return the schema of a table under the options.
+
+    Raises:
+        ValueError: if the table or the options cannot be used; with the command that avoids it.
+    """
+    from torchmcl_tables.data import TableError, infer_schema
+
+    try:
+        return infer_schema(table, options.target, task=options.task, interpret=True, **chosen_columns(options))
+    except TableError as error:
+        raise ValueError(_with_command(error, options)) from error
+
+
+def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: str = "") -> None:
+    """Print, once and on standard error, the decisions about a table and its suspicious columns."""
+    decided = [*schema.decisions(), *([split] if split else [])]
+    for title, lines in (("Decided about the table", decided), ("Warning", schema.warnings())):
+        if lines:
+            say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
+    if 0 < len(schema.suspicious) < len(schema.columns):
+        dropped = option_text("--drop", *(column.name for column in schema.suspicious))
+        say(f"  Without all of these: {_command(options.words)} {dropped}", error=True)
+
+
+def _with_command(error: "TableError", options: argparse.Namespace) -> str:
+    """Return the message of an error with a command that avoids it, if other column names do."""
+    wrong = [problem for problem in error.problems if problem.wrong]
+    if not wrong or any(problem.subject == "--target" and not problem.right for problem in wrong):
+        return str(error)
+    words = list(options.words)
+    ends = []
+    for option in dict.fromkeys(problem.subject for problem in wrong):
+        corrections = {problem.wrong: problem.right for problem in wrong if problem.subject == option}
+        words = _without(words, option)
+        corrected = [corrections.get(name, name) for name in _value(options, option)]
+        kept = list(dict.fromkeys(name for name in corrected if name))
+        ends += [option_text(option, *kept)] if kept else []
+    return f"{error}\nPerhaps: {' '.join([_command(words), *ends])}"
+
+
+def _command(words: Sequence[str]) -> str:
+    return f"torchmcl {shlex.join(words)}"
+
+
+def _without(words: Sequence[str], option: str) -> list[str]:
+    """Return the words of a command without an option and its value."""
+    kept = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == option:
+            skip = True
+        elif not word.startswith(f"{option}="):
+            kept.append(word)
+    return kept

@@ -5,11 +5,8 @@ import sys
 from pathlib import Path
 
 from torchmcl._messages import bad_value
-from torchmcl.cli.arguments import AddNames, Commands, names, probability
-from torchmcl.cli.output import say
+from torchmcl.cli.arguments import AddNames, Commands, names, probability, say
 from torchmcl_tables.cli.parts import FORMATS, check_file, new_command, spent
-
-__all__ = ["add_predict_command"]
 
 _OWNER = "torchmcl predict"
 
@@ -68,12 +65,11 @@ def _check_predict(options: argparse.Namespace) -> None:
 
 def _predict(options: argparse.Namespace) -> None:
     from torchmcl_tables.data import write_table
-    from torchmcl_tables.data.formulas import escape_formulas
+    from torchmcl_tables.data.table_files import escape_formulas
     from torchmcl_tables.model import load_table_model
 
-    model = load_table_model(_OWNER, options.model, records=False)
+    model = load_table_model(options.model, records=False)
     answers = model.predict(
-        _OWNER,
         options.read,
         interval=options.interval,
         keep=options.keep,

@@ -3,13 +3,8 @@
 import argparse
 from pathlib import Path
 
-from torchmcl.cli.arguments import Commands
-from torchmcl.cli.output import say
+from torchmcl.cli.arguments import Commands, say
 from torchmcl_tables.cli.parts import check_file, new_command, spent
-
-__all__ = ["add_report_command"]
-
-_OWNER = "torchmcl report"
 
 
 def add_report_command(commands: Commands) -> None:
@@ -45,11 +40,11 @@ def _check_report(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     from torchmcl_tables.model import load_table_model
-    from torchmcl_tables.model.verdicts import records_of
+    from torchmcl_tables.model.fitting import records_of
     from torchmcl_tables.reports import write_page
     from torchmcl_tables.verdict import verdict_on
 
-    records = records_of(load_table_model(_OWNER, options.model), options.read)
+    records = records_of(load_table_model(options.model), options.read)
     path = write_page(records, options.out or options.model / "report.html")
     if not options.quiet:
         say(verdict_on(records).line)

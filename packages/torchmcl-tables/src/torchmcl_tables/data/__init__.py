@@ -1,13 +1,11 @@
 """Tables in files: reading, schemas, conversion to numbers, and writing. Needs the extra `table`."""
 
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
-from torchmcl_tables.data.encoder import ColumnEncoder
 from torchmcl_tables.data.inference import infer_schema
-from torchmcl_tables.data.numbers import NumberForm
-from torchmcl_tables.data.problems import TableError
-from torchmcl_tables.data.schema import Suspicion, TableSchema, Unfit
-from torchmcl_tables.data.table import Table
+from torchmcl_tables.data.schema import ColumnEncoder, Suspicion, TableSchema, Unfit
+from torchmcl_tables.data.table import Table, TableError
 from torchmcl_tables.data.table_files import FORMATS, read_table, table_format, write_table
+from torchmcl_tables.data.values import NumberForm
 
 __all__ = [
     "FORMATS",

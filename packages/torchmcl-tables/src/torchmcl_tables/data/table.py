@@ -1,15 +1,85 @@
-"""A table in memory, and the values of its columns."""
+"""A table in memory, the values that columns have in it, and all of its problems in one message."""
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchmcl._messages import bad_value
-from torchmcl_tables.data.cells import Cells, Reading
-from torchmcl_tables.data.columns import Column
+import numpy as np
+import polars as pl
 
-__all__ = ["Table", "unique_names"]
+from torchmcl._messages import bad_value
+from torchmcl_tables.data.columns import Cells, Column, Reading
+
+# The function or class in front of a message.
+_OWNER = re.compile(r"\w+: (?=`|.+ has \d+ problems:)")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem that makes a table unusable.
+
+    Attributes:
+        subject: the column or the option.
+        rule: that it breaks.
+        got: instead.
+        advice: the way out.
+        wrong: a name in an option that is wrong.
+        right: the name that should replace it; empty if it should be left out.
+    """
+
+    subject: str
+    rule: str
+    got: str
+    advice: str = ""
+    wrong: str = ""
+    right: str = ""
+
+
+class TableError(ValueError):
+    """A table, or the options about its columns, are unusable.
+
+    Attributes:
+        problems: all that were found.
+    """
+
+    def __init__(self, message: str, problems: Sequence[Problem]) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+def raise_problems(owner: str, name: str, problems: Sequence[Problem]) -> None:
+    """Raise one error about all problems, if there are any.
+
+    Raises:
+        TableError: in the house form for one problem, with a line for each of several.
+    """
+    lines = [bad_value(owner, p.subject, p.rule, p.got, p.advice) for p in problems]
+    if len(lines) == 1:
+        raise TableError(lines[0], problems)
+    if lines:
+        listed = "\n".join(f"- {line.removeprefix(f'{owner}: ')}" for line in lines)
+        raise TableError(f"{owner}: {name} has {len(lines)} problems:\n{listed}", problems)
+
+
+@contextmanager
+def speaking_for(owner: str) -> Iterator[None]:
+    """Make errors of the functions inside name their caller, a command or an estimator.
+
+    Example:
+        >>> with speaking_for("torchmcl fit"):
+        ...     raise ValueError("read_table: `file` must exist, got 'a.csv'.")
+        Traceback (most recent call last):
+        ValueError: torchmcl fit: `file` must exist, got 'a.csv'.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str) and (found := _OWNER.match(error.args[0])):
+            error.args = (f"{owner}: {error.args[0][found.end() :]}",)
+        raise
 
 
 @dataclass(frozen=True)
@@ -106,3 +176,65 @@ def unique_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
             notes.append(f"column {place} {f'is another {name!r}' if name else 'has no name'}: {new!r}")
         unique[new] = place
     return list(unique), notes
+
+
+_KINDS = {("pandas", "DataFrame"), ("polars", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")}
+
+
+def _package(frame: Any) -> str:
+    return type(frame).__module__.partition(".")[0]
+
+
+def is_data_frame(value: Any) -> bool:
+    """Return whether a value is a data frame of pandas, polars or Arrow."""
+    return any((kind.__module__.partition(".")[0], kind.__name__) in _KINDS for kind in type(value).__mro__)
+
+
+def has_only_numbers(frame: Any) -> bool:
+    """Return whether all columns of a data frame of pandas or polars are numbers or booleans."""
+    if _package(frame) == "polars":
+        return all(dtype.is_numeric() or str(dtype) == "Boolean" for dtype in frame.dtypes)
+    return all(getattr(dtype, "kind", "O") in "biuf" and str(dtype) != "category" for dtype in frame.dtypes)
+
+
+def as_polars(frame: Any) -> Any:
+    """Return a data frame of pandas, polars or Arrow as one of polars.
+
+    Example:
+        >>> import pandas
+        >>> as_polars(pandas.DataFrame({"a": [1.0, None], "b": ["x", None]})).rows()
+        [(1.0, 'x'), (None, None)]
+    """
+    if _package(frame) == "polars":
+        return frame
+    if _package(frame) == "pyarrow":
+        names, _ = unique_names([str(name) for name in frame.schema.names])
+        columns = [_arrow_series(name, frame.column(place)) for place, name in enumerate(names)]
+        return pl.DataFrame(columns)
+    names, _ = unique_names([str(name) for name in frame.columns])
+    columns = [_series(name, frame.iloc[:, place]) for place, name in enumerate(names)]
+    return pl.DataFrame([column.alias(name) for name, column in zip(names, columns, strict=True)])
+
+
+def _arrow_series(name: str, column: Any) -> Any:
+    """Return a column of Arrow; a dictionary contains categories, for any type of values."""
+    series = pl.Series(name, column)
+    is_dictionary = type(column.type).__name__ == "DictionaryType"
+    return series.cast(pl.String).cast(pl.Categorical) if is_dictionary else series
+
+
+def _series(name: str, column: Any) -> Any:
+    """Return a column of pandas; anything except numbers and dates becomes text."""
+    kind = getattr(column.dtype, "kind", "O")
+    if str(column.dtype) == "category":  # also of numbers: whoever makes categories means them
+        cells = [None if missing else str(cell) for cell, missing in zip(column, column.isna(), strict=True)]
+        return pl.Series(name, cells, dtype=pl.Categorical)
+    if kind in "biuf":
+        plain = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.to_numpy(float, na_value=np.nan)
+        return pl.Series(name, plain, nan_to_null=plain.dtype.kind == "f")
+    if kind in "Mm":
+        if getattr(column.dtype, "tz", None) is not None:
+            column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+        return pl.Series(name, column.to_numpy().astype(f"{kind}8[us]"))
+    cells = [None if missing else str(cell) for cell, missing in zip(column, column.isna(), strict=True)]
+    return pl.Series(name, cells, dtype=pl.String)

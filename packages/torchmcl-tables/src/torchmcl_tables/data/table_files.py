@@ -1,7 +1,9 @@
 """Tables on disk: CSV, TSV, Parquet and JSON lines, the text formats also with gzip.
 
 Columns of text files are read as text. `kinds.py` decides their type from all of their values, not from the first
-hundred, so that a message can name the row that does not fit.
+hundred, so that a message can name the row that does not fit. Parquet goes through Arrow: the reader of polars ends the
+process when a damaged file asks for more memory than there is. Arrow raises an error, and its result is fully validated
+(offsets, UTF-8) before polars, which assumes that it is valid, sees it.
 """
 
 import csv
@@ -9,22 +11,84 @@ import gzip
 import io
 import json
 import math
+import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as arrow
+from pyarrow.parquet import ParquetFile
 
 from torchmcl._messages import bad_value
-from torchmcl.persistence.limits import NESTING, check_limit
-from torchmcl.persistence.reading import unpacked
-from torchmcl.persistence.writing import replaced_file
-from torchmcl_tables.data.parquet import read_parquet
-from torchmcl_tables.data.table import Table
+from torchmcl.persistence.reading import NESTING, check_limit, unpacked
+from torchmcl.persistence.writing import replaced_file, write_atomically
+from torchmcl_tables.data.table import Table, unique_names
 from torchmcl_tables.data.text_files import in_utf8, not_packed, read_text
+from torchmcl_tables.data.values import NUMBER
 
-__all__ = ["FORMATS", "check_writable_columns", "read_table", "table_format", "write_table"]
+
+def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """Return the table in a Parquet file as a polars data frame, and the renamed columns.
+
+    Lists and structures, which no model accepts, are not decoded: their columns keep name and type, and hold nulls.
+
+    Raises:
+        ValueError: if the file is damaged, or larger than the limit of a table.
+        OSError: if it cannot be read.
+    """
+    try:
+        with ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+            check_limit("read_table", path.name, "table_bytes", sum(group.total_byte_size for group in groups))
+            return _frame(file)
+    except (arrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        got = f"{str(path)!r}: {reason[:300]}"
+        raise ValueError(bad_value("read_table", "file", "be a Parquet file", got)) from error
+
+
+def _frame(file: Any) -> tuple[Any, tuple[str, ...]]:
+    names, notes = unique_names(file.schema_arrow.names)
+    categories = _categories(file.schema_arrow)
+    types = [getattr(field.type, "storage_type", field.type) for field in file.schema_arrow]
+    flat = [not arrow.types.is_nested(kind) for kind in types]
+    # Columns can only be left out by their names, which must differ then.
+    chosen = None if notes else [name for name, is_flat in zip(names, flat, strict=True) if is_flat]
+    table = file.read(columns=chosen)
+    table.validate(full=True)
+    n_rows = file.metadata.num_rows
+    if table.num_rows != n_rows:
+        raise arrow.ArrowInvalid(f"its columns have {table.num_rows:,} rows, not the {n_rows:,} it promises")
+    places = iter(range(len(names)))
+    columns = []
+    for name, kind, is_flat in zip(names, types, flat, strict=True):
+        place = next(places) if is_flat or notes else -1
+        column = table.column(place) if is_flat else arrow.chunked_array([arrow.nulls(n_rows, kind)])
+        series = pl.Series(name, _plain_column(column))
+        is_category = arrow.types.is_dictionary(kind) or name in categories
+        columns.append(series.cast(pl.String).cast(pl.Categorical) if is_category else series)
+    return pl.DataFrame(columns), tuple(notes)
+
+
+def _categories(schema: Any) -> set[str]:
+    """Return the columns that pandas wrote as categories, which Arrow does not keep for numbers."""
+    try:
+        notes = json.loads((schema.metadata or {})[b"pandas"])
+        return {str(column["name"]) for column in notes["columns"] if column["pandas_type"] == "categorical"}
+    except (LookupError, TypeError, ValueError, RecursionError):  # no notes of pandas
+        return set()
+
+
+def _plain_column(column: Any) -> Any:
+    """Return a column with dictionaries and extension types replaced by their values."""
+    if isinstance(column.type, arrow.ExtensionType):
+        column = column.cast(column.type.storage_type)
+    return column.cast(column.type.value_type) if arrow.types.is_dictionary(column.type) else column
+
 
 # The format of each ending of a file name.
 FORMATS = {
@@ -204,3 +268,64 @@ def _write_lines(frame: Any, target: Any) -> None:
             row |= {name: str(values[place]) for name, values in ends.items() if values[place] in (math.inf, -math.inf)}
             lines.append(json.dumps(row, ensure_ascii=False) + "\n")
         target.write("".join(lines).encode())
+
+
+# How formulas begin in Excel, LibreOffice and Google Sheets, also in the wide characters of East Asian keyboards.
+_BEGINS = r"^[=+\-@\t\r\n\uFF1D\uFF0B\uFF0D\uFF20]"
+_NUMBER = f"^(?:{NUMBER.pattern})$"
+
+
+def escape_formulas(frame: Any) -> Any:
+    """Return a polars data frame in which no text and no column name is taken for a formula.
+
+    Such text gets an apostrophe in front, as a user would type it. Numbers, also those that come as text, stay as they
+    are.
+
+    Example:
+        >>> frame = pl.DataFrame({"note": ["=1+1", "-3.5", "fine"]})
+        >>> escape_formulas(frame)["note"].to_list()
+        ["'=1+1", '-3.5', 'fine']
+    """
+    columns: list[Any] = []
+    names: set[str] = set()
+    for series in frame:
+        if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+            text = pl.col(series.name).cast(pl.String)
+            risky = text.str.contains(_BEGINS) & ~text.str.contains(_NUMBER)
+            series = frame.select(pl.when(risky).then("'" + text).otherwise(text).alias(series.name)).to_series()
+        name = f"'{series.name}" if re.match(_BEGINS, series.name) else series.name
+        while name in names or (name != series.name and name in frame.columns):
+            name = f"'{name}"
+        names.add(name)
+        columns.append(series.alias(name))
+    return pl.DataFrame(columns)
+
+
+EXAMPLE, EXAMPLE_TARGET = "diabetes.csv", "progression"
+# Of Efron, Hastie, Johnstone and Tibshirani, Least Angle Regression (2004), in their order and units.
+_COLUMNS = (
+    *("age", "sex", "bmi", "blood_pressure", "total_cholesterol", "ldl", "hdl", "cholesterol_ratio"),
+    *("log_triglycerides", "glucose", EXAMPLE_TARGET),
+)
+
+
+def write_example(path: Path) -> None:
+    """Write 442 patients with diabetes and the disease progression after one year, from scikit-learn's copy.
+
+    Raises:
+        ValueError: if the file exists and holds something else.
+        OSError: if it cannot be written.
+    """
+    from sklearn.datasets import load_diabetes
+
+    patients = load_diabetes(scaled=False)
+    buffer = io.StringIO()
+    rows = csv.writer(buffer, lineterminator="\n")
+    rows.writerow(_COLUMNS)
+    for row, target in zip(patients.data.tolist(), patients.target.tolist(), strict=True):
+        rows.writerow([f"{value:g}" for value in (*row, target)])
+    content = buffer.getvalue().encode()
+    if path.exists() and path.read_bytes() != content:
+        rule, advice = "be new, or the example already", "Give another name: torchmcl fit --example NAME.csv"
+        raise ValueError(bad_value("write_example", "table", rule, repr(str(path)), advice))
+    write_atomically(path, content)

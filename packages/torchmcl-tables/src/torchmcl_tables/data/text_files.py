@@ -11,8 +11,6 @@ import polars as pl
 from torchmcl._messages import bad_value
 from torchmcl_tables.data.table import unique_names
 
-__all__ = ["in_utf8", "not_packed", "read_text"]
-
 # Possible separators of a .csv file; many programs write semicolons where numbers have a decimal comma.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _MARK = "\ufeff".encode()

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from torchmcl_tables.estimators.kernels import Kernels
 
-__all__ = ["at_atoms", "atoms_of", "best_atoms", "masses_above", "pieces_of_atoms"]
-
 # Targets that take at most this many values are answered by those values, of this width in standardised units.
 _MAX_ATOMS, _ATOM_WIDTH = 64, 1e-3
 # Rows whose masses are taken together.

@@ -16,24 +16,26 @@ from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine
 from torchmcl.sklearn.answers import Answers, check_converged
-from torchmcl.sklearn.columns import checked_groups
-from torchmcl.sklearn.continuing import PARTIAL_EPOCHS, Continuation
-from torchmcl.sklearn.examples import Examples, Preprocessor, default_n_epochs, seeds_of
 from torchmcl.sklearn.parameters import check_parameters, seed_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, N_BINS, Encoder, fit_encoder
-from torchmcl.sklearn.regression import answer_attributes, further_split, held_out_shares
-from torchmcl.sklearn.rows import Rows, Split, split_rows
-from torchmcl.sklearn.targets import RegressionTable, Targets, check_targets_vary, checked_regression
-from torchmcl.sklearn.training import Trained, Trainer
-from torchmcl_tables.estimators.atom_calibration import calibrated, supported_gaps
+from torchmcl.sklearn.regressor import first_split, further_split
+from torchmcl.sklearn.rows import Rows, Split
+from torchmcl.sklearn.tables import RegressionTable, Targets, checked_regression
+from torchmcl.sklearn.training import (
+    PARTIAL_EPOCHS,
+    Continuation,
+    Examples,
+    Preprocessor,
+    Trained,
+    Trainer,
+    default_n_epochs,
+    seeds_of,
+)
 from torchmcl_tables.estimators.atoms import atoms_of
-from torchmcl_tables.estimators.blend import Blend
+from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
-from torchmcl_tables.estimators.judging import CRPS_WEIGHT
-from torchmcl_tables.estimators.places import run_lengths
-from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, reweighed, weighed
-
-__all__ = ["blend_further", "blend_of", "cooled"]
+from torchmcl_tables.estimators.kernels import run_lengths
+from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
 
 _WEIGHT_DECAY = 0.05
 # Kernels of one network. Answers are points of the density of all, so their number is another.
@@ -63,13 +65,9 @@ def blend_of(
 ) -> dict[str, Any]:
     """Return the fitted attributes of `DensityRegressor.fit`."""
     check_parameters(estimator)
-    owner, seed = type(estimator).__name__, seed_of(estimator.random_state)
+    seed = seed_of(estimator.random_state)
     frame, table = _checked(estimator, X, y, sample_weight, None, None, n_needed=2)
-    check_targets_vary(owner, table)
-    together = checked_groups(owner, groups, len(table.X))
-    shares = held_out_shares(estimator.validation_fraction)
-    split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **shares)
-    targets = Targets.fit(owner, table, split.train, split.train.joined(split.selection))
+    split, targets = first_split(estimator, table, groups, seed)
     encoders = _encoders(estimator, split.train)
     blend, attributes = _trained(estimator, encoders, targets, split, seed, checkpoint)
     blend = replace(blend, values=atoms_of(split.train.targets, split.selection.targets))
@@ -103,7 +101,7 @@ def _checked(
 def _attributes(table: RegressionTable, frame: FrameColumns | None, answers: Answers) -> dict[str, Any]:
     blend: Blend = answers.predictive
     found = {"_frame": frame, "member_weights_": blend.member_weights, "target_values_": blend.values}
-    return {**table.described, **found, **answer_attributes(answers)}
+    return {**table.described, **found, **answers.attributes}
 
 
 def _encoders(estimator: Any, train: Rows) -> list[Encoder]:

@@ -1,6 +1,7 @@
 """DensityRegressor: a density for each row of a table, by a blend of mixture density networks and a forest."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,39 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from torchmcl.schedules import Schedule
-from torchmcl.sklearn import answers
-from torchmcl.sklearn.columns import checked_table, set_fitted
-from torchmcl_tables.data.schema import TableSchema
+from torchmcl.sklearn import answers, saving
+from torchmcl.sklearn.tables import checked_table, set_fitted
+from torchmcl_tables.data.schema import RECORDS, TableSchema
+from torchmcl_tables.estimators.blend import AtomCalibrator, Blend
 from torchmcl_tables.estimators.blending import blend_further, blend_of
+from torchmcl_tables.estimators.forest import Forest, blurred
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
-from torchmcl_tables.estimators.saving import read_estimator, save_estimator
 
-__all__ = ["DensityRegressor"]
+#: Of all estimators.
+CODEC = saving.estimator_codec(AtomCalibrator, Blend, Forest, FrameColumns, *RECORDS)
+
+
+def without_rows(estimator: Any) -> Any:
+    """Return a copy of a fitted estimator without rows of the table: no held-out rows, and averaged leaves.
+
+    Means, quantiles, bounds, categories and the values of targets with few of them stay.
+    """
+    bare = saving.without_rows(estimator)
+    answers = getattr(estimator, "_answers", None)
+    if answers is not None and isinstance(answers.predictive, Blend) and answers.predictive.forest is not None:
+        blend = replace(answers.predictive, forest=blurred(answers.predictive.forest))
+        bare._answers = replace(answers, predictive=blend)
+    return bare
+
+
+def save_estimator(estimator: Any, folder: Path, *, private: bool = False) -> None:
+    """Write a fitted estimator into a folder that is new, empty or contains a saved model."""
+    saving.save_estimator(without_rows(estimator) if private else estimator, folder, codec=CODEC)
+
+
+def read_estimator(owner: str, folder: Path, kinds: Sequence[type[Any]]) -> Any:
+    """Return the estimator in a folder, which must be of one of the classes."""
+    return saving.read_estimator(owner, folder, kinds, CODEC)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way

@@ -1,8 +1,10 @@
 """A forest of regression trees as arrays: predictions from the nearest training rows."""
 
+import ctypes
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from ctypes import Structure, c_int64, c_void_p
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,61 @@ import torch
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeRegressor
 
+from torchmcl.accel.native.extension import available, library, on_threads
 from torchmcl.sklearn.preprocessing import check_numbers
-from torchmcl_tables.estimators.trees import NODE, leaves
 
-__all__ = ["Forest"]
+#: A node: a row goes to `child`, or to the node behind it where its column is above the threshold. A leaf has itself
+#: for a child and an infinite threshold.
+NODE = np.dtype([("threshold", np.float32), ("column", np.int32), ("child", np.int32)])
+
+
+class _Trees(Structure):
+    _fields_ = (
+        ("n_rows", c_int64),
+        ("n_columns", c_int64),
+        ("n_trees", c_int64),
+        ("rows", c_void_p),
+        ("nodes", c_void_p),
+        ("roots", c_void_p),
+        ("depths", c_void_p),
+        ("leaves", c_void_p),
+    )
+
+
+def leaves(
+    rows: NDArray[np.float32], nodes: NDArray[np.void], roots: NDArray[np.int32], depths: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Return the node index of the leaf of each row, [rows, trees].
+
+    Args:
+        rows: [rows, columns], without NaN.
+        nodes: of all trees, of type `NODE`; every child must be one of them, and every column one of the rows.
+        roots: [trees]
+        depths: [trees], of the deepest leaf of each.
+    """
+    rows = np.ascontiguousarray(rows, dtype=np.float32)
+    found = np.empty((len(rows), len(roots)), dtype=np.int32)
+    if not available():
+        return _level_by_level(rows, nodes, roots, int(depths.max(initial=0)))
+
+    def part(start: int, stop: int) -> None:
+        given = (rows[start:stop], nodes, roots, depths, found[start:stop])
+        trees = _Trees(stop - start, rows.shape[1], len(roots), *(array.ctypes.data for array in given))
+        library().torchmcl_leaves(ctypes.byref(trees))
+
+    on_threads(part, len(rows))
+    return found
+
+
+def _level_by_level(
+    rows: NDArray[np.float32], nodes: NDArray[np.void], roots: NDArray[np.int32], depth: int
+) -> NDArray[np.int32]:
+    at = np.repeat(roots[None], len(rows), axis=0)
+    for _ in range(depth):
+        values = np.take_along_axis(rows, nodes["column"][at].astype(np.int64), axis=1)
+        at = nodes["child"][at] + (values > nodes["threshold"][at])
+    return at.astype(np.int32)
+
 
 # Each tree sees this share of the rows, as many as a bootstrap sample has different ones, and at most so many.
 _SHARE, _MAX_ROWS = 0.632, 20_000
@@ -32,7 +85,7 @@ class Forest:
     """Fully grown trees, each on another subset of the rows.
 
     Attributes:
-        thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.trees.NODE`.
+        thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.forest.NODE`.
         columns: [nodes]
         children: [nodes]
         roots: [trees], places among the nodes.
@@ -163,3 +216,35 @@ def _not_above(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return single-precision thresholds that split single-precision values in the same way."""
     rounded = thresholds.astype(np.float32)
     return np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-math.inf)), rounded)
+
+
+# A leaf answers with the mean of at least so many rows.
+_FEWEST_ROWS = 5
+
+
+def blurred(forest: Forest) -> Forest:
+    """Return a forest with the mean and spread of the nearest ancestor with enough rows in each leaf.
+
+    Example:
+        >>> rows = np.arange(9, dtype=np.float32)[:, None]
+        >>> tree, _ = Forest.grown(rows, rows.astype(np.float64), np.ones(9), 1, 0)
+        >>> tree.answers(rows[:3])[0].ravel(), blurred(tree).answers(rows[:3])[0].ravel().round(2)
+        (array([1., 1., 2.]), array([4.67, 4.67, 4.67]))
+    """
+    n_nodes = len(forest.children)
+    places = np.arange(n_nodes)
+    inner = forest.children != places
+    parents = np.full(n_nodes, -1)
+    parents[forest.children[inner]] = parents[forest.children[inner] + 1] = places[inner]
+    n_leaves = np.where(inner, 0, 1)
+    for node in places[::-1]:  # children stand behind their parents
+        if parents[node] >= 0:
+            n_leaves[parents[node]] += n_leaves[node]
+    source = places.copy()
+    for node in places:
+        if n_leaves[node] < _FEWEST_ROWS and parents[node] >= 0:
+            source[node] = source[parents[node]]
+    # The spread of a node is that of its parent's rows: of the node above with enough rows, that of its children.
+    spreads = np.where(source == places, forest.spreads, forest.spreads[forest.children[source]])
+    values = np.where(inner[:, None], 0.0, forest.values[source])  # only leaves answer
+    return replace(forest, values=values, spreads=np.where(inner, 0.0, spreads))

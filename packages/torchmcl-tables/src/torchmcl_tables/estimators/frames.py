@@ -12,14 +12,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from torchmcl._checks import bad_value
-from torchmcl_tables.data.encoder import ColumnEncoder
-from torchmcl_tables.data.frames import as_polars, has_only_numbers, is_data_frame
 from torchmcl_tables.data.inference import infer_schema
-from torchmcl_tables.data.problems import TableError, speaking_for
-from torchmcl_tables.data.schema import TableSchema
-from torchmcl_tables.data.table import Table
-
-__all__ = ["FrameColumns", "TableEncoder", "read_frame"]
+from torchmcl_tables.data.schema import ColumnEncoder, TableSchema
+from torchmcl_tables.data.table import Table, TableError, as_polars, has_only_numbers, is_data_frame, speaking_for
 
 _WAY_OUT = "Or make numbers of the columns first: sklearn.compose.ColumnTransformer with OneHotEncoder in a Pipeline."
 

@@ -1,8 +1,4 @@
-"""Outputs of networks as normal kernels: one matrix product for all networks of a kind, in single precision.
-
-Rows are computed in blocks of one size, the last one filled up, so that the answer to a row does not depend on how many
-others come with it.
-"""
+"""Members of a blend as kernels, their mixtures, and encoded columns in a short form."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,10 +10,60 @@ from torch import Tensor, nn
 
 from torchmcl.density import KernelMixture
 from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.sklearn.preprocessing import Encoder
-from torchmcl_tables.estimators.places import places, run_lengths
+from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
 
-__all__ = ["Kernels", "network_kernels"]
+
+class Places(NamedTuple):
+    """Encoded columns; the bins of each column, 1 up to a position and then 0, by that position.
+
+    Attributes:
+        dense: [rows, inputs], those without bins.
+        lower: [rows, runs], the place on the table of all runs (each has one row more than inputs) below the value.
+        between: [rows, runs], how far the value is towards the next place, in [0, 1].
+    """
+
+    dense: NDArray[np.float32]
+    lower: NDArray[np.int64]
+    between: NDArray[np.float32]
+
+
+def run_lengths(encoder: Encoder) -> tuple[int, ...]:
+    """Return the number of bins of each binned column."""
+    inner = encoder.encoder if isinstance(encoder, MissingIndicators) else encoder
+    if not isinstance(inner, PiecewiseLinear):
+        return ()
+    return tuple(len(edges) - 1 for edges in inner.edges if len(edges) > 2)
+
+
+def dense_inputs(encoder: Encoder, rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the encoded columns without bins."""
+    if isinstance(encoder, MissingIndicators):
+        inner = dense_inputs(encoder.encoder, filled(rows, encoder.means))
+        return np.concatenate([encoder.indicators(rows, np.float32), inner], axis=1)
+    scaler = encoder.scaler if isinstance(encoder, PiecewiseLinear) else encoder
+    return np.asarray(scaler(rows), dtype=np.float32)
+
+
+def places(encoder: Encoder, rows: NDArray[Any]) -> Places:
+    """Return rows in the compact form."""
+    dense = dense_inputs(encoder, rows)
+    if isinstance(encoder, MissingIndicators):
+        rows, encoder = filled(rows, encoder.means), encoder.encoder
+    if not isinstance(encoder, PiecewiseLinear):
+        return Places(dense, np.zeros((len(rows), 0), dtype=np.int64), np.zeros((len(rows), 0), dtype=np.float32))
+    rows = filled(rows, encoder.scaler.mean)
+    binned = [(column, edges) for column, edges in zip(rows.T, encoder.edges, strict=True) if len(edges) > 2]
+    lower = np.empty((len(rows), len(binned)), dtype=np.int64)
+    between = np.empty((len(rows), len(binned)), dtype=np.float32)
+    start = 0
+    for run, (column, edges) in enumerate(binned):
+        values = column.astype(np.float64)
+        place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+        between[:, run] = np.clip((values - edges[place]) / np.diff(edges)[place], 0.0, 1.0)
+        lower[:, run] = start + place
+        start += len(edges)
+    return Places(dense, lower, between)
+
 
 _BLOCK = 1024
 
@@ -142,3 +188,38 @@ def _read(outputs: Tensor, head: Any) -> Kernels:
     values, scale = (x.unflatten(-1, (head.n_hypotheses, *head.event)).flatten(1, 2).double() for x in (values, scale))
     probabilities = logits.double().softmax(dim=-1).flatten(1) / n_networks
     return Kernels(values, probabilities, scale)
+
+
+# Input-independent background component, in standardised units: a normal distribution like that of all targets, in case
+# the others learned nothing, and a wide one, so that outliers are not impossible.
+_BACKGROUND_WIDTHS, _BACKGROUND_SHARES = (1.0, 4.0), (0.9, 0.1)
+# With so large a weight of the background the others have learned little.
+_MOSTLY_BACKGROUND = 0.3
+
+
+def mixed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
+    """Return the kernels of all members."""
+    return Kernels.joined([part.times(weight) for part, weight in zip(members, weights, strict=True)])
+
+
+def informed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
+    """Return the kernels of all members but the last, the background; of all if these contribute little."""
+    if weights[-1] >= _MOSTLY_BACKGROUND:
+        return mixed(members, weights)
+    return mixed(members[:-1], weights[:-1] / weights[:-1].sum())
+
+
+def forest_kernels(values: NDArray[np.float64], spreads: NDArray[np.float64], factor: float, floor: float) -> Kernels:
+    """Return a kernel for each tree, all equally probable."""
+    centres = torch.from_numpy(values).double()
+    widths = torch.from_numpy(np.hypot(floor, factor * spreads)).double()
+    shares = torch.full(widths.shape, 1 / widths.shape[1], dtype=torch.float64)
+    return Kernels(centres, shares, widths.unsqueeze(-1).expand_as(centres))
+
+
+def background(like: Kernels) -> Kernels:
+    """Return the same kernels for each row, around the mean of all targets."""
+    n_rows, _, n_outputs = like.values.shape
+    widths = torch.tensor(_BACKGROUND_WIDTHS, dtype=torch.float64)[:, None].expand(n_rows, -1, n_outputs)
+    shares = torch.tensor(_BACKGROUND_SHARES, dtype=torch.float64).expand(n_rows, -1)
+    return Kernels(torch.zeros_like(widths), shares, widths)

@@ -1,21 +1,181 @@
 """Widths and weights of a blend, and its forest, from rows held out of all members."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
 
+from torchmcl.costs.mixtures import mean_distance
+from torchmcl.density import best_points
 from torchmcl.sklearn.rows import Rows
+from torchmcl_tables.estimators.atoms import at_atoms, best_atoms
 from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.forest import Forest
-from torchmcl_tables.estimators.judging import blended, fitted_stretch, fitted_trim, fitted_widths
-from torchmcl_tables.estimators.kernels import Kernels
-from torchmcl_tables.estimators.members import informed
-from torchmcl_tables.estimators.places import dense_inputs
+from torchmcl_tables.estimators.kernels import Kernels, dense_inputs, forest_kernels, informed
 
-__all__ = ["BACKGROUND_WEIGHT", "reweighed", "weighed"]
+#: Of the continuous ranked probability score, in standardised units, beside the likelihood, in the training.
+CRPS_WEIGHT = 3.0
+# The widths of the forest's kernels that are tried: a multiple of what the rows of a leaf's parent differ by, and a
+# width below which none is.
+_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
+_FLOORS = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+# Factors of the widths of networks that are tried. Prior towards 1, worth this many pseudo-observations.
+_STRETCHES = (0.2, 0.3, 0.42, 0.6, 0.77, 0.88, 1.0, 1.14, 1.3, 1.66, 2.0, 2.5, 3.2, 4.2, 5.5)
+_STRETCH_DOUBT = 5.0
+# Shares of the probability that answers may leave out at each end, and the usual one. A factor of e away from that
+# counts as much as this many rows, so that a few rows do not decide alone.
+_TRIMS, _TRIM, _TRIM_DOUBT = (0.0, 0.003, 0.01, 0.03, 0.07, 0.12, 0.2), 0.01, 20.0
+# Shares are held near equal ones as if by this many more rows.
+_ROWS_OF_DOUBT = 4.0
+# Below this a CRPS, in standardised units, is rounding, and so is a squared distance.
+_LEAST_CRPS, _LEAST_DISTORTION = 1e-9, 1e-12
+
+
+def fitted_widths(
+    values: NDArray[np.float64],
+    spreads: NDArray[np.float64],
+    unseen: NDArray[np.bool_],
+    targets: Tensor,
+    weights: Tensor,
+    atoms: Tensor | None = None,
+) -> tuple[float, float, Kernels]:
+    """Return factor and floor of the forest's widths with the best log score on held-out rows, and the kernels there.
+
+    Args:
+        values: [rows, trees, outputs]
+        spreads: [rows, trees]
+        unseen: [rows, trees], whether a tree has not been grown on a row: the others must not be asked.
+        targets: [rows, outputs]
+        weights: [rows]
+        atoms: the only values of the targets, whose masses are judged then.
+    """
+    judged = np.maximum(unseen, ~unseen.any(axis=1, keepdims=True))  # a row that all have seen is judged by all
+    shares = torch.from_numpy(judged / judged.sum(axis=1, keepdims=True))
+
+    def kernels(factor: float, floor: float) -> Kernels:
+        return forest_kernels(values, spreads, factor, floor)._replace(probabilities=shares)
+
+    def score(pair: tuple[float, float]) -> float:
+        return float((weights * log_density(kernels(*pair), targets, atoms)).sum())
+
+    best = max(((factor, floor) for factor in _FACTORS for floor in _FLOORS), key=score)
+    return *best, kernels(*best)
+
+
+def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor, atoms: Tensor | None = None) -> float:
+    """Return the factor of all widths with the best log score on held-out rows, shrunk towards 1."""
+    counts = weights / weights.mean()
+
+    def loss(stretch: float) -> float:
+        score = (counts * log_density(kernels.stretched(stretch), targets, atoms)).sum()
+        return _STRETCH_DOUBT * math.log(stretch) ** 2 - float(score)
+
+    return min(_STRETCHES, key=loss)
+
+
+def fitted_trim(
+    kernels: Kernels, targets: Tensor, weights: Tensor, n_points: int, atoms: Tensor | None = None
+) -> float:
+    """Return the share to exclude at each end with the best points for held-out targets of one output.
+
+    A kernel far from all others needs little probability to draw a point to itself, and little is hard to get right.
+
+    Args:
+        kernels: of the rows, without the background.
+        targets: [rows, 1]
+        weights: [rows]
+        n_points: how many answers there will be.
+        atoms: the only values of the targets, at which the kernels are then.
+    """
+
+    def points_of(trimmed: Kernels) -> Tensor:
+        if atoms is None:
+            return best_points(trimmed.density(), n_points).points
+        return atoms[best_atoms(atoms, trimmed.probabilities, n_points)[0]].unsqueeze(-1)
+
+    def loss(trim: float) -> float:
+        points = points_of(kernels.trimmed(trim))
+        distortion = (weights * (points - targets.unsqueeze(1)).square().sum(dim=-1).amin(dim=1)).sum() / weights.sum()
+        doubt = abs(math.log((trim + _TRIMS[1]) / (_TRIM + _TRIMS[1])))
+        return len(targets) * math.log(max(float(distortion), _LEAST_DISTORTION)) + _TRIM_DOUBT * doubt
+
+    return min(_TRIMS, key=loss)
+
+
+def log_density(kernels: Kernels, targets: Tensor, atoms: Tensor | None = None) -> Tensor:
+    """Return the log density of targets [rows, outputs], [rows]; for discrete targets, of kernels at atoms."""
+    kernels = kernels if atoms is None else at_atoms(kernels, atoms)
+    z = (targets.unsqueeze(1) - kernels.values) / kernels.widths
+    logs = -0.5 * z.square() - kernels.widths.log() - 0.5 * math.log(2 * math.pi)
+    return (kernels.probabilities.log() + logs.sum(dim=-1)).logsumexp(dim=-1)
+
+
+def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDArray[np.float64]:
+    """Return the weight of each member with the best likelihood and CRPS of targets, [members].
+
+    The logarithm of the mean CRPS counts as much as the mean log-likelihood: its own size is that of the errors, which
+    would let the likelihood decide alone wherever a table is easy to foresee.
+
+    Args:
+        members: kernels for held-out rows.
+        targets: [rows, outputs]
+        weights: [rows], how much each counts.
+    """
+    counts = (weights / weights.sum()).numpy()
+    logs = torch.stack([log_density(member, targets) for member in members]).numpy()
+    near, apart = (part.numpy() for part in _distances(members, targets))
+    n_members, doubt = len(members), _ROWS_OF_DOUBT / len(members) / len(targets)
+    highest = logs.max(axis=0)
+    likely = np.exp(logs - highest)  # relative to the likeliest member of each row
+    near, apart = near @ counts, apart @ counts
+
+    def loss(logits: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        shares = np.exp(logits - logits.max())
+        shares /= shares.sum()
+        mixed = shares @ likely
+        crps = max(shares @ near - 0.5 * shares @ apart @ shares, _LEAST_CRPS)
+        value = np.log(crps) - counts @ np.log(mixed) - doubt * np.log(shares).sum()
+        slope = (near - apart @ shares) / crps - (likely / mixed) @ counts - doubt / shares
+        return float(value), shares * (slope - shares @ slope)
+
+    found = minimize(loss, np.zeros(n_members), jac=True, method="L-BFGS-B").x
+    shares = np.exp(found - found.max())
+    return np.asarray(shares / shares.sum())
+
+
+def _distances(members: Sequence[Kernels], targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean distance of a draw of each member to the target [members, rows], and of draws of two of them.
+
+    Of several outputs they are summed over coordinates.
+    """
+    near = [
+        (member.probabilities * mean_distance(targets.unsqueeze(1) - member.values, member.widths).sum(dim=-1)).sum(1)
+        for member in members
+    ]
+    apart = torch.zeros(len(members), len(members), len(targets), dtype=torch.float64)
+    for i, one in enumerate(members):
+        for j, other in enumerate(members[: i + 1]):
+            apart[i, j] = apart[j, i] = _between(one, other)
+    return torch.stack(near), apart
+
+
+def _between(one: Kernels, other: Kernels) -> Tensor:
+    """Return the mean distance between draws of two members, [rows]; block by block, for memory."""
+    parts = []
+    for (a, p, s), (b, q, t) in zip(
+        zip(*(x.split(256) for x in one), strict=True), zip(*(x.split(256) for x in other), strict=True), strict=True
+    ):
+        both = (s.square().unsqueeze(2) + t.square().unsqueeze(1)).sqrt()
+        distance = mean_distance(a.unsqueeze(2) - b.unsqueeze(1), both).sum(dim=-1)
+        parts.append(torch.einsum("ri,rj,rij->r", p, q, distance))
+    return torch.cat(parts)
+
 
 #: Of the background where too few rows are held out to choose it.
 BACKGROUND_WEIGHT = 0.05
@@ -85,7 +245,8 @@ def _with_forest(blend: Blend, train: Rows, judges: Rows, n_trees: int, seed: in
     inputs = dense_inputs(blend.encoders[0], rows.inputs)
     known, together = blend.targets.standardised(rows.targets).numpy(), rows.units if rows.in_groups else None
     forest, seen = Forest.grown(inputs, known, rows.weights, n_trees, seed, together)
-    blend = replace(blend, forest=forest, weights=_equal_weights(len(blend.encoders) + 1))
+    n_members = len(blend.weights) + 1
+    blend = replace(blend, forest=forest, weights=np.full(n_members, 1 / n_members))
     if not len(judges):
         return blend, []
     unseen: NDArray[np.bool_] = ~seen[len(train) :]

@@ -8,16 +8,47 @@ from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value
 from torchmcl.density import KernelMixture
-from torchmcl.postprocess.floors import least_distortions
+from torchmcl.model_selection import least_distortions
 from torchmcl_tables.data import CategoryColumn, Column, Table
-from torchmcl_tables.model.answering import Answering
-from torchmcl_tables.model.model import TableModel
-from torchmcl_tables.model.over_time import over_time
+from torchmcl_tables.data.splits import times_of
+from torchmcl_tables.model.model import Answering, TableModel
 
-__all__ = ["evaluated", "summary_of_data", "trajectory"]
+_MOST_PARTS, _ROWS_IN_PART, _FEWEST_PARTS = 24, 8, 3
+
+
+def over_time(
+    model: Answering, table: Table, errors: NDArray[np.float64], measure: str, power: int = 1
+) -> dict[str, Any] | None:
+    """Return the error in parts of equal size, in the order of the date column; None without one.
+
+    Args:
+        model: with the column in its metrics.
+        table: the measured rows.
+        errors: of each row, [rows, targets].
+        measure: description of the errors.
+        power: the mean of a part is that of errors to this power, and its root is taken.
+    """
+    name = (model.metrics.get("split") or {}).get("dated")
+    if not name or name not in table.frame.columns:
+        return None
+    times = times_of(table, name, model.schema)
+    order = np.argsort(times, kind="stable")[: int(np.isfinite(times).sum())]
+    n_parts = min(_MOST_PARTS, len(order) // _ROWS_IN_PART)
+    if n_parts < _FEWEST_PARTS:
+        return None
+    parts = np.array_split(order, n_parts)
+    return {
+        "column": name,
+        "dates": name in model.schema.dating_columns,
+        "measure": measure,
+        "times": [float(times[part].mean()) for part in parts],
+        "errors": [((np.abs(errors[part]) ** power).mean(axis=0) ** (1 / power)).tolist() for part in parts],
+    }
+
 
 _N_SHOWN = 400  # points of a scatter plot
-_N_AMBIGUOUS = 8
+#: Rows that a report shows as the most ambiguous.
+N_AMBIGUOUS = 8
 _N_INTERVALS = 2000  # rows for the coverage: its standard error at 90 % is then 0.7 points
 _N_LIKELIHOODS = 50_000
 _N_BINS = 24
@@ -26,14 +57,13 @@ _MOST_CELLS = 8
 _MOST_ANSWERS = 64  # of the curve of distortion by the number of answers
 
 
-def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
+def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
     """Return the records of a model on a table with targets; rows without a target are left out.
 
     Args:
-        owner: who asks.
         model: to be measured.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default in order.
+        places: [rows], where each row stands in its file, counted from 0; by default as they come.
 
     Raises:
         ValueError: if the table lacks a column or has no row with all targets.
@@ -41,15 +71,16 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
     targets = model.schema.target_values(table)
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) == 0:
-        raise ValueError(bad_value(owner, table.name, "have a row with a value for each target", "none"))
+        raise ValueError(bad_value("evaluated", table.name, "have a row with a value for each target", "none"))
     rows, targets = table.take(known), targets[known]
-    inputs = model.inputs(owner, rows)
+    inputs = model.inputs(rows)
     values, probabilities = model.regressor.predict_hypotheses(inputs)
     # Outputs of different units count alike: distances are in deviations of each target, as in training.
     scale = model.regressor.target_scale_
     means = np.einsum("rk,rko->ro", probabilities, values)
     costs = (((values - targets[:, None]) / scale) ** 2).sum(axis=-1)  # [rows, hypotheses]
     winners = costs.argmin(axis=1)
+    won = np.arange(probabilities.shape[1]) == winners[:, None]
     shown = _spread(len(known), _N_SHOWN)
     return {
         "source": table.name,
@@ -63,7 +94,7 @@ def evaluated(owner: str, model: TableModel, table: Table, places: NDArray[np.in
         },
         "by_number": _by_number(model, inputs, values / scale, costs, probabilities),
         "usage": _usage(winners, probabilities),
-        "calibration": _calibration(winners, probabilities),
+        "calibration": calibration(probabilities.ravel(), won.ravel(), "won"),
         "coverage": _coverage(model, inputs, targets),
         "over_time": over_time(model, rows, means - targets, "error of the mean answer", power=2),
         "ambiguous": _ambiguous(
@@ -125,7 +156,7 @@ def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float
     return float(np.sqrt((errors**2).mean()))
 
 
-def summary_of_data(owner: str, model: Answering, table: Table) -> list[dict[str, Any]]:
+def summary_of_data(model: Answering, table: Table) -> list[dict[str, Any]]:
     """Return the kind and the distribution of each input column."""
     values = model.schema.values(table)
     made, place = [], 0
@@ -214,18 +245,16 @@ def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.floa
     return order
 
 
-def _calibration(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the frequency of an answer to be the nearest, by bins of its probability."""
-    won = (np.arange(probabilities.shape[1]) == winners[:, None]).ravel()
-    given = probabilities.ravel()
+def calibration(given: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -> dict[str, Any]:
+    """Return, by bins of the probability given, how often it was a hit, called `word`; all [answers]."""
     bins = np.minimum((given * 10).astype(int), 9)
-    counts, given_sums, won_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, won))
+    counts, given_sums, hit_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, hit))
     filled = counts > 0
     return {
-        "given": _lists(given_sums[filled] / counts[filled]),
-        "won": _lists(won_sums[filled] / counts[filled]),
+        "given": (given_sums[filled] / counts[filled]).tolist(),
+        word: (hit_sums[filled] / counts[filled]).tolist(),
         "count": counts[filled].tolist(),
-        "error": float(np.abs(given_sums - won_sums).sum() / counts.sum()),
+        "error": float(np.abs(given_sums - hit_sums).sum() / counts.sum()),
     }
 
 
@@ -261,14 +290,12 @@ def _ambiguous(
     centre = (weights * values).sum(axis=1, keepdims=True)
     apart = np.sqrt((weights * ((values - centre) / scale) ** 2).sum(axis=(1, 2)))
     made = []
-    for place in np.argsort(-apart, kind="stable")[:_N_AMBIGUOUS]:
+    for place in np.argsort(-apart, kind="stable")[:N_AMBIGUOUS]:
         order = np.argsort(-probabilities[place], kind="stable")
-        cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
         made.append(
-            {
-                "row": int(places[place]) + 1,
+            described_row(model, table, places, place)
+            | {
                 "apart": float(apart[place]),
-                "cells": [[name, "" if cell is None else str(cell)] for name, cell in cells.items()],
                 "truth": _lists(targets[place]),
                 "hypotheses": _lists(values[place, order]),
                 "probabilities": _lists(probabilities[place, order]),
@@ -277,13 +304,18 @@ def _ambiguous(
     return made
 
 
-def trajectory(model: TableModel) -> dict[str, Any]:
+def described_row(model: Answering, table: Table, places: NDArray[np.int64], place: int) -> dict[str, Any]:
+    """Return where a row stands in its file, counted from 1, and its cells."""
+    cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
+    said = [[name, "" if cell is None else str(cell)] for name, cell in cells.items()]
+    return {"row": int(places[place]) + 1, "cells": said}
+
+
+def trajectory(model: Answering) -> dict[str, Any]:
     """Return the training history, epoch by epoch."""
-    regressor = model.regressor
-    curves = {name: getattr(regressor, f"{name}_curve_", None) for name in ("loss", "temperature", "validation")}
-    return {name: None if curve is None else _lists(curve) for name, curve in curves.items()} | {
-        "kept_epoch": int(regressor.best_epoch_),
-    }
+    curves = {name: getattr(model.estimator, f"{name}_curve_", None) for name in ("loss", "temperature", "validation")}
+    known = {name: None if curve is None else _lists(curve) for name, curve in curves.items()}
+    return known | {"kept_epoch": int(model.estimator.best_epoch_)}
 
 
 def _lists(values: NDArray[Any] | Sequence[float]) -> Any:

@@ -12,20 +12,17 @@ from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value, number_text
 from torchmcl.sklearn import MCLClassifier, MCLRegressor
+from torchmcl.sklearn.rows import units_of
 from torchmcl.sklearn.saving import without_rows
-from torchmcl.sklearn.units import units_of
 from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, infer_schema
-from torchmcl_tables.data.dates import moment_text
 from torchmcl_tables.data.inference import MIN_ROWS, check_rows
 from torchmcl_tables.data.splits import Split, choose_split, times_of
+from torchmcl_tables.data.values import moment_text
 from torchmcl_tables.estimators import DensityRegressor
-from torchmcl_tables.model.class_evaluation import class_trajectory, evaluated_classes
-from torchmcl_tables.model.class_model import ClassModel
-from torchmcl_tables.model.classes import class_summary, fitted_classifier, measured_classes, set_apart_words
+from torchmcl_tables.model.classes import class_summary, evaluated_classes, fitted_classifier, set_apart_words
 from torchmcl_tables.model.evaluation import evaluated, summary_of_data, trajectory
-from torchmcl_tables.model.model import TableModel
-
-__all__ = ["TableFit", "fit_summary", "fit_table", "measure_table", "table_records", "train_table"]
+from torchmcl_tables.model.model import ClassModel, TableModel
+from torchmcl_tables.verdict import forks, verdict_on
 
 _ERRORS = ("rmse", "nearest_rmse")
 
@@ -62,23 +59,22 @@ class TableFit:
     split_column: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
 
-    def schema(self, owner: str, table: Table) -> TableSchema:
+    def schema(self, table: Table) -> TableSchema:
         """Return the schema of a table under these options."""
         chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
         return infer_schema(table, self.targets, task=self.task, interpret=True, **chosen)
 
-    def how_to_split(self, owner: str, table: Table, schema: TableSchema) -> Split:
+    def how_to_split(self, table: Table, schema: TableSchema) -> Split:
         """Return the split under these options and for these columns."""
         return choose_split(table, schema, self.split, self.split_column)
 
 
 def fit_table(
-    owner: str, table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
+    table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
 ) -> TableModel | ClassModel:
     """Return a model trained on a table, with its metrics and the records for a report.
 
     Args:
-        owner: who asks, for messages.
         table: to learn from.
         how: the columns, and the parameters of the estimator.
         progress: show a bar.
@@ -87,12 +83,11 @@ def fit_table(
     Raises:
         ValueError: if the table or a parameter cannot be used; the message names it and the remedy.
     """
-    model = train_table(owner, table, how, progress=progress, checkpoint=checkpoint)
-    return measure_table(owner, model, table, how)
+    model = train_table(table, how, progress=progress, checkpoint=checkpoint)
+    return measure_table(model, table, how)
 
 
 def train_table(
-    owner: str,
     table: Table,
     how: TableFit,
     *,
@@ -103,7 +98,6 @@ def train_table(
     """Return a model trained on a table; `measure_table` adds the records for a report.
 
     Args:
-        owner: who asks, for messages.
         table: to learn from.
         how: the columns, and the parameters of the estimator.
         schema: of the table, as `how.schema` returns it; by default found here.
@@ -115,12 +109,12 @@ def train_table(
     """
     check_rows(table)
     if not 0 <= how.test_fraction < 1:
-        raise ValueError(bad_value(owner, "--test", "lie in [0, 1)", repr(how.test_fraction)))
+        raise ValueError(bad_value("train_table", "--test", "lie in [0, 1)", repr(how.test_fraction)))
     start = time.perf_counter()
-    schema = schema or how.schema(owner, table)
+    schema = schema or how.schema(table)
     targets = schema.target_values(table)
     values = schema.values(table)
-    known, train, test = _rows(owner, table, schema, values, targets, how)
+    known, train, test = _rows(table, schema, values, targets, how)
     values = values[train]
     encoder = ColumnEncoder(schema).fit(values)
     inputs = encoder(values)
@@ -138,7 +132,7 @@ def train_table(
     end = time.perf_counter()
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
-        "split": _split_facts(owner, table, schema, how, test),
+        "split": _split_facts(table, schema, how, test),
         "inputs": len(encoder.names),
         "seconds": {"epochs": estimator.seconds_, "training": end - begin, "all": end - start},
         "epochs": estimator.n_epochs_,
@@ -170,7 +164,6 @@ def _fitted_regressor(
 
 
 def _rows(
-    owner: str,
     table: Table,
     schema: TableSchema,
     values: NDArray[np.float64],
@@ -183,17 +176,15 @@ def _rows(
     """
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) < MIN_ROWS:
-        raise ValueError(bad_value(owner, table.name, f"have a target in at least {MIN_ROWS} rows", len(known)))
-    split = how.how_to_split(owner, table, schema)
+        raise ValueError(bad_value("train_table", table.name, f"have a target in at least {MIN_ROWS} rows", len(known)))
+    split = how.how_to_split(table, schema)
     units = units_of(values[known], targets[known]) if split.by == "random" else None
     return known, *split.rows(table, schema, known, how.test_fraction, how.seed, units)
 
 
-def _split_facts(
-    owner: str, table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]
-) -> dict[str, Any]:
+def _split_facts(table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]) -> dict[str, Any]:
     """Return the split and, for the last rows, their first date, as a JSON value."""
-    split = how.how_to_split(owner, table, schema)
+    split = how.how_to_split(table, schema)
     facts: dict[str, Any] = asdict(split)
     if split.by == "time" and len(test):
         first = float(times_of(table, split.column, schema)[test].min())
@@ -201,23 +192,24 @@ def _split_facts(
     return facts
 
 
-def measure_table(owner: str, model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
+def measure_table(model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
     """Return a model of `train_table` with records of the test rows and of the training rows."""
     values, targets = model.schema.values(table), model.schema.target_values(table)
-    _, train, test = _rows(owner, table, model.schema, values, targets, how)
-    columns = summary_of_data(owner, model, table.take(train))
-    if isinstance(model, ClassModel):
-        return measured_classes(owner, model, table.take(test), test, columns)
-    described = {"columns": columns, "training": trajectory(model)}
+    _, train, test = _rows(table, model.schema, values, targets, how)
+    described = {"columns": summary_of_data(model, table.take(train)), "training": trajectory(model)}
     if not len(test):
         return replace(model, evaluation=described | {"held_out": None})
-    records = evaluated(owner, model, table.take(test), test)
-    chosen = {name: records["measures"][name] for name in ("distortion", "rmse", "nearest_rmse", "log_likelihood")}
-    chosen["coverage_of_90_percent_sets"] = next(e["covered"] for e in records["coverage"] if e["level"] == 0.9)
+    if isinstance(model, ClassModel):
+        records = evaluated_classes(model, table.take(test), test)
+        chosen = records["measures"]
+    else:
+        records = evaluated(model, table.take(test), test)
+        chosen = {name: records["measures"][name] for name in ("distortion", "rmse", "nearest_rmse", "log_likelihood")}
+        chosen["coverage_of_90_percent_sets"] = next(e["covered"] for e in records["coverage"] if e["level"] == 0.9)
     return replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
 
 
-def table_records(owner: str, model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
+def table_records(model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
     """Return the data of a report: the records of the fit, and of another table if given.
 
     Raises:
@@ -227,12 +219,14 @@ def table_records(owner: str, model: TableModel | ClassModel, data: Table | None
     if data is None:
         fresh = stored.get("held_out")
     elif isinstance(model, ClassModel):
-        fresh = evaluated_classes(owner, model, data)
+        fresh = evaluated_classes(model, data)
     else:
-        fresh = evaluated(owner, model, data)
+        fresh = evaluated(model, data)
     if fresh is None:
         rule, got = "be given for a model without records of rows set apart (--test 0)", "none"
-        raise ValueError(bad_value(owner, "--data", rule, got, "Name a table that the model has not learned from."))
+        raise ValueError(
+            bad_value("table_records", "--data", rule, got, "Name a table that the model has not learned from.")
+        )
     return {
         "source": model.source,
         "schema": asdict(model.schema),
@@ -241,8 +235,7 @@ def table_records(owner: str, model: TableModel | ClassModel, data: Table | None
         "parameters": {"n_hypotheses": model.n_answers, "rule": str(getattr(model.estimator, "rule", None))},
         "metrics": model.metrics,
         "columns": stored.get("columns", []),
-        "training": stored.get("training")
-        or (class_trajectory(model) if isinstance(model, ClassModel) else trajectory(model)),
+        "training": stored.get("training") or trajectory(model),
         "evaluation": fresh,
         "set_apart": data is None,
     }
@@ -276,3 +269,29 @@ def fit_summary(model: TableModel | ClassModel) -> str:
 
 def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def records_of(model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
+    """Return the records for a verdict and a report, with the weights of the members of a blend.
+
+    Args:
+        model: of `torchmcl fit`.
+        data: a table to measure it on; by default the records of the rows that were set apart.
+
+    Raises:
+        ValueError: if there are no records of either, or the table cannot be used.
+    """
+    return table_records(model, data) | {"shares": getattr(model.estimator, "member_weights_", None)}
+
+
+def with_verdict(model: TableModel | ClassModel) -> TableModel | ClassModel:
+    """Return a model with a verdict and, for numbers, forks and member weights in the metrics."""
+    found: dict[str, Any] = {"verdict": None}
+    if not model.schema.classes:
+        found |= {"shares": getattr(model.estimator, "member_weights_", None), "forks": None}
+    if model.metrics.get("set_apart"):
+        records = records_of(model)
+        verdict = verdict_on(records)
+        found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
+        found |= {} if model.schema.classes else {"forks": forks(records)}
+    return replace(model, metrics=model.metrics | found)

@@ -16,14 +16,10 @@ from torchmcl.persistence.writing import write_atomically
 from torchmcl.sklearn import MCLClassifier, MCLRegressor
 from torchmcl.sklearn.saving import from_state, to_state
 from torchmcl_tables.data import ColumnEncoder, TableSchema
-from torchmcl_tables.data.problems import speaking_for
 from torchmcl_tables.estimators import DensityRegressor
-from torchmcl_tables.estimators.saving import CODEC, without_rows
-from torchmcl_tables.model.class_model import ClassModel
-from torchmcl_tables.model.model import TableModel
+from torchmcl_tables.estimators.density import CODEC, without_rows
+from torchmcl_tables.model.model import ClassModel, TableModel
 from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
-
-__all__ = ["load_table_model", "save_table_model"]
 
 _METRICS, _EVALUATION = "metrics.json", "evaluation.json"
 _WITHOUT = "the model works without it: remove it, and report with --data"
@@ -65,23 +61,21 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
     write_atomically(folder / _METRICS, metrics)
 
 
-def load_table_model(owner: str, folder: Path, *, records: bool = True) -> TableModel | ClassModel:
+def load_table_model(folder: Path, *, records: bool = True) -> TableModel | ClassModel:
     """Return the model in a folder.
 
     Args:
-        owner: named in errors.
         folder: of `torchmcl fit`.
         records: read the records for a report, too; answers need none, so that a damaged file does not matter to them.
 
     Raises:
         ValueError: if the folder holds none, a damaged one, or one of another version.
     """
-    with speaking_for(owner):
-        check_model(folder)
-    _, state, tensors, _ = read_saved(owner, folder, MODEL_KIND, "`torchmcl fit`")
+    check_model(folder)
+    _, state, tensors, _ = read_saved("load_table_model", folder, MODEL_KIND, "`torchmcl fit`")
     kept = records and (folder / _EVALUATION).is_file()
-    evaluation = _read_evaluation(owner, folder) if kept else None
-    with as_written(owner, "folder", "`torchmcl fit`"):
+    evaluation = _read_evaluation(folder) if kept else None
+    with as_written("load_table_model", "folder", "`torchmcl fit`"):
         estimator = from_state(
             state.pop("classifier" if "classifier" in state else "regressor"), tensors, _KINDS, CODEC
         )
@@ -98,9 +92,9 @@ def load_table_model(owner: str, folder: Path, *, records: bool = True) -> Table
         return kind(schema, encoder, estimator, content["source"], metrics, evaluation)
 
 
-def _read_evaluation(owner: str, folder: Path) -> Any:
+def _read_evaluation(folder: Path) -> Any:
     try:
-        return read_json(owner, folder / _EVALUATION)
+        return read_json("load_table_model", folder / _EVALUATION)
     except ValueError as error:
         raise ValueError(f"{error} It is damaged; {_WITHOUT}.") from error
 

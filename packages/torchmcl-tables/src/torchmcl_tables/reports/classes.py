@@ -4,12 +4,15 @@ from typing import Any
 
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import Html, escape, image, page, side_by_side, table
-from torchmcl_tables.reports.class_figures import confusion_figure, top_figure
-from torchmcl_tables.reports.columns import columns_section
-from torchmcl_tables.reports.figures import calibration_figure, small_bars
-from torchmcl_tables.reports.sections import STYLE, ambiguous_rows, head, over_time_section, training_section
-
-__all__ = ["class_page"]
+from torchmcl_tables.reports.figures import calibration_figure, confusion_figure, small_bars, top_figure
+from torchmcl_tables.reports.sections import (
+    STYLE,
+    ambiguous_rows,
+    columns_section,
+    head,
+    over_time_section,
+    training_section,
+)
 
 
 def class_page(records: dict[str, Any]) -> str:

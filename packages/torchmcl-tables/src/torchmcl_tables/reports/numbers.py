@@ -4,7 +4,6 @@ from typing import Any
 
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import Html, escape, image, page, side_by_side, table
-from torchmcl_tables.reports.columns import columns_section
 from torchmcl_tables.reports.figures import (
     answers_figure,
     calibration_figure,
@@ -14,11 +13,15 @@ from torchmcl_tables.reports.figures import (
     small_bars,
     usage_figure,
 )
-from torchmcl_tables.reports.sections import STYLE, ambiguous_rows, head, over_time_section, training_section
-from torchmcl_tables.verdict import forks
-from torchmcl_tables.verdict.base import coverage_at
-
-__all__ = ["number_page"]
+from torchmcl_tables.reports.sections import (
+    STYLE,
+    ambiguous_rows,
+    columns_section,
+    head,
+    over_time_section,
+    training_section,
+)
+from torchmcl_tables.verdict import coverage_at, forks
 
 # What the members of a blend are.
 _MEMBERS = {

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from torchmcl._messages import number_text
 from torchmcl._optional import optional_import
 
-__all__ = ["Difference", "Spread", "difference", "mean_error", "number", "p_value", "percent", "signed", "spread_of"]
-
 # More decimals than this are written with an exponent.
 _MAX_DECIMALS = 6
 

@@ -1,27 +1,13 @@
-"""Common parts of the pictures in reports: the palette, figures, answers over data, files."""
+"""Pictures of the reports: the palette, figures, answers over data, files, films as GIF and as a canvas with a slider."""
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torchmcl._optional import optional_import
 from torchmcl.persistence.writing import write_atomically
-
-__all__ = [
-    "AMCL",
-    "DATA",
-    "GREY",
-    "INK",
-    "MCL",
-    "PALETTE",
-    "RELAXED",
-    "SOFT",
-    "draw_answers",
-    "method_colour",
-    "new_figure",
-    "save_picture",
-]
 
 #: Okabe and Ito's colours, which remain distinct for colour-blind readers.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -65,3 +51,140 @@ def save_picture(figure: Any, path: Path) -> None:
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, bbox_inches="tight", **options)
         write_atomically(path.with_suffix(f".{form}"), buffer.getvalue())
+
+
+_SIDE, _HEAD = 300, 34  # pixels of a panel and of the line above it
+_SHARPER = 2  # drawn twice as large and reduced, which smooths the edges
+_COLOURS = 40  # keeps 60 frames well below a megabyte
+_MILLISECONDS, _LAST_MILLISECONDS = 110, 2500
+
+
+def write_moving_picture(film: dict[str, Any], path: Path) -> Path:
+    """Write a film, as `torchmcl._pages.pictures.film_script` takes it, to a GIF and return its path.
+
+    Raises:
+        ImportError: if Pillow, which matplotlib brings, is missing.
+    """
+    owner = "A moving picture"
+    images, drawing, fonts = (
+        optional_import(f"PIL.{name}", extra="demo", needed_by=owner) for name in ("Image", "ImageDraw", "ImageFont")
+    )
+    found = optional_import("matplotlib.font_manager", extra="demo", needed_by=owner).findfont("DejaVu Sans")
+    font = fonts.truetype(found, size=15 * _SHARPER)  # comes with matplotlib, and has Greek letters
+    size = (_SHARPER * _SIDE * len(film["methods"]), _SHARPER * (_SIDE + _HEAD))
+    background = images.new("RGB", size, "white")
+    _draw_points(drawing.Draw(background), film)
+    frames = []
+    for place, epoch in enumerate(film["epochs"]):
+        frame = background.copy()
+        _draw_frame(drawing.Draw(frame, "RGBA"), film, place, int(epoch), font)
+        frames.append(frame.resize((size[0] // _SHARPER, size[1] // _SHARPER), images.Resampling.LANCZOS))
+    # One palette for all: with one each, colours would flicker and nothing would compress.
+    palette = frames[-1].quantize(_COLOURS)
+    indexed = [frame.quantize(palette=palette, dither=images.Dither.NONE) for frame in frames]
+    durations = [_MILLISECONDS] * (len(frames) - 1) + [_LAST_MILLISECONDS]
+    buffer = io.BytesIO()
+    indexed[0].save(
+        buffer, "GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0, optimize=True, disposal=1
+    )
+    write_atomically(path, buffer.getvalue())
+    return path
+
+
+def _place(x: float, y: float, panel: int) -> tuple[float, float]:
+    return _SHARPER * _SIDE * (panel + (x + 1) / 2), _SHARPER * (_HEAD + _SIDE * (1 - y) / 2)
+
+
+def _draw_points(pencil: Any, film: dict[str, Any]) -> None:
+    for panel in range(len(film["methods"])):
+        for x, y in film["points"]:
+            left, top = _place(x, y, panel)
+            pencil.rectangle((left, top, left + _SHARPER, top + _SHARPER), fill=DATA)
+        if panel:
+            edge = panel * _SHARPER * _SIDE
+            pencil.line((edge, 0, edge, _SHARPER * (_SIDE + _HEAD)), fill="#d9dee5", width=_SHARPER)
+
+
+def _draw_frame(pencil: Any, film: dict[str, Any], place: int, epoch: int, font: Any) -> None:
+    for panel, method in enumerate(film["methods"]):
+        answers = method["frames"][place]
+        top = max(*(score for _, _, score in answers), 1e-6)
+        for x, y, score in (answer for answer in answers if max(map(abs, answer[:2])) <= 1):
+            cx, cy = _place(x, y, panel)
+            radius = 4.5 * film.get("size", 1.0) * _SHARPER
+            opacity = round(255 * (0.12 + 0.88 * score / top))
+            box = (cx - radius, cy - radius, cx + radius, cy + radius)
+            pencil.ellipse(box, fill=(0, 72, 153, opacity), outline="#00345f", width=_SHARPER)
+        heat = f", T = {method['temperature'][place]:.2g}" if method["annealed"] else ""
+        middle = _SHARPER * _SIDE * (panel + 0.5)
+        pencil.text((middle, _SHARPER * _HEAD / 2), f"{method['label']}{heat}", INK, font=font, anchor="mm")
+
+
+def film_player(n_frames: int, name: str = "film") -> str:
+    """Return the canvas and its controls, whose identifiers begin with the name of the film."""
+    return f"""
+<canvas id="{name}" width="1500" height="550" role="img" aria-label="Animation of the trainings"></canvas>
+<div class="controls"><button id="{name}-play" type="button">Pause</button>
+<input id="{name}-frame" type="range" min="0" max="{n_frames - 1}" value="0" aria-label="epoch">
+<span id="{name}-label" class="note"></span></div>"""
+
+
+def film_script(film: dict[str, Any], name: str = "film") -> str:
+    """Return the script of a page with `film_player`.
+
+    Args:
+        film: `points` [[x, y], ...] behind the hypotheses, `epochs` of the frames, and `methods`, each with a `label`,
+            `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`; `size`
+            scales the discs.
+        name: of the player.
+    """
+    # "<" could end the script element; inside JSON strings its escape means the same.
+    data = json.dumps(film).replace("<", "\\u003c")
+    return f"(function (film, name) {{{_SCRIPT}}})({data}, {json.dumps(name)});"
+
+
+_SCRIPT = """
+const part = (suffix) => document.getElementById(name + suffix);
+const canvas = part(""), context = canvas.getContext("2d");
+canvas.film = film; // to look at from a console
+const slider = part("-frame"), button = part("-play");
+const label = part("-label"), side = canvas.width / film.methods.length;
+const head = 50; // pixels for the names of the methods
+const place = (x, y, panel) => [panel * side + (x + 1) / 2 * side, head + (1 - y) / 2 * (canvas.height - head)];
+function draw(frame) {
+  context.fillStyle = "#fff"; context.fillRect(0, 0, canvas.width, canvas.height);
+  film.methods.forEach((method, panel) => {
+    context.save(); context.beginPath();
+    context.rect(panel * side + 2, head, side - 4, canvas.height - head); context.clip();
+    context.fillStyle = "rgba(110,150,112,0.35)";
+    for (const [x, y] of film.points) { const [px, py] = place(x, y, panel); context.fillRect(px - 1.5, py - 1.5, 3, 3); }
+    const hypotheses = method.frames[frame], top = Math.max(...hypotheses.map(h => h[2]), 1e-6);
+    for (const [x, y, score] of hypotheses) {
+      const [px, py] = place(x, y, panel);
+      context.beginPath(); context.arc(px, py, 7 * (film.size ?? 1), 0, 2 * Math.PI);
+      context.fillStyle = `rgba(0,72,153,${0.12 + 0.88 * score / top})`; context.fill();
+      context.strokeStyle = "#00345f"; context.lineWidth = 1; context.stroke();
+    }
+    context.restore();
+    // A phone shows the picture at a quarter of its size: there the names are written larger.
+    const letters = Math.min(36, Math.max(20, 11 * canvas.width / (canvas.clientWidth || canvas.width)));
+    context.fillStyle = "#1c2430"; context.font = `${letters}px system-ui, sans-serif`; context.textAlign = "center";
+    const heat = method.annealed ? `, T = ${method.temperature[frame].toPrecision(2)}` : "";
+    context.fillText(method.label + heat, (panel + 0.5) * side, 36);
+    if (panel) { context.strokeStyle = "#d9dee5"; context.beginPath();
+      context.moveTo(panel * side, 0); context.lineTo(panel * side, canvas.height); context.stroke(); }
+  });
+  label.textContent = `epoch ${film.epochs[frame]}`; slider.value = frame;
+}
+let frame = 0, playing = true, hold = 0;
+function tick() {
+  if (playing) {
+    draw(frame);
+    if (frame < film.epochs.length - 1) frame += 1;
+    else if (++hold > 15) { frame = 0; hold = 0; }
+  }
+}
+slider.addEventListener("input", () => { playing = false; button.textContent = "Play"; frame = +slider.value; draw(frame); });
+button.addEventListener("click", () => { playing = !playing; button.textContent = playing ? "Pause" : "Play"; });
+draw(film.epochs.length - 1); setInterval(tick, 120);
+"""

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from torchmcl._resources import no_garbage_collection
 
-__all__ = ["CapturedEpochs"]
-
-
 # A device cannot be waited for while another thread captures on it.
 _CAPTURING = threading.Lock()
 

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from torchmcl._version import __version__
-from torchmcl.cli.arguments import CommandParser
-from torchmcl.cli.demonstrations import add_demo_commands
-from torchmcl.cli.diagnosis import add_diagnose_command
-from torchmcl.cli.output import say
+from torchmcl.cli.arguments import CommandParser, say
+from torchmcl.cli.demonstrations import add_demo_commands, add_diagnose_command
 
 __all__ = ["main"]
 

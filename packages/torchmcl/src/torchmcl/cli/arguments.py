@@ -7,28 +7,11 @@ of the command and of the option in front. Nothing here loads torch: options are
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TextIO, TypeAlias
 
-from torchmcl._messages import split_names
-
-__all__ = [
-    "AddNames",
-    "CommandParser",
-    "Commands",
-    "counts",
-    "device",
-    "device_or_auto",
-    "fraction",
-    "names",
-    "natural",
-    "non_negative_number",
-    "positive",
-    "positive_number",
-    "probability",
-    "seed",
-    "sizes",
-]
+from torchmcl._messages import printable, split_names
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
@@ -160,3 +143,14 @@ def _number(text: str, fits: Callable[[float], bool], rule: str) -> float:
     if not (math.isfinite(value) and fits(value)):
         raise argparse.ArgumentTypeError(f"must {rule}, got {text[:80]!r}")
     return value
+
+
+def say(text: object = "", *, error: bool = False) -> None:
+    """Print text with escaped control characters, which could otherwise control the terminal.
+
+    Args:
+        text: to print.
+        error: print to standard error.
+    """
+    stream: TextIO = sys.stderr if error else sys.stdout
+    print(printable(str(text)), file=stream)

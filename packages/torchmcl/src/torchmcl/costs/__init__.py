@@ -1,9 +1,8 @@
 """Pairwise costs: functions of keyword-only tensors with result [..., targets, hypotheses]; lower is better."""
 
 from torchmcl.costs.audio import pairwise_neg_si_sdr, pairwise_neg_snr
-from torchmcl.costs.centres import MEAN, MEDIAN, Centre
 from torchmcl.costs.classification import pairwise_cross_entropy
-from torchmcl.costs.declared import CostDeclaration, Norm, NormalMixture, declaration, declares
+from torchmcl.costs.declared import MEAN, MEDIAN, Centre, CostDeclaration, Norm, NormalMixture, declaration, declares
 from torchmcl.costs.lifted import Pairwise
 from torchmcl.costs.likelihood import MixtureNLL, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.masks import pairwise_dice

@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_event_pair
-from torchmcl.costs._products import SILENCE, InnerProducts, inner_products
-from torchmcl.costs._shapes import aligned_pair
+from torchmcl.costs._parts import SILENCE, InnerProducts, aligned_pair, inner_products
 from torchmcl.costs.declared import declares
-
-__all__ = ["pairwise_neg_si_sdr", "pairwise_neg_snr"]
 
 # Values are confined to +-100 dB, far beyond what speech systems reach, so that a perfect
 # reconstruction has a finite value and a finite gradient.

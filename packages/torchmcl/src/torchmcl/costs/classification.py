@@ -7,8 +7,6 @@ from torchmcl._checks import bad_value, check_leading_axes, check_tensor, debug_
 from torchmcl._eager import broadcast_shapes
 from torchmcl.costs.declared import declares
 
-__all__ = ["pairwise_cross_entropy"]
-
 
 @declares(event_dims=1, target_dims=0)
 def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:

@@ -8,11 +8,8 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_leading_axes, check_tensor
 from torchmcl._eager import broadcast_shapes
-from torchmcl.costs._calling import check_takes_mask
-from torchmcl.costs._sequences import aligned_mask
+from torchmcl.costs._parts import aligned_mask, check_takes_mask
 from torchmcl.costs.declared import CostDeclaration, needs
-
-__all__ = ["Pairwise"]
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,9 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_tensor, debug_checks_enabled
 from torchmcl._eager import broadcast_shapes
-from torchmcl.accel.eager.likelihoods import GAUSSIAN, LAPLACE, Family, summed_nll
-from torchmcl.costs._calling import check_takes_mask
-from torchmcl.costs._sequences import aligned_events, flattened
+from torchmcl.accel.eager.sequences import GAUSSIAN, LAPLACE, Family, summed_nll
+from torchmcl.costs._parts import aligned_events, check_takes_mask, flattened
 from torchmcl.costs.declared import CostDeclaration, declaration, declares, needs
-
-__all__ = ["MixtureNLL", "pairwise_gaussian_nll", "pairwise_laplace_nll"]
 
 
 @declares(event_dims=...)

@@ -3,11 +3,8 @@
 from torch import Tensor
 
 from torchmcl._checks import check_positive
-from torchmcl.costs._products import inner_products
-from torchmcl.costs._sequences import aligned_events
+from torchmcl.costs._parts import aligned_events, inner_products
 from torchmcl.costs.declared import declares
-
-__all__ = ["pairwise_dice"]
 
 
 @declares(event_dims=...)

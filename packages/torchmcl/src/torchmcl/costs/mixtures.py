@@ -11,8 +11,6 @@ from torchmcl._eager import without_autocast
 from torchmcl.costs.declared import CostDeclaration, NormalMixture
 from torchmcl.costs.likelihood import pairwise_gaussian_nll
 
-__all__ = ["MixtureNLLWithCRPS"]
-
 
 @dataclass(frozen=True)
 class MixtureNLLWithCRPS:

@@ -6,18 +6,9 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_choice
-from torchmcl.accel.eager.displacements import weighted_distances
-from torchmcl.costs._sequences import aligned_events, flattened, step_weights
-from torchmcl.costs.centres import MEAN, MEDIAN_OF_LAST_STEP, MEDIAN_OF_STEPS
-from torchmcl.costs.declared import Norm, declares
-
-__all__ = [
-    "pairwise_ade",
-    "pairwise_fde",
-    "pairwise_sq_ade",
-    "pairwise_sq_fde",
-    "pairwise_token_cross_entropy",
-]
+from torchmcl.accel.eager.sequences import weighted_distances
+from torchmcl.costs._parts import aligned_events, flattened, step_weights
+from torchmcl.costs.declared import MEAN, MEDIAN_OF_LAST_STEP, MEDIAN_OF_STEPS, Norm, declares
 
 
 @declares(event_dims=2, centre=MEDIAN_OF_STEPS)

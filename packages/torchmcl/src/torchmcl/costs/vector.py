@@ -5,20 +5,9 @@ from torch import Tensor
 
 from torchmcl._checks import check_event_pair, check_real
 from torchmcl.accel import accelerated, in_torch, in_triton, triton
-from torchmcl.accel.eager.coordinates import sum_of_absolutes, sum_of_hubers
-from torchmcl.accel.eager.squares import squared_distances
-from torchmcl.costs._products import SILENCE, inner_products
-from torchmcl.costs._shapes import aligned_pair
-from torchmcl.costs.centres import MEAN, MEDIAN
-from torchmcl.costs.declared import Norm, declares
-
-__all__ = [
-    "pairwise_cosine",
-    "pairwise_euclidean",
-    "pairwise_huber",
-    "pairwise_l1",
-    "pairwise_sq_euclidean",
-]
+from torchmcl.accel.eager.distances import squared_distances, sum_of_absolutes, sum_of_hubers
+from torchmcl.costs._parts import SILENCE, aligned_pair, inner_products
+from torchmcl.costs.declared import MEAN, MEDIAN, Norm, declares
 
 
 @declares(event_dims=1, centre=MEAN, formula=Norm(order=2, power=2))

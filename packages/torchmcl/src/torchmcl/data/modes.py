@@ -16,8 +16,6 @@ from torchmcl._checks import check_positive_int
 from torchmcl.theory.lloyd import distortion_of, lloyd_steps
 from torchmcl.types import Batch
 
-__all__ = ["MODE_PROBLEMS", "ModeProblem", "mode_problem"]
-
 Draw = Callable[[Tensor, Generator], Tensor]
 
 

@@ -11,15 +11,6 @@ from torch import Tensor
 from torchmcl._checks import check_positive_int
 from torchmcl.types import Batch
 
-__all__ = [
-    "CENTRES",
-    "DEVIATION",
-    "conditional_covariance",
-    "conditional_three_gaussians",
-    "folded_response",
-    "three_gaussians",
-]
-
 CENTRES = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 DEVIATION = 0.1
 

@@ -7,8 +7,6 @@ import torch
 
 import torchmcl as mcl
 
-__all__ = ["conditional_code", "conditional_records", "train_fork"]
-
 
 def train_fork(n_hypotheses: int) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
     """Train on a fork: y is on the upper or on the lower branch, independent of x."""

@@ -5,16 +5,23 @@ from typing import Any
 
 import torch
 
-from torchmcl._pages.film import film_player, film_script
-from torchmcl._pages.moving_picture import write_moving_picture
 from torchmcl._pages.numbers import mean_error, spread_of
 from torchmcl._pages.page import escape, image, page, table
-from torchmcl._pages.pictures import DATA, INK, PALETTE, SOFT, draw_answers, method_colour, new_figure
+from torchmcl._pages.pictures import (
+    DATA,
+    INK,
+    PALETTE,
+    SOFT,
+    draw_answers,
+    film_player,
+    film_script,
+    method_colour,
+    new_figure,
+    write_moving_picture,
+)
 from torchmcl.persistence.reading import as_written, read_json
 from torchmcl.persistence.writing import write_atomically
 from torchmcl.theory import first_critical_temperature
-
-__all__ = ["demo_film", "demo_summary", "write_demo_page"]
 
 
 def write_demo_page(folder: Path) -> Path:

@@ -8,8 +8,6 @@ from torchmcl._pages.page import page
 from torchmcl._pages.pictures import AMCL, MCL, PALETTE, RELAXED
 from torchmcl.persistence.writing import write_atomically
 
-__all__ = ["COMPUTING", "play_page", "play_script", "write_play_page"]
-
 #: The scripts that compute, in the order in which they need each other; they run without a page too.
 COMPUTING = ("rules", "theory", "data", "simulation", "network", "state", "story")
 _SHOWING = ("drawing", "charts", "panels", "showing", "points_page", "network_page", "page")

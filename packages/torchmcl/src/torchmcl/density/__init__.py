@@ -11,9 +11,8 @@ bandwidth. As the bandwidth goes to 0 both become the weighted set of points. `b
 density to the few points that stand for it.
 """
 
-from torchmcl.density.bandwidth import Bandwidth, fit_bandwidth
-from torchmcl.density.cells import HighestDensitySet
-from torchmcl.density.kernels import HypothesisDensity, KernelMixture
+from torchmcl.density.kernels import Bandwidth, HypothesisDensity, KernelMixture, fit_bandwidth
+from torchmcl.density.on_line import HighestDensitySet
 from torchmcl.density.points import BestPoints, best_points
 from torchmcl.density.voronoi import VoronoiKernels
 

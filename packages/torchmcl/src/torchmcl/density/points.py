@@ -13,9 +13,8 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._eager import full_precision
 from torchmcl.accel.native import line
-from torchmcl.density.kernels import REACH, KernelMixture
-
-__all__ = ["BestPoints", "best_points", "equal_shares"]
+from torchmcl.density.kernels import KernelMixture
+from torchmcl.density.on_line import REACH
 
 # A fixed number, so that what comes out for one density does not depend on the others of its batch.
 _ROUNDS = 20

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value
 from torchmcl._eager import full_precision
-from torchmcl.density.kernels import REACH, HypothesisDensity, normal_like
+from torchmcl.density.kernels import HypothesisDensity, normal_like
+from torchmcl.density.on_line import REACH
 from torchmcl.theory import distinct_representatives
-
-__all__ = ["VoronoiKernels"]
 
 # Directions for the mass of a cell: enough for five digits in two dimensions, three in more.
 _N_DIRECTIONS = 512

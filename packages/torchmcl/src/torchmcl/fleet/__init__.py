@@ -2,9 +2,8 @@
 
 from torchmcl.fleet.data import FleetData, SampledData
 from torchmcl.fleet.epochs import EpochInfo
-from torchmcl.fleet.fleet import Fleet
+from torchmcl.fleet.fleet import Fleet, FleetRecorder
 from torchmcl.fleet.history import FleetHistory
-from torchmcl.fleet.optimizers import SGD, Adam
 from torchmcl.fleet.options import (
     Checkpointing,
     MixtureLogLoss,
@@ -15,8 +14,8 @@ from torchmcl.fleet.options import (
     even_batch_size,
     hard_distortion,
 )
-from torchmcl.fleet.recorder import FleetRecorder
 from torchmcl.fleet.search import Candidate, FleetSearch, SearchResult, default_candidates
+from torchmcl.fleet.stacked import SGD, Adam
 
 __all__ = [
     "SGD",

@@ -17,8 +17,6 @@ from torchmcl.fleet.options import StepSpec, plain_number
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
 from torchmcl.schedules import AnnealedRule, Schedule
 
-__all__ = ["RuleAt", "RuleCourses", "StackedRule", "TrainingPlan", "rates_of"]
-
 RuleAt = Callable[[float], AssignmentRule]
 # Rules that treat each target by itself and are told apart by a temperature and an epsilon.
 _PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)

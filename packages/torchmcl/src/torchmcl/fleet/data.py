@@ -18,8 +18,6 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
 from torchmcl.types import Batch
 
-__all__ = ["EpochRows", "FleetData", "SampledData", "mixed", "shuffled_rows"]
-
 
 class FleetData(NamedTuple):
     """Rows for many models, stored once per set and not once per model.

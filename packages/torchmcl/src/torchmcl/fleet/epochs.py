@@ -9,16 +9,13 @@ from torch import Tensor
 
 from torchmcl._progress import Progress
 from torchmcl.fleet.annealing import FleetAnnealing
-from torchmcl.fleet.checkpoints import FleetCheckpoint
 from torchmcl.fleet.courses import TrainingPlan
-from torchmcl.fleet.history import ChunkState, FirstFailures, FleetHistory
+from torchmcl.fleet.history import ChunkState, FirstFailures, FleetCheckpoint, FleetHistory
 from torchmcl.fleet.models import StackedModules, replace_where, runs_of
 from torchmcl.fleet.placement import Placement
 from torchmcl.fleet.steps import AutogradStep
 from torchmcl.persistence.stopping import check_stop, saves_when_stopped, stop_requested
 from torchmcl.rules.winners import AssignmentRule
-
-__all__ = ["ChunkTraining", "EpochInfo", "train_chunks"]
 
 
 class EpochInfo(NamedTuple):

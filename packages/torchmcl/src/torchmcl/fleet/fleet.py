@@ -1,4 +1,4 @@
-"""The public class: a fleet of models, trained together and used separately."""
+"""The public classes: a fleet of models, trained together and used one by one, and a recorder of its training."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,18 +9,17 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_choice, check_non_negative, check_positive_int
 from torchmcl._progress import Progress
+from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.measure import SCALARS
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.fleet.backends import BACKENDS, Backend, choose_backend
-from torchmcl.fleet.checkpoints import FleetCheckpoint, chunk_size_of, fingerprint_of
+from torchmcl.fleet.backends import BACKENDS, choose_backend
 from torchmcl.fleet.courses import RuleAt, TrainingPlan, rates_of
 from torchmcl.fleet.data import EpochRows, FleetData, SampledData
-from torchmcl.fleet.eligibility import CostFacts, TrainingFacts
 from torchmcl.fleet.epochs import ChunkTraining, EpochInfo, train_chunks
-from torchmcl.fleet.history import FleetHistory
+from torchmcl.fleet.history import FleetCheckpoint, FleetHistory, chunk_size_of, fingerprint_of
 from torchmcl.fleet.models import FleetModels, KeptModels, StackedModules, build_modules, seeded
 from torchmcl.fleet.module_checks import check_input_type, check_rows_apart, check_stackable, inspected
-from torchmcl.fleet.optimizers import Adam, FleetOptimizer
 from torchmcl.fleet.options import (
     Checkpointing,
     StepSpec,
@@ -35,14 +34,14 @@ from torchmcl.fleet.options import (
     validation_of,
 )
 from torchmcl.fleet.placement import Device, Placement, devices_of
-from torchmcl.fleet.steps import evaluate_models
+from torchmcl.fleet.stacked import Adam, FleetOptimizer
+from torchmcl.fleet.steps import CostFacts, TrainingFacts, evaluate_models
 from torchmcl.persistence.identity import digest_of_tensors
 from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.schedules import Schedule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores, check_score_objective
-from torchmcl.types import Predictions
-
-__all__ = ["Fleet"]
+from torchmcl.step import mcl_step
+from torchmcl.types import Batch, Predictions
 
 
 class Fleet:
@@ -117,9 +116,8 @@ class Fleet:
         for decay in set(self.weight_decay):
             check_non_negative("Fleet", "weight_decay", decay)
         if not isinstance(optimizer, FleetOptimizer):
-            advice = "Those of torch.optim take one learning rate for all models."
-            expected = "be an optimizer of torchmcl.fleet"
-            raise TypeError(bad_value("Fleet", "optimizer", expected, repr(optimizer), advice))
+            rule, advice = "be an optimizer of torchmcl.fleet", "Those of torch.optim have one rate for all models."
+            raise TypeError(bad_value("Fleet", "optimizer", rule, repr(optimizer), advice))
         if backend is not None:
             check_choice("Fleet", "backend", backend, tuple(BACKENDS))
         self.optimizer = optimizer
@@ -209,8 +207,10 @@ class Fleet:
         saved = None
         if checkpoint is not None:
             sizes = {"batch_size": size, "backend": backend.name, "models_at_once": placement.chunk_size}
-            fingerprint = fingerprint_of(plan, models, data, held_out) | sizes
-            saved = self._checkpoint(checkpoint, fingerprint, moments, backend)
+            begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
+            fingerprint = fingerprint_of(plan, models, data, held_out) | sizes | begin
+            is_random = backend.uses_generators and not models.is_deterministic()
+            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
         if held_out is not None:
             self._kept.keep_best()
 
@@ -303,14 +303,6 @@ class Fleet:
             patience=None if validation is None else validation.patience,
         )
 
-    def _checkpoint(
-        self, options: Checkpointing, fingerprint: dict[str, Any], moments: dict[str, Tensor], backend: Backend
-    ) -> FleetCheckpoint:
-        """Return the checkpoints of the training run, from which the same run resumes."""
-        begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
-        is_random = backend.uses_generators and not self._kept.last.is_deterministic()
-        return FleetCheckpoint(options, fingerprint | begin, is_random=is_random)
-
     def _gathered(
         self, trained: list[tuple[FleetHistory, dict[str, Tensor]]], placement: Placement, *, continued: bool
     ) -> FleetHistory:
@@ -320,3 +312,88 @@ class Fleet:
             self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         history = FleetHistory.joined([history for history, _ in trained])
         return history._replace(seconds=history.seconds / min(placement.n_threads, len(trained)))
+
+
+class FleetRecorder:
+    """Pass it as `after_epoch=` of `Fleet.fit`; records stay on the device until `records` is called.
+
+    Args:
+        fleet: whose rules give each model its weights and temperature.
+        n_epochs: of the training.
+        data: held-out rows [rows, ...] and targets [rows, targets, dim] to measure on, the same for all models.
+        probes: [probes, ...], inputs whose hypotheses are recorded.
+        every: epochs between records; the last epoch is always recorded.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
+        >>> from torchmcl.data.synthetic import conditional_three_gaussians
+        >>> from torchmcl.fleet import SampledData
+        >>> cooling = annealed(AnnealedWTA(1.0), temperature=Exponential(1.0, 0.5))
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 2, 3, hidden=(8,)), 2, rule=[WTA(), cooling])
+        >>> held_out = conditional_three_gaussians(50)
+        >>> recorder = FleetRecorder(fleet, 6, data=held_out, probes=torch.tensor([[0.1], [0.9]]), every=2)
+        >>> source = SampledData(conditional_three_gaussians, n_rows=64, n_models=2)
+        >>> history = fleet.fit(source, 6, after_epoch=recorder, progress=False)
+        >>> plain, annealed_ = recorder.records()
+        >>> annealed_.step.tolist(), annealed_.temperature.tolist(), annealed_.hypotheses.shape
+        ([1, 3, 5], [0.5, 0.125, 0.03125], torch.Size([3, 2, 3, 2]))
+    """
+
+    def __init__(self, fleet: Fleet, n_epochs: int, *, data: Batch, probes: Tensor, every: int = 10) -> None:
+        check_positive_int("FleetRecorder", "n_epochs", n_epochs)
+        check_positive_int("FleetRecorder", "every", every)
+        if len(data.inputs) != len(data.targets) or len(data.inputs) == 0:
+            got = f"{len(data.inputs)} and {len(data.targets)}"
+            raise ValueError(bad_value("FleetRecorder", "data", "have as many inputs as targets, at least one", got))
+        self._fleet, self._n_epochs, self.every = fleet, n_epochs, every
+        self._data = Batch(*(None if part is None else part.to(fleet.device) for part in data))  # type: ignore[arg-type]
+        self._probes = probes.to(fleet.device)
+        self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor]]] = {}
+
+    @torch.no_grad()
+    def __call__(self, end: EpochInfo) -> None:
+        """Record the models of a chunk, if the epoch is due."""
+        epoch, rows, models, rule, temperatures = end
+        if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:
+            return
+        batch = Batch(*(None if p is None else p.expand(len(models), *p.shape) for p in self._data))  # type: ignore[arg-type]
+        with models.evaluating():
+            matching = mcl_step(models, batch, rule, cost_fn=self._fleet.cost_fn, score_weight=0, stacked=True).matching
+            probed = models(self._probes.expand(len(models), *self._probes.shape))
+        logits = probed.score_logits
+        scores = (
+            probed.hypotheses.new_empty(len(models), 0) if logits is None else self._fleet.scores.probabilities(logits)
+        )
+        measured = torch.vmap(measure)(matching, temperatures)
+        scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
+        record = (temperatures, scalars, measured.usage, probed.hypotheses.flatten(3), scores)
+        self._records.setdefault(rows.start, []).append((epoch, *record))
+
+    def records(self) -> list[AnnealingRecords]:
+        """Return the records of each model, on the CPU.
+
+        Raises:
+            ValueError: if there are none yet.
+        """
+        if not self._records:
+            rule = "hold at least one record"
+            raise ValueError(bad_value("FleetRecorder", "records", rule, "none", "Pass it as after_epoch= of fit."))
+        found: list[AnnealingRecords] = []
+        for start in sorted(self._records):
+            epochs = [epoch for epoch, *_ in self._records[start]]
+            temperatures, scalars, usage, probed, scores = (
+                torch.stack(parts).cpu() for parts in zip(*(rest for _, *rest in self._records[start]), strict=True)
+            )
+            found += [
+                AnnealingRecords(
+                    torch.tensor(epochs),
+                    temperatures[:, i],
+                    **dict(zip(SCALARS, scalars[:, i].unbind(dim=-1), strict=True)),
+                    usage=usage[:, i],
+                    hypotheses=probed[:, i],
+                    probes=self._probes.cpu(),
+                    scores=scores[:, i] if scores.numel() else None,
+                )
+                for i in range(scalars.shape[1])
+            ]
+        return found

@@ -12,23 +12,8 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from torchmcl._checks import bad_value, check_callable
-from torchmcl.fleet.stacked_linear import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
+from torchmcl.fleet.stacked import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
 from torchmcl.types import Distributions, Predictions
-
-__all__ = [
-    "FleetModels",
-    "KeptModels",
-    "StackedModules",
-    "build_modules",
-    "checked_predictions",
-    "gradients_of",
-    "or_zeros",
-    "random_numbers_apart",
-    "replace_where",
-    "runs_of",
-    "seed_generators",
-    "seeded",
-]
 
 _ONE_GENERATOR = threading.Lock()
 

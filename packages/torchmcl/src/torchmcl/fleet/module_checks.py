@@ -29,8 +29,6 @@ from torchmcl.fleet.models import (
 from torchmcl.persistence.identity import contents_of, described, own_attributes
 from torchmcl.types import Predictions
 
-__all__ = ["check_as_alone", "check_input_type", "check_rows_apart", "check_stackable", "inspected"]
-
 _N_ROWS, _N_MODELS, _N_STEPS = 8, 2, 2
 _ALONE = "Train it with mcl_step in a loop of your own."
 

@@ -12,29 +12,9 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.fleet.data import FleetData
-from torchmcl.fleet.optimizers import Adam, FleetOptimizer
+from torchmcl.fleet.stacked import Adam, FleetOptimizer
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import StepOutput
-
-__all__ = [
-    "Checkpointing",
-    "MixtureLogLoss",
-    "StepSpec",
-    "Validation",
-    "WeightedDistortion",
-    "batch_rows",
-    "check_data",
-    "checkpointing_of",
-    "current_loss",
-    "default_batch_size",
-    "even_batch_size",
-    "hard_distortion",
-    "moments_of",
-    "per_model",
-    "plain_number",
-    "seeds_of",
-    "validation_of",
-]
 
 _MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
 

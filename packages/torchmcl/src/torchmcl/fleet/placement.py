@@ -15,8 +15,6 @@ from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.models import StackedModules, random_numbers_apart
 from torchmcl.types import Predictions
 
-__all__ = ["Device", "Placement", "devices_of", "in_threads", "models_at_once"]
-
 Device = str | torch.device
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

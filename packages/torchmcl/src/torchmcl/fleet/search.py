@@ -18,8 +18,6 @@ from torchmcl.rules.winners import WTA, RelaxedWTA
 from torchmcl.schedules import Cosine, Schedule
 from torchmcl.types import StepOutput
 
-__all__ = ["Candidate", "FleetSearch", "SearchResult", "default_candidates"]
-
 
 @dataclass(frozen=True)
 class Candidate:

@@ -1,27 +1,247 @@
-"""A step and the metrics of a fleet by their definition: `mcl_step` on stacked models, differentiated by autograd.
+"""Facts of a training that backends are chosen by, and its step by definition.
 
-Backends override parts of it, see `torchmcl.fleet.backends`.
+The facts (cost, network, rows, rules) are collected once: this is the one place that interprets cost functions,
+modules and monitors, and a backend compares them with its limits. The step is `mcl_step` on stacked models,
+differentiated by autograd; backends override parts of it, see `torchmcl.fleet.backends`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchmcl import metrics
+from torchmcl._checks import debug_checks_enabled
 from torchmcl.annealing.auto import CostScale, cost_scale
+from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
+from torchmcl.costs.declared import Norm, NormalMixture, declaration
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import EpochRows, FleetData
-from torchmcl.fleet.eligibility import TrainingFacts
 from torchmcl.fleet.models import StackedModules
+from torchmcl.fleet.options import StepSpec, current_loss, hard_distortion
 from torchmcl.fleet.placement import models_at_once
+from torchmcl.fleet.stacked import has_global_hooks, is_feed_forward
+from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AssignmentRule
-from torchmcl.scoring import ScoreObjective
+from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.step import mcl_step
-from torchmcl.types import Batch, Matching, Predictions, StepOutput
+from torchmcl.types import Batch, Predictions, StepOutput
 
-__all__ = ["AutogradStep", "evaluate_models"]
+
+class CostFacts(NamedTuple):
+    """Facts of a matched cost.
+
+    Attributes:
+        is_squared: the squared Euclidean distance.
+        is_absolute: the sum of absolute differences.
+        is_class_mixture: the log-loss of a mixture over classes.
+        crps: weight of the CRPS in `MixtureNLLWithCRPS`; None for other costs.
+        trains_scores: whether it trains the scores itself.
+    """
+
+    is_squared: bool
+    is_absolute: bool
+    is_class_mixture: bool
+    crps: float | None
+    trains_scores: bool
+
+    @classmethod
+    def of(cls, cost_fn: Callable[..., Tensor]) -> "CostFacts":
+        """Return the facts of a cost function."""
+        declared = declaration(cost_fn)
+        return cls(
+            is_squared=declared.formula == Norm(order=2, power=2),
+            is_absolute=declared.formula == Norm(order=1),
+            is_class_mixture=cost_fn == MixtureNLL(pairwise_cross_entropy),
+            crps=declared.formula.crps if isinstance(declared.formula, NormalMixture) else None,
+            trains_scores="score_logits" in declared.needs,
+        )
+
+    @property
+    def is_distance(self) -> bool:
+        """Whether it is one of the distances implemented by backends."""
+        return self.is_squared or self.is_absolute
+
+
+@dataclass(frozen=True)
+class NetworkFacts:
+    """The shape of a `MultiHypothesisMLP` of linear layers and ReLUs with all parameters trained.
+
+    Attributes:
+        sizes: features of the inputs and of the outputs of each layer.
+        n_hypotheses: of a row.
+        event: shape of a hypothesis.
+        has_scores: whether it gives score logits.
+        detach_scores: whether the score loss ends at the last layer.
+        has_scales: whether it gives scales.
+        min_scale: the smallest one.
+        dropout: behind each ReLU while training; None without such layers.
+    """
+
+    sizes: tuple[int, ...]
+    n_hypotheses: int
+    event: tuple[int, ...]
+    has_scores: bool
+    detach_scores: bool
+    has_scales: bool
+    min_scale: float
+    dropout: float | None
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "NetworkFacts | None":
+        """Return the facts of a module, None for other modules."""
+        if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
+            return None
+        head, trunk = module.head, module.trunk
+        if head.output_activation is not None or type(trunk) is not nn.Sequential or type(head.linear) is not nn.Linear:
+            return None
+        kinds = [type(part) for part in trunk]
+        layers = [part for part in module.modules() if type(part) is nn.Linear]
+        if (
+            not any(kinds == each * (len(kinds) // len(each)) for each in _HIDDEN_LAYERS)
+            or any(layer.bias is None for layer in layers)
+            or not all(parameter.requires_grad for parameter in module.parameters())
+            or head.linear.out_features != sum(head.output_sizes)
+        ):
+            return None
+        _, n_scores, n_scales = head.output_sizes
+        dropped = [part.p if part.training else 0.0 for part in trunk if isinstance(part, nn.Dropout)]
+        return cls(
+            sizes=(layers[0].in_features, *(layer.out_features for layer in layers)),
+            n_hypotheses=head.n_hypotheses,
+            event=tuple(head.event),
+            has_scores=n_scores > 0,
+            detach_scores=head.detach_scores,
+            has_scales=n_scales > 0,
+            min_scale=head.min_scale,
+            dropout=dropped[0] if dropped else None,
+        )
+
+    def takes(self, rows: "RowFacts", event: tuple[int | None, ...]) -> bool:
+        """Return whether the module accepts the inputs of rows and returns hypotheses of a shape."""
+        return (self.sizes[0], self.event) == (rows.n_features, event)
+
+
+_HIDDEN_LAYERS = ([nn.Linear, nn.ReLU], [nn.Linear, nn.ReLU, nn.Dropout])
+
+
+class RowFacts(NamedTuple):
+    """The form of rows.
+
+    Attributes:
+        n_features: of inputs that are vectors, None for others.
+        n_targets: of a row.
+        n_dims: of targets that are vectors, None for others.
+        are_classes: whether targets are ids.
+        is_single: whether inputs and targets are float32.
+        is_ragged: whether the sets differ in length.
+        has_mask: whether some targets are padding.
+        has_weights: whether rows count differently.
+        is_sampled: whether rows are drawn anew for every epoch.
+    """
+
+    n_features: int | None
+    n_targets: int
+    n_dims: int | None
+    are_classes: bool
+    is_single: bool
+    is_ragged: bool
+    has_mask: bool
+    has_weights: bool
+    is_sampled: bool
+
+    @classmethod
+    def of(cls, data: FleetData) -> "RowFacts":
+        """Return the facts of rows."""
+        inputs, targets = data.inputs, data.targets
+        return cls(
+            n_features=inputs.shape[-1] if inputs.ndim == 3 else None,
+            n_targets=targets.shape[2] if targets.ndim > 2 else 1,
+            n_dims=targets.shape[-1] if targets.ndim == 4 else None,
+            are_classes=targets.ndim == 3,
+            is_single={inputs.dtype, targets.dtype} == {torch.float32},
+            is_ragged=data.is_ragged,
+            has_mask=data.mask is not None,
+            has_weights=data.weights is not None,
+            is_sampled=data.source is not None,
+        )
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """All facts that determine which backends support a training run.
+
+    Attributes:
+        device: of the training.
+        spec: cost, loss, scores, monitor and optimizer.
+        cost: the matched cost.
+        network: the models, None where they are not ReLU networks.
+        is_single: whether the models are float32.
+        rows: to train on.
+        held_out: rows to evaluate on.
+        per_target_rules: whether all rules are WTA, RelaxedWTA or AnnealedWTA.
+        checks_values: whether `debug_checks` is on.
+        watches_loss: whether the monitor is `current_loss`.
+        watches_distortion: whether the monitor is `hard_distortion`.
+    """
+
+    device: torch.device
+    spec: StepSpec
+    cost: CostFacts
+    network: NetworkFacts | None
+    is_single: bool
+    rows: RowFacts
+    held_out: RowFacts | None
+    per_target_rules: bool
+    checks_values: bool
+    watches_loss: bool
+    watches_distortion: bool
+
+    @classmethod
+    def of(
+        cls,
+        models: StackedModules,
+        data: FleetData,
+        held_out: FleetData | None,
+        spec: StepSpec,
+        *,
+        device: torch.device,
+        per_target_rules: bool,
+    ) -> "TrainingFacts":
+        """Return the facts of a training run."""
+        return cls(
+            device=device,
+            spec=spec,
+            cost=CostFacts.of(spec.cost_fn),
+            network=NetworkFacts.of(models.template),
+            is_single=models.flat.dtype == torch.float32,
+            rows=RowFacts.of(data),
+            held_out=None if held_out is None else RowFacts.of(held_out),
+            per_target_rules=per_target_rules,
+            checks_values=debug_checks_enabled(),
+            watches_loss=spec.monitor is current_loss,
+            watches_distortion=spec.monitor is hard_distortion,
+        )
+
+
+def why_not_usual(training: TrainingFacts) -> str | None:
+    """Return the first reason common to most backends not to support a training run, or None."""
+    spec = training.spec
+    if training.rows.is_sampled:
+        return "It serves rows that stay the same in all epochs."
+    if not training.per_target_rules:
+        return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
+    if training.checks_values:
+        return "It does not look at values, as `debug_checks` asks for."
+    if spec.loss_fn not in (None, spec.cost_fn):
+        return "It serves trainings whose matched and trained costs are the same."
+    if spec.scores != SigmoidScores():
+        return "It serves SigmoidScores() with labels of WTA()."
+    return None
+
 
 # For a measurement of the costs: some hundred rows take a percent or two of the time of a training.
 _N_MEASURED_ROWS = 256
@@ -98,7 +318,10 @@ class AutogradStep:
         @torch.no_grad()
         def measure() -> CostScale:
             with self.models.evaluating():
-                matching = _matched(self.models, rows.rows(index)[0], self.spec.cost_fn)
+                batch, _ = rows.rows(index)
+                matching = mcl_step(
+                    self.models, batch, WTA(), cost_fn=self.spec.cost_fn, score_weight=0, stacked=True
+                ).matching
             return cost_scale(matching, stacked=True)
 
         return measure
@@ -162,8 +385,3 @@ def evaluate_models(
             }
         )
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def _matched(models: StackedModules, batch: Batch, cost_fn: Callable[..., Tensor]) -> Matching:
-    """Return the cost of a batch [models, rows, ...] under winner-takes-all."""
-    return mcl_step(models, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True).matching

@@ -1,11 +1,9 @@
 """Training with Lightning: the core's step in a LightningModule, and callbacks (`pip install torchmcl[lightning]`)."""
 
-from torchmcl.lightning.averaging import ExponentialAverage
-from torchmcl.lightning.callbacks import CollapseWarning, RecordWriter, RuleLogger
+from torchmcl.lightning.callbacks import CollapseWarning, ExponentialAverage, RecordWriter, RuleLogger
 from torchmcl.lightning.checkpoints import Checkpoints, SafeCheckpointIO
 from torchmcl.lightning.module import MCLModule
-from torchmcl.lightning.processes import launcher_options
-from torchmcl.lightning.sharding import ShardedStrategy
+from torchmcl.lightning.sharding import ShardedStrategy, launcher_options
 
 __all__ = [
     "Checkpoints",

@@ -2,6 +2,4 @@
 
 from torchmcl._optional import optional_import
 
-__all__ = ["pl"]
-
 pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl.lightning")

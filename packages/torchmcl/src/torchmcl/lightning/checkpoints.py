@@ -5,12 +5,9 @@ from typing import Any
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.lightning._backend import pl
-from torchmcl.lightning.processes import note_lost_process
-from torchmcl.lightning.sharding import ShardedStrategy
+from torchmcl.lightning.sharding import ShardedStrategy, note_lost_process
 from torchmcl.persistence import CheckpointSeries, decode, encode, read_checkpoint, write_checkpoint
 from torchmcl.persistence.stopping import begin_saving, check_stop, end_saving, stop_requested
-
-__all__ = ["Checkpoints", "SafeCheckpointIO"]
 
 _KIND = "lightning"
 

@@ -24,8 +24,6 @@ from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objectiv
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Predictions, StepOutput
 
-__all__ = ["MCLModule"]
-
 _SIGMOID_SCORES = SigmoidScores()
 
 

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from torchmcl._resources import no_garbage_collection
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["CapturedModel"]
-
 
 class CapturedModel:
     """Call a model by replaying recorded CUDA graphs if that gives the same result.

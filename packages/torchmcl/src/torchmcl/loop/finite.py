@@ -11,8 +11,6 @@ from torchmcl._checks import check_non_negative_int
 from torchmcl.batches import as_batch
 from torchmcl.types import Batch, StepOutput
 
-__all__ = ["FiniteGuard", "NonFiniteLossError", "first_not_finite"]
-
 
 class NonFiniteLossError(FloatingPointError):
     """The loss or gradient of a batch is NaN or infinite; the weights are unchanged.

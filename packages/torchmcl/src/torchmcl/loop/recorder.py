@@ -15,8 +15,6 @@ from torchmcl.rules.winners import AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Predictions, StepOutput
 
-__all__ = ["Recorder"]
-
 _SIGMOID_SCORES = SigmoidScores()
 # Without probes the hypotheses of these first rows of a batch are kept.
 _N_ROWS = 4

@@ -12,8 +12,6 @@ from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, 
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import StepOutput
 
-__all__ = ["RuleScheduler"]
-
 
 class RuleScheduler:
     """Return the rule of each step of a training loop, for every kind of rule.

@@ -19,8 +19,15 @@ from torchmcl.metrics.functions import (
     usage_entropy,
     wasserstein_to_samples,
 )
-from torchmcl.metrics.scenes import collision_rate, joint_min_ade, joint_min_fde
-from torchmcl.metrics.trajectories import brier_min_fde, min_ade, min_fde, miss_rate
+from torchmcl.metrics.trajectories import (
+    brier_min_fde,
+    collision_rate,
+    joint_min_ade,
+    joint_min_fde,
+    min_ade,
+    min_fde,
+    miss_rate,
+)
 
 __all__ = [
     "brier_min_fde",
@@ -43,24 +50,15 @@ __all__ = [
 ]
 
 _SHELLS = (
-    "DeadHypotheses",
-    "Distortion",
-    "EnergyScore",
-    "HypothesisUsage",
-    "OracleRMSE",
-    "RMSEOfMean",
-    "ScoreCalibrationError",
-    "SoftDistortion",
-    "UsageEntropy",
-    "WassersteinToSamples",
+    *("DeadHypotheses", "Distortion", "EnergyScore", "HypothesisUsage", "OracleRMSE", "RMSEOfMean"),
+    *("ScoreCalibrationError", "SoftDistortion", "UsageEntropy", "WassersteinToSamples"),
+    *("BrierMinFDE", "CollisionRate", "JointMinADE", "JointMinFDE", "MinADE", "MinFDE", "MissRate"),
 )
-_TRAJECTORY_SHELLS = ("BrierMinFDE", "CollisionRate", "JointMinADE", "JointMinFDE", "MinADE", "MinFDE", "MissRate")
 
 
 def __getattr__(name: str) -> Any:
     """Load the torchmetrics classes on first use."""
-    if name in (*_SHELLS, *_TRAJECTORY_SHELLS):
+    if name in _SHELLS:
         optional_import("torchmetrics", extra="metrics", needed_by=f"torchmcl.metrics.{name}")
-        home = "shells" if name in _SHELLS else "trajectory_shells"
-        return getattr(importlib.import_module(f"torchmcl.metrics.{home}"), name)
+        return getattr(importlib.import_module("torchmcl.metrics.shells"), name)
     raise AttributeError(f"module 'torchmcl.metrics' has no attribute {name!r}")

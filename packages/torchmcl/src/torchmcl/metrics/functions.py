@@ -7,19 +7,6 @@ from torchmcl.metrics import _parts
 from torchmcl.scoring import ScoreObjective
 from torchmcl.types import Matching, Predictions
 
-__all__ = [
-    "distortion",
-    "energy_score",
-    "hypothesis_usage",
-    "n_dead_hypotheses",
-    "oracle_rmse",
-    "rmse_of_mean",
-    "score_calibration_error",
-    "soft_distortion",
-    "usage_entropy",
-    "wasserstein_to_samples",
-]
-
 
 def distortion(matching: Matching, *, model_axes: int = 0) -> Tensor:
     """Return the mean cost of the cheapest hypothesis over all real targets, independent of the weights.

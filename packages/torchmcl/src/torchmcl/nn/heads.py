@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from torchmcl._checks import bad_value, check_callable, check_positive, check_positive_int
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["MultiHypothesisHead"]
-
 
 class MultiHypothesisHead(nn.Module):
     """A layer from features [..., in_features] to Predictions with `n_hypotheses` hypotheses.

@@ -8,8 +8,6 @@ from torchmcl._checks import bad_value, check_callable, check_positive_int, chec
 from torchmcl.nn.heads import MultiHypothesisHead
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["MultiHypothesisMLP"]
-
 
 class MultiHypothesisMLP(nn.Module):
     """A network from inputs [..., in_features] to Predictions, with hidden ReLU layers.

@@ -6,18 +6,18 @@ command line checks files before it loads torch.
 
 from typing import TYPE_CHECKING
 
-from torchmcl._lazy import lazy_names
+from torchmcl._optional import lazy_names
 
 if TYPE_CHECKING:
     from torchmcl.persistence.checkpoints import (
         Checkpoint,
-        CheckpointError,
+        CheckpointSeries,
         digest_of_json,
         read_checkpoint,
         write_checkpoint,
     )
     from torchmcl.persistence.codec import decode, encode
-    from torchmcl.persistence.series import CheckpointSeries
+    from torchmcl.persistence.headers import CheckpointError
     from torchmcl.persistence.stopping import Stopped, stop_on_signals
 
 __all__ = [
@@ -34,9 +34,9 @@ __all__ = [
 ]
 _HOMES = {
     "codec": ("decode", "encode"),
-    "series": ("CheckpointSeries",),
     "stopping": ("Stopped", "stop_on_signals"),
-    "checkpoints": ("Checkpoint", "CheckpointError", "digest_of_json", "read_checkpoint", "write_checkpoint"),
+    "headers": ("CheckpointError",),
+    "checkpoints": ("Checkpoint", "CheckpointSeries", "digest_of_json", "read_checkpoint", "write_checkpoint"),
 }
 __getattr__, __dir__ = lazy_names(
     __name__, {name: f"torchmcl.persistence.{home}" for home, names in _HOMES.items() for name in names}

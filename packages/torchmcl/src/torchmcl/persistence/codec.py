@@ -16,9 +16,6 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value
 
-__all__ = ["FORMS", "Codec", "Form", "decode", "encode", "record_form"]
-
-
 Encode = Callable[[Any, Callable[[object, Any], Any]], Any]
 Decode = Callable[[Any, Callable[[Any], Any]], Any]
 

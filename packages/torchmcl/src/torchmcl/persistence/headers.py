@@ -10,21 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from torchmcl._messages import bad_value
-from torchmcl.persistence.limits import check_limit
-from torchmcl.persistence.reading import json_value
+from torchmcl.persistence.reading import check_limit, json_value
 from torchmcl.persistence.writing import is_temporary
-
-__all__ = [
-    "HEADER",
-    "MODEL_FILE",
-    "VERSION",
-    "CheckpointError",
-    "Header",
-    "bad_file",
-    "check_free",
-    "read_header",
-    "saved_contents",
-]
 
 #: Increased when an older torchmcl could not read what this one writes.
 VERSION = 1

@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["contents_of", "described", "digest_of_tensors", "identity_of", "own_attributes"]
-
 # Attributes of every module; its parameters, children and hooks are described apart.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

@@ -10,8 +10,6 @@ from typing import Any, BinaryIO
 from torchmcl.persistence.reading import json_value, read_text
 from torchmcl.persistence.writing import single_writer, write_atomically
 
-__all__ = ["append_records", "change_records", "read_records", "records_text", "write_records"]
-
 Record = dict[str, Any]
 
 

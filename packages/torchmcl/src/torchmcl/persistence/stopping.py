@@ -8,16 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = [
-    "Stopped",
-    "begin_saving",
-    "check_stop",
-    "end_saving",
-    "saves_when_stopped",
-    "stop_on_signals",
-    "stop_requested",
-]
-
 # How many pieces of work are going on that save when asked, and the signal that asks them.
 _n_savers = 0
 _received: int | None = None

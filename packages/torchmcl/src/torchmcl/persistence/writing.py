@@ -23,8 +23,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["check_writable", "is_temporary", "remove_abandoned", "replaced_file", "single_writer", "write_atomically"]
-
 # No space left, quota used up, file larger than allowed.
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 # Made anew or not at all: nothing planted at the name is followed.

@@ -4,26 +4,24 @@ Imported from ``torchmcl.postprocess``. Everything takes `Predictions` of any mo
 """
 
 from torchmcl.postprocess._inputs import WeightedHypotheses
-from torchmcl.postprocess.calibration import ScoreCalibration, calibrate_scores
-from torchmcl.postprocess.diagnosis import Diagnosis, diagnose
-from torchmcl.postprocess.files import SavedPredictions, read_predictions
-from torchmcl.postprocess.nonconformity import BallScore, DensityLevels, Nonconformity, TubeScore
-from torchmcl.postprocess.objectives import ExpectedCost, MissRate, ReductionObjective
-from torchmcl.postprocess.reducing import concatenate, expected_cost, reduce
-from torchmcl.postprocess.regions import ConformalRegions, conformal, select_nonconformity
-from torchmcl.postprocess.saving import load_fitted, save_fitted
-from torchmcl.postprocess.score_maps import (
+from torchmcl.postprocess._search import ExpectedCost, MissRate, ReductionObjective
+from torchmcl.postprocess.calibration import (
     CalibrationMethod,
     IsotonicMap,
     IsotonicScaling,
+    ScoreCalibration,
     ScoreMap,
     TemperatureMap,
     TemperatureScaling,
     VectorMap,
     VectorScaling,
+    calibrate_scores,
 )
-from torchmcl.postprocess.streams import AdaptiveLevel
-from torchmcl.postprocess.volumes import union_volume
+from torchmcl.postprocess.diagnosis import Diagnosis, diagnose
+from torchmcl.postprocess.files import SavedPredictions, load_fitted, read_predictions, save_fitted
+from torchmcl.postprocess.nonconformity import BallScore, DensityLevels, Nonconformity, TubeScore, union_volume
+from torchmcl.postprocess.reducing import concatenate, expected_cost, reduce
+from torchmcl.postprocess.regions import AdaptiveLevel, ConformalRegions, conformal, select_nonconformity
 
 __all__ = [
     "AdaptiveLevel",

@@ -7,27 +7,11 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_real, check_tensor
-from torchmcl.costs._calling import check_takes_mask
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_real, check_sample_weights, check_tensor
+from torchmcl.costs._parts import check_takes_mask
 from torchmcl.costs.declared import declaration
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, Predictions
-
-__all__ = [
-    "CostFn",
-    "Scores",
-    "WeightedHypotheses",
-    "as_tensor",
-    "check_coverage",
-    "finite_tensor",
-    "logits_of",
-    "pair_cost",
-    "probabilities_of",
-    "real_targets",
-    "scored",
-    "step_mask",
-    "warn_unless_sigmoid",
-]
 
 CostFn: TypeAlias = Callable[..., Tensor]
 #: How score logits are read, or the probabilities themselves [rows, hypotheses].
@@ -173,6 +157,17 @@ def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
     if isinstance(scores, SoftmaxScores):
         return logs
     return logs - (1 - probabilities).clamp_min(torch.finfo(probabilities.dtype).eps).log()
+
+
+def row_weights(owner: str, sample_weights: Any, n_rows: int) -> Tensor:
+    """Return weights [rows] in float64, checked: finite, >= 0 and not all 0."""
+    weights = as_tensor(owner, "sample_weights", sample_weights)
+    check_sample_weights(owner, weights, torch.Size((n_rows,)))
+    weights = finite_tensor(owner, "sample_weights", weights.double()).expand(n_rows)
+    if n_rows and ((weights < 0).any() or not weights.sum() > 0):
+        got = f"{weights.min().item()} to {weights.max().item()}"
+        raise ValueError(bad_value(owner, "sample_weights", "be >= 0, and not all 0", got))
+    return weights
 
 
 def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:

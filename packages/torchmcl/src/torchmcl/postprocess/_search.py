@@ -1,17 +1,132 @@
-"""The search for hypotheses to keep or groups to merge: exhaustive for few candidates, greedy otherwise."""
+"""The search for hypotheses to keep, or groups to merge: exhaustive where possibilities are few, greedy elsewhere.
+
+The problem has an objective, candidate centres with their losses, and the best centres of weighted groups.
+"""
 
 import itertools
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchmcl._checks import check_non_negative
 from torchmcl.accel import Way, accelerated
+from torchmcl.accel.eager.distances import wide_dtype
 from torchmcl.accel.native import grouping
-from torchmcl.postprocess._geometry import Geometry
+from torchmcl.costs.declared import Norm, declaration
+from torchmcl.postprocess._inputs import CostFn, pair_cost
 
-__all__ = ["FEW_HYPOTHESES", "FEW_SUBSETS", "LLOYD_ROUNDS", "best_groups", "best_subset", "chosen", "lloyd", "take"]
+
+@dataclass(frozen=True)
+class ReductionObjective(ABC):
+    """The loss as a function of the cost of the nearest hypothesis."""
+
+    @abstractmethod
+    def __call__(self, cost: Tensor) -> Tensor:
+        """Return the loss at each cost; it is non-decreasing."""
+
+
+@dataclass(frozen=True)
+class ExpectedCost(ReductionObjective):
+    """The cost itself: the expected distortion.
+
+    Example:
+        >>> import torch
+        >>> ExpectedCost()(torch.tensor([0.5, 3.0]))
+        tensor([0.5000, 3.0000])
+    """
+
+    def __call__(self, cost: Tensor) -> Tensor:
+        """Return the cost."""
+        return cost
+
+
+@dataclass(frozen=True)
+class MissRate(ReductionObjective):
+    """1 for costs above a threshold: the expected miss rate.
+
+    Args:
+        threshold: >= 0, in the units of the cost; a cost equal to it is not a miss.
+
+    Example:
+        >>> import torch
+        >>> MissRate(threshold=2.0)(torch.tensor([0.5, 3.0]))
+        tensor([0., 1.])
+    """
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        check_non_negative("MissRate", "threshold", self.threshold)
+
+    def __call__(self, cost: Tensor) -> Tensor:
+        """Return 1 for each miss."""
+        return (cost > self.threshold).to(cost.dtype)
+
+
+def squared_distance(cost_fn: CostFn) -> Norm | None:
+    """Return the closed form of a cost if it is the squared Euclidean distance or a multiple of it."""
+    formula = declaration(cost_fn).formula
+    return formula if isinstance(formula, Norm) and formula.is_squared_distance else None
+
+
+class Geometry(NamedTuple):
+    """A search for a few centers with the smallest expected loss.
+
+    Attributes:
+        hypotheses: [rows, hypotheses, *event]
+        weights: [rows, hypotheses], summing to 1
+        cost_fn: of pairs.
+        objective: of costs.
+    """
+
+    hypotheses: Tensor
+    weights: Tensor
+    cost_fn: CostFn
+    objective: ReductionObjective
+
+    def rows(self, chosen: Tensor) -> "Geometry":
+        """Return the problem of some rows."""
+        return self._replace(hypotheses=self.hypotheses[chosen], weights=self.weights[chosen])
+
+    def cost(self, centres: Tensor) -> Tensor:
+        """Return the cost [rows, centers, hypotheses] of each center for each hypothesis."""
+        squares = squared_distance(self.cost_fn)
+        if squares is None or self.hypotheses.is_cuda:
+            return pair_cost("reduce", self.cost_fn, centres, self.hypotheses).mT
+        # The same differences without a walk over the coordinates, which is slow on CPUs for so many pairs.
+        cost = torch.cdist(centres.flatten(2), self.hypotheses.flatten(2), compute_mode="donot_use_mm_for_euclid_dist")
+        cost = cost.square_()
+        return cost.div_(self.hypotheses.shape[2]) if squares.mean_over_steps else cost
+
+    def centres(self, shares: Tensor, before: Tensor) -> Tensor:
+        """Return the best center of each group, [rows, groups, *event]; for an empty group the previous center.
+
+        Args:
+            shares: [rows, groups, hypotheses], the weight of each hypothesis in each group.
+            before: [rows, groups, *event]
+        """
+        event = self.hypotheses.shape[2:]
+        wide = shares.to(wide_dtype(shares))  # far from 0 a sum in single precision loses the differences
+        mass = wide.sum(dim=-1, keepdim=True)
+        means = torch.bmm(wide, self.hypotheses.flatten(2).to(wide)) / mass.clamp_min(1e-30)
+        means = torch.where(mass > 0, means, before.flatten(2)).to(self.hypotheses).unflatten(-1, event)
+        centre = declaration(self.cost_fn).centre
+        if centre is None or centre.from_means is None or not isinstance(self.objective, ExpectedCost):
+            return means
+        return centre.from_means(self.hypotheses, shares, means)
+
+    @property
+    def means_are_best(self) -> bool:
+        """Whether the mean of a group has the lowest loss of all centers."""
+        centre = declaration(self.cost_fn).centre
+        return centre is not None and centre.from_means is None and isinstance(self.objective, ExpectedCost)
+
 
 # All subsets are tried up to this many of them, all groupings up to this many hypotheses.
 FEW_SUBSETS = 512

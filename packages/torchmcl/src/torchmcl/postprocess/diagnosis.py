@@ -18,8 +18,6 @@ from torchmcl.scoring import ScoreObjective
 from torchmcl.theory import critical_temperature_of_residuals
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["Diagnosis", "diagnose"]
-
 # A hypothesis that wins less than this share of what is its due is starved.
 _STARVED = 0.1
 # Hypotheses closer than this share of the typical error hardly tell targets apart (as `theory.thermal_tolerance`).

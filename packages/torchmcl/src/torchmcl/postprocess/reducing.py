@@ -13,7 +13,6 @@ from torchmcl.accel import Way, accelerated
 from torchmcl.accel.native import grouping
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.postprocess import _search as search
-from torchmcl.postprocess._geometry import Geometry, squared_distance
 from torchmcl.postprocess._inputs import (
     CostFn,
     Scores,
@@ -24,11 +23,9 @@ from torchmcl.postprocess._inputs import (
     pair_cost,
     scored,
 )
-from torchmcl.postprocess.objectives import ExpectedCost, ReductionObjective
+from torchmcl.postprocess._search import ExpectedCost, Geometry, ReductionObjective, squared_distance
 from torchmcl.scoring import SigmoidScores
 from torchmcl.types import Distributions, Predictions
-
-__all__ = ["concatenate", "expected_cost", "reduce"]
 
 # Numbers of a tensor [rows, hypotheses, hypotheses] at a time: they fit into the cache of a processor, and keep a GPU
 # busy without filling its memory.

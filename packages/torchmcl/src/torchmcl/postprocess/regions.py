@@ -4,6 +4,8 @@ The guarantee is for rows that are exchangeable with the calibration rows, which
 target lies in its region with probability at least `coverage`, on average over calibration rows and fresh rows.
 """
 
+import bisect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,22 +15,67 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive_int, check_sample_weights
+from torchmcl._checks import bad_value, check_positive, check_positive_int, check_real
 from torchmcl.postprocess._inputs import (
     Scores,
     WeightedHypotheses,
     as_tensor,
     check_coverage,
-    finite_tensor,
     real_targets,
+    row_weights,
     scored,
 )
 from torchmcl.postprocess.nonconformity import Nonconformity
-from torchmcl.postprocess.quantiles import effective_counts, quantile, rows_needed
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["ConformalRegions", "conformal", "select_nonconformity"]
+
+def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the weights [rows] in units of the mean weight of a new row; their sum is the effective number.
+
+    Rows with weights stand for a population in which each is drawn in proportion to its weight. There the quantile is
+    that of the weighted scores, with the weight of the fresh row put at infinity. That weight is not known; a row drawn
+    from the weighted population weighs sum(w^2) / sum(w) on average, which is taken. In units of it the calibration
+    rows weigh sum(w)^2 / sum(w^2) together, Kish's effective number of rows, and the fresh row 1. Rows of a unit are
+    not independent, and a fresh row comes from a unit of its own: w are then the weights of the units.
+
+    Args:
+        weights: [rows]
+        units: [rows], the unit that each row belongs to.
+
+    Reference:
+        Tibshirani, Foygel Barber, Candes, Ramdas: Conformal prediction under covariate shift, 2019, Eq. (7).
+    """
+    _, unit = np.unique(units, return_inverse=True)
+    sums = np.bincount(unit.ravel(), weights)
+    return weights * (sums.sum() / (sums @ sums)) if len(sums) else weights
+
+
+def quantile(scores: NDArray[np.float64], counts: NDArray[np.float64], alpha: float) -> float:
+    """Return the conformal quantile; infinite if there are too few calibration rows for `alpha`.
+
+    Args:
+        scores: [rows]
+        counts: [rows], how much each row counts beside a fresh row, which counts 1.
+        alpha: the share of rows that may be missed.
+    """
+    if len(scores) == 0:
+        return math.inf
+    order = np.argsort(scores, kind="stable")
+    reached = np.cumsum(counts[order])
+    rank = (1 - alpha) * (reached[-1] + 1)
+    place = int(np.searchsorted(reached, rank - 1e-9))
+    return math.inf if place >= len(order) else float(scores[order[place]])
+
+
+def rows_needed(alpha: float) -> int:
+    """Return the smallest number of calibration rows with a finite quantile.
+
+    Example:
+        >>> rows_needed(0.1), rows_needed(0.05)
+        (9, 19)
+    """
+    return math.ceil((1 - alpha) / alpha - 1e-9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +207,9 @@ def conformal(
     check_coverage(owner, coverage)
     given = scored(owner, predictions, scores)
     values = _values(owner, nonconformity, given, targets, mask).double().cpu().numpy()
-    weights = _weights(owner, sample_weights, len(values))
+    weights = np.ones(len(values))
+    if sample_weights is not None:
+        weights = row_weights(owner, sample_weights, len(values)).cpu().numpy()
     unit = np.arange(len(values)) if units is None else _integers(owner, "units", units, len(values)).numpy()
     if groups is None:
         keys, members = torch.zeros(0, dtype=torch.long), [np.arange(len(values))]
@@ -251,19 +300,6 @@ def _values(owner: str, nonconformity: Any, given: WeightedHypotheses, targets: 
     return nonconformity(given, truth.to(given.hypotheses), steps)
 
 
-def _weights(owner: str, sample_weights: Any, n_rows: int) -> NDArray[np.float64]:
-    if sample_weights is None:
-        return np.ones(n_rows)
-    weights = as_tensor(owner, "sample_weights", sample_weights)
-    check_sample_weights(owner, weights, torch.Size((n_rows,)))
-    values = finite_tensor(owner, "sample_weights", weights.double()).expand(n_rows).cpu().numpy()
-    if (values < 0).any() or (n_rows and not values.sum() > 0):
-        raise ValueError(
-            bad_value(owner, "sample_weights", "be >= 0, and not all 0", f"{values.min()} to {values.max()}")
-        )
-    return np.asarray(values)
-
-
 def _integers(owner: str, argument: str, values: Any, n_rows: int) -> Tensor:
     found = as_tensor(owner, argument, values).cpu()
     if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
@@ -293,3 +329,58 @@ def _level(
         weighted = "" if len(counts) and np.allclose(counts, 1) else f" that count as {counts.sum():.1f}"
         raise ValueError(bad_value(owner, "targets", rule, f"{len(values)}{weighted}", "Or choose a lower coverage."))
     return level
+
+
+class AdaptiveLevel:
+    """A level that adapts to a stream: after a miss the next region is larger, after a hit slightly smaller.
+
+    The share of hits tends to `coverage` for every stream, also under drift: after n steps it differs by at most
+    (max(coverage, 1 - coverage) + step_size) / (step_size n).
+
+    Args:
+        coverage: in (0, 1), the share of targets inside.
+        step_size: how fast it follows.
+        window: how many of the last values it compares with; all by default.
+
+    Example:
+        >>> level = AdaptiveLevel(coverage=0.8, step_size=0.05)
+        >>> hits = [level.update(value) for value in (0.3, 0.1, 0.2, 0.5, 0.4, 0.9, 0.2)]
+        >>> level.n_misses, level.level
+        (1, 0.9)
+
+    Reference:
+        Gibbs, Candes: Adaptive conformal inference under distribution shift, 2021, Eq. (2).
+    """
+
+    def __init__(self, coverage: float = 0.9, step_size: float = 0.01, window: int | None = None) -> None:
+        check_coverage("AdaptiveLevel", coverage)
+        check_positive("AdaptiveLevel", "step_size", step_size)
+        if window is not None:
+            check_positive_int("AdaptiveLevel", "window", window)
+        self.coverage, self.step_size, self.window = coverage, step_size, window
+        self.current_coverage = coverage
+        self.n_steps = self.n_misses = 0
+        self._sorted: list[float] = []
+        self._recent: list[float] = []
+
+    @property
+    def level(self) -> float:
+        """The level of the next region; infinite until enough targets were observed."""
+        if self.current_coverage <= 0:
+            return -math.inf
+        n = len(self._sorted)
+        rank = math.ceil(self.current_coverage * (n + 1) - 1e-9)
+        return self._sorted[rank - 1] if 1 <= rank <= n else math.inf
+
+    def update(self, value: float) -> bool:
+        """Record the nonconformity of the observed target; return whether it was in its region."""
+        check_real("AdaptiveLevel.update", "value", value)
+        hit = bool(value <= self.level)
+        self.n_steps += 1
+        self.n_misses += not hit
+        self.current_coverage += self.step_size * (self.coverage - hit)
+        bisect.insort(self._sorted, float(value))
+        self._recent.append(float(value))
+        if self.window is not None and len(self._recent) > self.window:
+            self._sorted.pop(bisect.bisect_left(self._sorted, self._recent.pop(0)))
+        return hit

@@ -8,8 +8,6 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_tensor
 from torchmcl.rules.winners import AssignmentRule
 
-__all__ = ["SceneWinners"]
-
 
 @dataclass(frozen=True, eq=False)
 class SceneWinners(AssignmentRule):

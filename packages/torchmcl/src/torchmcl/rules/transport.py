@@ -18,8 +18,6 @@ from torchmcl._optional import optional_import
 from torchmcl.accel.eager.one_to_one import one_to_one_weights, solved_by_scipy
 from torchmcl.rules.winners import AssignmentRule, hard_where_cold
 
-__all__ = ["EMD", "PIT", "Sinkhorn"]
-
 
 @dataclass(frozen=True, eq=False)
 class Sinkhorn(AssignmentRule):

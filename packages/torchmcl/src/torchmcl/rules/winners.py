@@ -23,8 +23,6 @@ from torchmcl._checks import (
 )
 from torchmcl.accel import accelerated, in_triton, triton
 
-__all__ = ["WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "TopK"]
-
 # exp(x) = exp2(x * log2(e)): processors do exp2 faster than exp.
 LOG2_E = 1.4426950408889634
 

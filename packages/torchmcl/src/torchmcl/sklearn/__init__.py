@@ -10,10 +10,10 @@ from torchmcl._optional import optional_import
 
 optional_import("sklearn", extra="sklearn", needed_by="torchmcl.sklearn")
 
+from torchmcl.sklearn.answers import PredictionIntervals, PredictionRegions  # noqa: E402
 from torchmcl.sklearn.classifier import MCLClassifier, TopClasses  # noqa: E402
 from torchmcl.sklearn.parameters import Cooling  # noqa: E402
 from torchmcl.sklearn.predictive import Hypotheses  # noqa: E402
-from torchmcl.sklearn.regions import PredictionIntervals, PredictionRegions  # noqa: E402
 from torchmcl.sklearn.regressor import MCLRegressor  # noqa: E402
 from torchmcl.sklearn.saving import read_estimator  # noqa: E402
 

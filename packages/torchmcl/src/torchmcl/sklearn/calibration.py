@@ -1,19 +1,181 @@
-"""The calibrator: split-conformal prediction sets of a predictive."""
+"""The calibrator: split-conformal calibration of the highest-density sets of a predictive.
 
-from collections.abc import Callable
+The conformity score of a target is the mass of the predicted density above it: the smaller, the better the target
+conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density
+is worth, for rows that are exchangeable with the calibration rows.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.special import pdtr
 from torch import Tensor
 
 from torchmcl.density import KernelMixture
-from torchmcl.postprocess.quantiles import effective_counts, quantile
-from torchmcl.sklearn.conformal import conformity, joined, reaching, region, stacked, supported_fill
+from torchmcl.density.on_line import REACH, marked
+from torchmcl.postprocess.regions import effective_counts, quantile
 from torchmcl.sklearn.rows import Rows
 
-__all__ = ["Calibrator", "blocks", "check_calibration", "effective_counts", "quantile", "supported_gaps"]
+# Up to 1 a score is a mass. Where the density is as good as 0 it is 1 plus the bandwidths to the nearest hypothesis.
+_BEYOND = 1.0
+# Of the masses that are tried for the score of a value, and so the largest of them.
+_HALVINGS = 16
+_LARGEST = 1 - 2.0**-_HALVINGS
+_LOOKS = 16
+# Depths of gaps that are judged together: lowest density in the gap by that of the lower peak beside it.
+_DEPTHS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
+# Sets reach to the mean of their row if no more than this mass lies on the way there.
+_ON_THE_WAY = 0.02
+# A gap is believed where chance alone would keep so many values out of it as rarely as this.
+_MIN_EXPECTED, _DOUBT = 3.0, 0.01
+
+
+def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Tensor:
+    """Return the scores of values [rows, 1] under a density over one output, [rows].
+
+    Args:
+        density: of each row.
+        values: [rows, 1]
+        fill: gaps that are at least this deep are closed in the sets, see `KernelMixture.highest_density`.
+    """
+    mass = density.mass_above(values) if fill >= 1 else _smallest_mass(density, values, fill)
+    distances = (values - density.hypotheses.squeeze(-1)).abs() / density.widths.squeeze(-1)
+    nearest = distances.amin(dim=-1)
+    return torch.where((nearest <= REACH) | (mass < _BEYOND), mass, _BEYOND + nearest)
+
+
+def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tensor:
+    """Return the smallest mass of a set that contains a value, [rows], by bisection.
+
+    A gap that is closed may open again for a larger mass: where a piece grows together with one of a higher peak, it is
+    deeper by comparison. So a few masses are looked at first, for the largest whose set does not hold the value.
+    """
+
+    def holds(mass: Tensor) -> Tensor:
+        pieces = density.highest_density(mass, fill)
+        return ((pieces.lower <= values) & (values <= pieces.upper)).any(dim=-1)
+
+    low = torch.zeros_like(values[:, 0])
+    n_looks = _LOOKS if fill > 0 else 1
+    for mass in (torch.full_like(low, look / n_looks) for look in range(1, n_looks)):
+        low = torch.where(holds(mass), low, mass)
+    high = low + 1 / n_looks
+    for _ in range(_HALVINGS - round(math.log2(n_looks))):
+        middle = (low + high) / 2
+        held = holds(middle)
+        low, high = torch.where(held, low, middle), torch.where(held, middle, high)
+    return high
+
+
+def supported_fill(density: KernelMixture, values: Tensor, mass: float = 0.9) -> float:
+    """Return the minimum depth of credible gaps in the sets: 0 if held-out values support none.
+
+    A gap is the claim that few values lie in it. If it is wrong, and the density there is that of the ends of the gap,
+    a known number of values would. Gaps are judged together with others of about the same depth, from the deepest on.
+
+    Args:
+        density: of each held-out row, over one output.
+        values: [rows, 1]
+        mass: of the sets whose gaps are judged.
+    """
+    pieces = density.highest_density(mass)
+    depth = density.gap_depth(mass)
+    starts, ends = pieces.upper[:, :-1], pieces.lower[:, 1:]
+    inside = ((starts < values) & (values < ends)).any(dim=-1).double()
+    height = density.log_prob(pieces.lower[:, :1]).exp()
+    expected = ((ends - starts).nansum(dim=-1) * height).clamp_max(1.0)
+    believed, least = 0.0, 0.0
+    for most in _DEPTHS:
+        judged = (depth >= least) & (depth < most)
+        n_inside, n_expected = float(inside[judged].sum()), float(expected[judged].sum())
+        if n_expected >= _MIN_EXPECTED:
+            if n_inside >= n_expected / 2 or pdtr(int(n_inside), n_expected) > _DOUBT:
+                break
+            believed = most
+        least = most
+    return believed
+
+
+def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Return the set of values whose score is at most `level`, as lower and upper ends [rows, pieces]."""
+    if math.isinf(level):
+        ends = density.hypotheses.new_full((len(density.hypotheses), 1), math.inf)
+        return -ends, ends
+    if level >= _BEYOND:
+        return _balls(density, max(level - _BEYOND, REACH), fill)
+    pieces = density.highest_density(math.nextafter(level, 1.0), fill)
+    return pieces.lower, pieces.upper
+
+
+def _balls(density: KernelMixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
+    """Return the union of intervals of `radius` bandwidths around the hypotheses, and of closed gaps."""
+    reach = density.widths.squeeze(-1) * radius
+    centres = density.hypotheses.squeeze(-1)
+    if fill >= 1:
+        return _union(centres - reach, centres + reach)
+    closed = density.highest_density(_LARGEST, fill)
+    return _union(
+        torch.cat([centres - reach, closed.lower], dim=-1), torch.cat([centres + reach, closed.upper], dim=-1)
+    )
+
+
+def _union(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the union of intervals [rows, intervals], some of which may be NaN, in increasing order."""
+    lower, order = lower.sort(dim=-1)  # NaN comes last
+    upper = upper.gather(-1, order).nan_to_num(-math.inf, math.inf, -math.inf).cummax(dim=-1).values
+    # A piece begins where no earlier one reaches.
+    begins = torch.cat([torch.ones_like(lower[..., :1], dtype=torch.bool), lower[..., 1:] > upper[..., :-1]], dim=-1)
+    ends = torch.cat([begins[..., 1:], torch.ones_like(begins[..., :1])], dim=-1)
+    return marked(lower, begins), marked(upper, ends)
+
+
+def reaching(
+    ends: tuple[Tensor, Tensor], means: Tensor, between: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return sets extended to the mean of their row, if little mass lies between.
+
+    Where there is next to no noise, the mean is off by a hair from a set that is narrower still. The mean of a skewed
+    density, of rare claims for example, may lie far outside of the set, and stays there.
+
+    Args:
+        ends: lower and upper ends of the pieces, [rows, pieces], increasing; NaN comes last.
+        means: [rows, 1]
+        between: the mass that the density of each row has between two values [rows, 1], without these, [rows].
+    """
+    lower, upper = (end.clone() for end in ends)
+    last = (~upper.isnan()).sum(dim=1, keepdim=True) - 1
+    lowest, highest = lower[:, :1], upper.gather(1, last)
+    down = (means < lowest) & (between(means, lowest).unsqueeze(1) <= _ON_THE_WAY)
+    up = (means > highest) & (between(highest, means).unsqueeze(1) <= _ON_THE_WAY)
+    lower[:, :1] = torch.where(down, means, lowest)
+    return lower, upper.scatter(1, last, torch.where(up, means, highest))
+
+
+def joined(outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return lower and upper ends [rows, outputs, pieces] from those of each output, padded with NaN."""
+    lower, upper = (torch.stack(ends, dim=1) for ends in _alike(outputs))
+    return lower, upper
+
+
+def stacked(blocks: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return the ends [rows, pieces] of all rows from those of blocks."""
+    lower, upper = (torch.cat(ends) for ends in _alike(blocks))
+    return lower, upper
+
+
+def _alike(parts: Sequence[tuple[Tensor, Tensor]]) -> list[list[Tensor]]:
+    """Return all lower ends and all upper ends, padded with NaN to the same number of pieces."""
+    n_pieces = max((lower.shape[-1] for lower, _ in parts), default=1)
+    pad = torch.nn.functional.pad
+    return [
+        [pad(end, (0, n_pieces - end.shape[-1]), value=math.nan) for end in ends] for ends in zip(*parts, strict=True)
+    ]
+
 
 # With these the calibration adds a quarter of a point to the error of the coverage.
 CALIBRATION_ROWS = 16_384

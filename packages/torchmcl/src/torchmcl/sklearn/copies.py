@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
-__all__ = ["coincide_by_chance"]
-
 # Fewer further rows than this are not expected: that there are any is no chance. The estimate errs by factors of ten
 # where columns depend on several others, and is smaller by many more where a table is fine.
 _FEWEST = 0.05

@@ -23,10 +23,8 @@ from torchmcl.density import KernelMixture, VoronoiKernels
 from torchmcl.fleet import Candidate, FleetSearch
 from torchmcl.rules.winners import AnnealedWTA
 from torchmcl.schedules import Cosine, Exponential, Linear, Schedule, annealed
-from torchmcl.sklearn.examples import Examples, mean_one
 from torchmcl.sklearn.rows import Rows
-
-__all__ = ["Cooling", "as_given", "check_parameters", "rule_of", "searched", "seed_of"]
+from torchmcl.sklearn.training import Examples, mean_one
 
 _COUNTS = ("n_hypotheses", "n_restarts", "n_epochs", "batch_size", "patience")
 # Parameters that a search chooses.

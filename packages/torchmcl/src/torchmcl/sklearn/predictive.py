@@ -16,10 +16,8 @@ from torchmcl.nn import MultiHypothesisHead
 from torchmcl.scoring import normalized_scores
 from torchmcl.sklearn.preprocessing import Encoder, check_numbers
 from torchmcl.sklearn.rows import Rows
-from torchmcl.sklearn.targets import Targets
+from torchmcl.sklearn.tables import Targets
 from torchmcl.types import Predictions
-
-__all__ = ["Hypotheses", "Predictive", "network_answers"]
 
 # A bandwidth has two numbers: this many rows settle them.
 _BANDWIDTH_ROWS, _VORONOI_ROWS = 4096, 512

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from torchmcl.sklearn.rows import Rows
 
-__all__ = ["MANY_ROWS", "N_BINS", "Encoder", "MissingIndicators", "PiecewiseLinear", "Scaler", "fit_encoder"]
-
 # Clip standardised inputs here: larger squares overflow in float32.
 _MOST_DEVIATIONS = 1e12
 #: By default, tables with at least so many rows have no bins and one network; others so many bins where values repeat.

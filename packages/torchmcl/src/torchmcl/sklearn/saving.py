@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl import density, schedules
+from torchmcl import density, rules, schedules
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.fleet.search import Candidate, FleetSearch
@@ -20,34 +20,21 @@ from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
 from torchmcl.persistence.codec import FORMS, Codec, Form, record_form
 from torchmcl.persistence.headers import MODEL_FILE, check_free
 from torchmcl.persistence.reading import as_written
-from torchmcl.rules import transport
-from torchmcl.rules import winners as assignment
 from torchmcl.sklearn.answers import Answers
 from torchmcl.sklearn.calibration import Calibrator
-from torchmcl.sklearn.class_mixture import ClassMixture
-from torchmcl.sklearn.continuing import Continuation
+from torchmcl.sklearn.classes import ClassMixture
 from torchmcl.sklearn.parameters import Cooling
 from torchmcl.sklearn.predictive import Predictive
 from torchmcl.sklearn.preprocessing import MissingIndicators, PiecewiseLinear, Scaler
 from torchmcl.sklearn.rows import Rows
-from torchmcl.sklearn.targets import Targets
-
-__all__ = [
-    "CODEC",
-    "check_n_answers",
-    "estimator_codec",
-    "from_state",
-    "read_estimator",
-    "save_estimator",
-    "to_state",
-    "without_rows",
-]
+from torchmcl.sklearn.tables import Targets
+from torchmcl.sklearn.training import Continuation
 
 _KIND = "torchmcl estimator"
 _MOST_ANSWERS = 10_000
 # Values of parameters that are written by name: rules, schedules and densities.
 _KNOWN: dict[str, Any] = {
-    name: getattr(module, name) for module in (assignment, transport, schedules, density) for name in module.__all__
+    name: getattr(module, name) for module in (rules, schedules, density) for name in module.__all__
 }
 
 

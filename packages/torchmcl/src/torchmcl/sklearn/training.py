@@ -1,22 +1,102 @@
-"""Training of the networks of an estimator as a fleet of restarts."""
+"""Training of the networks of an estimator: rows as examples, a fleet of restarts in, networks and their record out.
 
+`Continuation` is the state of `partial_fit` between two calls.
+"""
+
+import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.auto import AutoAnnealing, cost_scale
 from torchmcl.annealing.course import rule_at
-from torchmcl.fleet import Checkpointing, Fleet, FleetData, FleetHistory, Validation, even_batch_size
-from torchmcl.rules.winners import WTA
+from torchmcl.fleet import (
+    Checkpointing,
+    Fleet,
+    FleetData,
+    FleetHistory,
+    Validation,
+    WeightedDistortion,
+    even_batch_size,
+    hard_distortion,
+)
+from torchmcl.losses import assign
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule
 from torchmcl.schedules import Cosine, Schedule
-from torchmcl.sklearn.examples import Examples, seeds_of
+from torchmcl.sklearn.preprocessing import Encoder
+from torchmcl.sklearn.rows import Rows, Split
+from torchmcl.sklearn.tables import Targets
 
-__all__ = ["Trained", "Trainer"]
+# A small table is seen hundreds of times and a large one twenty times.
+_MIN_EPOCHS, _MAX_EPOCHS = 20, 1000
+
+
+class Examples(NamedTuple):
+    """Inputs [rows, columns], targets [rows, 1, ...] and weights [rows]."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: NDArray[np.float64]
+
+    def for_all(self, n_networks: int) -> FleetData:
+        """Return the data of a fleet whose networks are all trained on these rows."""
+        return FleetData.shared(self.inputs, self.targets, n_networks, weights=mean_one(self.weights))
+
+    def watched(self, n_networks: int, *, every: int, patience: int | None) -> Validation | None:
+        """Return the validation of networks by the distortion on these rows; None without any."""
+        if not len(self.weights):
+            return None
+        uneven = mean_one(self.weights)
+        return Validation(
+            FleetData.shared(self.inputs, self.targets, n_networks),
+            monitor=hard_distortion if uneven is None else WeightedDistortion(uneven),
+            every=every,
+            patience=patience,
+        )
+
+
+@dataclass(frozen=True)
+class Preprocessor:
+    """Rows to examples.
+
+    Attributes:
+        encoder: of the columns.
+        targets: of a regressor; None for class ids, which stay unchanged.
+    """
+
+    encoder: Encoder
+    targets: Targets | None = None
+
+    def __call__(self, rows: Rows) -> Examples:
+        """Return rows as tensors."""
+        targets = rows.targets if self.targets is None else self.targets.scaler(rows.targets)
+        inputs = torch.from_numpy(self.encoder(rows.inputs))
+        return Examples(inputs, torch.from_numpy(targets).unsqueeze(1), rows.weights)
+
+
+def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
+    """Return weights of mean 1, None if all are equal."""
+    if (weights == weights[0]).all():
+        return None
+    return torch.from_numpy(weights / weights.mean()).float()
+
+
+def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:
+    """Return the number of epochs for about this many steps, between 20 and 1000."""
+    return max(_MIN_EPOCHS, min(_MAX_EPOCHS, round(n_steps / math.ceil(n_rows / batch_size))))
+
+
+def seeds_of(seed: int, n_networks: int) -> list[int]:
+    """Return a seed for each network."""
+    return [int(s) for s in np.random.RandomState(seed).randint(2**31 - 1, size=n_networks)]
+
 
 # A network with this many times the lowest distortion on held-out rows has failed: its hypotheses collapsed.
 _FAILED = 2.0
@@ -196,3 +276,88 @@ def _last_values(history: FleetHistory) -> Tensor:
     for evaluated in history.watched:
         values = torch.where(evaluated.isnan(), values, evaluated)
     return values
+
+
+#: The horizon of schedules for partial_fit, where no number of epochs is given.
+PARTIAL_EPOCHS = 200
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The state of a training run that further rows continue.
+
+    Attributes:
+        seed: of splits and shuffles.
+        n_epochs: epochs so far.
+        borders: of the split.
+        held_out: rows that select and that calibrate; none in a model that was saved without them.
+        moments: of the optimizer; None to begin with fresh ones.
+        annealing: the state of `AutoAnnealing`; None where `fit` has cooled the networks.
+    """
+
+    seed: int
+    n_epochs: int
+    borders: NDArray[np.uint64] | None = None
+    held_out: tuple[Rows, ...] = ()
+    moments: dict[str, Tensor] | None = None
+    annealing: dict[str, Tensor] | None = None
+
+    def holding_out(self, split: Split) -> "Continuation":
+        """Return the state with the held-out rows of a split after those of earlier ones."""
+        held_out = split.held_out
+        if self.held_out:
+            held_out = tuple(old.joined(new) for old, new in zip(self.held_out, held_out, strict=True))  # type: ignore[assignment]
+        return replace(self, held_out=tuple(rows.latest() for rows in held_out))
+
+    def one_epoch(
+        self,
+        trainer: Trainer,
+        modules: Sequence[nn.Module],
+        examples: Examples,
+        costs_of: Callable[[nn.Module, Examples], Tensor] | None = None,
+        n_coordinates: int = 1,
+    ) -> "tuple[list[nn.Module], Continuation]":
+        """Return networks after one more epoch, and the new state.
+
+        Args:
+            trainer: rule, rate and decay over its number of epochs, the horizon of schedules.
+            modules: to continue with.
+            examples: rows that are new to them.
+            costs_of: the cost of each hypothesis of a network, [rows, 1, hypotheses], for `AutoAnnealing`.
+            n_coordinates: numbers of a hypothesis.
+        """
+        rule, rate, annealing = trainer.rule, trainer.learning_rate, self.annealing
+        modules = copy.deepcopy(list(modules))  # a failing epoch changes nothing
+        if isinstance(rule, AutoAnnealing):
+            assert costs_of is not None
+            with torch.no_grad():
+                costs = torch.stack([costs_of(module, examples) for module in modules])
+            rule, annealing = self._annealed(rule, costs, n_coordinates, trainer.n_epochs)
+        else:
+            rule = rule_at(rule, self.n_epochs)
+        one = replace(
+            trainer,
+            rule=rule,
+            learning_rate=rate(self.n_epochs) if callable(rate) else rate,
+            n_epochs=1,
+            seeds=[self.seed + self.n_epochs + i for i in range(len(modules))],
+            moments=self.moments,
+        )
+        trained = one(iter(modules).__next__, examples.for_all(len(modules)))
+        state = replace(self, n_epochs=self.n_epochs + 1, moments=trained.moments, annealing=annealing)
+        return trained.modules, state
+
+    def _annealed(
+        self, policy: AutoAnnealing, costs: Tensor, n_coordinates: int, horizon: int
+    ) -> tuple[list[AssignmentRule], dict[str, Any] | None]:
+        """Return the rule of each network for the next epoch, and the state of the policy."""
+        if self.n_epochs and self.annealing is None:  # networks of `fit` are cold already
+            return [WTA()] * len(costs), None
+        measured, epoch = cost_scale(assign(costs, WTA()), stacked=True), float(self.n_epochs)
+        if self.annealing is None:  # rows that come one by one are not held for: there is no way back
+            state = policy.init(measured, horizon, n_coordinates=n_coordinates, may_hold=False)
+        else:
+            state = {name: value.clone() for name, value in self.annealing.items()}
+            policy.update(state, measured, epoch, horizon, n_coordinates=n_coordinates)
+        temperatures = policy.value(state, epoch, horizon).temperature.tolist()
+        return [AnnealedWTA(t) if t > 0 else WTA() for t in temperatures], state

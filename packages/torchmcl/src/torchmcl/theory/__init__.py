@@ -4,6 +4,15 @@ Free energy and critical temperatures (statistical physics), rate-distortion (in
 and in `torchmcl.theory.quantizers` the classical algorithms that annealed MCL grew out of.
 """
 
+from torchmcl.theory.bounds import (
+    differential_entropy,
+    gaussian_distortion,
+    gaussian_rate,
+    high_resolution_distortion,
+    shannon_lower_bound,
+    zador_bounds,
+    zador_constant,
+)
 from torchmcl.theory.critical import (
     Trajectory,
     Transition,
@@ -28,14 +37,6 @@ from torchmcl.theory.free_energy import (
     soft_barycentres,
     soft_distortion,
 )
-from torchmcl.theory.gaussian import (
-    gaussian_distortion,
-    gaussian_rate,
-    high_resolution_distortion,
-    zador_bounds,
-    zador_constant,
-)
-from torchmcl.theory.lower_bound import differential_entropy, shannon_lower_bound
 from torchmcl.theory.rate_distortion import (
     RatePoints,
     blahut_arimoto,

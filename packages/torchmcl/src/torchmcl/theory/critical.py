@@ -20,20 +20,6 @@ from torchmcl._eager import full_precision, is_plain_eager
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.free_energy import boltzmann_weights, covariance_blocks
 
-__all__ = [
-    "Trajectory",
-    "Transition",
-    "covariance",
-    "critical_temperature_bound",
-    "critical_temperature_of_residuals",
-    "distinct_representatives",
-    "first_critical_temperature",
-    "n_distinct",
-    "next_critical_temperatures",
-    "observed_transitions",
-    "thermal_tolerance",
-]
-
 # Just below a critical temperature T_c (1 - u) two halves of a Gaussian are sqrt(2 T_c u) apart, so a tenth of
 # sqrt(T) sees a split half a percent below T_c, and is still well above the noise of a trained network.
 _THERMAL_FRACTION = 0.1

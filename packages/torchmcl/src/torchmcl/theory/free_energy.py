@@ -31,18 +31,6 @@ from torchmcl._eager import full_precision
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.rules.winners import AnnealedWTA
 
-__all__ = [
-    "assignment_entropy",
-    "boltzmann_weights",
-    "covariance_blocks",
-    "free_energy",
-    "free_energy_hessian",
-    "hypothesis_masses",
-    "smallest_hessian_eigenvalue",
-    "soft_barycentres",
-    "soft_distortion",
-]
-
 
 def boltzmann_weights(cost: Tensor, temperature: float | Tensor, mask: Tensor | None = None) -> Tensor:
     """Return q_T, the Boltzmann distribution over the hypotheses of each target.

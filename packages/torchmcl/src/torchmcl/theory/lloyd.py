@@ -6,8 +6,6 @@ from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.rules.winners import WTA
 from torchmcl.theory.free_energy import soft_barycentres
 
-__all__ = ["distortion_of", "lloyd_steps"]
-
 
 def distortion_of(samples: Tensor, points: Tensor) -> Tensor:
     """Return the mean squared distance of samples [..., samples, dim] to the nearest of points, [...]."""

@@ -21,15 +21,6 @@ from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.critical import covariance
 from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses
 
-__all__ = [
-    "RatePoints",
-    "blahut_arimoto",
-    "distortion_at_rate",
-    "max_distortion",
-    "mutual_information",
-    "rate_of_samples",
-]
-
 # Updates in the log domain give the bound and keep the numbers in range. Between two of them come plain products of
 # matrices, ten times as fast: few at first, while masses change by orders of magnitude.
 _FIRST_QUICK_UPDATES = 8

@@ -7,10 +7,8 @@ Example:
     (torch.Size([364, 8, 2]), torch.Size([364, 12, 2]))
 """
 
-from torchmcl_studies.data.pedestrians.files import RECORDINGS, read_recordings
-from torchmcl_studies.data.pedestrians.samples import Neighbours, Windows, leave_out, windows
-from torchmcl_studies.data.pedestrians.splits import SCENES, Split, load
-from torchmcl_studies.data.pedestrians.tracks import Recording, read
+from torchmcl_studies.data.pedestrians.samples import SCENES, Neighbours, Split, Windows, leave_out, load, windows
+from torchmcl_studies.data.pedestrians.tracks import RECORDINGS, Recording, read, read_recordings
 
 __all__ = [
     "RECORDINGS",

@@ -14,8 +14,6 @@ from torchmcl._eager import is_plain_eager
 from torchmcl._optional import optional_import
 from torchmcl.accel import has_triton
 
-__all__ = ["one_to_one_weights", "solved_by_scipy"]
-
 
 @torch.library.custom_op("torchmcl::one_to_one_weights", mutates_args=(), device_types="cpu")
 def _weights(cost: Tensor, mask: Tensor | None) -> Tensor:

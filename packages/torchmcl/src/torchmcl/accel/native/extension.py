@@ -8,12 +8,10 @@ import ctypes
 import importlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import c_char_p, c_float, c_int64, c_void_p
+from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
 
 import torch
 from torch import Tensor
-
-__all__ = ["aligned", "available", "floats", "instruction_set", "integers", "library", "on_threads", "pointers"]
 
 _ALIGNMENT = 64
 _RESULTS = {
@@ -106,3 +104,58 @@ def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
     bounds = [n_rows * i // n_threads for i in range(n_threads + 1)]
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(part, bounds[:-1], bounds[1:]))
+
+
+class NetworkFields(Structure):
+    """The shape of the networks."""
+
+    _fields_ = (
+        *integers("n_layers"),
+        *pointers("sizes"),
+        *integers("n_hypotheses n_dims n_targets absolute has_scores detach_scores n_given n_runs"),
+        *pointers("run_lengths"),
+        *integers("is_mixture"),
+        *floats("crps min_scale"),
+    )
+
+
+class RowsFields(Structure):
+    """The rows of all sets."""
+
+    _fields_ = (
+        *integers("n_set_rows"),
+        *pointers("inputs lower between targets counts"),
+    )
+
+
+class BatchFields(Structure):
+    """One step of some models."""
+
+    _fields_ = (
+        *integers("n_models n_parameters"),
+        *pointers("flat gradient set_of_model temperature epsilon loss"),
+        *integers("first n_rows"),
+        *pointers("order order_of_model"),
+        *integers("order_stride"),
+        *floats("score_weight"),
+        *pointers("scratch"),
+    )
+
+
+class AdamFields(Structure):
+    """Adam with decoupled weight decay."""
+
+    _fields_ = (
+        *integers("n_models n_parameters"),
+        *pointers("flat gradient mean square n_steps rate decay"),
+        *floats("beta1 beta2 epsilon"),
+    )
+
+
+class EpochFields(Structure):
+    """Consecutive batches of some models."""
+
+    _fields_ = (
+        *integers("first last n_batches"),
+        *pointers("bounds active n_steps losses"),
+    )

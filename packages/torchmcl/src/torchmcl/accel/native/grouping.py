@@ -12,8 +12,6 @@ from torch import Tensor
 
 from torchmcl.accel.native.extension import aligned, available, integers, library, on_threads, pointers
 
-__all__ = ["chosen", "means", "serves"]
-
 
 class _Choice(Structure):
     _fields_ = (

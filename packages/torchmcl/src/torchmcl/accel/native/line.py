@@ -13,8 +13,6 @@ from torch import Tensor
 
 from torchmcl.accel.native.extension import aligned, available, integers, library, on_threads, pointers
 
-__all__ = ["Mixtures", "Sets", "best_points", "mass_above", "serves", "sets"]
-
 # Room for the pieces of this many rows is taken at once, before it is known how many there are.
 _ROWS_AT_ONCE = 1024
 _DOUBLE: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}

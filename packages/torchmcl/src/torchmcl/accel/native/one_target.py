@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from torchmcl._eager import is_plain_eager, may_work_in_place
-from torchmcl.accel.eager.coordinates import MAX_TURNS
-from torchmcl.accel.eager.one_target_pull import plain_pull
+from torchmcl.accel.eager.distances import MAX_TURNS
+from torchmcl.accel.eager.one_target import plain_pull
 from torchmcl.accel.native.compiled import MAX_HYPOTHESES
 from torchmcl.accel.native.extension import aligned, available, floats, integers, library, on_threads, pointers
-
-__all__ = ["one_target_losses", "serves"]
 
 # A second thread is worth its start from this many pairs of row and hypothesis.
 _MANY_PAIRS = 100_000

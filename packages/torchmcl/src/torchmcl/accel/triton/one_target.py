@@ -13,10 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from torchmcl._eager import may_work_in_place
-from torchmcl.accel.eager.coordinates import MAX_TURNS
-from torchmcl.accel.eager.one_target_pull import plain_pull
-
-__all__ = ["one_target_losses"]
+from torchmcl.accel.eager.distances import MAX_TURNS
+from torchmcl.accel.eager.one_target import plain_pull
 
 # A program holds at least one sample: all of its hypotheses, and in the backward pass all of their coordinates.
 _MAX_ENTRIES = 8192

@@ -8,10 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchmcl._eager import may_work_in_place
-from torchmcl.accel.eager.coordinates import MAX_TURNS
-from torchmcl.accel.eager.squares import centred_pull, pulled_centre
-
-__all__ = ["squared_distances"]
+from torchmcl.accel.eager.distances import MAX_TURNS, centred_pull, pulled_centre
 
 # The gradients for many dimensions hold all targets of a sample in one tile.
 _MAX_TILE = 64

@@ -9,9 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchmcl._eager import may_work_in_place
-from torchmcl.accel.eager.cross_entropy import cross_entropy_gradient
-
-__all__ = ["mixed_rows", "softmin", "summed_cross_entropy", "weighted_sum", "winner_weights"]
+from torchmcl.accel.eager.one_target import cross_entropy_gradient
 
 # A program holds at least one complete row.
 _MAX_ROW = 8192

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 
 from torchmcl._checks import bad_value
 from torchmcl.accel.captured import CapturedEpochs
-from torchmcl.fleet.backends.classes import ClassStep, why_not_in_closed_form
-from torchmcl.fleet.backends.compiled import CompiledStep, why_not_compiled
+from torchmcl.fleet.backends.cpu import ClassStep, CompiledStep, why_not_compiled, why_not_in_closed_form
 from torchmcl.fleet.backends.fused import FusedTraining, why_not_fused
 from torchmcl.fleet.courses import TrainingPlan
 from torchmcl.fleet.data import EpochRows, FleetData
-from torchmcl.fleet.eligibility import TrainingFacts
 from torchmcl.fleet.epochs import ChunkTraining
 from torchmcl.fleet.models import StackedModules
-from torchmcl.fleet.steps import AutogradStep
+from torchmcl.fleet.steps import AutogradStep, TrainingFacts
 
 __all__ = ["BACKENDS", "Backend", "choose_backend"]
 

@@ -16,12 +16,9 @@ from torch import Tensor
 from torchmcl import accel
 from torchmcl.fleet.courses import TrainingPlan
 from torchmcl.fleet.data import mixed
-from torchmcl.fleet.eligibility import NetworkFacts, TrainingFacts, why_not_usual
 from torchmcl.fleet.epochs import ChunkTraining
-from torchmcl.fleet.optimizers import is_plain_adam
-from torchmcl.fleet.steps import AutogradStep
-
-__all__ = ["FusedTraining", "why_not_fused"]
+from torchmcl.fleet.stacked import is_plain_adam
+from torchmcl.fleet.steps import AutogradStep, NetworkFacts, TrainingFacts, why_not_usual
 
 # Epochs of one launch: enough that launching takes no time, few enough that a signal is soon seen.
 _EPOCHS = 20

@@ -8,14 +8,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchmcl._optional import optional_import
-from torchmcl.theory.quantizers.densities import (
+from torchmcl.theory.quantizers.scalar import (
     Density,
     ExponentialDensity,
     LaplaceDensity,
     NormalDensity,
+    ScalarQuantizer,
     UniformDensity,
+    lloyd_max,
+    panter_dite_constant,
+    scalar_distortion,
 )
-from torchmcl.theory.quantizers.scalar import ScalarQuantizer, lloyd_max, panter_dite_constant, scalar_distortion
 
 if TYPE_CHECKING:
     from torchmcl.theory.quantizers.vector import DeterministicAnnealing, Lloyd, Quantizer, SimulatedAnnealing

@@ -1,0 +1,307 @@
+"""How far to trust a model of a table: statistics of its records of rows that trained nothing, apart from pages."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchmcl._pages.numbers import number, percent
+
+#: The probability of the sets that people use.
+LEVEL = 0.9
+#: A gain, or a difference of probabilities and frequencies, is real from this many standard errors on.
+STANDARD_ERRORS = 2.0
+# Below these numbers of rows little can be learned, or measured.
+_FEW_LEARNED, _FEW_MEASURED = 100, 30
+# Coverage that chance explains this rarely is not what was promised: below the level that people use, below the other
+# levels, and above any level, where sets are only wider than needed.
+_CHANCE_BELOW, _CHANCE = 0.025, 0.005
+
+
+class Verdict(NamedTuple):
+    """The verdict on a model, with its reasons.
+
+    Attributes:
+        word: "good" or "careful".
+        reasons: what there is to be careful about, in plain words; none for "good".
+        evidence: the measurements in plain words; none for "careful".
+    """
+
+    word: str
+    reasons: tuple[str, ...]
+    evidence: str
+
+    @property
+    def line(self) -> str:
+        """The verdict as one line.
+
+        Example:
+            >>> Verdict("careful", ("it learned from 40 rows only", "the 90 % sets hold 70 %"), "").line
+            'Verdict: careful, because it learned from 40 rows only; the 90 % sets hold 70 %.'
+        """
+        said = f", because {'; '.join(self.reasons)}" if self.reasons else f": {self.evidence}"
+        return f"Verdict: {self.word}{said}."
+
+
+def row_reasons(records: dict[str, Any]) -> list[str]:
+    """Return the problems of the training and test rows: too few, not new, or badly split."""
+    learned, measured = records["metrics"]["rows"]["learned_from"], records["evaluation"]["n_rows"]
+    reasons = []
+    if learned < _FEW_LEARNED:
+        reasons.append(f"it learned from {learned:,} rows only")
+    if measured < _FEW_MEASURED:
+        reasons.append(f"it was measured on {measured:,} rows only, so that all measures are rough")
+    if not records["set_apart"] and records["evaluation"]["source"] == records["source"]:
+        reasons.append(f"it was measured on {records['source']}, which may hold the rows that it learned from")
+    split = records["metrics"].get("split") or {}
+    if records["set_apart"] and split.get("by") == "random" and split.get("dated"):
+        reasons.append(
+            f"its rows are dated by {split['dated']} and were set apart at random, which says nothing about later rows "
+            "(--split time does)"
+        )
+    return reasons
+
+
+def coverage_at(found: dict[str, Any], level: float = LEVEL) -> dict[str, Any] | None:
+    """Return the coverage of the sets of a level, None if it was not measured."""
+    return next((entry for entry in found["coverage"] if entry["level"] == level), None)
+
+
+def chance_band(level: float, n_rows: int) -> tuple[float, float]:
+    """Return the range of coverage on a number of rows that chance explains, for a true level.
+
+    Example:
+        >>> [round(23 * share) for share in chance_band(0.9, 23)]
+        [18, 23]
+    """
+    from scipy.stats import binom
+
+    lowest = binom.ppf(_CHANCE_BELOW if level == LEVEL else _CHANCE, n_rows, level)
+    highest = n_rows - binom.ppf(_CHANCE, n_rows, 1 - level)
+    return float(lowest / n_rows), float(highest / n_rows)
+
+
+def suspicious_columns(records: dict[str, Any]) -> list[str]:
+    """Return a reason for each column that may be unsuitable for training."""
+    columns = records["schema"].get("suspicious", ())
+    return [f"the column {c['name']} should perhaps not be learned from: {c['reason']}" for c in columns]
+
+
+# With so large a weight of the background the others have learned little.
+_MOSTLY_IGNORANT = 0.3
+# A set of this share of the range holds nearly all values.
+_EVERYTHING = 0.9
+# A target with this many different values or fewer is answered by values: pieces of its sets are no forks.
+_FEW_VALUES = 64
+# Fewer rows show nothing.
+_FEWEST = 10
+
+
+def verdict_on(records: dict[str, Any]) -> Verdict:
+    """Return the verdict on records of `torchmcl_tables.model.fitting.records_of`."""
+    return (_class_verdict if "classes" in records["evaluation"] else _number_verdict)(records)
+
+
+def _number_verdict(records: dict[str, Any]) -> Verdict:
+    """Return the verdict on records of `torchmcl_tables.model.table_records`, to which `shares` may be added."""
+    reasons = (
+        *row_reasons(records),
+        *_not_better(records["evaluation"]),
+        *_not_covered(records["evaluation"]),
+        *_upside_down(records["evaluation"]["calibration"]),
+        *_ignorant(records),
+        *suspicious_columns(records),
+    )
+    return Verdict("careful", reasons, "") if reasons else Verdict("good", (), _evidence(records["evaluation"]))
+
+
+def forks(records: dict[str, Any]) -> str:
+    """Return whether answers fork, in a sentence: only sets in pieces, whose gaps held-out rows support, say so."""
+    found = records["evaluation"]
+    if _takes_few_values(_columns(found["answers"]["truth"])):
+        return "The target takes few values, so that a set is a list of them: its pieces are not forks."
+    nine = coverage_at(found)
+    if nine is not None and nine["pieces"] > 0:
+        return (
+            f"Forks: {percent(nine['pieces'], 1)} of the 90 % sets are in pieces. The truth lies in one of them and "
+            "not between; held-out rows support the gaps."
+        )
+    narrow = [entry for entry in found["coverage"] if entry["pieces"] > 0]
+    if not narrow:
+        return "No forks found: every set is one interval."
+    level = max(entry["level"] for entry in narrow)
+    share = next(entry["pieces"] for entry in narrow if entry["level"] == level)
+    return f"No forks in the 90 % sets; {percent(share, 1)} of the {percent(level)} sets are in pieces."
+
+
+def _evidence(found: dict[str, Any]) -> str:
+    nine = coverage_at(found)
+    held = "" if nine is None else " and ".join(percent(share) for share in nine["covered"])
+    answers = "the answers are better than the same ones for every row"
+    return f"on {found['n_rows']:,} rows {answers}" + (f", and the 90 % sets hold {held} of the truth" if held else "")
+
+
+def _not_better(found: dict[str, Any]) -> list[str]:
+    """Return the targets whose answers are no better than those that are the same for every row."""
+    answers = found["answers"]
+    truth, probabilities = _columns(answers["truth"]), np.asarray(answers["probabilities"], dtype=np.float64)
+    values = np.asarray(answers["hypotheses"], dtype=np.float64)  # [rows, answers, targets]
+    if len(truth) < _FEWEST:
+        return []
+    n_answers = probabilities.shape[1]
+    same = "the mean" if n_answers == 1 else f"the same {n_answers} answers"
+    reasons = []
+    for place, target in enumerate(found["targets"]):
+        ours = _distances(values[..., place], probabilities, truth[:, place])
+        gains = _constant_distances(truth[:, place], n_answers) - ours
+        if gains.mean() <= STANDARD_ERRORS * gains.std(ddof=1) / math.sqrt(len(gains)):
+            reasons.append(f"the answers for {target['name']} are not clearly better than {same} for every row")
+    return reasons
+
+
+def _distances(
+    values: NDArray[np.float64], shares: NDArray[np.float64], truth: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the continuous ranked probability score of answers [rows, answers] with shares, [rows]; lower is better.
+
+    Example:
+        >>> _distances(np.array([[0.0, 4.0]]), np.array([[0.5, 0.5]]), np.array([0.0]))
+        array([1.])
+    """
+    near = (shares * np.abs(values - truth[:, None])).sum(axis=1)
+    apart = np.einsum("ri,rj,rij->r", shares, shares, np.abs(values[:, :, None] - values[:, None]))
+    return np.asarray(near - apart / 2)
+
+
+def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[np.float64]:
+    """Return the same score of constant answers; those for each half of the rows are made from the other half."""
+    scores = np.empty(len(truth))
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        others = np.sort(np.delete(truth, np.arange(len(truth))[half]))
+        groups = np.array_split(others, min(n_answers, len(others)))
+        values = np.array([group.mean() for group in groups])
+        shares = np.array([len(group) / len(others) for group in groups])
+        own = truth[half]
+        every = (len(own), len(groups))
+        scores[half] = _distances(np.broadcast_to(values, every), np.broadcast_to(shares, every), own)
+    return scores
+
+
+def _not_covered(found: dict[str, Any]) -> list[str]:
+    truth = _columns(found["answers"]["truth"])
+    # One reason for each target: about the sets that people use, else about others.
+    entries = sorted(found["coverage"], key=lambda entry: abs(entry["level"] - LEVEL))
+    reasons = []
+    for place, target in enumerate(found["targets"]):
+        few = _takes_few_values(truth[:, [place]])
+        told = (_coverage_reason(entry, place, target["name"], truth[:, place], few) for entry in entries)
+        reasons += [reason for reason in told if reason][:1]
+    return reasons
+
+
+def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArray[np.float64], few: bool) -> str:
+    """Return what is wrong with the sets of a level for a target, empty if nothing is."""
+    share, width, sets = (
+        entry["covered"][place],
+        entry["width"][place],
+        f"the {percent(entry['level'])} sets for {name}",
+    )
+    low, high = chance_band(entry["level"], entry["n_rows"])
+    if width is None:
+        infinite = f"{sets} are infinite, as too few rows were left to calibrate them"
+        return infinite if entry["level"] <= LEVEL else ""  # no table has enough rows for all levels
+    if share < low:
+        return f"{sets} hold only {percent(share)} of the truth"
+    if few:  # a set of few values holds more than was asked for, as it cannot hold a part of a value
+        everything = entry["level"] == LEVEL and len(truth) > 1 and width >= _EVERYTHING * np.ptp(truth)
+        return f"{sets} hold nearly all of its values" if everything else ""
+    return f"{sets} hold {percent(share)} of the truth: they are wider than needed" if share > high else ""
+
+
+def _upside_down(found: dict[str, Any]) -> list[str]:
+    """Return whether answers of higher probability are clearly less often the nearest."""
+    given, won, count = (np.asarray(found[name], dtype=np.float64) for name in ("given", "won", "count"))
+    apart = given - np.average(given, weights=count)
+    slope, deviation = (count * apart * won).sum(), math.sqrt((count * apart**2 * won * (1 - won)).sum())
+    if slope < 0 and abs(slope) > STANDARD_ERRORS * deviation:
+        return ["its probabilities are upside down: answers of higher probability are less often the nearest"]
+    return []
+
+
+def _ignorant(records: dict[str, Any]) -> list[str]:
+    share = (records.get("shares") or {}).get("background", 0.0)
+    if share <= _MOSTLY_IGNORANT:
+        return []
+    return [f"it knows little: {percent(share)} of its density is the same for every row"]
+
+
+def _columns(truth: Any) -> NDArray[np.float64]:
+    return np.asarray(truth, dtype=np.float64)  # [rows, targets]
+
+
+def _takes_few_values(truth: NDArray[np.float64]) -> bool:
+    """Return whether each column [rows, targets] has few different values, which come again."""
+    return all(len(np.unique(column)) <= min(_FEW_VALUES, len(column) // 4) for column in truth.T)
+
+
+def _class_verdict(records: dict[str, Any]) -> Verdict:
+    """Return the verdict on records of `torchmcl_tables.model.table_records` about classes."""
+    found = records["evaluation"]
+    target = str(records["schema"]["target_columns"][0]["name"])
+    reasons = (
+        *row_reasons(records),
+        *_not_better_than_frequencies(found, target),
+        *_one_guess(found),
+        *_miscalibrated(found),
+        *_classes_not_covered(found),
+        *suspicious_columns(records),
+    )
+    return Verdict("careful", reasons, "") if reasons else Verdict("good", (), _evidence_of_classes(found))
+
+
+def _evidence_of_classes(found: dict[str, Any]) -> str:
+    measures = found["measures"]
+    return (
+        f"on {found['n_rows']:,} rows the first guess is right in {percent(measures['accuracy'])} "
+        f"({percent(measures['most_common'])} by always naming the most common class), and the probabilities are "
+        f"better than the frequencies of the classes (log-loss {number(measures['log_loss'])} against "
+        f"{number(found['constant']['log_loss'])})"
+    )
+
+
+def _not_better_than_frequencies(found: dict[str, Any], target: str) -> list[str]:
+    """Return whether constant probabilities are as good."""
+    constant = found["constant"]
+    if found["n_rows"] < _FEWEST or constant["gain"] > STANDARD_ERRORS * constant["error"]:
+        return []
+    return [
+        f"the probabilities for {target} are not clearly better than the frequencies of the classes (log-loss "
+        f"{number(found['measures']['log_loss'])} against {number(constant['log_loss'])})"
+    ]
+
+
+def _one_guess(found: dict[str, Any]) -> list[str]:
+    only = found["first"]["only_guess"]
+    if only is None or found["n_rows"] < _FEWEST:
+        return []
+    return [f"its first guess is always {only}, right in {percent(found['measures']['accuracy'])} as without a model"]
+
+
+def _miscalibrated(found: dict[str, Any]) -> list[str]:
+    """Return whether the accuracy of first guesses clearly differs from their probabilities."""
+    first = found["first"]
+    off = first["right"] - first["promised"]
+    if abs(off) <= STANDARD_ERRORS * math.sqrt(first["variance"] / found["n_rows"]) or found["n_rows"] < _FEWEST:
+        return []
+    words = "low" if off > 0 else "high"
+    told = f"first guesses are right in {percent(first['right'])}, and promised {percent(first['promised'])}"
+    return [f"its probabilities are too {words}: {told}"]
+
+
+def _classes_not_covered(found: dict[str, Any]) -> list[str]:
+    """Return whether the sets of classes of the usual probability have too low a coverage."""
+    entry = coverage_at(found)
+    if entry is None or entry["covered"] >= chance_band(LEVEL, found["n_rows"])[0]:
+        return []
+    return [f"the {percent(LEVEL)} sets hold the class in only {percent(entry['covered'])} of the rows"]

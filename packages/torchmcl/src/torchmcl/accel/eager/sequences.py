@@ -1,0 +1,243 @@
+"""Costs between sequences, in chunks: weighted sums over steps of distances, and summed negative log-likelihoods.
+
+Such a cost is a sum over [targets, hypotheses, steps, dim] for each sample. Written as a formula, each of its
+operations makes such a tensor for the whole batch, and autograd keeps several of them until the backward pass. In
+chunks that fit the cache, one coordinate at a time, nothing but the inputs is kept: the backward pass computes the
+formula again.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl.accel import accelerated, in_eager
+
+# Entries of one intermediate result: small enough for the cache of a core, large enough to hide the calls.
+_ENTRIES_ON_CPU = 1 << 16
+_ENTRIES_ELSEWHERE = 1 << 22
+
+
+def n_chunks_for(samples: Tensor, entries: int) -> int:
+    """Return the number of chunks for samples with this many entries in all, at least 1."""
+    at_once = _ENTRIES_ON_CPU if samples.device.type == "cpu" else _ENTRIES_ELSEWHERE
+    return max(1, min(-(-entries // at_once), len(samples)))
+
+
+def chunks(n_chunks: int, *tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """Return the tensors of each chunk; None is passed on."""
+    split = [[None] * n_chunks if tensor is None else tensor.tensor_split(n_chunks) for tensor in tensors]
+    return zip(*split, strict=True)
+
+
+class _WeightedDistances(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hypotheses: Tensor, targets: Tensor, weights: Tensor, squared: bool) -> Tensor:
+        ctx.save_for_backward(hypotheses, targets, weights)
+        ctx.squared = squared
+        n_chunks = n_chunks_for(hypotheses, hypotheses.numel() * targets.shape[1])
+        parts = chunks(n_chunks, hypotheses, targets, weights)
+        return torch.cat([_distances(h, y, squared)[0].mul_(w.unsqueeze(-2)).sum(dim=-1) for h, y, w in parts])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hypotheses, targets, weights = ctx.saved_tensors
+        to_hypotheses, to_targets, *_ = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # the gradient is itself differentiated
+            leaves = [tensor for tensor, needed in ((hypotheses, to_hypotheses), (targets, to_targets)) if needed]
+            cost = weighted_distances.definition(hypotheses, targets, weights, squared=ctx.squared)
+            found = iter(torch.autograd.grad(cost, leaves, grad, create_graph=True))
+            return next(found) if to_hypotheses else None, next(found) if to_targets else None, None, None
+        pulls = (
+            torch.empty_like(hypotheses) if to_hypotheses else None,
+            torch.empty_like(targets) if to_targets else None,
+        )
+        n_chunks = n_chunks_for(hypotheses, hypotheses.numel() * targets.shape[1])
+        for chunk in chunks(n_chunks, hypotheses, targets, weights, grad, *pulls):
+            _pull(*chunk, squared=ctx.squared)
+        return *pulls, None, None
+
+
+def _in_chunks(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
+    if hypotheses.shape[-1] == 0:
+        return NotImplemented
+    cost: Tensor = _WeightedDistances.apply(hypotheses, targets, weights, squared)
+    return cost
+
+
+@accelerated(in_eager(_in_chunks))
+def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
+    """Return sum_s weights_s |h_s - y_s| of every pair, [samples, targets, hypotheses].
+
+    Args:
+        hypotheses: [samples, hypotheses, steps, dim]
+        targets: [samples, targets, steps, dim]
+        weights: [samples, targets, steps], without a gradient.
+        squared: take the squares of the distances.
+    """
+    distances = (hypotheses.unsqueeze(-4) - targets.unsqueeze(-3)).square().sum(dim=-1)
+    if not squared:
+        hit = distances == 0  # where the gradient of the distance is taken as 0
+        distances = distances.masked_fill(hit, 1).sqrt().masked_fill(hit, 0)
+    return (distances * weights.unsqueeze(-2)).sum(dim=-1)
+
+
+def _distances(hypotheses: Tensor, targets: Tensor, squared: bool) -> tuple[Tensor, list[Tensor]]:
+    """Return the distances [samples, targets, hypotheses, steps] and the differences of each coordinate."""
+    pairs = zip(hypotheses.unbind(-1), targets.unbind(-1), strict=True)
+    differences = [h.unsqueeze(-3) - y.unsqueeze(-2) for h, y in pairs]
+    distances = differences[0] * differences[0]
+    for difference in differences[1:]:
+        distances.addcmul_(difference, difference)
+    return distances if squared else distances.sqrt_(), differences
+
+
+def _pull(
+    hypotheses: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    grad: Tensor,
+    to_hypotheses: Tensor | None,
+    to_targets: Tensor | None,
+    *,
+    squared: bool,
+) -> None:
+    """Write the gradients of the points, given that of the cost."""
+    distances, differences = _distances(hypotheses, targets, squared)
+    slope = grad.unsqueeze(-1) * weights.unsqueeze(-2)
+    slope = slope.mul_(2) if squared else slope.div_(distances).masked_fill_(distances == 0, 0)
+    for axis, difference in enumerate(differences):
+        pull = difference.mul_(slope)
+        if to_hypotheses is not None:
+            to_hypotheses[..., axis] = pull.squeeze(1) if pull.shape[1] == 1 else pull.sum(dim=1)
+        if to_targets is not None:
+            to_targets[..., axis] = pull.sum(dim=2).neg_()
+
+
+class Family(ABC):
+    """A family of distributions with a location and a scale.
+
+    Attributes:
+        constant: the part of the negative log-density that depends on neither.
+    """
+
+    constant: float
+
+    @abstractmethod
+    def nll(self, difference: Tensor, scale: Tensor) -> Tensor:
+        """Return the negative log-density without its constant, of target - location."""
+
+    @abstractmethod
+    def pulls(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of location and scale; slope is the gradient of the cost divided by the scale."""
+
+
+class _Gaussian(Family):
+    constant = math.log(2 * math.pi) / 2
+
+    def nll(self, difference: Tensor, scale: Tensor) -> Tensor:
+        ratio = difference / scale
+        return torch.addcmul(scale.log(), ratio, ratio, value=0.5)
+
+    def pulls(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        ratio = difference.div_(scale)
+        to_location = (ratio * slope).neg_()
+        return to_location, slope.addcmul_(ratio, to_location)
+
+
+class _Laplace(Family):
+    constant = math.log(2)
+
+    def nll(self, difference: Tensor, scale: Tensor) -> Tensor:
+        return torch.addcdiv(scale.log(), difference.abs(), scale)
+
+    def pulls(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        to_location = (difference.sign() * slope).neg_()
+        return to_location, slope.addcmul_(difference.div_(scale), to_location)
+
+
+GAUSSIAN, LAPLACE = _Gaussian(), _Laplace()
+
+
+def summed_nll(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
+    """Return the negative log-likelihood of every pair, [samples, targets, hypotheses].
+
+    Args:
+        family: `GAUSSIAN` or `LAPLACE`.
+        locations: [samples, hypotheses, coordinates]
+        targets: [samples, targets, coordinates]
+        scale: [samples, hypotheses, coordinates]
+        real: [samples, targets, coordinates], True where a coordinate counts; None when all do.
+    """
+    cost = _without_constants(family, locations, targets, scale, real)
+    # In the dtype of the cost: an integer tensor times a number is float32.
+    n_real = targets.shape[-1] if real is None else real.sum(dim=-1, keepdim=True).to(cost.dtype)
+    return cost + family.constant * n_real
+
+
+class _SummedNLL(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None
+    ) -> Tensor:
+        ctx.family = family
+        ctx.save_for_backward(locations, targets, scale, real)
+        n_chunks = n_chunks_for(locations, locations.numel() * targets.shape[1])
+        return torch.cat([_summed(family, *chunk) for chunk in chunks(n_chunks, locations, targets, scale, real)])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        needed, inputs = ctx.needs_input_grad[1:4], ctx.saved_tensors[:3]
+        real = ctx.saved_tensors[3]
+        if torch.is_grad_enabled():  # the gradient is itself differentiated
+            leaves = [tensor for tensor, is_needed in zip(inputs, needed, strict=True) if is_needed]
+            cost = _without_constants.definition(ctx.family, *ctx.saved_tensors)
+            found = iter(torch.autograd.grad(cost, leaves, grad, create_graph=True))
+            return None, *(next(found) if is_needed else None for is_needed in needed), None
+        pulls = [torch.empty_like(t) if is_needed else None for t, is_needed in zip(inputs, needed, strict=True)]
+        n_chunks = n_chunks_for(inputs[0], inputs[0].numel() * inputs[1].shape[1])
+        for chunk in chunks(n_chunks, *inputs, real, grad, *pulls):
+            _pull_likelihoods(ctx.family, *chunk)
+        return None, *pulls, None
+
+
+@accelerated(in_eager(_SummedNLL.apply))
+def _without_constants(
+    family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None
+) -> Tensor:
+    """Return the sum over the real coordinates without the constants of the family."""
+    nll = family.nll(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale.unsqueeze(-3))
+    return (nll if real is None else nll.masked_fill(~real.unsqueeze(-2), 0)).sum(dim=-1)
+
+
+def _summed(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
+    """Return the formula with its mask applied in place, which autograd need not follow here."""
+    nll = family.nll(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale.unsqueeze(-3))
+    return (nll if real is None else nll.masked_fill_(~real.unsqueeze(-2), 0)).sum(dim=-1)
+
+
+def _pull_likelihoods(
+    family: Family,
+    locations: Tensor,
+    targets: Tensor,
+    scale: Tensor,
+    real: Tensor | None,
+    grad: Tensor,
+    to_locations: Tensor | None,
+    to_targets: Tensor | None,
+    to_scale: Tensor | None,
+) -> None:
+    """Write the gradients of the inputs, given that of the cost."""
+    scale = scale.unsqueeze(-3)
+    slope = grad.unsqueeze(-1) / scale
+    if real is not None:
+        slope = slope.masked_fill_(~real.unsqueeze(-2), 0)
+    located, scaled = family.pulls(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale, slope)
+    for written, pull, axis in ((to_locations, located, 1), (to_scale, scaled, 1)):
+        if written is not None:
+            written.copy_(pull.squeeze(axis) if pull.shape[axis] == 1 else pull.sum(dim=axis))
+    if to_targets is not None:
+        to_targets.copy_(located.sum(dim=2).neg_())

@@ -1,0 +1,290 @@
+"""Steps of small networks on CPUs: ReLU networks in C, mixtures over classes with the gradient in closed form.
+
+Autograd takes most of the time of a small network: a step of five class mixtures on a hundred rows has some 30
+operations here instead of some 200. They equal `mcl_step`.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from torchmcl.accel.native import compiled
+from torchmcl.annealing.auto import CostScale
+from torchmcl.fleet.courses import RuleCourses
+from torchmcl.fleet.data import EpochRows, FleetData
+from torchmcl.fleet.models import StackedModules
+from torchmcl.fleet.options import MixtureLogLoss
+from torchmcl.fleet.stacked import CompiledAdam, fast_adam, products
+from torchmcl.fleet.steps import AutogradStep, NetworkFacts, RowFacts, TrainingFacts, why_not_usual
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.types import Batch
+
+# The compiled step walks the coordinates one by one, which is fast for few.
+_MAX_DIMS = 32
+
+
+class CompiledStep(AutogradStep):
+    """The step in compiled code, for supported training runs.
+
+    Other monitors, for example, are left to the definition.
+    """
+
+    def __init__(
+        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
+    ) -> None:
+        super().__init__(models, rows, validation, facts)
+        self.optimizer = fast_adam(self.spec.optimizer)
+        self._network = _network_of(facts)
+        self._step = self._step_on(rows.data)
+        self._held_out: compiled.NetworkStep | None = None
+        served = facts.watches_loss or facts.watches_distortion
+        if validation is not None and served and _why_not_on_rows(facts, RowFacts.of(validation)) is None:
+            self._held_out = self._step_on(validation._replace(weights=None))
+
+    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
+        """Return the losses [models] of a batch, and store their gradient in `gradient`."""
+        order = None if self.rows.order is None else (self.rows.order, self.rows.order_of_model)
+        weight = self.spec.score_weight
+        losses = self._step(courses.mixed_values, weight, start=batch.start, stop=batch.stop, order=order)
+        self.gradient = self._step.gradient
+        return losses
+
+    def epoch(
+        self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
+    ) -> Tensor | None:
+        """Train the models that are active on all batches, and return losses [batches, models]."""
+        if not isinstance(self.optimizer, CompiledAdam):
+            return None
+        rows = self.rows
+        return self._step.epoch(
+            courses.mixed_values,
+            self.spec.score_weight,
+            self.optimizer.step(state, lr, decay),
+            bounds=[rows.batches[0].start, *(batch.stop for batch in rows.batches)],
+            active=active,
+            order=None if rows.order is None else (rows.order, rows.order_of_model),
+        )
+
+    def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
+        """Return the monitored value of a slice of the models on the validation rows."""
+        if self._held_out is None or self.validation is None:
+            return super().evaluate(courses, models)
+        rule, weight = courses.mixed_values, self.spec.score_weight
+        if self.facts.watches_distortion:
+            rule, weight = torch.zeros_like(rule), 0.0
+        n_rows = self.validation.inputs.shape[1]
+        return self._held_out(rule, weight, start=0, stop=n_rows, with_gradient=False, models=models)
+
+    def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
+        """Return a function that measures the costs of the models on the rows `index` [models, rows].
+
+        A row that was drawn twice is computed once and counts twice.
+        """
+        drawn, counts = index[0].unique(return_counts=True)
+        inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
+        finite = bool(inputs.isfinite().all() and targets.isfinite().all())
+        # The shortcut below is for distances, which have a natural zero. A log-likelihood may be negative.
+        is_distance = self.facts.cost.is_distance
+        if not (finite and is_distance) or _why_not_on_rows(self.facts, RowFacts.of(rows)) is not None:
+            return super().cost_scale_on(rows, index)
+        weights = (counts * (len(drawn) / index.shape[1])).to(inputs).expand(len(inputs), -1)
+        n_rows = torch.full_like(rows.n_rows, len(drawn))
+        data = FleetData(inputs, targets, n_rows, rows.set_of_model, weights)
+        step = self._step_on(data)
+        n_hypotheses = step.network.n_hypotheses
+        # With equal weights of all hypotheses the loss is their mean cost, with the weight of the winner the lowest.
+        hard = inputs.new_zeros(2, len(self.models))
+        uniform = hard + inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]])
+
+        def measure() -> CostScale:
+            mean, best = (
+                step(rule, 0.0, start=0, stop=len(drawn), with_gradient=False).clone() for rule in (uniform, hard)
+            )
+            return CostScale(mean, best, mean - best, torch.ones_like(mean, dtype=torch.bool))  # have a natural zero
+
+        return measure
+
+    def _step_on(self, data: FleetData) -> compiled.NetworkStep:
+        return compiled.NetworkStep(
+            self._network,
+            self.models.flat,
+            inputs=data.inputs,
+            targets=data.targets,
+            row_weights=data.weights,
+            set_of_model=data.set_of_model,
+        )
+
+
+def why_not_compiled(training: TrainingFacts) -> str | None:
+    """Return the reason why the compiled step does not support a training run, or None."""
+    if training.device.type != "cpu":
+        return "It serves CPUs."
+    if not compiled.available():
+        return "The extension was not built when torchmcl was installed."
+    if (reason := why_not_usual(training)) is not None:
+        return reason
+    if training.cost.crps is not None and training.spec.score_weight != 0:
+        return "It serves MixtureNLLWithCRPS, which trains the scores itself, with a `score_weight` of 0."
+    return _why_not_on_rows(training, training.rows)
+
+
+def _why_not_on_rows(training: TrainingFacts, rows: RowFacts) -> str | None:
+    """Return the reason why the compiled step does not support the models on some rows, or None."""
+    cost, network = training.cost, training.network
+    if cost.crps is None and not cost.is_distance:
+        return "It serves pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."
+    if rows.n_features is None or rows.n_dims is None or rows.n_targets == 0:
+        return "It serves inputs and targets that are vectors."
+    if not (rows.is_single and training.is_single):
+        return "It serves float32."
+    if rows.is_ragged or rows.has_mask:
+        return "It serves sets of one length without a mask."
+    if rows.n_dims > _MAX_DIMS:
+        return f"It serves up to {_MAX_DIMS} coordinates."
+    if network is None or network.dropout is not None or not network.takes(rows, (rows.n_dims,)):
+        return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
+    is_mixture = network.has_scales and network.has_scores and not network.detach_scores
+    if not (is_mixture if cost.crps is not None else not network.has_scales):
+        return "It serves MixtureNLLWithCRPS with scores and scales, and other costs without scales."
+    if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:
+        return f"It serves up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
+    return None
+
+
+def _network_of(training: TrainingFacts) -> compiled.Network:
+    cost, network = training.cost, training.network
+    assert network is not None
+    return compiled.Network(
+        network.sizes,
+        network.n_hypotheses,
+        network.event[0],
+        network.detach_scores,
+        absolute=cost.is_absolute,
+        mixture=None if cost.crps is None else compiled.Mixture(cost.crps, network.min_scale),
+    )
+
+
+_NETWORKS = "It serves MultiHypothesisMLP with ReLU and scores, without an output activation, all of it trained."
+
+
+class _ClassNetworks:
+    """Costs of stacked networks with distributions over classes, and the gradient of their losses.
+
+    Tensors are laid out [models, values, rows], so that sums over few hypotheses or classes run along the rows.
+
+    Args:
+        models: a `MultiHypothesisMLP` each, with ReLUs.
+    """
+
+    def __init__(self, models: StackedModules) -> None:
+        template = models.template
+        assert isinstance(template, MultiHypothesisMLP)
+        self.models = models
+        self.n_hypotheses, (self.n_classes,) = template.head.n_hypotheses, template.head.event
+        self.gradient = torch.zeros_like(models.flat)
+        self._slopes = list(models.split(self.gradient).values())
+
+    def costs(self, batch: Batch) -> Tensor:
+        """Return -log(score p(class)) of each hypothesis, [models, rows, 1, hypotheses]."""
+        _, log_shares, log_scores = self._forward(batch.inputs)
+        return self._costs(batch, log_shares, log_scores)
+
+    def losses(self, batch: Batch, weights: Tensor | None, rule: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the losses [models] of a batch, and store their gradient in `gradient`."""
+        layers, log_shares, log_scores = self._forward(batch.inputs)
+        cost = self._costs(batch, log_shares, log_scores)
+        assigned = rule(cost)
+        losses = (assigned * cost).sum(dim=-1).squeeze(-1)  # [models, rows]
+        share = assigned.squeeze(2).mT / losses.shape[1]  # [models, hypotheses, rows]
+        if weights is not None:
+            losses, share = losses * weights, share * weights.unsqueeze(1)
+        off = log_shares.exp_()
+        places = _places(batch, self.n_hypotheses)
+        off.scatter_add_(2, places, off.new_full((), -1.0).expand(places.shape))
+        off.mul_(share.unsqueeze(2))
+        off_scores = log_scores.exp_().mul_(share.sum(dim=1, keepdim=True)).sub_(share)
+        self._backward(layers, torch.cat([off.flatten(1, 2), off_scores], dim=1))
+        return losses.mean(dim=1)
+
+    def _forward(self, inputs: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Return the inputs of each layer, log-probabilities [models, hypotheses, classes, rows] and log-scores."""
+        parameters = list(self.models.views.values())
+        values, layers = inputs.mT, []
+        for place in range(0, len(parameters), 2):
+            layers.append(values)
+            weight, bias = parameters[place].detach(), parameters[place + 1].detach()
+            values = products(weight, values).add_(bias.unsqueeze(-1))
+            if place + 2 < len(parameters):
+                values.relu_()
+        logits, scores = values.split([self.n_hypotheses * self.n_classes, self.n_hypotheses], dim=1)
+        log_shares = logits.unflatten(1, (self.n_hypotheses, self.n_classes)).log_softmax(dim=2)
+        return layers, log_shares, scores.log_softmax(dim=1)
+
+    def _costs(self, batch: Batch, log_shares: Tensor, log_scores: Tensor) -> Tensor:
+        chosen = log_shares.gather(2, _places(batch, self.n_hypotheses)).squeeze(2)
+        return -(chosen + log_scores).mT.unsqueeze(2)
+
+    def _backward(self, layers: list[Tensor], slope: Tensor) -> None:
+        weights = list(self.models.views.values())[::2]
+        for place in reversed(range(len(layers))):
+            self._slopes[2 * place].copy_(products(slope, layers[place].mT))
+            torch.sum(slope, dim=-1, out=self._slopes[2 * place + 1])
+            if place:
+                slope = products(weights[place].detach().mT, slope).mul_(layers[place] > 0)
+
+
+def _places(batch: Batch, n_hypotheses: int) -> Tensor:
+    """Return the class ids, [models, hypotheses, 1, rows]."""
+    ids = batch.targets.squeeze(-1)
+    return ids[:, None, None, :].expand(-1, n_hypotheses, 1, -1)
+
+
+class ClassStep(AutogradStep):
+    """Losses and gradients of class mixtures in closed form, for supported training runs."""
+
+    def __init__(
+        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
+    ) -> None:
+        super().__init__(models, rows, validation, facts)
+        self.optimizer = fast_adam(self.spec.optimizer)
+        self._networks = _ClassNetworks(models)
+        served = facts.held_out is not None and _why_not_classes(facts.network, facts.held_out) is None
+        self._evaluates = served and isinstance(self.spec.monitor, MixtureLogLoss)
+
+    @torch.no_grad()
+    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
+        """Return the losses [models] of a batch, and store their gradient in `gradient`."""
+        losses = self._networks.losses(*self.rows.batch(batch), courses.rule())
+        self.gradient = self._networks.gradient
+        return losses
+
+    @torch.no_grad()
+    def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
+        """Return the monitored value of a slice of the models on the validation rows."""
+        if not self._evaluates or (models.start, models.stop) != (0, len(self.models)):
+            return super().evaluate(courses, models)
+        assert isinstance(self.spec.monitor, MixtureLogLoss)
+        return self.spec.monitor.of_costs(self._networks.costs(self._held_out_batch))
+
+
+def why_not_in_closed_form(training: TrainingFacts) -> str | None:
+    """Return the reason why `ClassStep` does not support a training run, or None."""
+    if training.device.type != "cpu":
+        return "It serves CPUs."
+    if not training.cost.is_class_mixture or training.spec.loss_fn is not None or training.spec.score_weight != 0:
+        return "It serves MixtureNLL(pairwise_cross_entropy) with score_weight=0."
+    if training.checks_values:
+        return "It does not look at values, as `debug_checks` asks for."
+    return _why_not_classes(training.network, training.rows)
+
+
+def _why_not_classes(network: NetworkFacts | None, rows: RowFacts) -> str | None:
+    if rows.n_features is None or not rows.are_classes or rows.n_targets != 1:
+        return "It serves inputs that are vectors, with one class each."
+    if rows.is_sampled or rows.is_ragged or rows.has_mask:
+        return "It serves sets of one length without a mask, that stay the same in all epochs."
+    serves = network is not None and network.dropout is None and len(network.event) == 1
+    if network is None or not serves or not network.takes(rows, network.event):
+        return _NETWORKS
+    return _NETWORKS if not network.has_scores or network.detach_scores or network.has_scales else None
