@@ -236,8 +236,8 @@ def annealed(rule: type[AssignmentRule] | AssignmentRule, **values: Schedule | A
 
     Args:
         rule: a class of rules; or a rule, whose other fields are kept.
-        **values: field name = schedule, for any fields of the rule, at least one. A field that does not change is
-            given as the value that it has.
+        **values: field name = schedule, for any fields of the rule, at least one. A constant field is
+            given as its value.
 
     Raises:
         ValueError: if the rule has no such field, or none is scheduled.

@@ -38,14 +38,14 @@ def mcl_step(
     Args:
         model: takes `batch.inputs`, returns `Predictions` or `Distributions`.
         batch: inputs, targets, mask and scene, or the output of a loader, see `torchmcl.batches.as_batch`; the contents
-            of padded targets and steps are ignored. Of one target per sample the axis of the targets may be missing:
+            of padded targets and steps are ignored. With one target per sample the axis of the targets may be omitted:
             [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
             Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `debug_checks`.
             Samples of the same `scene` share their winners, see `SceneWinners`.
-        rule: an assignment rule; of an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
-        cost_fn: the matched cost, which the rule sees: any `pairwise_*` function, `Pairwise(fn)`, or a function of
-            `hypotheses` and `targets`, which always have their axis here. Whichever of `mask`, `scale`, `score_logits`
-            and `event_dims` (axes of one hypothesis) it names, it gets as well.
+        rule: an assignment rule; for an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
+        cost_fn: the matched cost, the input of the rule: any `pairwise_*` function, `Pairwise(fn)`, or a function of
+            `hypotheses` and `targets`, which always have their axis here. `mask`, `scale`, `score_logits`
+            and `event_dims` (axes of one hypothesis) are passed if it has such parameters.
         loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where
             `cost_fn` is `pairwise_ade`; the matched cost by default.
         scores: how scores are trained; `SoftmaxScores()` for a softmax over the hypotheses, and either takes the rule

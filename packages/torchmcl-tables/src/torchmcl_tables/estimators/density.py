@@ -59,13 +59,13 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     values only, and by fewer answers if there are fewer values; its sets begin and end with them, or with the mean.
     `torchmcl.sklearn.MCLRegressor` is multiple choice learning itself.
 
-    A part of the rows trains nothing: two thirds of it select (when to stop, weights, widths, gaps), the others
+    A part of the rows is held out: two thirds of it select (when to stop, weights, widths, gaps), the others
     calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows, weighting a
     row with 2 is the same as having it twice, and weighting all rows alike is the same as not weighting them. Copies of
     a row are held out together. In a table so coarse that rows coincide by chance, each is a row of its own.
 
     Args:
-        n_hypotheses: how many answers to give for each row.
+        n_hypotheses: the number of answers per row.
         hidden: sizes of the hidden layers.
         n_bins: bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By default
             there are networks with 0 and with 32 below 50 000 rows to train on, and with 0 above or with more than 128
@@ -97,7 +97,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
         schema_: the kind of each column of a data frame with other columns than numbers.
         n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
-        target_values_: the only values that y takes; None where it takes many.
+        target_values_: the values of a discrete y; None otherwise.
         n_answers_: the number of answers for a row.
         loss_curve_: training loss of each epoch, of the best network of the first kind. `learning_rate_curve_` has the
             learning rates, `validation_curve_` the scores on the selecting rows.

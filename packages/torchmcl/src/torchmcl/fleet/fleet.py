@@ -49,13 +49,13 @@ class Fleet:
 
     Model i is the model that `torch.manual_seed(seeds[i]); module_factory()` makes, trained with its own rule,
     learning rate, weight decay, shuffles and data, as if it were alone. Buffers, tied weights, parametrizations and
-    forward hooks count as they do alone. Modules that cannot be trained exactly are refused: those with backward hooks
+    forward hooks work as in one model. Modules that cannot be trained exactly are rejected: those with backward hooks
     or state outside of buffers, those that `torch.vmap` cannot run, and sets of different length where rows depend on
-    one another (BatchNorm). Dropout is exact in law: models draw other numbers side by side than alone.
+    one another (BatchNorm). Dropout has the same distribution, with other random numbers than alone.
 
     Args:
         module_factory: makes one module that returns `Predictions` or `Distributions`.
-        n_models: how many.
+        n_models: the number of models.
         rule: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
             tail of the learning rate and the weight decay in training; a single one, or one per model.
         optimizer: `Adam()` or `SGD()` from `torchmcl.fleet`.
@@ -72,7 +72,7 @@ class Fleet:
         backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
             small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs), "captured"
             (CUDA graphs) or "fused" (whole epochs in one kernel, for networks with one small hidden layer on GPUs). By
-            default the fastest that serves the training.
+            default the fastest that supports the training run.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed

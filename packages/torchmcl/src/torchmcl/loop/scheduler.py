@@ -16,8 +16,8 @@ from torchmcl.types import StepOutput
 class RuleScheduler:
     """Return the rule of each step of a training loop, for every kind of rule.
 
-    A rule stays, a function is called with the number of calls of `step`, and `AutoAnnealing` decides by the batches
-    that `observe` shows it. `AutoAnnealing` also sets the learning rate of `optimizer`, relative to the one it was made
+    A rule is constant, a function is called with the number of calls of `step`, and `AutoAnnealing` uses the batches
+    passed to `observe`. `AutoAnnealing` also sets the learning rate of `optimizer`, relative to the one it was made
     with, for the epoch that follows: it falls to 0 at the end. In calls of `step` it may set `model` back to its first
     weights, early on, and change the hypotheses of its head. On a GPU nothing is read on the host but a few numbers in
     each call of `step`. With `torch.distributed`, all processes decide together.
@@ -27,7 +27,7 @@ class RuleScheduler:
         optimizer: whose learning rate `AutoAnnealing` sets; other rules do not need it.
         model: the model that is trained. `AutoAnnealing` holds, and moves hypotheses, if it ends in a
             `MultiHypothesisHead`; without it, cooling begins with the first batch.
-        n_epochs: how often `step` will be called; `AutoAnnealing` needs it. An epoch may be any part of a training; 20
+        n_epochs: the number of calls of `step`; `AutoAnnealing` needs it. An epoch may be any part of a run; 20
             or more let it decide whether to hold.
         n_optimizer_steps: in the whole training. With it, `AutoAnnealing` also lowers the rate of a long training, as
             in a fleet.

@@ -19,12 +19,12 @@ class MultiHypothesisHead(nn.Module):
     Args:
         in_features: size of the features.
         out_features: size of one hypothesis, or its shape, such as (steps, dim) for sequences.
-        n_hypotheses: how many answers to give.
-        scores: whether to give score logits too.
+        n_hypotheses: the number of hypotheses.
+        scores: whether to add score logits.
         detach_scores: stop the score loss at the head. With targets of small scale it can dwarf the
             regression loss in the trunk.
         output_activation: applied to the hypotheses, for example `torch.tanh`; None leaves them unchanged.
-        scales: whether to give a scale for each coordinate too, so that a hypothesis is a distribution: softplus of
+        scales: whether to add a scale for each coordinate, so that a hypothesis is a distribution: softplus of
             an output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`.
         min_scale: > 0, the smallest scale; the likelihood of a narrower one could grow without limit.
 

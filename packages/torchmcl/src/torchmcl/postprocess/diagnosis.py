@@ -123,8 +123,8 @@ def diagnose(
 ) -> Diagnosis:
     """Return the faults of a network, from its predictions for held-out rows.
 
-    Distances are squared Euclidean over all axes of a hypothesis. The records of a training say less, and say it about
-    the rows that were trained on.
+    Distances are squared Euclidean over all axes of a hypothesis. Records of a training run have less, and only about
+    the training rows.
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores; or a `Recorder`, or its records.

@@ -44,7 +44,7 @@ def reduce(
 ) -> Predictions:
     """Return k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
 
-    Few possibilities are all tried: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
+    A small search is exhaustive: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
     is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best center is
     the mean. Otherwise each hypothesis chosen is the one that helps most; without `moved` they are exchanged for others
     as long as that helps, with it they go to the centers of their groups by Lloyd's algorithm. No random numbers are
@@ -52,7 +52,7 @@ def reduce(
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores; all hypotheses count alike without scores.
-        k: how many to keep.
+        k: the number of hypotheses to keep.
         cost_fn: any `pairwise_*` function that takes hypotheses for targets. Costs of vectors see all axes of a
             hypothesis as one.
         moved: whether hypotheses may move, as in k-means; otherwise k of those given are kept unchanged, as in

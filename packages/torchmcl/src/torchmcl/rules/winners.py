@@ -162,7 +162,7 @@ class AnnealedWTA(AssignmentRule):
 
     Args:
         temperature: >= 0, in the units of the cost; 0 is `WTA`, infinity is uniform. A float, or a
-            tensor that broadcasts against the cost (zero for some of its entries, if you like).
+            tensor that broadcasts against the cost (with zeros for some entries).
 
     Example:
         >>> AnnealedWTA(temperature=0.1)(torch.tensor([[0.3, 0.1, 0.2]]))

@@ -62,15 +62,15 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     makes a density of all of them. `torchmcl_tables.DensityRegressor` is another method, a blend of mixture density
     networks and a forest, with better likelihoods on most tables.
 
-    A part of the rows trains nothing: two thirds of it select (the bandwidth, gaps of the sets, the best network), the
+    A part of the rows is held out: two thirds of it select (the bandwidth, gaps of the sets, the best network), the
     others calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows, and
     weighting a row with 2 is the same as having it twice. Copies of a row are held out together; in a table so coarse
     that rows coincide by chance, each is a row of its own.
 
     Args:
-        n_hypotheses: how many answers to give for each row.
+        n_hypotheses: the number of answers per row.
         rule: an assignment rule, a function epoch -> rule as `annealed` makes it, `Cooling(...)`, or
-            `AutoAnnealing(...)`, the default, which has no temperature to choose: it decides in training when to cool,
+            `AutoAnnealing(...)`, the default, which sets the temperature in training: it decides when to cool,
             from where and how fast, on the tail of the learning rate and on the weight decay. Temperatures are in units
             of the variance of the targets.
         hidden: sizes of the hidden layers.
