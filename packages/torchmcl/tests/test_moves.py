@@ -147,7 +147,7 @@ def test_an_unknown_problem_is_named():
 
 
 @for_each("dtype, optimizer", [(torch.bfloat16, Adam()), (torch.float64, SGD()), (torch.bfloat16, SGD(momentum=0.9))])
-def test_models_are_set_back_fanned_out_and_moved_in_every_type_and_under_every_optimizer(dtype, optimizer):
+def test_models_are_set_back_parted_and_moved_in_every_type_and_under_every_optimizer(dtype, optimizer):
     random = torch.Generator().manual_seed(0)
     inputs = torch.rand(80, 1, generator=random)
     branch = torch.where(torch.rand(80, 1, generator=random) < 0.5, 1.0, -1.0)

@@ -200,7 +200,7 @@ class AutoAnnealing:
             measured: costs of the untrained models, of any shape: one entry per model.
             n_epochs: of the whole training.
             n_coordinates: of a hypothesis.
-            may_hold: whether hypotheses can be fanned out after a hold.
+            may_hold: whether hypotheses can be parted after a hold.
         """
         scale = measured.scale.float()  # NaN, and cold, where no cost is finite
         holds = measured.has_zero & (scale > 0)

@@ -20,7 +20,7 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
     """Move hypotheses of little use to where one serves two modes, and return how many were moved.
 
     A move is made only if the gain, measured on one half of the batch after it was planned on the other, exceeds the
-    loss; see `torchmcl.annealing.moves`. Distances are squared Euclidean, whatever the cost is.
+    loss; see `torchmcl.annealing.moves`. Distances are squared Euclidean under every cost.
 
     Args:
         model: trained, ending in a `MultiHypothesisHead`.
