@@ -62,7 +62,7 @@ class Blend:
             raise ValueError(f"the weights of a blend must be {n_members}, one per member, and sum to 1")
         if len(self.networks) != len(self.encoders):
             raise ValueError("a blend must have networks for each encoder")
-        stretches = [] if self.stretches is None else self.stretches
+        stretches: Any = [] if self.stretches is None else self.stretches
         check_numbers("the widths of a blend", [self.factor, self.floor, *stretches], positive=True)
         check_numbers("the values of a blend", [] if self.values is None else self.values)
         if not 0 <= self.trim < 0.5:
