@@ -13,7 +13,8 @@ hypothesis.settings.load_profile("torchmcl")
 SLOW = (
     *("contracts/test_compiled_schedules", "estimators/test_coverage"),
     *("fleet/test_awkward_modules", "fleet/test_fleet_combinations", "integration/"),
-    *("triton/", "test_cluster", "test_demo", "test_fine_tuning", "test_every_flag", "test_estimator_combinations", "test_missing_packages"),
+    *("triton/", "test_cluster", "test_demo", "test_fine_tuning", "test_every_flag"),
+    *("test_estimator_combinations", "test_missing_packages"),
     *("test_figures", "test_gallery", "test_kernels", "test_lightning_nodes", "test_numerical_soak"),
     *("test_separation_study", "test_table_cli", "test_table_report"),
     *("test_trajectory_study", "theory/test_critical", "theory/test_quantizers"),
