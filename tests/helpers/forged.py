@@ -21,7 +21,7 @@ def forge(folder, change=None, **values):
 
 
 def answers_of_forged(kind, folder, inputs):
-    """Load a model with each forged array and return its answers to inputs, by the change; those refused are left out."""
+    """Return the answers of a model with each forged array where `load` does not refuse it, by the change."""
     answers = {}
     for change in forged_arrays(folder / "model.safetensors"):
         try:
