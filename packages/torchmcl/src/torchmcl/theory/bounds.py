@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
+from torchmcl._eager import broadcast_shapes
 from torchmcl.costs import pairwise_euclidean
 
 # Normalised second moments of the best cells, total over the coordinates: the interval, and the regular hexagon.
@@ -89,7 +90,7 @@ def gaussian_distortion(rate: float | Tensor, covariance: float | Tensor) -> Ten
     index = (fits.sum(dim=-1, keepdim=True) - 1).clamp_min(0)
     level = log_levels.gather(-1, index).exp2()
     level = torch.where(fits.any(dim=-1, keepdim=True), level, 0)  # no variance at all: nothing to lose
-    return torch.minimum(variances.expand(torch.broadcast_shapes(variances.shape, level.shape)), level).sum(dim=-1)
+    return torch.minimum(variances.expand(broadcast_shapes(variances.shape, level.shape)), level).sum(dim=-1)
 
 
 def zador_constant(dim: int) -> float:
