@@ -199,21 +199,29 @@ class Forecaster(BaseEstimator):
         if frame is not None:
             owner = "Forecaster.forecast"
             panel = read_panel(owner, frame, self._columns(), grid=self._panel.grid, aligned=self.joint)
-            if self.joint and sorted(map(str, panel.names)) != sorted(map(str, self._panel.names)):
-                rule = f"hold the {len(self._panel.names)} series of the fit, which are forecast together"
-                raise ValueError(bad_value(owner, "frame", rule, len(panel.names)))
+            panel = self._in_order(owner, panel) if self.joint else panel
         source = Source(panel, self.layout_, self._season)
         paths, scales, probabilities = self._answers(source, source.ends())
         columns, level = self._columns(), self.tube_level_
         return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, level, self.coverage, self.least_)
 
     def save(self, folder: Path | str) -> None:
-        """Write the fitted forecaster, with the ends of its series, into a folder. No pickle."""
+        """Write the fitted forecaster into a folder, with the series of the fit: `predict` needs them. No pickle."""
         if not hasattr(self, "networks_"):
             advice = "fit(frame, horizon=28) first."
             raise NotFittedError(bad_value("Forecaster.save", "self", "be fitted", "an unfitted one", advice))
         parameters = self.get_params(deep=False) | {"progress": False}
         write_fitted(Path(folder), parameters, {name: getattr(self, name) for name in FITTED})
+
+    def _in_order(self, owner: str, panel: Panel) -> Panel:
+        """Return series that are forecast together in the order of the fit: each has its own place in the network."""
+        places = {name: row for row, name in enumerate(panel.names)}
+        if places.keys() != set(self._panel.names):
+            rule = f"hold the {len(self._panel.names)} series of the fit, which are forecast together"
+            got = f"{len(places)}: {', '.join(map(repr, list(places)[:5]))}"
+            raise ValueError(bad_value(owner, "frame", rule, got))
+        rows = [places[name] for name in self._panel.names]
+        return replace(panel, names=panel.names[rows], ends=panel.ends[rows], values=panel.values[rows])
 
     def _columns(self) -> Columns:
         return Columns(self.series, self.time, self.value)
