@@ -37,7 +37,7 @@ __all__ = ["Forecaster", "load_forecaster"]
 _REFINEMENT = 0.25
 # ... at this share of the learning rate: they are few.
 _SLOW = 0.2
-# Longer trainings gain little on the public sets, and 400 hourly series would take minutes.
+# A longer training is better on some sets (ETTh1), but 400 hourly series would take several minutes.
 _MOST_STEPS = 800
 # Windows from which the linear map is computed.
 _N_LINEAR = 20_000
@@ -242,7 +242,7 @@ class Forecaster(BaseEstimator):
     def _train(self, source: Source, places: Tensor, calibration: Calibration | None) -> None:
         """Train the members, first without the windows that calibrate the tubes, then with them."""
         earlier = places if calibration is None else source.places(last=calibration.n_steps)
-        # About so many passes over the windows: few of them are learned by heart otherwise.
+        # About 40 passes over the windows: a few windows would be learned by heart in more.
         enough = min(max(40 * len(earlier) // self.batch_size, 160), _MOST_STEPS)
         n_steps = enough if self.n_steps is None else self.n_steps
         how = Training(n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device))
