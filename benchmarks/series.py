@@ -186,7 +186,7 @@ def nine_quantiles(task: Task, forecaster: Forecaster) -> list[Answer]:
     """Return nine free quantiles of each step from the same network, trained as long by the quantile loss."""
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     places, networks = source.places(), []
-    enough = min(max(40 * len(places) // forecaster.batch_size, 160), 1600)
+    enough = min(max(40 * len(places) // forecaster.batch_size, 160), 800)
     how = Training(forecaster.n_steps or enough, forecaster.batch_size)
     for member in range(forecaster.n_members):
         torch.manual_seed(member)

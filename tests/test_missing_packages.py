@@ -16,6 +16,7 @@ COMMANDS = {
     "fit a.csv --target y -o model": TABLES,
     "predict model a.csv -o b.csv": TABLES,
     "report model": TABLES,
+    "forecast a.csv --horizon 3 -o new": "comes with torchmcl-forecast: pip install",
     "separation separate a.wav": SPEECH,
     "data mix a --out new": SPEECH,
     "reproduce uci --out new": "comes with the studies in the repository",

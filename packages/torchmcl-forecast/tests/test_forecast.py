@@ -32,8 +32,8 @@ def test_the_mean_is_that_of_the_futures_too(fitted):
 
 def test_fewer_futures_are_reduced_from_more(fitted):
     assert fitted.forecast().futures(1).filter(like="future").shape == (21, 1)
-    with pytest.raises(ValueError, match="`k` must be at most the number of hypotheses, 4"):
-        fitted.forecast().futures(5)
+    with pytest.raises(ValueError, match="`k` must be at most the number of hypotheses, 8"):
+        fitted.forecast().futures(9)
 
 
 def test_tubes_lie_around_the_median_and_are_wider_than_the_quantiles(fitted):

@@ -9,7 +9,7 @@ from torchmcl_forecast.windows import Source
 
 __all__ = ["Calibration", "choose_calibration"]
 
-# So many windows give a level whose coverage deviates by less than two percent.
+# The standard deviation of the coverage of a level from this many independent windows is below two percent.
 _ENOUGH_ROWS = 300
 # At most this share of the times is kept apart.
 _LARGEST_SHARE = 0.2

@@ -70,7 +70,7 @@ class Forecast:
         """Return n paths [groups, n, channels, horizon] that stand for all, and their probabilities [groups, n]."""
         k = min(self.n_futures, self.paths.shape[1]) if n is None else n
         unit = self.paths.std(dim=(1, 3), keepdim=True, correction=0).clamp_min(1e-12)  # channels count alike
-        given = Predictions(self.paths / unit, self.probabilities.log())
+        given = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # members may have share 0
         few = reduce(given, k, scores=SoftmaxScores())
         assert few.score_logits is not None
         return self._bounded(few.hypotheses * unit), few.score_logits.softmax(dim=-1)

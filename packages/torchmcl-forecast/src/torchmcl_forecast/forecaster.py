@@ -16,10 +16,12 @@ from torchmcl._messages import bad_value
 from torchmcl._progress import Progress
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.course import check_rule_like
+from torchmcl.density import KernelMixture
 from torchmcl.postprocess import TubeScore, conformal
 from torchmcl.rules.winners import WTA
-from torchmcl.types import Predictions
+from torchmcl.types import Distributions, Predictions
 from torchmcl_forecast.calibrating import Calibration, choose_calibration
+from torchmcl_forecast.codebook import Codebook, best_share
 from torchmcl_forecast.forecast import LEVELS, Forecast, tube_offsets
 from torchmcl_forecast.frames import Columns, Panel, read_panel
 from torchmcl_forecast.network import PathNetwork
@@ -35,8 +37,12 @@ __all__ = ["Forecaster", "load_forecaster"]
 _REFINEMENT = 0.25
 # ... at this share of the learning rate: they are few.
 _SLOW = 0.2
+# A longer training is better on some sets (ETTh1), but 400 hourly series would take several minutes.
+_MOST_STEPS = 800
 # Windows from which the linear map is computed.
 _N_LINEAR = 20_000
+# Paths that are drawn to weigh networks and codebook, and the share of the codebook where nothing can be measured.
+_N_DRAWN, _SHARE_UNMEASURED = 60, 0.5
 # Windows that are forecast at once.
 _AT_ONCE = 1024
 
@@ -46,8 +52,9 @@ class Forecaster(BaseEstimator):
 
     One network is trained on windows of all series, each in units of its own past. Its hypotheses are whole paths with
     scales, a linear map of the past plus what a perceptron adds; a rule of multiple choice learning decides which of
-    them learn from which window. Missing values, series that start late or are short, and new ones at prediction are
-    fine; where no value is below 0 no forecast is.
+    them learn from which window. A codebook of past errors joins them, as far as the last windows support it. Missing
+    values, series that start late or are short, and new ones at prediction are fine; where no value is below 0 no
+    forecast is.
 
     Args:
         n_futures: how many futures `predict` gives.
@@ -76,6 +83,8 @@ class Forecaster(BaseEstimator):
         horizon_: how many steps are forecast.
         seasons_: lengths of the seasons, in steps.
         networks_: those that were trained.
+        codebook_: paths that happened before, as another member.
+        codebook_share_: its probability in the mixture, chosen on the last windows.
         tube_level_: factor on the widths for tubes; None if the series are too short to calibrate it.
 
     Example:
@@ -190,21 +199,29 @@ class Forecaster(BaseEstimator):
         if frame is not None:
             owner = "Forecaster.forecast"
             panel = read_panel(owner, frame, self._columns(), grid=self._panel.grid, aligned=self.joint)
-            if self.joint and sorted(map(str, panel.names)) != sorted(map(str, self._panel.names)):
-                rule = f"hold the {len(self._panel.names)} series of the fit, which are forecast together"
-                raise ValueError(bad_value(owner, "frame", rule, len(panel.names)))
+            panel = self._in_order(owner, panel) if self.joint else panel
         source = Source(panel, self.layout_, self._season)
         paths, scales, probabilities = self._answers(source, source.ends())
         columns, level = self._columns(), self.tube_level_
         return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, level, self.coverage, self.least_)
 
     def save(self, folder: Path | str) -> None:
-        """Write the fitted forecaster, with the ends of its series, into a folder. No pickle."""
+        """Write the fitted forecaster into a folder, with the series of the fit: `predict` needs them. No pickle."""
         if not hasattr(self, "networks_"):
             advice = "fit(frame, horizon=28) first."
             raise NotFittedError(bad_value("Forecaster.save", "self", "be fitted", "an unfitted one", advice))
         parameters = self.get_params(deep=False) | {"progress": False}
         write_fitted(Path(folder), parameters, {name: getattr(self, name) for name in FITTED})
+
+    def _in_order(self, owner: str, panel: Panel) -> Panel:
+        """Return series that are forecast together in the order of the fit: each has its own place in the network."""
+        places = {name: row for row, name in enumerate(panel.names)}
+        if places.keys() != set(self._panel.names):
+            rule = f"hold the {len(self._panel.names)} series of the fit, which are forecast together"
+            got = f"{len(places)}: {', '.join(map(repr, list(places)[:5]))}"
+            raise ValueError(bad_value(owner, "frame", rule, got))
+        rows = [places[name] for name in self._panel.names]
+        return replace(panel, names=panel.names[rows], ends=panel.ends[rows], values=panel.values[rows])
 
     def _columns(self) -> Columns:
         return Columns(self.series, self.time, self.value)
@@ -225,15 +242,19 @@ class Forecaster(BaseEstimator):
     def _train(self, source: Source, places: Tensor, calibration: Calibration | None) -> None:
         """Train the members, first without the windows that calibrate the tubes, then with them."""
         earlier = places if calibration is None else source.places(last=calibration.n_steps)
-        # About so many passes over the windows: few of them are learned by heart otherwise.
-        enough = min(max(40 * len(earlier) // self.batch_size, 160), 1600)
+        # About 40 passes over the windows: a few windows would be learned by heart in more.
+        enough = min(max(40 * len(earlier) // self.batch_size, 160), _MOST_STEPS)
         n_steps = enough if self.n_steps is None else self.n_steps
         how = Training(n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device))
         self.networks_ = [self._network(source, earlier) for _ in range(self.n_members)]
+        self.codebook_ = self._new_codebook(source, earlier)
+        self.codebook_share_ = _SHARE_UNMEASURED
         with Progress(40 * self.n_members * (1 + (calibration is not None)), "futures", show=self.progress) as bar:
             self._phase(source, earlier, self.rule, how, bar.step)
-            self.tube_level_ = None if calibration is None else self._level(source, calibration)
+            self.tube_level_ = None
             if calibration is not None:
+                self.codebook_share_ = self._share(source, calibration)
+                self.tube_level_ = self._level(source, calibration)
                 slow = replace(how, n_steps=int(_REFINEMENT * n_steps), learning_rate=_SLOW * how.learning_rate)
                 self._phase(source, places, WTA(), slow, bar.step)
 
@@ -254,6 +275,20 @@ class Forecaster(BaseEstimator):
         network.fit_linear(window.inputs, window.targets)
         return network
 
+    def _new_codebook(self, source: Source, places: Tensor) -> Codebook:
+        window = source.window(places[torch.randperm(len(places))[:_N_LINEAR]])
+        codebook = Codebook(self.n_hypotheses, self.layout_.n_channels * self.layout_.horizon)
+        return codebook.fit(window.targets.flatten(1), self.random_state)
+
+    @torch.no_grad()
+    def _share(self, source: Source, calibration: Calibration) -> float:
+        """Return how much of the mixture the codebook gets, by the windows that nothing was learned from."""
+        window = source.window(calibration.places)
+        n = -(-_N_DRAWN // len(self.networks_))
+        ours = torch.cat([_drawn_paths(network(window.inputs), n) for network in self.networks_], dim=1)
+        others = _drawn_paths(self.codebook_(window.inputs), _N_DRAWN)
+        return best_share(ours, others, window.targets.flatten(1))
+
     def _level(self, source: Source, calibration: Calibration) -> float:
         """Return the factor on the widths of tubes, by the windows that the networks have not seen."""
         window = source.window(calibration.places)
@@ -271,17 +306,28 @@ class Forecaster(BaseEstimator):
         parts = []
         for some in places.split(_AT_ONCE):
             window = source.window(some)
-            found = [network(window.inputs) for network in self.networks_]
+            found = [member(window.inputs) for member in (*self.networks_, self.codebook_)]
             shape = (self.layout_.n_channels, self.layout_.horizon)
             paths, scales = (
                 torch.cat([part[..., 0].unflatten(-1, shape) for part in which], dim=1).double()
                 for which in ([f.hypotheses for f in found], [f.scale for f in found])
             )
             naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
-            shares = torch.cat([f.score_logits.double().softmax(dim=-1) for f in found], dim=1) / len(found)
+            of_network = (1 - self.codebook_share_) / len(self.networks_)
+            weights = [of_network] * len(self.networks_) + [self.codebook_share_]
+            logits = [one.score_logits.double().softmax(dim=-1) for one in found]
+            shares = torch.cat([weight * one for weight, one in zip(weights, logits, strict=True)], dim=1)
             parts.append((paths * unit + naive, scales * unit, shares))
         paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
         return paths, scales, shares
+
+
+def _drawn_paths(found: Distributions, n: int) -> Tensor:
+    """Return n paths drawn from the mixture of each window, [windows, n, values]."""
+    assert found.score_logits is not None
+    shares = found.score_logits.softmax(dim=-1)
+    mixture = KernelMixture(found.hypotheses.squeeze(-1), shares, 1.0, found.scale.squeeze(-1))
+    return mixture.sample((n,)).transpose(0, 1)
 
 
 def load_forecaster(folder: Path | str) -> Forecaster:

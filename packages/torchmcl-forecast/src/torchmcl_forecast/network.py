@@ -72,5 +72,5 @@ class PathNetwork(nn.Module):
         self.linear.bias.copy_(solution[-1])
 
 
-# Targets that are so many deviations of their past away would decide the whole linear map.
+# Targets further away than this, in units of the naive forecast, would decide the whole linear map.
 _UNUSUAL = 8.0

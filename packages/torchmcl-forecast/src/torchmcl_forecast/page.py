@@ -44,8 +44,8 @@ def draw_forecast(forecast: Forecast, series: int, axis: Any) -> None:
     for place, name in enumerate(names):
         share = float(futures[f"probability_{place + 1}"][0])
         label = f"future {place + 1}, {percent(share)}"
-        colour = PALETTE[place % len(PALETTE)]
-        axis.plot(ahead, futures[name], color=colour, linewidth=0.6 + 5 * share, alpha=0.85, label=label)
+        color = PALETTE[place % len(PALETTE)]
+        axis.plot(ahead, futures[name], color=color, linewidth=0.6 + 5 * share, alpha=0.85, label=label)
     axis.set_title(str(panel.names[series]), loc="left", fontsize=11)
     axis.legend(loc="upper left", fontsize=7, frameon=False, ncols=2)
     axis.tick_params(labelsize=8)

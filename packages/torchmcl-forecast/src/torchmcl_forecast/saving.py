@@ -13,6 +13,7 @@ from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
 from torchmcl.persistence.headers import MODEL_FILE, check_free
 from torchmcl.persistence.reading import as_written
 from torchmcl.sklearn.saving import estimator_codec
+from torchmcl_forecast.codebook import Codebook
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
 from torchmcl_forecast.network import PathNetwork
@@ -22,7 +23,10 @@ __all__ = ["FITTED", "read_fitted", "write_fitted"]
 
 _KIND = "torchmcl forecaster"
 #: Attributes of a fitted forecaster.
-FITTED = ("horizon_", "seasons_", "layout_", "least_", "tube_level_", "networks_", "_panel")
+FITTED = (
+    *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "codebook_share_"),
+    *("networks_", "codebook_", "_panel"),
+)
 _Forecaster = TypeVar("_Forecaster")
 # No forecast has use for more numbers of a window than this; a file that asks for more is refused.
 _MOST_NUMBERS = 10_000_000
@@ -46,6 +50,14 @@ def _network(layout: Layout, n_hypotheses: int, hidden: list[int], weights: dict
         raise ValueError("the weights of a network are not finite")
     network.load_state_dict(weights, assign=True)
     return network.eval().requires_grad_(False)
+
+
+def _codebook(layout: Layout, tensors: dict[str, Tensor]) -> Codebook:
+    codebook = Codebook(len(tensors["logits"]), layout.n_channels * layout.horizon)
+    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+        raise ValueError("the codebook is not finite")
+    codebook.load_state_dict(tensors)
+    return codebook
 
 
 def _panel_parts(panel: Panel) -> dict[str, Any]:
@@ -78,6 +90,7 @@ def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any
     check_free(owner, folder, "`save`")
     parts = fitted | {
         "networks_": [_network_parts(network) for network in fitted["networks_"]],
+        "codebook_": dict(fitted["codebook_"].state_dict()),
         "_panel": _panel_parts(fitted["_panel"]),
     }
     try:
@@ -108,6 +121,7 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
         if set(fitted) != set(FITTED) or not fitted["networks_"]:
             raise ValueError("a forecaster has other fitted attributes")
         fitted["networks_"] = [_network(fitted["layout_"], **parts) for parts in fitted["networks_"]]
+        fitted["codebook_"] = _codebook(fitted["layout_"], fitted["codebook_"])
         fitted["_panel"] = _panel(**fitted["_panel"])
         return make(content["parameters"], fitted)
 

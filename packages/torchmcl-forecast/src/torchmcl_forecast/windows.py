@@ -15,7 +15,7 @@ __all__ = ["Layout", "Source", "Window", "choose_context"]
 
 # A unit is at least this share of the deviation of the whole series: a flat stretch does not make what follows huge.
 _LEAST_UNIT = 1e-3
-# Windows need so many values of their past.
+# A window needs at least this many values of its past.
 _LEAST_PAST = 3
 
 

@@ -1,0 +1,98 @@
+"""A member without a network: centers of past errors of the naive forecast, and how far it is to be trusted."""
+
+import warnings
+
+import torch
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor, nn
+
+from torchmcl.metrics import energy_score
+from torchmcl.scoring import SoftmaxScores
+from torchmcl.types import Distributions, Predictions
+
+__all__ = ["Codebook", "best_share"]
+
+# Targets further away, in units of the naive forecast, are drawn nearer.
+_FARTHEST = 20.0
+_N_ROWS = 10_000
+# The shares of the codebook among which held-out windows choose.
+_SHARES = tuple(k / 10 for k in range(11))
+
+
+class Codebook(nn.Module):
+    """The same paths around every naive forecast, in its units; k-means of what happened before.
+
+    Where the past says nothing about the future, as in exchange rates, a network can only add noise to it.
+
+    Args:
+        n_hypotheses: how many paths.
+        n_values: numbers of a path.
+    """
+
+    def __init__(self, n_hypotheses: int, n_values: int) -> None:
+        super().__init__()
+        self.register_buffer("centers", torch.zeros(n_hypotheses, n_values))
+        self.register_buffer("scales", torch.ones(n_hypotheses, n_values))
+        self.register_buffer("logits", torch.zeros(n_hypotheses))
+
+    @property
+    def n_hypotheses(self) -> int:
+        """How many paths there are."""
+        return len(self.get_buffer("logits"))
+
+    def fit(self, targets: Tensor, seed: int) -> "Codebook":
+        """Set centers, deviations of their members, and shares.
+
+        Args:
+            targets: [windows, values], NaN where missing; windows with missing ones are left out.
+            seed: of k-means.
+        """
+        rows = targets[~targets.isnan().any(dim=1)][:_N_ROWS].clamp(-_FARTHEST, _FARTHEST)
+        n = min(self.n_hypotheses, len(rows))
+        if n == 0:  # every window has a gap: one path, the naive forecast
+            return self
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different windows than paths: some stay empty
+            labels = KMeans(n, n_init=1, random_state=seed).fit(rows.numpy()).labels_
+        owner = torch.from_numpy(labels).long()
+        spread = rows.std(dim=0, correction=0).clamp_min(1e-3)
+        for k in owner.unique().tolist():
+            own = rows[owner == k]
+            self.get_buffer("centers")[k] = own.mean(dim=0)
+            # A center of few rows knows little of its width: that of all counts as two more rows.
+            square = (own - own.mean(dim=0)).square().sum(dim=0) + 2 * spread.square()
+            self.get_buffer("scales")[k] = (square / (len(own) + 2)).sqrt()
+        counts = torch.bincount(owner, minlength=self.n_hypotheses).float()
+        self.get_buffer("logits").copy_((counts / counts.sum()).clamp_min(1e-6).log())
+        return self
+
+    def forward(self, inputs: Tensor) -> Distributions:
+        """Return paths [windows, hypotheses, values, 1], the same for all inputs [windows, ...]."""
+        n = len(inputs)
+        centers, scales = (self.get_buffer(name).expand(n, -1, -1).unsqueeze(-1) for name in ("centers", "scales"))
+        return Distributions(centers, self.get_buffer("logits").expand(n, -1), scales)
+
+
+def best_share(ours: Tensor, others: Tensor, truth: Tensor) -> float:
+    """Return the share of `others` in a mixture with the lowest mean energy score.
+
+    Args:
+        ours: paths [windows, n, values] drawn from the networks.
+        others: paths [windows, m, values] drawn from the codebook.
+        truth: [windows, values], NaN where missing.
+
+    Example:
+        >>> near, far = torch.zeros(9, 4, 2), torch.ones(9, 4, 2)
+        >>> best_share(far, near, torch.zeros(9, 2))
+        1.0
+    """
+    known = ~truth.isnan()
+    paths = torch.cat([ours, others], dim=1) * known.unsqueeze(1)
+    targets = (truth.nan_to_num() * known).unsqueeze(1)
+    losses = []
+    for share in _SHARES:
+        parts = [(1 - share) / ours.shape[1]] * ours.shape[1] + [share / others.shape[1]] * others.shape[1]
+        logits = torch.tensor(parts, dtype=paths.dtype).clamp_min(1e-12).log().expand(len(paths), -1)
+        losses.append(float(energy_score(Predictions(paths, logits), targets, scores=SoftmaxScores())))
+    return _SHARES[losses.index(min(losses))]
