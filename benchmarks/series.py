@@ -106,7 +106,7 @@ def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answe
     for history, truth in zip(task.histories, task.truths, strict=True):
         found = forecaster.forecast(history)
         few, weights = found.reduced(N_PATHS)
-        quantiles = found.quantiles()[[f"q{level:g}" for level in LEVELS]].to_numpy().T
+        quantiles = found.quantiles()[[f"q{level:g}" for level in LEVELS]].to_numpy(copy=True).T
         paths, samples = few.flatten(2) if task.joint else few[:, :, 0], found.sample_paths(N_SAMPLES).flatten(2)
         answers.append(Answer(paths, weights, samples, torch.from_numpy(quantiles).view(9, len(truth), -1)))
         tube = found.tube()
@@ -225,7 +225,7 @@ def measures(task: Task, answers: list[Answer], units: list[torch.Tensor]) -> di
     """
     loss, total, best, energy, of_samples = torch.zeros(9, dtype=torch.float64), 0.0, [], [], []
     for answer, truth, unit in zip(answers, task.truths, units, strict=True):
-        actual = torch.from_numpy(truth).double()
+        actual = torch.tensor(truth, dtype=torch.float64)
         error, level = actual - answer.quantiles, LEVEL.view(9, 1, 1)
         loss += 2 * torch.maximum(level * error, (level - 1) * error).sum(dim=(1, 2))
         total += float(actual.abs().sum())
