@@ -40,6 +40,7 @@ class Task(NamedTuple):
         histories: frames, one for each window.
         truths: [windows], each [series, horizon].
         horizon: steps to forecast.
+        season: of the seasonal naive forecast in GIFT-Eval.
         joint: whether all series are one path.
     """
 
@@ -47,6 +48,7 @@ class Task(NamedTuple):
     histories: list[pd.DataFrame]
     truths: list[np.ndarray]
     horizon: int
+    season: int
     joint: bool = False
 
 
@@ -72,15 +74,15 @@ def m4(folder: Path, name: str, inner: bool) -> Task:
         train, test = [s[:-horizon] for s in train], [s[-horizon:] for s in train]
     frames = [pd.DataFrame({"unique_id": k, "ds": np.arange(len(s)), "y": s}) for k, s in enumerate(train)]
     frame = pd.concat(frames, ignore_index=True)
-    return Task(frame, [frame], [np.stack(test)], horizon)
+    return Task(frame, [frame], [np.stack(test)], horizon, season={"hourly": 24, "weekly": 1}[name])
 
 
-def rolled(frame: pd.DataFrame, horizon: int, inner: bool, joint: bool) -> Task:
+def rolled(frame: pd.DataFrame, horizon: int, season: int, inner: bool, joint: bool) -> Task:
     """Return the last windows of a wide frame, one after the other; learned is from what is before all of them."""
     frame = frame.iloc[: -N_WINDOWS * horizon] if inner else frame
     starts = [len(frame) - k * horizon for k in range(N_WINDOWS, 0, -1)]
     truths = [frame.iloc[start : start + horizon].to_numpy().T for start in starts]
-    return Task(frame.iloc[: starts[0]], [frame.iloc[:start] for start in starts], truths, horizon, joint)
+    return Task(frame.iloc[: starts[0]], [frame.iloc[:start] for start in starts], truths, horizon, season, joint)
 
 
 def load(folder: Path, name: str, inner: bool) -> Task:
@@ -89,13 +91,13 @@ def load(folder: Path, name: str, inner: bool) -> Task:
         return m4(folder, name, inner)
     if name == "etth1":
         frame = pd.read_csv(folder / "etth1.csv.gz", index_col=0, parse_dates=True)
-        return rolled(frame, 48, inner, joint=False)
+        return rolled(frame, 48, 24, inner, joint=False)
     with gzip.open(folder / "exchange-test.json.gz", "rt") as file:
         every = [json.loads(line)["target"] for line in file]
     rates = np.array(every[-8:]).T  # the last window has all days
     frame = pd.DataFrame(rates, columns=[f"rate {k}" for k in range(8)])
     return rolled(
-        frame.rename_axis("ds").set_axis(pd.date_range("1990-01-01", periods=len(frame))), 30, inner, joint=True
+        frame.rename_axis("ds").set_axis(pd.date_range("1990-01-01", periods=len(frame))), 30, 1, inner, joint=True
     )
 
 
@@ -106,7 +108,7 @@ def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answe
     for history, truth in zip(task.histories, task.truths, strict=True):
         found = forecaster.forecast(history)
         few, weights = found.reduced(N_PATHS)
-        quantiles = found.quantiles()[[f"q{level:g}" for level in LEVELS]].to_numpy().T
+        quantiles = found.quantiles()[[f"q{level:g}" for level in LEVELS]].to_numpy(copy=True).T
         paths, samples = few.flatten(2) if task.joint else few[:, :, 0], found.sample_paths(N_SAMPLES).flatten(2)
         answers.append(Answer(paths, weights, samples, torch.from_numpy(quantiles).view(9, len(truth), -1)))
         tube = found.tube()
@@ -168,17 +170,24 @@ def _of_atoms(paths: torch.Tensor, shares: torch.Tensor, task: Task) -> Answer:
     return Answer(paths, shares.expand(len(paths), -1), None, quantiles)
 
 
-def naive(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return the best naive forecast of each window plus past errors of it, drawn at random."""
-    past = past_windows(forecaster).targets
-    past = past[~past.flatten(1).isnan().any(dim=1)].clamp(-20, 20).double()
-    drawn_at = torch.randint(len(past), (N_SAMPLES,), generator=torch.Generator().manual_seed(1))
+def seasonal_naive(task: Task, forecaster: Forecaster) -> list[Answer]:
+    """Return the last season again, with normal errors of the size that it had in each series, as in GIFT-Eval.
+
+    Errors add up from season to season, so that paths drawn from them are those of a seasonal random walk.
+    """
+    period, horizon = task.season, task.horizon
+    noise = torch.randn(N_SAMPLES, -(-horizon // period), period, generator=torch.Generator().manual_seed(1))
+    noise = noise.double().cumsum(dim=1).flatten(1)[:, :horizon]
+    growth = (torch.arange(horizon) // period + 1).double().sqrt()
+    z = torch.distributions.Normal(0.0, 1.0).icdf(LEVEL.float()).double().view(9, 1, 1)
     answers = []
     for history in task.histories:
-        window = ends(forecaster, history)
-        samples = (window.naive.unsqueeze(1) + window.unit.unsqueeze(1) * past[drawn_at]).flatten(2)
-        quantiles = samples.quantile(LEVEL, dim=1).view(9, -1, task.horizon)
-        answers.append(Answer(samples[:, :N_PATHS], None, samples, quantiles))
+        values = torch.from_numpy(forecaster.forecast(history).panel.values.copy())
+        last = values[:, values.shape[1] - period + torch.arange(horizon) % period]
+        error = (values[:, period:] - values[:, :-period]).square().nanmean(dim=1).sqrt().view(-1, 1)
+        samples = last.unsqueeze(1) + error.unsqueeze(1) * noise
+        samples = samples.transpose(0, 1).flatten(1).unsqueeze(0) if task.joint else samples
+        answers.append(Answer(samples[:, :N_PATHS], None, samples, last + z * error * growth))
     return answers
 
 
@@ -225,7 +234,7 @@ def measures(task: Task, answers: list[Answer], units: list[torch.Tensor]) -> di
     """
     loss, total, best, energy, of_samples = torch.zeros(9, dtype=torch.float64), 0.0, [], [], []
     for answer, truth, unit in zip(answers, task.truths, units, strict=True):
-        actual = torch.from_numpy(truth).double()
+        actual = torch.tensor(truth, dtype=torch.float64)
         error, level = actual - answer.quantiles, LEVEL.view(9, 1, 1)
         loss += 2 * torch.maximum(level * error, (level - 1) * error).sum(dim=(1, 2))
         total += float(actual.abs().sum())
@@ -254,7 +263,7 @@ def measured(folder: Path, name: str, inner: bool, options: dict[str, object]) -
     forecaster, answers, inside = ours(task, options)
     seconds = {"forecaster": time.perf_counter() - began}
     methods = {"forecaster": answers}
-    for method in (naive, codebook, nine_quantiles):
+    for method in (seasonal_naive, codebook, nine_quantiles):
         began = time.perf_counter()
         methods[method.__name__] = method(task, forecaster)
         seconds[method.__name__] = time.perf_counter() - began

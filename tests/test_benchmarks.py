@@ -37,6 +37,20 @@ def test_every_condition_of_the_robustness_benchmark_gives_a_mixture_and_two_tar
         assert np.isfinite(mixture).all(), name
 
 
+def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows():
+    series = pytest.importorskip("series", reason="needs torchmcl-forecast")
+    rng = np.random.default_rng(0)
+    frame = series.pd.DataFrame(rng.normal(size=(300, 2)), index=series.pd.date_range("2024-01-01", periods=300))
+    for joint in (False, True):
+        task = series.rolled(frame.cumsum() + 100, 4, 1, inner=False, joint=joint)
+        options = {"n_steps": 40, "n_members": 1, "hidden": (8,), "batch_size": 32}
+        forecaster, answers, inside = series.ours(task, options)
+        units = [series.ends(forecaster, history).unit.view(-1, 1) for history in task.histories]
+        found = series.measures(task, answers, units), series.measures(task, series.codebook(task, forecaster), units)
+        assert len(inside) == series.N_WINDOWS
+        assert all(np.isfinite(list(values.values())).all() and values["crps"] < 0.2 for values in found)
+
+
 def test_the_tables_of_the_documentation_are_those_of_the_records():
     tables = runpy.run_path(str(ROOT / "docs" / "_robustness_tables.py"))["tables"]()
     for name, text in tables.items():

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import torch
-from conftest import QUICK
+from quick_sales import QUICK
 
 from torchmcl_forecast import Forecaster
 from torchmcl_forecast.codebook import Codebook, best_share

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import sales
+from quick_sales import sales
 
 from torchmcl_forecast.forecast import mixture_quantiles
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import QUICK, sales
+from quick_sales import QUICK, sales
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from conftest import sales
+from quick_sales import sales
 
 from torchmcl.cli import main
 from torchmcl_forecast import load_forecaster

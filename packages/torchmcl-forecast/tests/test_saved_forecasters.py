@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import QUICK
+from quick_sales import QUICK
 
 from torchmcl.persistence import read_checkpoint, write_checkpoint
 from torchmcl_forecast import Forecaster, load_forecaster
