@@ -316,7 +316,7 @@ def writes_by_name(call):
         modes = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
         return any(set(mode) <= set("rwax+bt") and set(mode) & set("wax+") for mode in modes)
     if name in WRITERS_OF_FORMATS:
-        return ast.unparse(call.args[0]) not in ("buffer", "target")  # in memory, or an open file
+        return bool(call.args) and ast.unparse(call.args[0]) not in ("buffer", "target")  # in memory, or an open file
     return name in WRITING_CALLS or ast.unparse(call.func) in WRITING_FUNCTIONS
 
 

@@ -64,7 +64,7 @@ def test_a_command_without_its_package_names_the_package_and_writes_nothing(bare
 def test_help_of_the_library_alone_lists_the_missing_commands(bare, tmp_path):
     ended = in_bare(bare, tmp_path, "--help")
     assert ended.returncode == 0, ended.stderr
-    missing = "Not installed: data, describe, fit, predict, report, reproduce, separation"
+    missing = "Not installed: data, describe, fit, forecast, predict, report, reproduce, separation"
     assert missing in " ".join(ended.stdout.split())
 
 

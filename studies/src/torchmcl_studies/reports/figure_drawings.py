@@ -34,7 +34,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def film_of_figure1(tables: Tables) -> dict[str, Any]:
-    """Return the film of the three trainings, for `torchmcl._pages.pictures`."""
+    """Return the film of the three training runs, for `torchmcl._pages.pictures`."""
     frames = tables["frames"]
     epochs = sorted({int(row["epoch"]) for row in frames})
     methods = []

@@ -25,7 +25,7 @@ def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64]
     Args:
         model: to be measured.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default as they come.
+        places: [rows], where each row stands in its file, counted from 0; by default in order.
 
     Raises:
         ValueError: if the table lacks a column, has other classes, or no row with a class.

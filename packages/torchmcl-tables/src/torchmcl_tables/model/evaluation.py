@@ -63,7 +63,7 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
     Args:
         model: to be measured.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default as they come.
+        places: [rows], where each row stands in its file, counted from 0; by default in order.
 
     Raises:
         ValueError: if the table lacks a column or has no row with all targets.

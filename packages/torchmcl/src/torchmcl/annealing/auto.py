@@ -6,7 +6,7 @@ A training has up to four phases, at a pace that each model sets:
    2 lambda_max of the conditional covariance (Eq. (14)), and all hypotheses learn one answer. If that answer does not
    divide its distortion by e, the targets of an input differ for other reasons than ignorance. The model is then set
    back to its first weights and cools at once.
-2. *Hold*: otherwise it goes on as long as doubling its time still pays.
+2. *Hold*: otherwise it lasts as long as doubling its time still pays.
 3. *Cool*: from half of the distortion per coordinate, the paper's 0.5 for standardized targets, to a 500th of it,
    evenly in the logarithm. That begins below the critical temperature, so that hypotheses which differ stay apart.
    Before it, the hypotheses are set to their mean plus a random constant each: equal ones would never part, and

@@ -44,7 +44,7 @@ class AnnealingRecords:
         usage: [records, hypotheses].
         probes: [probes, ...], the inputs of `hypotheses`; None where those are the first rows of the batch.
         hypotheses: [records, probes, hypotheses, dim].
-        scores: [records, probes, hypotheses], normalised; None without a score head.
+        scores: [records, probes, hypotheses], normalized; None without a score head.
     """
 
     step: Tensor

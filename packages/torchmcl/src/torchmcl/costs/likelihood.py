@@ -41,6 +41,7 @@ def pairwise_gaussian_nll(
         Cost [..., targets, hypotheses], at least float32, differentiable in all three inputs; 0 without a real step.
 
     Example:
+        >>> import torch
         >>> means, scale = torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [2.0]])
         >>> pairwise_gaussian_nll(hypotheses=means, targets=torch.tensor([[1.0]]), scale=scale)
         tensor([[1.4189, 2.1121]])
@@ -72,6 +73,7 @@ def pairwise_laplace_nll(
         Cost [..., targets, hypotheses], at least float32, differentiable in all three inputs; 0 without a real step.
 
     Example:
+        >>> import torch
         >>> location, scale = torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [2.0]])
         >>> pairwise_laplace_nll(hypotheses=location, targets=torch.tensor([[1.0]]), scale=scale)
         tensor([[1.6931, 2.3863]])
@@ -92,7 +94,7 @@ class MixtureNLL:
         nll: `pairwise_gaussian_nll`, `pairwise_laplace_nll`, or another negative log-likelihood.
 
     Example:
-        >>> import torchmcl as mcl
+        >>> import torch, torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3, scales=True)
         >>> batch = mcl.Batch(torch.randn(8, 2), torch.randn(8, 1, 1))
         >>> cost_fn = mcl.MixtureNLL(mcl.pairwise_gaussian_nll)

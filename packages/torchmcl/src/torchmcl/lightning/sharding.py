@@ -1,4 +1,4 @@
-"""Trainings in several processes: weights split across them (FSDP2) in the same checkpoints as those of one process."""
+"""Training in several processes: weights split across them (FSDP2) in the same checkpoints as those of one process."""
 
 import os
 from collections.abc import Mapping

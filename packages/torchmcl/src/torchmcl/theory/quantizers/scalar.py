@@ -1,4 +1,4 @@
-"""Optimal scalar quantisers of densities on the line, in float64, and the densities."""
+"""Optimal scalar quantizers of densities on the line, in float64, and the densities."""
 
 import math
 from abc import ABC, abstractmethod
