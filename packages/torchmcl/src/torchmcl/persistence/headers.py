@@ -110,11 +110,12 @@ def check_free(owner: str, folder: Path, by: str) -> bool:
         ValueError: if it exists and is neither empty nor holds a saved model.
     """
     path = folder / MODEL_FILE
+    # Before the look at the model: another thread may save one in between.
+    others = folder.is_dir() and any(not is_temporary(entry.name) for entry in folder.iterdir())
     try:
         holds_model = path.is_file() and bool(read_header(path))
     except ValueError:
         holds_model = False
-    others = folder.is_dir() and any(not is_temporary(entry.name) for entry in folder.iterdir())
     if not holds_model and (others or (folder.exists() and not folder.is_dir())):
         rule, advice = f"be new, empty or hold a model of {by}", "Give another name, or remove it first."
         raise ValueError(bad_value(owner, "folder", rule, repr(str(folder)), advice))
