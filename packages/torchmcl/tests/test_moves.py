@@ -141,6 +141,20 @@ def test_every_problem_can_be_drawn(problem):
     assert batch.targets.isfinite().all()
 
 
+AUTO = mcl.AutoAnnealing()
+
+
+@for_each("rule, n_epochs, constants", [(AUTO, 5, True), (AUTO, 20, True), (mcl.WTA(), 5, False)])
+def test_hypotheses_of_a_fleet_begin_to_cool_with_constants_between_them(rule, n_epochs, constants):
+    data = FleetData.shared(torch.rand(40, 1), torch.randn(40, 1, 1), 2)
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 3, hidden=(8,)), 2, rule=rule, learning_rate=1e-9)
+    fleet.fit(data, n_epochs, progress=False)  # without and with a probe
+    hypotheses = fleet.predict(data.inputs[0]).hypotheses
+    gaps = hypotheses[:, :, 1:] - hypotheses[:, :, :1]
+    assert bool((gaps.std(dim=1) < 1e-5).all()) == constants
+    assert (gaps.abs().amax(dim=1) > 1e-3).all()
+
+
 def test_an_unknown_problem_is_named():
     with pytest.raises(ValueError, match=r"mode_problem: `name` must be one of 3 branches, .*, got 'spiral'"):
         mode_problem("spiral")

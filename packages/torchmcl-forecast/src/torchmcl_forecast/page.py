@@ -15,7 +15,7 @@ from torchmcl_forecast.forecast import Forecast
 
 __all__ = ["draw_forecast", "write_page"]
 
-# Series that are drawn; more make a page that nobody reads.
+# Series that are drawn; more would make the page too long to read.
 _MOST_SERIES = 12
 # Steps of the past that are drawn, in horizons.
 _PAST_HORIZONS = 4

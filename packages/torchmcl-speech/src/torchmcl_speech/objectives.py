@@ -124,7 +124,7 @@ class CosineBudget:
         n_epochs: after which it is 0.
         warmup: epochs until it is highest.
         seconds: after which it is 0 in any case, from the making of this object; a training that resumes has as many
-            again, and what is left of its epochs.
+            again, and the rest of its epochs.
         clock: returns the time.
 
     Example:

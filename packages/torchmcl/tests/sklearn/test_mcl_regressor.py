@@ -433,6 +433,7 @@ def test_further_rows_far_away_are_no_divergence():
         model.partial_fit(scale * X, y)
         model.partial_fit(scale * X[:1], y[:1])
         model.partial_fit(X, scale * y)
+        assert np.isfinite(model.predict(X)).all()
 
 
 def test_a_cooling_is_a_schedule_over_any_number_of_epochs():

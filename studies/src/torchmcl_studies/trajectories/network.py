@@ -217,7 +217,7 @@ def _nearest(recording: pedestrians.Recording, frames: np.ndarray, persons: np.n
         own = np.searchsorted(recording.persons[present], persons[rows])  # `present` is sorted by person
         places = recording.positions[present] - recording.positions[present[own], None]  # [rows, people, 2]
         squared = (places**2).sum(-1)
-        squared[np.arange(len(rows)), own] = np.inf  # nobody is their own neighbour
+        squared[np.arange(len(rows)), own] = np.inf  # none is its own neighbor
         order = np.argsort(squared, axis=1, kind="stable")[:, : min(N_NEAR, len(present) - 1)]
         near[rows, : order.shape[1], :2] = np.take_along_axis(places, order[..., None], axis=1)
         near[rows, : order.shape[1], 2:4] = velocities[present[order]]

@@ -28,7 +28,7 @@ _MEMBERS = {
     "networks": "smooth in all columns",
     "networks with bins": "can bend between 32 bins of each column",
     "forest": "of trees, which can jump",
-    "background": "the same for every row: what is left when nothing is known",
+    "background": "the same distribution for every row, without any column",
 }
 
 

@@ -13,8 +13,6 @@ from torchmcl.annealing.moves import Samples, head_of, planned_moves
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.types import Batch, Predictions, StepOutput
 
-__all__ = ["move_hypotheses", "part_hypotheses"]
-
 
 def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: StepOutput) -> int:
     """Move hypotheses of little use to where one serves two modes, and return how many were moved.

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value
-from torchmcl.annealing.auto import AutoAnnealing, CostScale, cost_scale
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.driver import AnnealingDriver
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples
+from torchmcl.annealing.scale import CostScale, cost_scale
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.rules.winners import AnnealedWTA, AssignmentRule
 from torchmcl.types import Batch, Predictions, StepOutput
-
-__all__ = ["LoopAnnealing", "OptimizerWeights", "RuleLike", "check_rule_like", "described_rule", "rule_at"]
 
 RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
 """The type of `rule` everywhere: an assignment rule, a function step -> rule, or `AutoAnnealing`."""

@@ -8,8 +8,6 @@ from torchmcl._checks import bad_value
 from torchmcl._optional import optional_import
 from torchmcl.annealing.tree import HypothesisTree
 
-__all__ = ["draw_dendrogram", "draw_tree"]
-
 _DATA_COLOUR = "#9fb8a0"
 
 

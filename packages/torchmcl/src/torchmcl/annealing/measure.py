@@ -7,8 +7,6 @@ from torch import Tensor
 from torchmcl import metrics, theory
 from torchmcl.types import Matching
 
-__all__ = ["SCALARS", "Measurement", "measure"]
-
 
 class Measurement(NamedTuple):
     """The state of an assignment; scalars on the device of the cost, nothing is read on the host.

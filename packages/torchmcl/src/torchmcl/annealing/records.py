@@ -16,8 +16,6 @@ from torchmcl.persistence.reading import as_written
 from torchmcl.persistence.records import read_records, write_records
 from torchmcl.persistence.writing import write_atomically
 
-__all__ = ["AnnealingRecords", "network_tolerance"]
-
 # A network that is still trained keeps its hypotheses together to a few hundredths of the scale of the data, not
 # exactly. Three times the distance of free points sees a split some percent late and is above that noise.
 _NETWORK_FACTOR = 3

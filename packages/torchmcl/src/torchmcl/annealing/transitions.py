@@ -6,8 +6,6 @@ from torchmcl import theory
 from torchmcl._checks import bad_value
 from torchmcl.annealing.records import AnnealingRecords, network_tolerance
 
-__all__ = ["phase_transitions"]
-
 
 def phase_transitions(
     records: AnnealingRecords, probe: int = 0, *, tolerance: float | Tensor | None = None

@@ -12,8 +12,6 @@ from torchmcl.annealing.weight_history import WeightHistory
 from torchmcl.costs import pairwise_euclidean
 from torchmcl.scoring import normalized_scores
 
-__all__ = ["HypothesisTree", "Node"]
-
 
 @dataclass(frozen=True)
 class Node:

@@ -12,8 +12,6 @@ from torchmcl.persistence.headers import MODEL_FILE
 from torchmcl.persistence.reading import as_written
 from torchmcl.types import Predictions
 
-__all__ = ["WeightHistory"]
-
 _KIND = "torchmcl snapshots"
 
 

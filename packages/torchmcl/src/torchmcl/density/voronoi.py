@@ -13,7 +13,7 @@ from torchmcl.theory import distinct_representatives
 
 # Directions for the mass of a cell: enough for five digits in two dimensions, three in more.
 _N_DIRECTIONS = 512
-# Rounds of rejection in space; what is left then lies in cells that are far smaller than their kernel.
+# Rounds of rejection in space; samples left after them lie in cells that are far smaller than their kernel.
 _ROUNDS = 100
 _HALVINGS = 60
 # Hypotheses that are this many units of rounding apart are not told apart at the reach of a kernel.

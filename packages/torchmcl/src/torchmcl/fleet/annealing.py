@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoAnnealing, AutoValues, CostScale
+from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoAnnealing, AutoValues
 from torchmcl.annealing.driver import AnnealingDriver
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples
+from torchmcl.annealing.scale import CostScale
 from torchmcl.fleet.models import StackedModules, replace_where
 from torchmcl.fleet.steps import AutogradStep
 from torchmcl.nn import MultiHypothesisHead
-
-__all__ = ["FleetAnnealing"]
 
 # Fifty measurements show when a hold goes flat; after it, half as many do.
 _N_MEASUREMENTS, _N_LATER = 50, 24

@@ -222,7 +222,7 @@ class StackedModules:
         tensors = {**parameters, **buffers}
         predictions = checked_predictions(functional_call(self.template, tensors, (inputs,)))
         self._kind = type(predictions)
-        # torch.vmap hands on tensors only
+        # torch.vmap returns tensors only
         given = {name: part for name, part in predictions._asdict().items() if part is not None}
         return given, {name: tensors[name] for name in buffers}
 

@@ -283,7 +283,7 @@ def collision_rate(
         mask: [batch, steps], True where an agent is there; None when all are.
         count: "pairs": of all pairs within the scenes that share a valid step, times hypotheses, those that collide.
             NaN if no scene has a pair. "agents": of all agents times hypotheses, those that collide with anybody;
-            an agent alone collides with nobody.
+            an agent alone has no collisions.
         average_over: all pairs or "agents" weigh the same, or "scenes" that have any.
 
     Raises:

@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 _FEWEST = 0.05
 # Among copies a row is there by chance if this share of its number was expected.
 _EXPECTED_SHARE = 0.1
-# Nobody copies a row more often than this, and than there are different rows.
+# Copies of a row are at most this many, and at most as many as there are different rows.
 _MOST_COPIES = 10
 # Pairs of rows by which the dependence of columns is measured, and those needed to believe in it.
 _N_PAIRS, _ENOUGH_PAIRS = 20_000, 5

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from torchmcl.annealing.auto import AutoAnnealing, cost_scale
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import rule_at
+from torchmcl.annealing.scale import cost_scale
 from torchmcl.fleet import (
     Checkpointing,
     Fleet,

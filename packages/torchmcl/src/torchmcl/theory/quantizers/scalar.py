@@ -220,7 +220,7 @@ _BY_NAME: dict[str, Density] = {
     "exponential": ExponentialDensity(),
 }
 _MAX_STEPS = 500
-# The last step of Newton, relative to the spacing of the points. What is left after it is about its square.
+# The last step of Newton, relative to the spacing of the points. The error after it is about its square.
 _TOLERANCE = 1e-6
 # Added to the Hessian, in units of the masses, until it is positive: for an even number of points the Laplace density
 # has a singular one, along a direction in which symmetric points need not go.
