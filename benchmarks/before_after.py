@@ -55,7 +55,9 @@ class Checkout:
 
     def __init__(self, folder: Path, cpus: str) -> None:
         n_threads = sum(1 + int(last or first) - int(first) for first, _, last in _ranges(cpus))
-        environment = os.environ | {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": str(n_threads)}
+        sources = [folder / "src", folder / "studies/src", *folder.glob("packages/*/src")]
+        path = os.pathsep.join(str(source) for source in sources)
+        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(n_threads)}
         command = ["taskset", "-c", cpus, sys.executable, "-c", _WORKER]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
