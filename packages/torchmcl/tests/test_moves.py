@@ -84,6 +84,14 @@ def test_targets_that_are_not_of_the_kind_of_the_hypotheses_have_no_samples():
     assert samples.hypotheses.shape == (1, 10, 3, 4)
 
 
+def test_drawn_constants_do_not_depend_on_the_default_device():
+    head = mcl.MultiHypothesisHead(4, 2, 3)
+    tensors = HeadTensors(head, head.linear.weight.detach()[None], head.linear.bias.detach()[None])
+    with torch.device("meta"):
+        elsewhere = tensors.drawn([7])
+    torch.testing.assert_close(elsewhere, tensors.drawn([7]), rtol=0, atol=0)
+
+
 @for_each("options", [{}, {"scales": True}, {"scores": False}])
 def test_a_moved_hypothesis_has_the_outputs_of_its_source_shifted(options):
     head = mcl.MultiHypothesisHead(in_features=5, out_features=(2, 2), n_hypotheses=3, **options)

@@ -217,8 +217,9 @@ class HeadTensors:
         """Return constants [models, hypotheses, coordinates] as initial biases are drawn, a seed for each model."""
         bound = 1 / math.sqrt(self.weight.shape[-1])
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        constants = [bound * (2 * torch.rand(self._values.shape, generator=each) - 1) for each in generators]
-        return torch.stack(constants).to(self.bias)
+        shape = self._values.shape
+        drawn = [torch.rand(shape, generator=each, device="cpu") for each in generators]  # equal on every device
+        return (bound * (2 * torch.stack(drawn) - 1)).to(self.bias)
 
     @torch.no_grad()
     def part(self, factors: Tensor, constants: Tensor) -> None:
