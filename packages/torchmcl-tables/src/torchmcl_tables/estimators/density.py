@@ -199,8 +199,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""
         frame, X = read_frame(type(self).__name__, X, self._frame, reset=False)
-        numbers: NDArray[Any] = checked_table(self, X, reset=frame is not None)[0]
-        return numbers
+        return checked_table(self, X, reset=frame is not None)[0]
 
     # ------------------------------------------------------------------ fitted parts
 
@@ -244,5 +243,4 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         Raises:
             ValueError: if the folder holds no such model, or one of another version.
         """
-        loaded: DensityRegressor = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
-        return loaded
+        return read_estimator(f"{cls.__name__}.load", Path(folder), [cls])

@@ -100,8 +100,7 @@ def _first_guesses(probabilities: NDArray[np.float64], truth: NDArray[np.int64],
 def _log_losses(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the log-loss of each row; an unseen class, -1, has probability 0."""
     given = np.where(truth >= 0, probabilities[np.arange(len(truth)), truth], 0.0)
-    losses: NDArray[np.float64] = -np.log(np.maximum(given, 1e-12))
-    return losses
+    return -np.log(np.maximum(given, 1e-12))
 
 
 def _top(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, Any]:

@@ -159,8 +159,7 @@ def _fitted_regressor(
     regressor = (MCLRegressor if by_rule else DensityRegressor)(**parameters)
     regressor.fit(inputs, y.to_series() if len(how.targets) == 1 else y, checkpoint=checkpoint)
     regressor.progress = False
-    fitted: DensityRegressor | MCLRegressor = without_rows(regressor)
-    return fitted
+    return without_rows(regressor)
 
 
 def _rows(

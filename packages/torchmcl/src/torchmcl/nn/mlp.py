@@ -72,5 +72,4 @@ class MultiHypothesisMLP(nn.Module):
 
     def forward(self, inputs: Tensor) -> Predictions | Distributions:
         """Return the predictions for inputs [..., in_features]."""
-        predictions: Predictions | Distributions = self.head(self.trunk(inputs))
-        return predictions
+        return self.head(self.trunk(inputs))

@@ -77,8 +77,7 @@ class PredictionRegions:
             raise ValueError(
                 bad_value("PredictionRegions.contains", "y", f"have the shape {shape}", tuple(values.shape))
             )
-        inside: NDArray[np.bool_] = (self.density.log_prob(values) >= self.log_level).numpy()
-        return inside
+        return (self.density.log_prob(values) >= self.log_level).numpy()
 
     def volume(self, n_samples: int = 1000, random_state: int = 0) -> NDArray[Any]:
         """Return the volume of each region, [rows], estimated by draws of the densities.
@@ -120,8 +119,7 @@ class Answers:
     @property
     def targets(self) -> Targets:
         """Names, units and bounds of the targets."""
-        targets: Targets = self.predictive.targets
-        return targets
+        return self.predictive.targets
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -188,8 +186,7 @@ def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hy
 def predict_distribution(self: Any, X: Any) -> HypothesisDensity:
     """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
     predictive, X = _asked(self, X)
-    density: HypothesisDensity = predictive.density(X)
-    return density
+    return predictive.density(X)
 
 
 def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionIntervals:
@@ -241,8 +238,7 @@ def sample(self: Any, X: Any, n_samples: int = 1, random_state: Any = None) -> N
 def log_prob(self: Any, X: Any, y: Any) -> NDArray[Any]:
     """Return the log density of y at each row, [rows]."""
     predictive, X = _asked(self, X)
-    logs: NDArray[Any] = predictive.density(X).log_prob(torch.from_numpy(predictive.targets.checked(y, len(X)))).numpy()
-    return logs
+    return predictive.density(X).log_prob(torch.from_numpy(predictive.targets.checked(y, len(X)))).numpy()
 
 
 def distortion(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:

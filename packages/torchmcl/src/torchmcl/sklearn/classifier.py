@@ -182,8 +182,7 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely class of each row, [rows]."""
         probabilities = self.predict_proba(X)  # first: it checks that there are classes
-        chosen: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
-        return chosen
+        return self.classes_[probabilities.argmax(axis=1)]
 
     def oracle_score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows for which at least one guess is right."""
@@ -221,8 +220,7 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
     @classmethod
     def load(cls, folder: str | Path) -> "MCLClassifier":
         """Return the estimator written by `save`; a folder without one raises a ValueError."""
-        loaded: MCLClassifier = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
-        return loaded
+        return read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
 
 
 def classifier_by_rule(

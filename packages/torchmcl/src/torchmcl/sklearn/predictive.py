@@ -145,8 +145,7 @@ class Predictive:
 
     def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
         """Return draws in the units of y, [rows, samples, outputs]."""
-        drawn: NDArray[np.float64] = self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
-        return drawn
+        return self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
 
 
 @torch.no_grad()

@@ -197,22 +197,19 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
 
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""
-        numbers: NDArray[Any] = checked_table(self, X, reset=False)[0]
-        return numbers
+        return checked_table(self, X, reset=False)[0]
 
     _answers: answers.Answers = field(init=False)
 
     @property
     def modules_(self) -> list[nn.Module]:
         """The networks that were kept."""
-        modules: list[nn.Module] = self._answers.predictive.modules
-        return modules
+        return self._answers.predictive.modules
 
     @property
     def bandwidth_(self) -> Bandwidth:
         """The rule for the bandwidth, in units of the deviation of y."""
-        bandwidth: Bandwidth = self._answers.predictive.bandwidth
-        return bandwidth
+        return self._answers.predictive.bandwidth
 
     def save(self, folder: str | Path, *, private: bool = False) -> None:
         """Write the fitted estimator to a folder: `model.safetensors`.
@@ -230,8 +227,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     @classmethod
     def load(cls, folder: str | Path) -> "MCLRegressor":
         """Return the estimator written by `save`; a folder without one raises a ValueError."""
-        loaded: MCLRegressor = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
-        return loaded
+        return read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
 
 
 def fitted_by_rule(

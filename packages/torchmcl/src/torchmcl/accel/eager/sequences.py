@@ -64,8 +64,7 @@ class _WeightedDistances(torch.autograd.Function):
 def _in_chunks(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
     if hypotheses.shape[-1] == 0:
         return NotImplemented
-    cost: Tensor = _WeightedDistances.apply(hypotheses, targets, weights, squared)
-    return cost
+    return _WeightedDistances.apply(hypotheses, targets, weights, squared)
 
 
 @accelerated(in_eager(_in_chunks))
