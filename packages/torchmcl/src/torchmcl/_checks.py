@@ -15,32 +15,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._eager import is_plain_eager
-from torchmcl._messages import bad_value, nearest_hint
-
-__all__ = [
-    "bad_value",
-    "check_at_least_one",
-    "check_at_most",
-    "check_boolean",
-    "check_callable",
-    "check_choice",
-    "check_cost",
-    "check_event_pair",
-    "check_finite",
-    "check_fraction",
-    "check_leading_axes",
-    "check_mask",
-    "check_non_negative",
-    "check_non_negative_int",
-    "check_positive",
-    "check_positive_int",
-    "check_real",
-    "check_sample_weights",
-    "check_tensor",
-    "debug_checks",
-    "debug_checks_enabled",
-    "nearest_hint",
-]
+from torchmcl._messages import bad_value as bad_value
+from torchmcl._messages import nearest_hint as nearest_hint
 
 # What a tensor can hold and a float can follow.
 _LARGEST_INT = 2**63 - 1

@@ -28,9 +28,8 @@ from torchmcl.costs import (
 from torchmcl.loop import RuleScheduler
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
-from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopK
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, SceneWinners, TopK
 from torchmcl.schedules import Constant, Cosine, CutoffAt, Exponential, JoinedSchedule, Linear, annealed
 from torchmcl.scoring import (
     PresenceScores,

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_non_negative, check_real
-from torchmcl.annealing.scale import CostScale
+from torchmcl.annealing.measure import CostScale
 
 
 class PolicyConstants(NamedTuple):

@@ -17,8 +17,7 @@ from torchmcl._checks import bad_value, check_positive, check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.critical import Trajectory, first_critical_temperature
 from torchmcl.theory.free_energy import boltzmann_weights, soft_barycentres
-from torchmcl.theory.lloyd import distortion_of, lloyd_steps
-from torchmcl.theory.rate_distortion import max_distortion
+from torchmcl.theory.rate_distortion import distortion_of, lloyd_steps, max_distortion
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
