@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from torchmcl._messages import bad_value
+from torchmcl._checks import check_share
 from torchmcl._progress import Progress
 from torchmcl.fleet.placement import in_threads
 from torchmcl.sklearn import MCLClassifier, MCLRegressor, PredictionIntervals
@@ -82,10 +82,8 @@ class Answering(ABC):
         Raises:
             ValueError: if columns are missing or hold something else; the message names all of them.
         """
-        if interval is not None and not 0 < interval < 1:
-            raise ValueError(
-                bad_value("predict", "--interval", "lie in (0, 1)", repr(interval), "0.9 is for 90 % sets.")
-            )
+        if interval is not None:
+            check_share("predict", "--interval", interval, "(0, 1)", "0.9 is for 90 % sets.")
         kept = [table.series(name, "--keep") for name in keep]
         parts, unfit = [], Unfit()
         with Progress(len(table), "Answering", show=progress, unit="row") as bar:

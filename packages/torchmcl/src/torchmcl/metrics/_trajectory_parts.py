@@ -14,6 +14,7 @@ from torchmcl._checks import (
     check_fraction,
     check_positive,
     check_positive_int,
+    check_shape,
     check_tensor,
 )
 from torchmcl.metrics._parts import RealValues
@@ -90,17 +91,17 @@ def forecast(
     if targets is None:
         targets = hypotheses.new_zeros(batch, n_steps, dim)
     check_tensor(owner, "targets", targets)
-    _check_shape(owner, "targets", targets, (batch, n_steps, dim), "[batch, steps, dim]")
+    check_shape(owner, "targets", targets, (batch, n_steps, dim), "[batch, steps, dim]")
     if mask is None:
         mask = torch.ones(batch, n_steps, dtype=torch.bool, device=hypotheses.device)
     check_boolean(owner, "mask", mask)
-    _check_shape(owner, "mask", mask, (batch, n_steps), "[batch, steps]")
+    check_shape(owner, "mask", mask, (batch, n_steps), "[batch, steps]")
     # An evaluation may wait for the device. NaN would count as no miss and as no collision.
     check_finite(owner, "hypotheses", hypotheses, mask[:, None, :, None], always=True)
     check_finite(owner, "targets", targets, mask.unsqueeze(-1), always=True)
     if scores is not None:
         check_tensor(owner, scores_name, scores)
-        _check_shape(owner, scores_name, scores, (batch, n_hypotheses), "[batch, hypotheses]")
+        check_shape(owner, scores_name, scores, (batch, n_hypotheses), "[batch, hypotheses]")
         check_finite(owner, scores_name, scores, always=True)
     absent = ~mask.unsqueeze(-1)
     return Forecast(
@@ -326,11 +327,6 @@ def _numbered(owner: str, scene: Any, batch: int) -> Scenes:
     check_tensor(owner, "scene", scene, floating=False)
     if scene.is_floating_point() or scene.is_complex() or scene.dtype == torch.bool:
         raise TypeError(bad_value(owner, "scene", "be a tensor of integers", scene.dtype))
-    _check_shape(owner, "scene", scene, (batch,), "[batch]")
+    check_shape(owner, "scene", scene, (batch,), "[batch]")
     names, index = scene.unique(return_inverse=True)
     return Scenes(index, len(names))
-
-
-def _check_shape(owner: str, argument: str, value: Tensor, shape: tuple[int, ...], axes: str) -> None:
-    if tuple(value.shape) != shape:
-        raise ValueError(bad_value(owner, argument, f"have shape {shape} ({axes})", tuple(value.shape)))

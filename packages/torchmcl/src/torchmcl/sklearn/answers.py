@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from torchmcl._checks import bad_value, check_positive_int, check_real
+from torchmcl._checks import bad_value, check_positive_int, check_share
 from torchmcl.density import HypothesisDensity, KernelMixture
 from torchmcl.sklearn.calibration import blocks
 from torchmcl.sklearn.predictive import Hypotheses
@@ -203,7 +203,7 @@ def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionInte
         X: [rows, features]
         coverage: in (0, 1).
     """
-    _check_coverage(type(self).__name__, coverage)
+    check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
     predictive, X = _asked(self, X)
     return PredictionIntervals(*map(predictive.targets.like_y, self._answers.calibrator(predictive, X, coverage)))
 
@@ -219,7 +219,7 @@ def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegion
         X: [rows, features]
         coverage: in (0, 1).
     """
-    _check_coverage(type(self).__name__, coverage)
+    check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
     predictive, X = _asked(self, X)
     in_units_of_y = float(np.log(predictive.targets.scaler.scale).sum())
     level = -self._answers.calibrator.surprise_at(coverage) - in_units_of_y
@@ -265,9 +265,3 @@ def get_feature_names_out(self: Any, input_features: Any = None) -> NDArray[Any]
     numbers, targets = range(self.n_answers_), self._answers.targets.names
     names = [f"{target}_hypothesis{k}" for k in numbers for target in targets]
     return np.array([*names, *(f"probability{k}" for k in numbers)], dtype=object)
-
-
-def _check_coverage(owner: str, coverage: float) -> None:
-    check_real(owner, "coverage", coverage)
-    if not 0 < coverage < 1:
-        raise ValueError(bad_value(owner, "coverage", "lie in (0, 1)", repr(coverage), "0.9 is for 90 % intervals."))
