@@ -46,6 +46,16 @@ class Convention:
             raise TypeError(bad_value(self.owner, "last_valid_step", "be True or False", repr(self.last_valid_step)))
 
 
+class Trajectories(NamedTuple):
+    """The inputs of a metric, as `torchmcl.metrics.min_ade` documents them; `scores` may be probabilities."""
+
+    hypotheses: Tensor
+    targets: Tensor | None
+    mask: Tensor | None = None
+    scores: Tensor | None = None
+    scene: Tensor | None = None
+
+
 class Scenes(NamedTuple):
     """The scene of each agent, numbered from 0."""
 
@@ -71,16 +81,9 @@ class Forecast(NamedTuple):
     scenes: Scenes | None
 
 
-def forecast(
-    owner: str,
-    hypotheses: Tensor,
-    targets: Tensor | None,
-    mask: Tensor | None,
-    scores: Tensor | None = None,
-    scene: Tensor | None = None,
-    scores_name: str = "scores",
-) -> Forecast:
+def forecast(owner: str, given: Trajectories, scores_name: str = "scores") -> Forecast:
     """Check the inputs of a metric; missing targets are 0."""
+    hypotheses, targets, mask, scores, scene = given
     check_tensor(owner, "hypotheses", hypotheses)
     if hypotheses.ndim != 4 or 0 in hypotheses.shape[1:]:
         rule = "have shape [batch, hypotheses, steps, dim]"
@@ -120,17 +123,9 @@ class BestErrors(Convention):
     error: str = "ade"
     joint: bool = False
 
-    def __call__(
-        self,
-        *,
-        hypotheses: Tensor,
-        targets: Tensor,
-        mask: Tensor | None = None,
-        scores: Tensor | None = None,
-        scene: Tensor | None = None,
-    ) -> RealValues:
+    def __call__(self, given: Trajectories) -> RealValues:
         """Return one value per agent or scene."""
-        data = forecast(self.owner, hypotheses, targets, mask, scores, scene)
+        data = forecast(self.owner, given)
         scenes = _needed_scenes(self, data, self.joint)
         data = _best_scored(self, data, self.joint)
         counts = counted(self, data)
@@ -158,17 +153,9 @@ class Misses(Convention):
         check_choice(self.owner, "distance", self.distance, ("final", "largest"))
         super().__post_init__()
 
-    def __call__(
-        self,
-        *,
-        hypotheses: Tensor,
-        targets: Tensor,
-        mask: Tensor | None = None,
-        scores: Tensor | None = None,
-        scene: Tensor | None = None,
-    ) -> RealValues:
+    def __call__(self, given: Trajectories) -> RealValues:
         """Return one value per agent or scene."""
-        data = forecast(self.owner, hypotheses, targets, mask, scores, scene)
+        data = forecast(self.owner, given)
         scenes = _needed_scenes(self, data, joint=False)
         data = _best_scored(self, data, joint=False)
         errors = errors_of(data)["fde" if self.distance == "final" else "largest"]
@@ -182,17 +169,9 @@ class BrierErrors(Convention):
 
     renormalize: bool = False
 
-    def __call__(
-        self,
-        *,
-        hypotheses: Tensor,
-        targets: Tensor,
-        probabilities: Tensor,
-        mask: Tensor | None = None,
-        scene: Tensor | None = None,
-    ) -> RealValues:
+    def __call__(self, given: Trajectories) -> RealValues:
         """Return one value per agent or scene."""
-        data = forecast(self.owner, hypotheses, targets, mask, probabilities, scene, "probabilities")
+        data = forecast(self.owner, given, "probabilities")
         scenes = _needed_scenes(self, data, joint=False)
         data = _best_scored(self, data, joint=False)
         if data.scores is None:
@@ -222,9 +201,9 @@ class Collisions(Convention):
         check_choice(self.owner, "count", self.count, ("pairs", "agents"))
         super().__post_init__()
 
-    def __call__(self, *, hypotheses: Tensor, scene: Tensor, mask: Tensor | None = None) -> RealValues:
+    def __call__(self, given: Trajectories) -> RealValues:
         """Return one value per pair, agent or scene, for every hypothesis."""
-        data = forecast(self.owner, hypotheses, None, mask, scene=scene)
+        data = forecast(self.owner, given)
         scenes = _needed_scenes(self, data, joint=True)
         assert scenes is not None
         left, right = _pairs(scenes)
