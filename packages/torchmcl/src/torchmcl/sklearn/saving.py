@@ -130,10 +130,11 @@ def without_rows(estimator: Any) -> Any:
     return bare
 
 
-def save(self: Any, folder: str | Path, *, private: bool = False) -> None:  # noqa: D417  (a method)
+def save(self: Any, folder: str | Path, *, private: bool = False) -> None:
     """Write the fitted estimator to a folder: `model.safetensors`.
 
     Args:
+        self: the estimator.
         folder: new, empty or with a saved model, which is replaced; nothing half-written is ever left.
         private: leave out rows of the table: those held out, which `partial_fit` uses, and in the leaves of a forest,
             which are averaged. Means, quantiles, bounds and categories stay.
