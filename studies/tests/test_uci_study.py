@@ -14,7 +14,7 @@ from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits
 from torchmcl_studies.uci import run
 from torchmcl_studies.uci.methods import METHODS
 from torchmcl_studies.uci.run import run_study
-from torchmcl_studies.uci.study import KEYS, PROTOCOLS, UciStudy
+from torchmcl_studies.uci.study import KEYS, PROTOCOLS, UciStudy, units_of
 
 SEVERAL = ("mcl", "relaxed-0.1", "amcl-exponential")
 SINGLE = ("mc-dropout", "deep-ensemble")
@@ -298,42 +298,43 @@ def test_last_and_test_selected_come_from_one_training_and_validation_from_anoth
     assert [fit.fleet.n_models for fit in fits] == [6, 6, 2, 2, 10, 10]
 
 
-def test_last_alone_watches_nothing(folder, tmp_path, fits):
-    run_study(a_study(folder, methods=("mcl",), protocols=("last",)), tmp_path, progress=False)
-    assert [fit.validation for fit in fits] == [None]
+def rows_of_units(folder, tmp_path, **changes):
+    """The folds, and the rows of each unit of a study: to train on and to watch, and the fold of each model."""
+    study, folds = a_study(folder, **changes), load_uci("yacht", folder, FOLDS)
+    for unit in units_of(study, "yacht", run.open_records(study, tmp_path)):
+        own_fold = [FOLDS.index(task.fold) for task in unit.tasks]
+        yield *run.unit_rows(unit, folds, own_fold), [folds[place] for place in own_fold]
 
 
-def test_test_selected_watches_the_test_fold_and_trains_on_the_whole_training_fold(folder, tmp_path, fits):
-    run_study(a_study(folder, protocols=("test-selected",)), tmp_path, progress=False)
-    folds = load_uci("yacht", folder, FOLDS)
-    assert len(fits) == 3
-    for fit in fits:
-        members = 5 if fit.fleet.n_models == 10 else 1
-        for model in range(fit.fleet.n_models):
-            fold = folds[model // members % 2]
-            assert same_rows(fit.data, model, fold.train_inputs, fold.train_targets)
-            assert same_rows(fit.validation, model, fold.test_inputs, fold.test_targets)
+def test_last_alone_watches_nothing(folder, tmp_path):
+    found = rows_of_units(folder, tmp_path, methods=("mcl",), protocols=("last",))
+    assert [validation for _, validation, _ in found] == [None]
 
 
-def test_validation_never_sees_a_test_row_and_holds_out_a_tenth_of_the_training_fold(folder, tmp_path, fits):
-    run_study(a_study(folder, protocols=("validation",)), tmp_path, progress=False)
-    folds = load_uci("yacht", folder, FOLDS)
-    assert len(fits) == 3
-    for fit in fits:
-        members = 5 if fit.fleet.n_models == 10 else 1
-        for model in range(fit.fleet.n_models):
-            fold = folds[model // members % 2]
+def test_test_selected_watches_the_test_fold_and_trains_on_the_whole_training_fold(folder, tmp_path):
+    units = list(rows_of_units(folder, tmp_path, protocols=("test-selected",)))
+    assert len(units) == 3
+    for train, validation, folds in units:
+        for model, fold in enumerate(folds):
+            assert same_rows(train, model, fold.train_inputs, fold.train_targets)
+            assert same_rows(validation.rows, model, fold.test_inputs, fold.test_targets)
+
+
+def test_validation_never_sees_a_test_row_and_holds_out_a_tenth_of_the_training_fold(folder, tmp_path):
+    units = list(rows_of_units(folder, tmp_path, protocols=("validation",)))
+    assert len(units) == 3
+    for train, validation, folds in units:
+        for model, fold in enumerate(folds):
             n_kept = round(0.9 * len(fold.train_inputs))
-            assert same_rows(fit.data, model, fold.train_inputs[:n_kept], fold.train_targets[:n_kept])
-            assert same_rows(fit.validation, model, fold.train_inputs[n_kept:], fold.train_targets[n_kept:])
-            seen = torch.cat([data.inputs[data.set_of_model[model]] for data in (fit.data, fit.validation)])
+            assert same_rows(train, model, fold.train_inputs[:n_kept], fold.train_targets[:n_kept])
+            assert same_rows(validation.rows, model, fold.train_inputs[n_kept:], fold.train_targets[n_kept:])
+            seen = torch.cat([data.inputs[data.set_of_model[model]] for data in (train, validation.rows)])
             assert not (fold.test_inputs[:, None] == seen).all(dim=-1).any()
 
 
-def test_authors_looks_are_used_under_test_selected_and_every_epoch_under_validation(folder, tmp_path, fits):
-    run_study(a_study(folder, methods=SEVERAL, protocols=("test-selected", "validation")), tmp_path, progress=False)
-    assert fits[0].settings["validation"].every == [1, 1, 10, 10, 10, 10]
-    assert fits[1].settings["validation"].every == [1] * 6
+def test_authors_looks_are_used_under_test_selected_and_every_epoch_under_validation(folder, tmp_path):
+    units = rows_of_units(folder, tmp_path, methods=SEVERAL, protocols=("test-selected", "validation"))
+    assert [validation.every for _, validation, _ in units] == [[1, 1, 10, 10, 10, 10], [1] * 6]
 
 
 def loss_under_wta(predictions, targets):
