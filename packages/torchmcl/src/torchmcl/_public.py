@@ -38,7 +38,6 @@ from torchmcl.scoring import (
     normalized_scores,
     score_loss,
     score_targets,
-    softmax_score_loss,
 )
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Distributions, Matching, Predictions, StepOutput
@@ -101,5 +100,4 @@ __all__ = [
     "pairwise_token_cross_entropy",
     "score_loss",
     "score_targets",
-    "softmax_score_loss",
 ]
