@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from torchmcl_studies.data.downloads import cached_download, checksums
+from torchmcl_studies.data import cached_download, checksums
 from torchmcl_studies.data.pedestrians import RECORDINGS
 from torchmcl_studies.data.pedestrians.tracks import BASE_URL as PEDESTRIANS_URL
 from torchmcl_studies.data.uci import BASE_URL, UCI_SETS

@@ -9,8 +9,7 @@ import torch
 
 import oracles
 import places
-from torchmcl_studies.data import pedestrians
-from torchmcl_studies.data.downloads import checksums
+from torchmcl_studies.data import checksums, pedestrians
 from torchmcl_studies.data.pedestrians import Recording, tracks
 
 SHARED = places.SHARED / "pedestrians"

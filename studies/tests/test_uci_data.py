@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import places
-from torchmcl_studies.data import uci
-from torchmcl_studies.data.downloads import checksums
+from torchmcl_studies.data import checksums, uci
 from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits, synthetic_year
 
 SHARED = places.SHARED / "uci"

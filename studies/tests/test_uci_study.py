@@ -14,7 +14,7 @@ from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits
 from torchmcl_studies.uci import run
 from torchmcl_studies.uci.methods import METHODS
 from torchmcl_studies.uci.run import run_study
-from torchmcl_studies.uci.study import KEYS, PROTOCOLS, Records, UciStudy
+from torchmcl_studies.uci.study import KEYS, PROTOCOLS, UciStudy, units_of
 
 SEVERAL = ("mcl", "relaxed-0.1", "amcl-exponential")
 SINGLE = ("mc-dropout", "deep-ensemble")
@@ -146,19 +146,6 @@ def test_a_fold_that_does_not_exist_is_refused_and_nothing_is_written(folder, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_leaves_the_records_as_they_were(out, finished, monkeypatch):
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    records = Records(out / "records.jsonl", {"epochs": N_EPOCHS})
-    row = {"set": "yacht", "fold": 9, "method": "mcl", "protocol": "last", "seed": 0}
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        records.add([row])
-    assert [path.name for path in out.iterdir()] == ["records.jsonl"]
-    assert (out / "records.jsonl").read_text().splitlines() == finished
-
-
 # ---- resuming ----
 
 
@@ -196,17 +183,12 @@ def check_same_again(out, lost, stay):
 
 
 def test_lost_records_alone_are_trained_again_to_the_same_numbers(out, folder):
-    pairs = {("amcl-exponential", 3, "validation"), ("mcl", 0, "last"), ("mcl", 0, "test-selected")}
-    pairs.add(("deep-ensemble", 3, "validation"))
+    # Of one training two protocols, of which one is lost; of dropout, whose numbers do not depend on earlier draws.
+    pairs = {("amcl-exponential", 3, "validation"), ("mcl", 0, "last"), ("deep-ensemble", 3, "validation")}
+    pairs |= {("mc-dropout", 3, protocol) for protocol in PROTOCOLS}
     lost, stay = without(out, lambda row: (row["method"], row["fold"], row["protocol"]) in pairs)
-    assert len(lost) == 4
-    run_study(a_study(folder), out, progress=False)
-    check_same_again(out, lost, stay)
-
-
-def test_a_lost_record_of_one_protocol_leaves_the_record_of_the_other_untouched(out, folder):
-    lost, stay = without(out, lambda row: (row["method"], row["fold"], row["protocol"]) == ("mcl", 0, "last"))
-    assert len(lost) == 1
+    assert len(lost) == 6
+    torch.manual_seed(12345)
     run_study(a_study(folder), out, progress=False)
     check_same_again(out, lost, stay)
 
@@ -218,13 +200,6 @@ def test_a_second_protocol_asked_for_later_leaves_the_records_of_the_first_untou
     both = (tmp_path / "records.jsonl").read_text().splitlines()
     assert len(both) == 2 * len(first)
     assert set(first) <= set(both)
-
-
-def test_lost_records_of_one_fold_of_mc_dropout_come_back_the_same(out, folder):
-    lost, stay = without(out, lambda row: row["method"] == "mc-dropout" and row["fold"] == 3)
-    torch.manual_seed(12345)
-    run_study(a_study(folder), out, progress=False)
-    check_same_again(out, lost, stay)
 
 
 def test_results_do_not_depend_on_the_state_of_the_random_generator(folder, tmp_path, finished):
@@ -323,42 +298,43 @@ def test_last_and_test_selected_come_from_one_training_and_validation_from_anoth
     assert [fit.fleet.n_models for fit in fits] == [6, 6, 2, 2, 10, 10]
 
 
-def test_last_alone_watches_nothing(folder, tmp_path, fits):
-    run_study(a_study(folder, methods=("mcl",), protocols=("last",)), tmp_path, progress=False)
-    assert [fit.validation for fit in fits] == [None]
+def rows_of_units(folder, tmp_path, **changes):
+    """The folds, and the rows of each unit of a study: to train on and to watch, and the fold of each model."""
+    study, folds = a_study(folder, **changes), load_uci("yacht", folder, FOLDS)
+    for unit in units_of(study, "yacht", run.open_records(study, tmp_path)):
+        own_fold = [FOLDS.index(task.fold) for task in unit.tasks]
+        yield *run.unit_rows(unit, folds, own_fold), [folds[place] for place in own_fold]
 
 
-def test_test_selected_watches_the_test_fold_and_trains_on_the_whole_training_fold(folder, tmp_path, fits):
-    run_study(a_study(folder, protocols=("test-selected",)), tmp_path, progress=False)
-    folds = load_uci("yacht", folder, FOLDS)
-    assert len(fits) == 3
-    for fit in fits:
-        members = 5 if fit.fleet.n_models == 10 else 1
-        for model in range(fit.fleet.n_models):
-            fold = folds[model // members % 2]
-            assert same_rows(fit.data, model, fold.train_inputs, fold.train_targets)
-            assert same_rows(fit.validation, model, fold.test_inputs, fold.test_targets)
+def test_last_alone_watches_nothing(folder, tmp_path):
+    found = rows_of_units(folder, tmp_path, methods=("mcl",), protocols=("last",))
+    assert [validation for _, validation, _ in found] == [None]
 
 
-def test_validation_never_sees_a_test_row_and_holds_out_a_tenth_of_the_training_fold(folder, tmp_path, fits):
-    run_study(a_study(folder, protocols=("validation",)), tmp_path, progress=False)
-    folds = load_uci("yacht", folder, FOLDS)
-    assert len(fits) == 3
-    for fit in fits:
-        members = 5 if fit.fleet.n_models == 10 else 1
-        for model in range(fit.fleet.n_models):
-            fold = folds[model // members % 2]
+def test_test_selected_watches_the_test_fold_and_trains_on_the_whole_training_fold(folder, tmp_path):
+    units = list(rows_of_units(folder, tmp_path, protocols=("test-selected",)))
+    assert len(units) == 3
+    for train, validation, folds in units:
+        for model, fold in enumerate(folds):
+            assert same_rows(train, model, fold.train_inputs, fold.train_targets)
+            assert same_rows(validation.rows, model, fold.test_inputs, fold.test_targets)
+
+
+def test_validation_never_sees_a_test_row_and_holds_out_a_tenth_of_the_training_fold(folder, tmp_path):
+    units = list(rows_of_units(folder, tmp_path, protocols=("validation",)))
+    assert len(units) == 3
+    for train, validation, folds in units:
+        for model, fold in enumerate(folds):
             n_kept = round(0.9 * len(fold.train_inputs))
-            assert same_rows(fit.data, model, fold.train_inputs[:n_kept], fold.train_targets[:n_kept])
-            assert same_rows(fit.validation, model, fold.train_inputs[n_kept:], fold.train_targets[n_kept:])
-            seen = torch.cat([data.inputs[data.set_of_model[model]] for data in (fit.data, fit.validation)])
+            assert same_rows(train, model, fold.train_inputs[:n_kept], fold.train_targets[:n_kept])
+            assert same_rows(validation.rows, model, fold.train_inputs[n_kept:], fold.train_targets[n_kept:])
+            seen = torch.cat([data.inputs[data.set_of_model[model]] for data in (train, validation.rows)])
             assert not (fold.test_inputs[:, None] == seen).all(dim=-1).any()
 
 
-def test_authors_looks_are_used_under_test_selected_and_every_epoch_under_validation(folder, tmp_path, fits):
-    run_study(a_study(folder, methods=SEVERAL, protocols=("test-selected", "validation")), tmp_path, progress=False)
-    assert fits[0].settings["validation"].every == [1, 1, 10, 10, 10, 10]
-    assert fits[1].settings["validation"].every == [1] * 6
+def test_authors_looks_are_used_under_test_selected_and_every_epoch_under_validation(folder, tmp_path):
+    units = rows_of_units(folder, tmp_path, methods=SEVERAL, protocols=("test-selected", "validation"))
+    assert [validation.every for _, validation, _ in units] == [[1, 1, 10, 10, 10, 10], [1] * 6]
 
 
 def loss_under_wta(predictions, targets):
@@ -473,10 +449,6 @@ def test_records_of_another_number_of_epochs_are_refused_and_kept(out, folder, f
 
 BROKEN = {
     "cut": lambda line: line[:25],
-    "blank": lambda _: "",
-    "a number": lambda _: "5",
-    "a list": lambda _: "[1, 2]",
-    "without a seed": lambda line: line.replace('"seed"', '"sede"'),
     "fold is a list": lambda line: line.replace('"fold": ', '"fold": [1], "was": '),
 }
 

@@ -279,7 +279,7 @@ def test_records_are_measures_of_the_rows_set_apart(model, path):
     values = answers.select([f"price_{k}" for k in range(1, 6)]).to_numpy()
     error = np.sqrt(((answers.get_column("price_mean").to_numpy() - truth) ** 2).mean())
     assert found["measures"]["rmse"][0] == pytest.approx(error, rel=1e-4)
-    scale = model.regressor.target_scale_[0]
+    scale = model.estimator.target_scale_[0]
     nearest = ((np.abs(values - truth[:, None]).min(axis=1) / scale) ** 2).mean()
     kept = found["by_number"]["distortion"]
     assert kept[-1] == pytest.approx(nearest, rel=1e-3)

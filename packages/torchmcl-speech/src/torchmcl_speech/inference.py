@@ -108,8 +108,7 @@ class RecordingSeparator:
             return None
         if self.is_silent:
             return [1.0] + [0.0] * len(logits)
-        probabilities: list[float] = count_probabilities(logits).tolist()
-        return probabilities
+        return count_probabilities(logits).tolist()
 
     def facts(self) -> dict[str, Any]:
         """Return a record of the recording."""

@@ -42,8 +42,7 @@ def model_card(name: str) -> dict[str, Any]:
     """
     if not is_shipped(name):
         raise _unknown(name)
-    card: dict[str, Any] = read_json("model_card", _MODELS / name / CARD_FILE)
-    return card
+    return read_json("model_card", _MODELS / name / CARD_FILE)
 
 
 def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[str, Any]]:

@@ -233,7 +233,7 @@ def class_records(probabilities, truth, names=("no", "yes")):
     """Return the records of probabilities [rows, classes] for true classes."""
     model = SimpleNamespace(
         schema=SimpleNamespace(target_values=lambda table: truth[:, None].astype(float), classes=names),
-        classifier=SimpleNamespace(
+        estimator=SimpleNamespace(
             predict_proba=lambda inputs: probabilities, classes_=np.array(names), n_hypotheses=len(names)
         ),
         inputs=lambda table: None,

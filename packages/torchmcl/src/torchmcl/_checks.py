@@ -15,32 +15,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._eager import is_plain_eager
-from torchmcl._messages import bad_value, nearest_hint
-
-__all__ = [
-    "bad_value",
-    "check_at_least_one",
-    "check_at_most",
-    "check_boolean",
-    "check_callable",
-    "check_choice",
-    "check_cost",
-    "check_event_pair",
-    "check_finite",
-    "check_fraction",
-    "check_leading_axes",
-    "check_mask",
-    "check_non_negative",
-    "check_non_negative_int",
-    "check_positive",
-    "check_positive_int",
-    "check_real",
-    "check_sample_weights",
-    "check_tensor",
-    "debug_checks",
-    "debug_checks_enabled",
-    "nearest_hint",
-]
+from torchmcl._messages import bad_value as bad_value
+from torchmcl._messages import nearest_hint as nearest_hint
 
 # What a tensor can hold and a float can follow.
 _LARGEST_INT = 2**63 - 1
@@ -153,6 +129,12 @@ def check_leading_axes(owner: str, hypotheses: Tensor, targets: Tensor, left: to
             raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
 
 
+def check_shape(owner: str, argument: str, value: Tensor, shape: tuple[int, ...], axes: str) -> None:
+    """Check the shape of a tensor whose axes are named `axes`."""
+    if tuple(value.shape) != tuple(shape):
+        raise ValueError(bad_value(owner, argument, f"have shape {tuple(shape)} ({axes})", tuple(value.shape)))
+
+
 def check_real(owner: str, argument: str, value: Any) -> None:
     """Check that `value` is a plain finite-or-infinite number, not NaN and not a boolean."""
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -178,6 +160,13 @@ def check_positive(owner: str, argument: str, value: Any, advice: str = "", *, a
 def check_fraction(owner: str, argument: str, value: Any, *, always: bool = False) -> None:
     """Check a float in [0, 1], or (inside `debug_checks`, or `always`) a tensor of them."""
     _check_number_or_tensor(owner, argument, value, "lie in [0, 1]", lambda v: (v >= 0) & (v <= 1), "", always)
+
+
+def check_share(owner: str, argument: str, value: Any, interval: str, advice: str = "") -> None:
+    """Check a number of an interval between 0 and 1: "[0, 1)", "(0, 1)" or "(0, 1]"."""
+    check_real(owner, argument, value)
+    if not 0 <= value <= 1 or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
+        raise ValueError(bad_value(owner, argument, f"lie in {interval}", repr(value), advice))
 
 
 def check_at_least_one(owner: str, argument: str, value: Any, advice: str = "") -> None:

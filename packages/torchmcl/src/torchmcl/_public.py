@@ -28,9 +28,8 @@ from torchmcl.costs import (
 from torchmcl.loop import RuleScheduler
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
-from torchmcl.rules.scenes import SceneWinners
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, TopK
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, SceneWinners, TopK
 from torchmcl.schedules import Constant, Cosine, CutoffAt, Exponential, JoinedSchedule, Linear, annealed
 from torchmcl.scoring import (
     PresenceScores,
@@ -39,7 +38,6 @@ from torchmcl.scoring import (
     normalized_scores,
     score_loss,
     score_targets,
-    softmax_score_loss,
 )
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Distributions, Matching, Predictions, StepOutput
@@ -102,5 +100,4 @@ __all__ = [
     "pairwise_token_cross_entropy",
     "score_loss",
     "score_targets",
-    "softmax_score_loss",
 ]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_positive_int, check_real
+from torchmcl._checks import bad_value, check_callable, check_positive_int, check_share
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.density import KernelMixture, fit_bandwidth
@@ -148,9 +148,7 @@ def choose_n_hypotheses(
     check_callable(_OWNER, "factory", factory, "lambda n: MultiHypothesisMLP(n_inputs, dim, n)")
     for name, value in (("n_epochs", n_epochs), ("n_folds", n_folds), ("n_restarts", n_restarts)):
         check_positive_int(_OWNER, name, value)
-    check_real(_OWNER, "share", share)
-    if not 0 < share <= 1:
-        raise ValueError(bad_value(_OWNER, "share", "lie in (0, 1]", share))
+    check_share(_OWNER, "share", share, "(0, 1]")
     inputs, targets = _rows(inputs, targets, n_folds)
     reader = scores or SigmoidScores()
     fold = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)) % n_folds

@@ -12,7 +12,7 @@ import math
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int, check_real
+from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int, check_real, check_share
 from torchmcl.rules.winners import AssignmentRule
 
 __all__ = [
@@ -127,10 +127,7 @@ class Exponential:
         """Check the fields."""
         check_non_negative("Exponential", "start", self.start)
         check_non_negative("Exponential", "cutoff", self.cutoff)
-        check_real("Exponential", "decay", self.decay)
-        if not 0 < self.decay <= 1:
-            advice = "0.95 cools by 5 % a step."
-            raise ValueError(bad_value("Exponential", "decay", "lie in (0, 1]", repr(self.decay), advice))
+        check_share("Exponential", "decay", self.decay, "(0, 1]", "0.95 cools by 5 % a step.")
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""

@@ -126,6 +126,8 @@ class SoftmaxScores(ScoreObjective):
     Example:
         >>> SoftmaxScores().probabilities(torch.tensor([0.0, 0.0, -500.0]))
         tensor([0.5000, 0.5000, 0.0000])
+        >>> SoftmaxScores().loss(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
+        tensor(1.0986)
     """
 
     def loss(
@@ -137,8 +139,9 @@ class SoftmaxScores(ScoreObjective):
         model_axes: int = 0,
         sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """Return `softmax_score_loss`."""
-        return softmax_score_loss(score_logits, labels, mask, model_axes=model_axes, sample_weights=sample_weights)
+        """Return the cross-entropy between the softmax of the scores and labels, averaged over samples."""
+        given = (score_logits, labels, mask, model_axes, sample_weights)
+        return _mean_loss("SoftmaxScores", _softmax_cross_entropy, *given, terms=1)
 
     def probabilities(self, score_logits: Tensor) -> Tensor:
         """Return the softmax of the logits."""
@@ -221,34 +224,6 @@ def score_loss(
     return _mean_loss(
         "score_loss", _cross_entropy, score_logits, targets, mask, model_axes, sample_weights, n_hypotheses
     )
-
-
-def softmax_score_loss(
-    score_logits: Tensor,
-    targets: Tensor,
-    mask: Tensor | None = None,
-    *,
-    model_axes: int = 0,
-    sample_weights: Tensor | None = None,
-) -> Tensor:
-    """Return the cross-entropy between the softmax of the scores and labels, averaged over samples.
-
-    Args:
-        score_logits: [..., hypotheses], before the softmax.
-        targets: labels [..., hypotheses] in [0, 1], from `score_targets`.
-        mask: [..., targets] as elsewhere; samples without a real target are left out.
-        model_axes: how many leading axes are independent models, whose losses are kept apart.
-        sample_weights: [...], how much each sample counts, as in `mcl_loss`.
-
-    Returns:
-        A scalar, or [models] with a model axis, at least float32; 0 when no sample counts.
-
-    Example:
-        >>> softmax_score_loss(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
-        tensor(1.0986)
-    """
-    owner = "softmax_score_loss"
-    return _mean_loss(owner, _softmax_cross_entropy, score_logits, targets, mask, model_axes, sample_weights, 1)
 
 
 def _mean_loss(

@@ -13,8 +13,7 @@ from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs._parts import call_cost
 from torchmcl.fused_step import IN_C, IN_TRITON, StepProblem
 from torchmcl.losses import assign, mcl_loss
-from torchmcl.rules.scenes import SceneWinners
-from torchmcl.rules.winners import AssignmentRule
+from torchmcl.rules.winners import AssignmentRule, SceneWinners
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Batch, Distributions, Predictions, StepOutput
 

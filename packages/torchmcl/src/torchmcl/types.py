@@ -61,6 +61,12 @@ class Distributions(NamedTuple):
     scale: Tensor
 
 
+def check_predictions(owner: str, argument: str, value: object) -> None:
+    """Check that `value` is what a model returns."""
+    if not isinstance(value, Predictions | Distributions):
+        raise TypeError(bad_value(owner, argument, "be Predictions", type(value).__name__))
+
+
 class Matching(NamedTuple):
     """The cost, weights and mask of an assignment of hypotheses to targets.
 

@@ -182,7 +182,7 @@ def test_more_steps_mean_a_lower_rate():
     [
         ({"hold_gain": 0.0}, "`hold_gain` must be > 0"),
         ({"end": -1.0}, "`end` must be > 0"),
-        ({"cooling": 1.0}, "`cooling` must lie between 0 and 1"),
+        ({"cooling": 1.0}, "`cooling` must lie in \\(0, 1\\)"),
         ({"noise_decay": -1.0}, "`noise_decay` must"),
         ({"full_rate_steps": 0}, "`full_rate_steps` must be > 0"),
     ],

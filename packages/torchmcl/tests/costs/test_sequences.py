@@ -242,11 +242,11 @@ def test_scores_by_softmax():
     winner = torch.tensor([0, 2, 1, 1, 0])
     labels = torch.nn.functional.one_hot(winner, 3).double()
     torch.testing.assert_close(
-        mcl.softmax_score_loss(logits, labels), torch.nn.functional.cross_entropy(logits, winner)
+        mcl.SoftmaxScores().loss(logits, labels), torch.nn.functional.cross_entropy(logits, winner)
     )
     mask = torch.tensor([[True], [False], [True], [True], [True]])
     counted = torch.nn.functional.cross_entropy(logits[mask[:, 0]], winner[mask[:, 0]])
-    torch.testing.assert_close(mcl.softmax_score_loss(logits, labels, mask), counted)
+    torch.testing.assert_close(mcl.SoftmaxScores().loss(logits, labels, mask), counted)
     torch.testing.assert_close(mcl.SoftmaxScores().probabilities(logits).sum(-1), torch.ones(5, dtype=torch.float64))
 
 

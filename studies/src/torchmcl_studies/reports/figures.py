@@ -8,19 +8,213 @@ from typing import Any, NamedTuple
 
 from torchmcl._checks import bad_value
 from torchmcl._pages.page import escape, image, page
-from torchmcl._pages.pictures import film_player, film_script, save_picture
+from torchmcl._pages.pictures import (
+    AMCL,
+    GREY,
+    INK,
+    MCL,
+    SOFT,
+    draw_answers,
+    film_player,
+    film_script,
+    method_colour,
+    new_figure,
+    save_picture,
+)
 from torchmcl.persistence.reading import as_written, read_json, read_text
 from torchmcl.persistence.writing import write_atomically
-from torchmcl_studies.reports import figure_drawings as drawings
 
 Row = dict[str, Any]
+Tables = dict[str, list[Row]]
 _OWNER = "torchmcl reproduce"
+
+
+def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
+    """Draw the answers of the first seed above, distortion and unused answers of all seeds below."""
+    methods = _names(tables["results"], "method")
+    figure = new_figure(12, 7)
+    grid = figure.add_gridspec(2, 6, height_ratios=(1.75, 1), hspace=0.18, wspace=0.9)
+    points = [(row["y1"], row["y2"]) for row in tables["points"]]
+    for column, method in enumerate(methods):
+        axis = figure.add_subplot(grid[0, 2 * column : 2 * column + 2])
+        frames = _where(tables["frames"], method=method)
+        draw_answers(axis, points, _scored(_where(frames, epoch=max(row["epoch"] for row in frames))))
+        axis.set_title(method)
+    for column, (name, label) in enumerate((("distortion", "distortion"), ("starved", "starved answers"))):
+        axis = figure.add_subplot(grid[1, 3 * column : 3 * column + 3])
+        for place, method in enumerate(methods):
+            values = [row[name] for row in tables["results"] if row["method"] == method]
+            spread = [place + 0.3 * (i / max(len(values) - 1, 1) - 0.5) for i in range(len(values))]
+            axis.plot(spread, values, "o", color=method_colour(method), alpha=0.8)
+            axis.plot([place - 0.25, place + 0.25], [sum(values) / len(values)] * 2, color=INK, lw=1.5)
+        axis.set(xticks=range(len(methods)), xticklabels=methods, ylabel=label, xlim=(-0.5, len(methods) - 0.5))
+        if name == "distortion":
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(-2, summary["settings"]["n_hypotheses"])
+    return figure
+
+
+def film_of_figure1(tables: Tables) -> dict[str, Any]:
+    """Return the film of the three training runs, for `torchmcl._pages.pictures`."""
+    frames = tables["frames"]
+    epochs = sorted({int(row["epoch"]) for row in frames})
+    methods = []
+    for method in _names(frames, "method"):
+        by_epoch = {epoch: _where(frames, method=method, epoch=epoch) for epoch in epochs}
+        methods.append(
+            {
+                "label": method,
+                "frames": [[[r["y1"], r["y2"], r["score"]] for r in by_epoch[epoch]] for epoch in epochs],
+                "temperature": [by_epoch[epoch][0]["temperature"] for epoch in epochs],
+                "annealed": method == "annealed MCL",
+            }
+        )
+    return {"points": [[r["y1"], r["y2"]] for r in tables["points"]], "epochs": epochs, "methods": methods}
+
+
+def draw_rate_distortion(tables: Tables, summary: dict[str, Any]) -> Any:
+    """Draw R(D), its lower bound, the final points and the trajectory of every training run."""
+    figure = new_figure(8, 5.4)
+    axis = figure.subplots()
+    marks, curve = summary["marks"], tables["curve"]
+    distortion = [row["distortion"] for row in curve]
+    axis.plot(distortion, [row["rate"] for row in curve], color=INK, lw=2, label="R(D)")
+    bound = [max(row["shannon_lower_bound"], 0.0) for row in curve]
+    axis.plot(distortion, bound, color=GREY, lw=1.5, ls="--", label="Shannon lower bound")
+    for method in _names(tables["trajectories"], "method"):
+        colour = method_colour(method)
+        rows = _where(tables["trajectories"], method=method)
+        for x, y in _draw_seeds(axis, rows, "soft_distortion", "rate", (0.7, 0.25), color=colour, lw=1, label=method):
+            axis.plot(x[0], y[0], "o", color=colour, ms=4, mfc="white")
+            axis.plot(x[-1], y[-1], "s", color=colour, ms=5)
+    axis.axhline(marks["highest_rate"], color=GREY, lw=0.8, ls=":")
+    axis.text(marks["max_distortion"], marks["highest_rate"] + 0.1, "log2 n", ha="right", color=SOFT)
+    axis.axvline(marks["max_distortion"], color=GREY, lw=0.8, ls=":")
+    axis.text(marks["max_distortion"] * 0.97, 3, "a single answer", color=SOFT, rotation=90, ha="right", fontsize=9)
+    axis.plot(marks["best_distortion"], marks["highest_rate"], "+", color=INK, ms=14, mew=2.5, zorder=5)
+    axis.set(xscale="log", xlabel="distortion D", ylabel="rate R (bits)", ylim=(-0.2, marks["highest_rate"] + 0.6))
+    axis.legend(frameon=False, loc="lower left")
+    axis.set_title("circle: start of training, square: end", fontsize=10, color=SOFT)
+    return figure
+
+
+def draw_distortion_vs_temperature(tables: Tables, summary: dict[str, Any]) -> Any:
+    """Draw the curves and the critical temperatures."""
+    figure = new_figure(8, 5)
+    axis = figure.subplots()
+    marks, curve = summary["marks"], tables["curve"]
+    _draw_seeds(axis, curve, "temperature", "distortion", (0.8, 0.4), color=AMCL, lw=1.4)
+    for name, label, style in (
+        ("upper_bound", r"$T_0^c$ (upper bound) = {:.2f}", "--"),
+        ("of_one_gaussian", r"$2\sigma^2$ = {:.2f}", ":"),
+    ):
+        axis.axvline(marks[name], color=INK, lw=1.2, ls=style, label=label.format(marks[name]))
+    axis.axhline(marks["single_answer"], color=GREY, lw=0.8)
+    axis.text(1.0, marks["single_answer"] * 1.03, "a single answer", ha="right", va="bottom", color=SOFT, fontsize=9)
+    axis.set(xlabel="temperature (training goes from right to left)", ylabel="distortion", xlim=(-0.02, 1.02))
+    axis.set_ylim(0, marks["single_answer"] * 1.15)
+    axis.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
+    """Draw the answers at each temperature and input, and the number of distinct answers against temperature."""
+    hypotheses, points, counts = tables["hypotheses"], tables["points"], tables["counts"]
+    temperatures = sorted({row["temperature"] for row in hypotheses}, reverse=True)
+    inputs = sorted({row["x"] for row in hypotheses})
+    n_rows, n_columns = len(inputs), len(temperatures)
+    figure = new_figure(2.4 * n_columns + 4.4, 2.45 * n_rows)
+    grid = figure.add_gridspec(
+        n_rows, n_columns + 2, width_ratios=[1] * n_columns + [0.12, 1.6], wspace=0.12, hspace=0.12
+    )
+    for i, x in enumerate(inputs):
+        data = [(row["y1"], row["y2"]) for row in points if row["x"] == x]
+        for j, temperature in enumerate(temperatures):
+            axis = figure.add_subplot(grid[i, j])
+            draw_answers(axis, data, _scored(_where(hypotheses, x=x, temperature=temperature)))
+            axis.set(xticks=(), yticks=())
+            if i == 0:
+                axis.set_title(f"T = {temperature:.3f}")
+            if j == 0:
+                axis.set_ylabel(f"x = {x:g}")
+        axis = figure.add_subplot(grid[i, n_columns + 1])
+        _draw_seeds(axis, _where(counts, x=x), "temperature", "n_distinct", (0.8, 0.35), color=AMCL, lw=1.2)
+        axis.axvline(summary["marks"][f"critical_temperature_at_{x:g}"], color=INK, lw=1, ls="--")
+        axis.set(xscale="log", yscale="log", ylabel="distinct answers", xlim=(min(temperatures) / 1.3, 1.1))
+        axis.invert_xaxis()
+        axis.yaxis.tick_right()
+        axis.yaxis.set_label_position("right")
+        axis.set_yticks([1, 3, 10, 49], ["1", "3", "10", "49"])
+        axis.minorticks_off()
+        if i < n_rows - 1:
+            axis.set_xticklabels([])
+        else:
+            axis.set_xlabel("temperature, falling")
+    return figure
+
+
+def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
+    """Draw some frames of the first seed, and the answers in the middle of all seeds."""
+    from matplotlib import patches
+
+    frames, counts = tables["frames"], tables["counts"]
+    points = [(row["y1"], row["y2"]) for row in tables["points"]]
+    epochs = sorted({row["epoch"] for row in frames})
+    shown = [epochs[round(share * (len(epochs) - 1))] for share in (0.25, 0.6, 0.9, 1.0)]
+    figure = new_figure(15, 2.7)
+    grid = figure.add_gridspec(1, len(shown) + 2, width_ratios=[1] * len(shown) + [0.12, 1.5], wspace=0.12)
+    # The mean of the three Gaussians.
+    middle = (sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points))
+    for column, epoch in enumerate(shown):
+        axis = figure.add_subplot(grid[0, column])
+        rows = _where(frames, epoch=epoch)
+        draw_answers(axis, points, _scored(rows))
+        axis.add_patch(patches.Circle(middle, summary["marks"]["radius"], fill=False, color=MCL, lw=1, ls="--"))
+        axis.set(xticks=(), yticks=())
+        axis.set_title(rf"$\varepsilon$ = {rows[0]['epsilon']:.2f}")
+    axis = figure.add_subplot(grid[0, len(shown) + 1])
+    for method in _names(counts, "method"):
+        rows, colour = _where(counts, method=method), method_colour(method)
+        _draw_seeds(axis, rows, "epoch", "in_the_middle", (0.5, 0.5), color=colour, lw=1.2, label=method)
+    axis.set(xlabel="epoch", ylabel="answers in the middle", ylim=(-1, summary["settings"]["n_hypotheses"] + 2))
+    axis.legend(frameon=False, loc="center right", fontsize=9)
+    axis.yaxis.tick_right()
+    axis.yaxis.set_label_position("right")
+    return figure
+
+
+def _names(rows: list[dict[str, Any]], column: str) -> list[str]:
+    """Return the values of a column in the order of their first appearance."""
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def _where(rows: list[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
+    """Return the rows that have these values in the columns of these names."""
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
+
+
+def _scored(rows: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
+    return [(row["y1"], row["y2"], row["score"]) for row in rows]
+
+
+def _draw_seeds(
+    axis: Any, rows: list[dict[str, Any]], x: str, y: str, alphas: tuple[float, float], *, label: str = "", **style: Any
+) -> list[tuple[list[float], list[float]]]:
+    """Draw a line for each seed, the first with a label and the first alpha; return the points of the lines."""
+    lines = []
+    for seed in sorted({row["seed"] for row in rows}):
+        points = _where(rows, seed=seed)
+        lines.append(([row[x] for row in points], [row[y] for row in points]))
+        first = seed == 0
+        axis.plot(*lines[-1], alpha=alphas[not first], label=label if label and first else None, **style)
+    return lines
 
 
 class _Picture(NamedTuple):
     title: str
     text: str
-    draw: Callable[[dict[str, list[Row]], dict[str, Any]], Any]
+    draw: Callable[[Tables, dict[str, Any]], Any]
     tables: tuple[str, ...]
 
 
@@ -29,7 +223,7 @@ _PICTURES = {
         "Figure 1: 49 answers, three ways to train them",
         "Predictions (blue, the darker the higher the score) of the first seed over the data (green); below, "
         "distortion on fresh points and the number of answers that are nearest to none of them, for every seed.",
-        drawings.draw_figure1,
+        draw_figure1,
         ("results", "frames", "points"),
     ),
     "rate-distortion": _Picture(
@@ -37,7 +231,7 @@ _PICTURES = {
         "Each line is a training on one Gaussian: its expected distortion under its own weights, and the mutual "
         "information of answer and target. R(D) is the minimum rate that any assignment needs (reverse water-filling), "
         "the Shannon lower bound is equal to it at low distortion, and + is where R(D) = log2(n).",
-        drawings.draw_rate_distortion,
+        draw_rate_distortion,
         ("trajectories", "curve"),
     ),
     "distortion-vs-temperature": _Picture(
@@ -45,21 +239,21 @@ _PICTURES = {
         "Distortion on held-out points while the temperature falls linearly from 1 to 0 (right to left in time), for "
         "each seed. Dashed: the upper bound of the first critical temperature, twice the largest variance of the "
         "targets at x = 1. Dotted: the critical temperature of a single Gaussian.",
-        drawings.draw_distortion_vs_temperature,
+        draw_distortion_vs_temperature,
         ("curve",),
     ),
     "phase-transitions": _Picture(
         "Phase transitions at three inputs",
         "Answers at the inputs x = 0.1, 0.6 and 0.9 (rows) at four temperatures of one training (columns); right, the "
         "number of distinct answers while the temperature falls, with the critical temperature of theory (dashed).",
-        drawings.draw_phase_transitions,
+        draw_phase_transitions,
         ("hypotheses", "points", "counts"),
     ),
     "annealed-epsilon": _Picture(
         "Relaxed-WTA with an annealed epsilon",
         "Answers of one training at falling epsilon, and how many of them stay within the circle in the middle, for "
         "each seed of both methods.",
-        drawings.draw_annealed_epsilon,
+        draw_annealed_epsilon,
         ("frames", "counts", "points"),
     ),
 }
@@ -134,13 +328,13 @@ def _page(folder: Path) -> str:
             f'<a href="{name}/{name}.png">PNG</a>, <a href="{name}/{name}.svg">SVG</a>, {files}.</p>'
         )
         if name == "figure1":
-            film = drawings.film_of_figure1(tables)
+            film = film_of_figure1(tables)
             parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))
             script = film_script(film)
     return page("torchmcl: the figures", "\n".join(parts), script, command="torchmcl reproduce all")
 
 
-def _records(name: str, folder: Path) -> tuple[dict[str, list[Row]], dict[str, Any]]:
+def _records(name: str, folder: Path) -> tuple[Tables, dict[str, Any]]:
     """Return the tables and the summary of a figure."""
     summary = read_json("write_figure", folder / name / "summary.json")
     return {table: read_table(folder / name / f"{table}.csv") for table in _PICTURES[name].tables}, summary

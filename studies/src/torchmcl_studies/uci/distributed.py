@@ -159,8 +159,7 @@ class _Work:
             if not finished.exists():
                 rows = train_unit(self.study, unit, folds, token.parent, progress=False)
                 write_atomically(finished, json.dumps(rows))
-            records: list[dict[str, Any]] = read_json(_OWNER, finished)
-            return records
+            return read_json(_OWNER, finished)
 
 
 @functools.lru_cache(maxsize=1)

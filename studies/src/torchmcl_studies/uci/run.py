@@ -125,10 +125,7 @@ def train_unit(
     numbers = fold_numbers(study, unit.set)
     methods = [METHODS[task.method] for task in unit.tasks]
     own_fold = [numbers.index(task.fold) for task in unit.tasks]
-    held_out = "validation" in unit.protocols
-    # One set of rows for each fold; a held-out part is the tail of the published (random) order.
-    train = [_head(fold, held_out) for fold in folds]
-    watched = [_tail(fold) if held_out else (fold.test_inputs, fold.test_targets) for fold in folds]
+    train, validation = unit_rows(unit, folds, own_fold)
     rules = {method.name: method.rule(study.n_epochs) for method in methods}
     fleet = Fleet(
         lambda: methods[0].build(folds[0].train_inputs.shape[1], uci_set(unit.set).hidden),
@@ -138,17 +135,11 @@ def train_unit(
         seeds=[task.seed * _SEED_STRIDE**2 + task.member * _SEED_STRIDE + task.fold for task in unit.tasks],
         device=study.device,
     )
-    validation = None
-    if held_out or "test-selected" in unit.protocols:
-        validation = Validation(
-            FleetData.of_sets(watched, own_fold),
-            monitor=hard_distortion if held_out else current_loss,
-            every=[1 if held_out else method.evaluate_every for method in methods],
-        )
+    held_out = "validation" in unit.protocols
     what = f"{unit.set}, {len(methods)} models{', a tenth held out' if held_out else ''}"
     with nullcontext() if trains_side_by_side(study) else own_random_numbers():
         history = fleet.fit(
-            FleetData.of_sets(train, own_fold),
+            train,
             study.n_epochs,
             batch_size=_BATCH_SIZE,
             validation=validation,
@@ -175,6 +166,27 @@ def train_unit(
                 }
             )
     return rows
+
+
+def unit_rows(unit: Unit, folds: list[Fold], own_fold: list[int]) -> tuple[FleetData, Validation | None]:
+    """Return the rows that the models of a unit are trained on, and those that they are selected on.
+
+    Args:
+        unit: what to train.
+        folds: of its set.
+        own_fold: the place of each model's fold among them.
+    """
+    held_out = "validation" in unit.protocols
+    # One set of rows for each fold; a held-out part is the tail of the published (random) order.
+    train = FleetData.of_sets([_head(fold, held_out) for fold in folds], own_fold)
+    if not held_out and "test-selected" not in unit.protocols:
+        return train, None
+    watched = [_tail(fold) if held_out else (fold.test_inputs, fold.test_targets) for fold in folds]
+    return train, Validation(
+        FleetData.of_sets(watched, own_fold),
+        monitor=hard_distortion if held_out else current_loss,
+        every=[1 if held_out else METHODS[task.method].evaluate_every for task in unit.tasks],
+    )
 
 
 def saved_training(unit: Unit, out: Path) -> Path:

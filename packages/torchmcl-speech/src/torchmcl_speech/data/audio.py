@@ -126,8 +126,7 @@ def mixed_down(path: Path | str, samples: Samples, first: int = 0) -> Samples:
             raise BadAudio(f"{path}: sample {first + place} is not finite.")
         advice = "Scale the recording: full scale is 1."
         raise BadAudio(f"{path}: sample {first + place} is {value:g}, louder than any recording. {advice}")
-    mono: Samples = samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
-    return mono
+    return samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
 
 
 def check_cancellation(path: Path | str, loudest_channel: float, loudest_mono: float) -> None:
@@ -234,8 +233,7 @@ class Resampler:
         """Return the output so far; after the last samples, the rest."""
         if self._stream is None:
             return samples
-        resampled: Samples = self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32), last=last)
-        return resampled
+        return self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32), last=last)
 
 
 def audio_blocks(path: Path | str, n_samples: int = _BLOCK) -> Iterator[Samples]:
@@ -284,8 +282,7 @@ class StoredSound:
         """Return the samples of a slice without steps."""
         start, stop, _ = place.indices(len(self))
         self._file.seek(start)
-        samples: Samples = self._file.read(max(stop - start, 0), dtype="float32", always_2d=True)[:, 0]
-        return samples
+        return self._file.read(max(stop - start, 0), dtype="float32", always_2d=True)[:, 0]
 
     def __enter__(self) -> "StoredSound":
         """Open the temporary file."""

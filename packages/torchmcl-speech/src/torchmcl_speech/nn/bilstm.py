@@ -137,8 +137,7 @@ class FusedBiLSTM(BiLSTM):
             rule = f"have shape [sequences, time, {self.input_size}] or [batch, sequences, time, {self.input_size}]"
             raise ValueError(bad_value("FusedBiLSTM", "sequences", rule, tuple(sequences.shape)))
         if sequences.ndim == 3:
-            out: Tensor = self.forward(sequences.unsqueeze(0)).squeeze(0)
-            return out
+            return self.forward(sequences.unsqueeze(0)).squeeze(0)
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else sequences.dtype
         if not self._can_fuse(sequences, dtype):
             return super().forward(sequences)

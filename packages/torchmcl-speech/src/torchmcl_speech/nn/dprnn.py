@@ -117,8 +117,7 @@ class RecurrentPath(nn.Module):
     def forward(self, sequences: Tensor) -> Tensor:
         """Return the same shape for [batch, sequences, time, width]."""
         update = _in_memory_order(functools.partial(_linear, self.linear), self.bilstm(sequences))
-        out: Tensor = self.norm(update, residual=sequences)
-        return out
+        return self.norm(update, residual=sequences)
 
 
 def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
@@ -126,10 +125,8 @@ def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
     narrow = layer.out_features <= _MAX_SUMMED
     if accel.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
-        projected: Tensor = _Projection.apply(features, layer.weight, layer.bias)
-        return projected
-    out: Tensor = layer(features)
-    return out
+        return _Projection.apply(features, layer.weight, layer.bias)
+    return layer(features)
 
 
 class _Projection(torch.autograd.Function):
@@ -179,8 +176,7 @@ class DualPathBlock(nn.Module):
         """Return the same shape for [batch, segments, size, width]."""
         if self.recompute and torch.is_grad_enabled():
             # Nothing in our blocks is random: there is no state of a generator to restore.
-            again: Tensor = checkpoint(self._both, segments, use_reentrant=False, preserve_rng_state=False)
-            return again
+            return checkpoint(self._both, segments, use_reentrant=False, preserve_rng_state=False)
         return self._both(segments)
 
     def _both(self, segments: Tensor) -> Tensor:
@@ -335,8 +331,7 @@ class DPRNN(nn.Module):
         if self.score is None:
             return None
         features = features.detach() if self.detach_scores else features
-        logits: Tensor = self.score(features.mean(dim=1)).squeeze(-1)
-        return logits
+        return self.score(features.mean(dim=1)).squeeze(-1)
 
     def extra_repr(self) -> str:
         """Return the additional text of `print`."""

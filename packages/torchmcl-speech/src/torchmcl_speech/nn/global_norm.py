@@ -35,8 +35,7 @@ class GlobalLayerNorm(nn.Module):
     def forward(self, features: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return the normalized features [batch, ..., features], plus `residual` of the same shape."""
         if residual is not None and _can_fuse(features, residual):
-            fused: Tensor = _FusedNorm.apply(features, residual, self.weight, self.bias)
-            return fused
+            return _FusedNorm.apply(features, residual, self.weight, self.bias)
         axes = tuple(range(1, features.ndim))
         dtype = torch.promote_types(features.dtype, torch.float32)
         variance, mean = _moments(features.to(dtype), axes)

@@ -5,6 +5,7 @@ import math
 import os
 import struct
 import zlib
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -325,50 +326,7 @@ def _time(seconds: float, whole: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-_STYLE = """
-:root { color-scheme: light dark; }
-h1, .sound a { overflow-wrap: anywhere; } .sound a { color: var(--accent); }
-.sound { border: 1px solid var(--line); border-radius: 10px; padding: .9rem 1rem .4rem; margin: 1.2rem 0; }
-.sound h2 { margin: 0 0 .6rem; display: flex; flex-wrap: wrap; gap: .2rem 1rem; align-items: baseline;
-  justify-content: space-between; }
-.number { font-size: .95rem; font-weight: 400; color: var(--soft); font-variant-numeric: tabular-nums; }
-.number b { color: var(--ink); }
-.meter { display: inline-block; width: 5rem; height: .5rem; margin-left: .6rem; border-radius: 3px;
-  background: var(--line); overflow: hidden; }
-.meter span { display: block; height: 100%; background: var(--accent); }
-.pictures { position: relative; overflow: hidden; border-radius: 6px; cursor: crosshair; }
-.pictures svg { display: block; width: 100%; height: 70px; background: var(--wash); }
-.pictures path { fill: var(--accent); stroke: var(--accent); stroke-width: 1; vector-effect: non-scaling-stroke; }
-.frequencies { position: relative; } .frequencies img { height: 150px; border-radius: 0; }
-.frequencies span { position: absolute; left: .4rem; font-size: .75rem; color: #fff; text-shadow: 0 0 3px #000; }
-.top { top: .1rem; } .bottom { bottom: .1rem; }
-.head { position: absolute; top: 0; bottom: 0; left: 0; width: 2px; margin-left: -1px; background: #fff;
-  box-shadow: 0 0 0 1px rgba(0, 0, 0, .6); pointer-events: none; visibility: hidden; }
-.marks { display: flex; justify-content: space-between; color: var(--soft); font-size: .8rem; margin: .2rem 0 .5rem;
-  font-variant-numeric: tabular-nums; }
-audio { width: 100%; height: 40px; display: block; } .sound p { margin: .3rem 0; }
-"""
+_STYLE = "\n" + (files("torchmcl_speech.reports") / "page.css").read_text(encoding="utf-8")
 
 # One sound at a time, a line where it is, and a click to go somewhere else.
-_SCRIPT = """
-for (const sound of document.querySelectorAll(".sound")) {
-  const audio = sound.querySelector("audio"), pictures = sound.querySelector(".pictures");
-  const head = sound.querySelector(".head");
-  const show = () => {
-    if (!(audio.duration > 0)) return;
-    head.style.visibility = "visible";
-    head.style.left = 100 * audio.currentTime / audio.duration + "%";
-    if (!audio.paused) requestAnimationFrame(show);
-  };
-  audio.addEventListener("play", () => {
-    for (const other of document.querySelectorAll("audio")) if (other !== audio) other.pause();
-    show();
-  });
-  audio.addEventListener("seeked", show);
-  pictures.addEventListener("click", event => {
-    if (!(audio.duration > 0)) return;
-    const box = pictures.getBoundingClientRect();
-    audio.currentTime = audio.duration * (event.clientX - box.left) / box.width;
-  });
-}
-"""
+_SCRIPT = "\n" + (files("torchmcl_speech.reports") / "page.js").read_text(encoding="utf-8")

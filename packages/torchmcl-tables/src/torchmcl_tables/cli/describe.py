@@ -1,4 +1,12 @@
-"""The command `torchmcl describe`: how `torchmcl fit` would read a table, without training."""
+"""Say what a table holds and what `torchmcl fit` would make of it.
+
+That is the kind of each column, how much of it is missing, its range or its categories, columns that would be dropped,
+and suspicious ones, with the options that decide otherwise.
+
+Examples:
+  torchmcl describe houses.csv
+  torchmcl describe houses.csv --target price --drop house_id
+"""
 
 import argparse
 from pathlib import Path
@@ -6,20 +14,11 @@ from pathlib import Path
 from torchmcl.cli.arguments import Commands, say
 from torchmcl_tables.cli.parts import add_column_options, add_target_options, new_command, schema_of
 
-_DESCRIBE = """\
-Say what a table holds and what `torchmcl fit` would make of it: the kind of each column, how much of it is missing, its
-range or its categories, columns that would be dropped, and suspicious ones, with the options that decide otherwise.
-
-examples:
-  torchmcl describe houses.csv
-  torchmcl describe houses.csv --target price --drop house_id
-"""
-
 
 def add_describe_command(commands: Commands) -> None:
     """Add `describe` to the commands."""
     summary = "what a table holds, and what `fit` would make of it"
-    describe = new_command(commands, "describe", _DESCRIBE, summary, check=_describe, run=_done)
+    describe = new_command(commands, "describe", __doc__, summary, check=_describe, run=_done)
     describe.add_argument("table", type=Path, help="the table: CSV, TSV, Parquet or JSON lines; text also with .gz")
     add_target_options(describe, default=[])
     add_column_options(describe)

@@ -1,4 +1,31 @@
-"""The command `torchmcl fit`: parsing and dispatch only."""
+"""Learn from a table: several plausible outcomes for each row, each with a probability.
+
+A target of text, or of integers with at most ten different values, holds classes: the guesses are then different
+classes. --task numbers or --task classes decides otherwise.
+
+Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
+empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
+Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on: the
+last ones where a column has dates, since a model is used on later rows, else some at random (--split). Of
+the others a tenth decides when to stop and how far to trust each member, and another tenth calibrates the sets.
+
+By default numbers are answered by a blend: networks on the columns, networks on the columns with bins, and a forest,
+each as far as held-out rows support it. With --rule or --search hypotheses are trained by multiple choice learning. It
+ends with a verdict, good or careful and why; that is in metrics.json too, and `torchmcl report` draws a page.
+
+Several columns are separated by commas; a name that holds a comma goes into double quotes, as in
+--drop '"Last, first",city', and an option of columns may be repeated.
+
+Rerun the same command to resume a training that was stopped or killed: until the model is written, its state is kept
+in a folder OUT.checkpoint beside it. --restart discards that state.
+
+Examples:
+  torchmcl fit --example -o model/
+  torchmcl fit houses.csv --target price -o model/
+  torchmcl fit flowers.csv --target species -o model/
+  torchmcl fit trips.parquet --target duration,delay --hypotheses 8 --drop trip_id -o model/
+  torchmcl fit sales.tsv.gz --target amount --categorical shop,month --restarts 10 -o model/
+"""
 
 import argparse
 import contextlib
@@ -143,7 +170,7 @@ _PARAMETERS = {
 def add_fit_command(commands: Commands) -> None:
     """Add `fit` to the commands."""
     summary = "learn from a table: several answers for each row, with probabilities"
-    fit = new_command(commands, "fit", _FIT, summary, check=_check_fit, run=_fit)
+    fit = new_command(commands, "fit", __doc__, summary, check=_check_fit, run=_fit)
     fit.add_argument("table", type=Path, nargs="?", help=f"the table to learn from: {FORMATS}")
     add_target_options(fit, default=None)
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
@@ -220,37 +247,6 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
         help="share of the rows that trains nothing: two thirds choose, the others calibrate (default: 0.15); for "
         "classes the share that each network holds out (default: 0.2)",
     )
-
-
-_FIT = """\
-Learn from a table: several plausible outcomes for each row, each with a probability.
-
-A target of text, or of integers with at most ten different values, holds classes: the guesses are then different
-classes. --task numbers or --task classes decides otherwise.
-
-Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
-empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
-Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on: the
-last ones where a column has dates, since a model is used on later rows, else some at random (--split). Of
-the others a tenth decides when to stop and how far to trust each member, and another tenth calibrates the sets.
-
-By default numbers are answered by a blend: networks on the columns, networks on the columns with bins, and a forest,
-each as far as held-out rows support it. With --rule or --search hypotheses are trained by multiple choice learning. It
-ends with a verdict, good or careful and why; that is in metrics.json too, and `torchmcl report` draws a page.
-
-Several columns are separated by commas; a name that holds a comma goes into double quotes, as in
---drop '"Last, first",city', and an option of columns may be repeated.
-
-Rerun the same command to resume a training that was stopped or killed: until the model is written, its state is kept
-in a folder OUT.checkpoint beside it. --restart discards that state.
-
-examples:
-  torchmcl fit --example -o model/
-  torchmcl fit houses.csv --target price -o model/
-  torchmcl fit flowers.csv --target species -o model/
-  torchmcl fit trips.parquet --target duration,delay --hypotheses 8 --drop trip_id -o model/
-  torchmcl fit sales.tsv.gz --target amount --categorical shop,month --restarts 10 -o model/
-"""
 
 
 def _check_fit(options: argparse.Namespace) -> None:

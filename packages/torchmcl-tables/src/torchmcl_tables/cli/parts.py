@@ -20,7 +20,7 @@ Step = Callable[[argparse.Namespace], None]
 
 
 def new_command(
-    commands: Commands, name: str, description: str, summary: str, *, check: Step, run: Step
+    commands: Commands, name: str, description: str | None, summary: str, *, check: Step, run: Step
 ) -> argparse.ArgumentParser:
     """Return the parser of a command, whose description is printed unchanged.
 

@@ -1,4 +1,19 @@
-"""The command `torchmcl predict`: parsing and dispatch only."""
+"""Answer for the rows of a table, in their order, the most probable answer first.
+
+The columns are <target>_mean, <target>_1, <target>_2 ..., probability_1, probability_2 ...
+With --interval also <target>_low and <target>_high, which hold the truth between them with that probability, and
+<target>_set, the calibrated set itself: several pieces where the answers lie apart. A column of --keep whose name is
+one of these gets _kept appended. Of classes there is no mean, and the set is the fewest classes that together have
+the probability of --interval.
+
+Kept text is copied as it is. A spreadsheet runs text like =1+1 as a formula: use --escape-formulas for tables from
+people you do not trust.
+
+Examples:
+  torchmcl predict model/ new.csv -o answers.csv
+  torchmcl predict model/ new.csv -o answers.csv --interval 0.9 --keep house_id
+  torchmcl predict model/ new.jsonl.gz -o answers.parquet --strict
+"""
 
 import argparse
 import sys
@@ -14,7 +29,7 @@ _OWNER = "torchmcl predict"
 def add_predict_command(commands: Commands) -> None:
     """Add `predict` to the commands."""
     summary = "answer for the rows of a new table"
-    predict = new_command(commands, "predict", _PREDICT, summary, check=_check_predict, run=_predict)
+    predict = new_command(commands, "predict", __doc__, summary, check=_check_predict, run=_predict)
     predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     predict.add_argument("table", type=Path, help=f"the rows to answer for: {FORMATS}")
     predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
@@ -27,25 +42,6 @@ def add_predict_command(commands: Commands) -> None:
         "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
     )
     predict.add_argument("--quiet", action="store_true", help="no progress bar, notices and summary")
-
-
-_PREDICT = """\
-Answer for the rows of a table, in their order, the most probable answer first.
-
-The columns are <target>_mean, <target>_1, <target>_2 ..., probability_1, probability_2 ...
-With --interval also <target>_low and <target>_high, which hold the truth between them with that probability, and
-<target>_set, the calibrated set itself: several pieces where the answers lie apart. A column of --keep whose name is
-one of these gets _kept appended. Of classes there is no mean, and the set is the fewest classes that together have
-the probability of --interval.
-
-Kept text is copied as it is. A spreadsheet runs text like =1+1 as a formula: use --escape-formulas for tables from
-people you do not trust.
-
-examples:
-  torchmcl predict model/ new.csv -o answers.csv
-  torchmcl predict model/ new.csv -o answers.csv --interval 0.9 --keep house_id
-  torchmcl predict model/ new.jsonl.gz -o answers.parquet --strict
-"""
 
 
 def _check_predict(options: argparse.Namespace) -> None:

@@ -1,4 +1,14 @@
-"""The command `torchmcl report`: parsing and dispatch only."""
+"""Write one page that says how far to trust a model.
+
+It has a verdict (good, or careful and why), the answers against the truth, distortion by the number of answers, usage
+and calibration of the probabilities, coverage of the sets and whether they fork, the most ambiguous rows, what answers,
+and how the training went. Of classes it has accuracy, calibration, the confusion of classes and how often the truth is
+among the first guesses. It is one file that needs no network.
+
+Examples:
+  torchmcl report model/
+  torchmcl report model/ --data test.csv -o report.html
+"""
 
 import argparse
 from pathlib import Path
@@ -10,23 +20,11 @@ from torchmcl_tables.cli.parts import check_file, new_command, spent
 def add_report_command(commands: Commands) -> None:
     """Add `report` to the commands."""
     summary = "a page that says how far to trust a model"
-    report = new_command(commands, "report", _REPORT, summary, check=_check_report, run=_report)
+    report = new_command(commands, "report", __doc__, summary, check=_check_report, run=_report)
     report.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     report.add_argument("--data", type=Path, help="a table with targets (default: the rows that `fit` set apart)")
     report.add_argument("-o", "--out", type=Path, help="the page (default: report.html in the model's folder)")
     report.add_argument("--quiet", action="store_true", help="no summary")
-
-
-_REPORT = """\
-Write one page that says how far to trust a model: a verdict (good, or careful and why), its answers against the truth,
-distortion by the number of answers, usage and calibration of the probabilities, coverage of the sets and whether they
-fork, the most ambiguous rows, what answers, and how the training went. Of classes it has accuracy, calibration, the
-confusion of classes and how often the truth is among the first guesses. It is one file that needs no network.
-
-examples:
-  torchmcl report model/
-  torchmcl report model/ --data test.csv -o report.html
-"""
 
 
 def _check_report(options: argparse.Namespace) -> None:

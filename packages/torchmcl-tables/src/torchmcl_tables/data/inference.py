@@ -97,8 +97,7 @@ def _same_order(ranks: Values, truths: dict[str, Values]) -> str:
 
 
 def _ranks(values: Values) -> Values:
-    ranks: Values = rankdata(values, nan_policy="omit")
-    return ranks
+    return rankdata(values, nan_policy="omit")
 
 
 # With fewer rows nothing can be held out.

@@ -172,8 +172,7 @@ def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:
             n_rows += size
     if not chosen or len(names) < 2:
         return None
-    mask: NDArray[np.bool_] = texts.is_in(chosen).fill_null(False).to_numpy()
-    return mask
+    return texts.is_in(chosen).fill_null(False).to_numpy()
 
 
 _LONGEST_NAME, _LONGEST_RANGE = 28, 46

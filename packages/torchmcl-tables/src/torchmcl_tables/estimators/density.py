@@ -1,6 +1,5 @@
 """DensityRegressor: a density for each row of a table, by a blend of mixture density networks and a forest."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from torchmcl.schedules import Schedule
@@ -35,16 +33,6 @@ def without_rows(estimator: Any) -> Any:
         blend = replace(answers.predictive, forest=blurred(answers.predictive.forest))
         bare._answers = replace(answers, predictive=blend)
     return bare
-
-
-def save_estimator(estimator: Any, folder: Path, *, private: bool = False) -> None:
-    """Write a fitted estimator into a folder that is new, empty or contains a saved model."""
-    saving.save_estimator(without_rows(estimator) if private else estimator, folder, codec=CODEC)
-
-
-def read_estimator(owner: str, folder: Path, kinds: Sequence[type[Any]]) -> Any:
-    """Return the estimator in a folder, which must be of one of the classes."""
-    return saving.read_estimator(owner, folder, kinds, CODEC)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
@@ -199,8 +187,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""
         frame, X = read_frame(type(self).__name__, X, self._frame, reset=False)
-        numbers: NDArray[Any] = checked_table(self, X, reset=frame is not None)[0]
-        return numbers
+        return checked_table(self, X, reset=frame is not None)[0]
 
     # ------------------------------------------------------------------ fitted parts
 
@@ -219,30 +206,6 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
             raise AttributeError("schema_: the model was fitted to columns of numbers")
         return self._frame.schema
 
-    def save(self, folder: str | Path, *, private: bool = False) -> None:
-        """Write the fitted estimator to a folder: `model.safetensors`.
-
-        A saved model in it is replaced; nothing half-written is ever left. By default the file holds rows of the table:
-        those that were held out, and of a forest nearly all targets.
-
-        Args:
-            folder: new, empty or with a saved model.
-            private: leave these rows out and blur the forest. Answers change a little. Means, quantiles, bounds and
-                categories stay.
-
-        Raises:
-            ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
-            OSError: if it cannot be written.
-        """
-        check_is_fitted(self)
-        save_estimator(self, Path(folder), private=private)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "DensityRegressor":
-        """Return the estimator written by `save`.
-
-        Raises:
-            ValueError: if the folder holds no such model, or one of another version.
-        """
-        loaded: DensityRegressor = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
-        return loaded
+    save = saving.save
+    load = classmethod(saving.load)
+    _codec, _without_rows = CODEC, without_rows

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from torchmcl.costs.mixtures import mean_distance
+from torchmcl.costs.likelihood import mean_distance
 from torchmcl.density import best_points
 from torchmcl.sklearn.rows import Rows
 from torchmcl_tables.estimators.atoms import at_atoms, best_atoms

@@ -35,8 +35,8 @@ def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64]
     if len(known) == 0:
         raise ValueError(bad_value("evaluated_classes", table.name, "have a row with a class", "none"))
     rows = table.take(known)
-    probabilities = model.classifier.predict_proba(model.inputs(rows))
-    names = model.classifier.classes_.tolist()
+    probabilities = model.estimator.predict_proba(model.inputs(rows))
+    names = model.estimator.classes_.tolist()
     places_of = np.array([names.index(name) if name in names else -1 for name in model.schema.classes])
     truth = places_of[codes[known].astype(np.int64)]
     return {
@@ -45,7 +45,7 @@ def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64]
         "n_without_target": len(table) - len(known),
         "classes": names,
         "shares": [float((truth == place).mean()) for place in range(len(names))],
-        "measures": measures_of_classes(probabilities, truth, int(model.classifier.n_hypotheses)),
+        "measures": measures_of_classes(probabilities, truth, int(model.estimator.n_hypotheses)),
         "constant": _against_constant(probabilities, truth),
         "first": _first_guesses(probabilities, truth, names),
         "over_time": over_time(model, rows, 1.0 - (probabilities.argmax(axis=1) == truth)[:, None], "share of errors"),
@@ -100,8 +100,7 @@ def _first_guesses(probabilities: NDArray[np.float64], truth: NDArray[np.int64],
 def _log_losses(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the log-loss of each row; an unseen class, -1, has probability 0."""
     given = np.where(truth >= 0, probabilities[np.arange(len(truth)), truth], 0.0)
-    losses: NDArray[np.float64] = -np.log(np.maximum(given, 1e-12))
-    return losses
+    return -np.log(np.maximum(given, 1e-12))
 
 
 def _top(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, Any]:
@@ -159,10 +158,10 @@ def _ambiguous(
 ) -> list[dict[str, Any]]:
     """Return the rows whose probabilities have the largest entropy."""
     entropy = -(probabilities * np.log(np.maximum(probabilities, 1e-300))).sum(axis=1)
-    names = model.classifier.classes_
+    names = model.estimator.classes_
     made = []
     for place in np.argsort(-entropy, kind="stable")[:N_AMBIGUOUS]:
-        order = np.argsort(-probabilities[place], kind="stable")[: int(model.classifier.n_hypotheses)]
+        order = np.argsort(-probabilities[place], kind="stable")[: int(model.estimator.n_hypotheses)]
         made.append(
             described_row(model, table, places, place)
             | {
@@ -197,7 +196,7 @@ def fitted_classifier(
 def class_summary(model: ClassModel) -> str:
     """Return the lines of `torchmcl fit` about the test rows."""
     measures = model.metrics["set_apart"]
-    what = f"{len(model.classifier.classes_)} classes of {model.schema.targets[0]}"
+    what = f"{len(model.estimator.classes_)} classes of {model.schema.targets[0]}"
     return (
         f"On {set_apart_words(model.metrics)}, {what}:\n"
         f"  the first guess is right in {measures['accuracy']:.1%} (the most common class: "

@@ -1,7 +1,7 @@
 """The quality of a model of a table: JSON records for a report."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,28 @@ _MOST_CELLS = 8
 _MOST_ANSWERS = 64  # of the curve of distortion by the number of answers
 
 
+class _Judged(NamedTuple):
+    """A model on rows with targets: inputs [rows, inputs], targets [rows, targets] and the answers for them."""
+
+    model: TableModel
+    table: Table
+    places: NDArray[np.int64]  # of the rows in their file, counted from 0
+    inputs: NDArray[np.float32]
+    targets: NDArray[np.float64]
+    values: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+
+    @property
+    def scale(self) -> NDArray[np.float64]:
+        """The deviation of each target: outputs of different units count alike, as in training."""
+        return np.asarray(self.model.estimator.target_scale_)
+
+    @property
+    def costs(self) -> NDArray[np.float64]:
+        """The squared distance of each answer to the target in these units, [rows, hypotheses]."""
+        return np.asarray((((self.values - self.targets[:, None]) / self.scale) ** 2).sum(axis=-1))
+
+
 def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
     """Return the records of a model on a table with targets; rows without a target are left out.
 
@@ -74,12 +96,10 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
         raise ValueError(bad_value("evaluated", table.name, "have a row with a value for each target", "none"))
     rows, targets = table.take(known), targets[known]
     inputs = model.inputs(rows)
-    values, probabilities = model.regressor.predict_hypotheses(inputs)
-    # Outputs of different units count alike: distances are in deviations of each target, as in training.
-    scale = model.regressor.target_scale_
+    values, probabilities = model.estimator.predict_hypotheses(inputs)
+    judged = _Judged(model, rows, known if places is None else places[known], inputs, targets, values, probabilities)
     means = np.einsum("rk,rko->ro", probabilities, values)
-    costs = (((values - targets[:, None]) / scale) ** 2).sum(axis=-1)  # [rows, hypotheses]
-    winners = costs.argmin(axis=1)
+    winners = judged.costs.argmin(axis=1)
     won = np.arange(probabilities.shape[1]) == winners[:, None]
     shown = _spread(len(known), _N_SHOWN)
     return {
@@ -87,19 +107,17 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
         "n_rows": len(known),
         "n_without_target": len(table) - len(known),
         "targets": [{"name": n} | _distribution(c) for n, c in zip(model.schema.targets, targets.T, strict=True)],
-        "measures": _measures(model, inputs, targets, values, probabilities, costs),
+        "measures": _measures(judged),
         "answers": {
             name: _lists(part[shown])
             for name, part in (("truth", targets), ("hypotheses", values), ("probabilities", probabilities))
         },
-        "by_number": _by_number(model, inputs, values / scale, costs, probabilities),
+        "by_number": _by_number(judged),
         "usage": _usage(winners, probabilities),
         "calibration": calibration(probabilities.ravel(), won.ravel(), "won"),
-        "coverage": _coverage(model, inputs, targets),
+        "coverage": _coverage(judged),
         "over_time": over_time(model, rows, means - targets, "error of the mean answer", power=2),
-        "ambiguous": _ambiguous(
-            model, rows, known if places is None else places[known], targets, values, probabilities
-        ),
+        "ambiguous": _ambiguous(judged),
     }
 
 
@@ -110,14 +128,9 @@ def _usage(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> di
     return {"wins": _lists((order == winners[:, None]).mean(axis=0)), "probability": _lists(ranked.mean(axis=0))}
 
 
-def _measures(
-    model: TableModel,
-    inputs: NDArray[np.float32],
-    targets: NDArray[np.float64],
-    values: NDArray[np.float64],
-    probabilities: NDArray[np.float64],
-    costs: NDArray[np.float64],
-) -> dict[str, Any]:
+def _measures(judged: _Judged) -> dict[str, Any]:
+    model, _, _, inputs, targets, values, probabilities = judged
+    costs = judged.costs
     off_mean = model.means(inputs, values, probabilities) - targets
     off_nearest = values[np.arange(len(values)), costs.argmin(axis=1)] - targets
     some = slice(0, _N_LIKELIHOODS)
@@ -125,10 +138,10 @@ def _measures(
         "rmse": _lists(np.sqrt((off_mean**2).mean(axis=0))),
         "nearest_rmse": _lists(np.sqrt((off_nearest**2).mean(axis=0))),
         "distortion": float(costs.min(axis=1).mean()),
-        "mean_distortion": float(((off_mean / model.regressor.target_scale_) ** 2).sum(axis=1).mean()),
+        "mean_distortion": float(((off_mean / judged.scale) ** 2).sum(axis=1).mean()),
         "constant_rmse": _lists(targets.std(axis=0)),
         "constant_nearest_rmse": constant_nearest_rmse(targets, costs.shape[1]),
-        "log_likelihood": float(model.regressor.log_prob(inputs[some].astype(np.float64), targets[some]).mean()),
+        "log_likelihood": float(model.estimator.log_prob(inputs[some].astype(np.float64), targets[some]).mean()),
     }
 
 
@@ -202,23 +215,18 @@ def _spread(n_rows: int, n_shown: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, n_rows - 1, min(n_rows, n_shown)).round().astype(np.int64))
 
 
-def _by_number(
-    model: TableModel,
-    inputs: NDArray[np.float32],
-    values: NDArray[np.float64],
-    costs: NDArray[np.float64],
-    probabilities: NDArray[np.float64],
-) -> dict[str, Any]:
+def _by_number(judged: _Judged) -> dict[str, Any]:
     """Return the distortion of the best n answers, and the floor for any n."""
+    model, costs, values = judged.model, judged.costs, judged.values / judged.scale
     n_hypotheses = min(costs.shape[1], _MOST_ANSWERS)
     some = _spread(len(costs), max(4, 4_000_000 // costs.shape[1] ** 2))
-    order = _representatives(values[some], probabilities[some], n_hypotheses)
+    order = _representatives(values[some], judged.probabilities[some], n_hypotheses)
     kept = np.minimum.accumulate(np.take_along_axis(costs[some], order, axis=1), axis=1)
     numbers = list(range(1, n_hypotheses + 1))
     made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
     if len(model.schema.targets) == 1:
-        some = _spread(len(inputs), 20_000)
-        density, scale = model.regressor.predict_distribution(inputs[some]), model.regressor.target_scale_[0]
+        density = model.estimator.predict_distribution(judged.inputs[_spread(len(judged.inputs), 20_000)])
+        scale = judged.scale[0]
         widths = density.widths.squeeze(-1) / scale
         standardised = KernelMixture(density.hypotheses / scale, density.probabilities, widths)
         made["floor"] = least_distortions(standardised, numbers)
@@ -258,12 +266,12 @@ def calibration(given: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -
     }
 
 
-def _coverage(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[np.float64]) -> list[dict[str, Any]]:
-    some = _spread(len(inputs), _N_INTERVALS)
+def _coverage(judged: _Judged) -> list[dict[str, Any]]:
+    some = _spread(len(judged.inputs), _N_INTERVALS)
     made = []
-    truth = targets[some, 0] if len(model.schema.targets) == 1 else targets[some]
+    truth = judged.targets[some, 0] if judged.targets.shape[1] == 1 else judged.targets[some]
     for level in _LEVELS:
-        sets = model.regressor.predict_interval(inputs[some], coverage=level)
+        sets = judged.model.estimator.predict_interval(judged.inputs[some], coverage=level)
         inside, width = (part.reshape(len(some), -1) for part in (sets.contains(truth), sets.width))
         entry = {
             "level": level,
@@ -276,19 +284,12 @@ def _coverage(model: TableModel, inputs: NDArray[np.float32], targets: NDArray[n
     return made
 
 
-def _ambiguous(
-    model: TableModel,
-    table: Table,
-    places: NDArray[np.int64],
-    targets: NDArray[np.float64],
-    values: NDArray[np.float64],
-    probabilities: NDArray[np.float64],
-) -> list[dict[str, Any]]:
+def _ambiguous(judged: _Judged) -> list[dict[str, Any]]:
     """Return the rows whose answers lie furthest apart, in deviations of the targets."""
-    scale = model.regressor.target_scale_
+    model, table, places, _, targets, values, probabilities = judged
     weights = probabilities[..., None]
     centre = (weights * values).sum(axis=1, keepdims=True)
-    apart = np.sqrt((weights * ((values - centre) / scale) ** 2).sum(axis=(1, 2)))
+    apart = np.sqrt((weights * ((values - centre) / judged.scale) ** 2).sum(axis=(1, 2)))
     made = []
     for place in np.argsort(-apart, kind="stable")[:N_AMBIGUOUS]:
         order = np.argsort(-probabilities[place], kind="stable")

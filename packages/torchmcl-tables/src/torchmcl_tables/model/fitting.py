@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from torchmcl._checks import check_share
 from torchmcl._messages import bad_value, number_text
 from torchmcl.sklearn import MCLClassifier, MCLRegressor
 from torchmcl.sklearn.rows import units_of
@@ -108,8 +109,7 @@ def train_table(
         ValueError: if the table or a parameter cannot be used.
     """
     check_rows(table)
-    if not 0 <= how.test_fraction < 1:
-        raise ValueError(bad_value("train_table", "--test", "lie in [0, 1)", repr(how.test_fraction)))
+    check_share("train_table", "--test", how.test_fraction, "[0, 1)")
     start = time.perf_counter()
     schema = schema or how.schema(table)
     targets = schema.target_values(table)
@@ -159,8 +159,7 @@ def _fitted_regressor(
     regressor = (MCLRegressor if by_rule else DensityRegressor)(**parameters)
     regressor.fit(inputs, y.to_series() if len(how.targets) == 1 else y, checkpoint=checkpoint)
     regressor.progress = False
-    fitted: DensityRegressor | MCLRegressor = without_rows(regressor)
-    return fitted
+    return without_rows(regressor)
 
 
 def _rows(

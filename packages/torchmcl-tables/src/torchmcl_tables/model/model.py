@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from torchmcl._messages import bad_value
+from torchmcl._checks import check_share
 from torchmcl._progress import Progress
 from torchmcl.fleet.placement import in_threads
 from torchmcl.sklearn import MCLClassifier, MCLRegressor, PredictionIntervals
@@ -22,12 +22,14 @@ from torchmcl_tables.estimators import DensityRegressor
 _ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 8_192
 
 
+@dataclass(frozen=True)
 class Answering(ABC):
-    """Common parts of models of tables.
+    """An estimator with everything needed to answer for the rows of a file.
 
     Attributes:
         schema: the columns.
         encoder: turns them into numbers.
+        estimator: gives the answers.
         source: the name of the file that was learned from.
         metrics: how the fit went, as JSON can hold it.
         evaluation: records of the set-apart rows for the report; None where none were set apart.
@@ -35,19 +37,15 @@ class Answering(ABC):
 
     schema: TableSchema
     encoder: ColumnEncoder
-    source: str
-    metrics: dict[str, Any]
-    evaluation: dict[str, Any] | None
+    estimator: Any
+    source: str = ""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] | None = None
 
     @property
-    @abstractmethod
-    def estimator(self) -> Any:
-        """The estimator of the answers."""
-
-    @property
-    @abstractmethod
     def n_answers(self) -> int:
-        """The number of answers per row."""
+        """The number of answers per row: fewer than requested if the target has fewer values or classes."""
+        return int(self.estimator.n_answers_)
 
     @abstractmethod
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
@@ -82,10 +80,8 @@ class Answering(ABC):
         Raises:
             ValueError: if columns are missing or hold something else; the message names all of them.
         """
-        if interval is not None and not 0 < interval < 1:
-            raise ValueError(
-                bad_value("predict", "--interval", "lie in (0, 1)", repr(interval), "0.9 is for 90 % sets.")
-            )
+        if interval is not None:
+            check_share("predict", "--interval", interval, "(0, 1)", "0.9 is for 90 % sets.")
         kept = [table.series(name, "--keep") for name in keep]
         parts, unfit = [], Unfit()
         with Progress(len(table), "Answering", show=progress, unit="row") as bar:
@@ -141,57 +137,34 @@ _DIGITS, _MOST_DECIMALS, _PROBABILITY_DIGITS = 6, 300, 8
 
 @dataclass(frozen=True)
 class TableModel(Answering):
-    """A regressor with everything needed to answer for the rows of a file.
+    """A regressor of the rows of a file.
 
     The columns of its answers are, for each target, `<target>_mean` and `<target>_1`, `<target>_2` ..., then
     `probability_1`, `probability_2` ... (`answer_probability_1` ... for a target that is itself named probability);
     with an interval also `<target>_low`, `<target>_high` and `<target>_set`, the set itself, which has several pieces
     where the answers lie apart.
-
-    Attributes:
-        schema: the columns.
-        encoder: turns them into numbers.
-        regressor: gives the answers.
-        source: the name of the file that was learned from.
-        metrics: how the fit went, as JSON can hold it.
-        evaluation: records of the set-apart rows for the report; None where none were set apart.
     """
 
-    schema: TableSchema
-    encoder: ColumnEncoder
-    regressor: DensityRegressor | MCLRegressor
-    source: str = ""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    evaluation: dict[str, Any] | None = None
-
-    @property
-    def estimator(self) -> DensityRegressor | MCLRegressor:
-        """The estimator of the answers."""
-        return self.regressor
-
-    @property
-    def n_answers(self) -> int:
-        """The number of answers per row: fewer than requested if the target has fewer values."""
-        return self.regressor.n_answers_
+    estimator: DensityRegressor | MCLRegressor
 
     def means(
         self, inputs: NDArray[np.float32], values: NDArray[np.float64], probabilities: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return the mean of each row, [rows, targets]: that of its answers, except for discrete targets."""
-        if getattr(self.regressor, "target_values_", None) is not None:
-            return self.regressor.predict(inputs).reshape(len(values), -1)
+        if getattr(self.estimator, "target_values_", None) is not None:
+            return self.estimator.predict(inputs).reshape(len(values), -1)
         return np.einsum("rk,rko->ro", probabilities, values)
 
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
-        values, probabilities = self.regressor.predict_hypotheses(inputs)
+        values, probabilities = self.estimator.predict_hypotheses(inputs)
         means = self.means(inputs, values, probabilities)
         order = np.argsort(-probabilities, axis=1, kind="stable")
         probabilities = np.take_along_axis(probabilities, order, axis=1)
         probabilities = probabilities.round(_PROBABILITY_DIGITS)
         made: dict[str, Any] = {}
-        sets = None if interval is None else self.regressor.predict_interval(inputs, coverage=interval)
+        sets = None if interval is None else self.estimator.predict_interval(inputs, coverage=interval)
         for place, target in enumerate(self.schema.targets):
-            scale = float(self.regressor.target_scale_[place])
+            scale = float(self.estimator.target_scale_[place])
             own = rounded(np.take_along_axis(values[..., place], order, axis=1), scale)
             made[f"{target}_mean"] = rounded(means[:, place], scale)
             made |= {f"{target}_{k + 1}": own[:, k] for k in range(own.shape[1])}
@@ -204,7 +177,7 @@ class TableModel(Answering):
         return made | {f"{word}_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
 
     def _notices(self, answers: Any, interval: float) -> list[str]:
-        n_rows = self.regressor.n_calibrating_
+        n_rows = self.estimator.n_calibrating_
         notices = []
         for target in self.schema.targets:
             ends = (answers.get_column(f"{target}_{end}").is_infinite() for end in ("low", "high"))
@@ -258,43 +231,20 @@ def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[s
 
 @dataclass(frozen=True)
 class ClassModel(Answering):
-    """A classifier with everything needed to answer for the rows of a file.
+    """A classifier of the rows of a file.
 
     The columns of its answers are `<target>_1`, `<target>_2` ..., the most probable classes, then `probability_1`,
     `probability_2` ...; with an interval also `<target>_set`, the fewest classes that together have that probability.
-
-    Attributes:
-        schema: the columns.
-        encoder: turns them into numbers.
-        classifier: gives the answers.
-        source: the name of the file that was learned from.
-        metrics: how the fit went, as JSON can hold it.
-        evaluation: records of the set-apart rows for the report; None where none were set apart.
     """
 
-    schema: TableSchema
-    encoder: ColumnEncoder
-    classifier: MCLClassifier
-    source: str = ""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    evaluation: dict[str, Any] | None = None
-
-    @property
-    def estimator(self) -> MCLClassifier:
-        """The estimator of the answers."""
-        return self.classifier
-
-    @property
-    def n_answers(self) -> int:
-        """The number of predicted classes per row."""
-        return self.classifier.n_answers_
+    estimator: MCLClassifier
 
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
-        probabilities = self.classifier.predict_proba(inputs)
+        probabilities = self.estimator.predict_proba(inputs)
         n_guesses = self.n_answers
         order = np.argsort(-probabilities, axis=1, kind="stable")
         ranked = np.take_along_axis(probabilities, order, axis=1)
-        names = self.classifier.classes_[order]
+        names = self.estimator.classes_[order]
         target = self.schema.targets[0]
         made: dict[str, Any] = {f"{target}_{k + 1}": names[:, k].tolist() for k in range(n_guesses)}
         if interval is not None:

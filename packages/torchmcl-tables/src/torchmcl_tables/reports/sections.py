@@ -3,6 +3,7 @@
 import datetime
 import math
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from typing import Any
 
 from torchmcl._pages.numbers import number, percent
@@ -58,32 +59,7 @@ def _column(column: dict[str, Any]) -> list[str]:
 
 # Cells of an ambiguous row that are shown.
 _N_CELLS = 12
-STYLE = """
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
-.tile { background: var(--wash); border-radius: 8px; padding: .8rem 1rem; }
-.tile b { display: block; font-size: 1.5rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
-.tile span { color: var(--soft); font-size: .9rem; }
-figure { max-width: 44rem; }
-.verdict { border-left: 5px solid #009e73; background: var(--wash); border-radius: 6px; padding: .7rem 1rem;
-  margin: 1rem 0; max-width: 46rem; overflow-wrap: anywhere; } .verdict.careful { border-color: #d55e00; }
-.verdict p, .verdict ul { margin: .2rem 0; }
-.row { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: .8rem 0; }
-.row h3 { margin: 0 0 .3rem; font-size: 1rem; }
-.cells { color: var(--soft); font-size: .88rem; overflow-wrap: anywhere; } .cells b { color: var(--ink); }
-.cells span { display: inline-block; margin-right: 1rem; max-width: 100%; }
-svg { display: block; width: 100%; height: auto; } svg.bars { width: 7.5rem; height: 1.7rem; fill: var(--accent); }
-.line { max-width: 40rem; } .ends { display: flex; justify-content: space-between; color: var(--soft);
-  font-size: .82rem; padding: 0 5%; font-variant-numeric: tabular-nums; }
-#members td:last-child { text-align: left; white-space: normal; color: var(--soft); }
-#targets td:first-child, #columns td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem;
-  max-width: 20rem; }
-#columns td:last-child { text-align: left; white-space: normal; min-width: 12rem; max-width: 26rem;
-  overflow-wrap: anywhere; }
-h1, p, figcaption { overflow-wrap: anywhere; }
-.share { display: grid; grid-template-columns: minmax(6rem, 14rem) 1fr 4rem; gap: .6rem; align-items: center; }
-.share span { overflow-wrap: anywhere; } .share i { display: block; height: .8rem; border-radius: 4px;
-  background: var(--accent); } .share b { font-weight: 400; text-align: right; font-variant-numeric: tabular-nums; }
-"""
+STYLE = "\n" + (files("torchmcl_tables.reports") / "page.css").read_text(encoding="utf-8")
 
 
 def head(

@@ -6,6 +6,7 @@ import html
 import io
 import json
 from collections.abc import Iterable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -91,90 +92,17 @@ def _rounded(value: Any) -> float | None:
     return number if number - number == 0 else None  # JSON has neither NaN nor infinities
 
 
-PLOT_STYLE = """
-.plot { position: relative; } .plot > p { margin: .2rem 0 0; }
-.plot .value { position: absolute; pointer-events: none; padding: .15rem .5rem; border-radius: 4px; font-size: .85rem;
-  background: var(--ink); color: var(--paper); white-space: nowrap; transform: translate(-50%, -140%); z-index: 1; }
-.plot .dot { position: absolute; width: 10px; height: 10px; margin: -5px 0 0 -5px; border: 2px solid #000;
-  border-radius: 50%; background: #fff; pointer-events: none; }
-.plot [hidden] { display: none; }
-"""
-
-PLOT_SCRIPT = """
-for (const plot of document.querySelectorAll(".plot")) {
-  const { axes, every } = JSON.parse(plot.dataset.plot), picture = plot.querySelector("img");
-  const make = (name) => plot.appendChild(Object.assign(document.createElement("span"), { className: name, hidden: true }));
-  const dot = make("dot"), value = make("value"), points = [];
-  const share = (v, a, b, log) => log ? Math.log(v / a) / Math.log(b / a) : (v - a) / (b - a);
-  for (const axis of axes) {
-    const [x0, x1, y0, y1] = axis.limits, [left, right, low, high] = axis.box;
-    for (const { label, x, y } of axis.series) x.forEach((at, i) => {
-      const a = share(at, x0, x1, axis.log[0]), b = share(y[i], y0, y1, axis.log[1]);
-      if (at === null || y[i] === null || !(a >= -.01 && a <= 1.01 && b >= -.01 && b <= 1.01)) return;
-      const name = label ? label + ": " : "";
-      points.push([left + a * (right - left), low + b * (high - low), `${name}${axis.x || "x"} ${at}, ${axis.y || "y"} ${y[i]}`]);
-    });
-  }
-  picture.addEventListener("pointermove", (event) => {
-    const box = picture.getBoundingClientRect();
-    let nearest = null, least = 30 ** 2;
-    for (const point of points) {
-      const d = (point[0] * box.width - event.clientX + box.left) ** 2 + (point[1] * box.height - event.clientY + box.top) ** 2;
-      if (d < least) { least = d; nearest = point; }
-    }
-    dot.hidden = value.hidden = !nearest;
-    if (!nearest) return;
-    value.textContent = nearest[2];
-    const half = value.offsetWidth / 2, x = nearest[0] * box.width;
-    for (const part of [dot, value]) part.style.top = `${nearest[1] * box.height}px`;
-    dot.style.left = `${x}px`;
-    value.style.left = `${Math.min(Math.max(x, half), Math.max(box.width - half, half))}px`;
-  });
-  picture.addEventListener("pointerleave", () => { dot.hidden = value.hidden = true; });
-  const cell = (text) => /[",\\n]/.test(text) ? `"${String(text).replaceAll('"', '""')}"` : text ?? "";
-  const rows = [["panel", "series", "x axis", "y axis", "x", "y"]];
-  axes.forEach((axis, place) => axis.series.forEach(({ label, x, y }) => x.forEach((at, i) =>
-    rows.push([axis.title || place + 1, label, axis.x, axis.y, at, y[i]]))));
-  const link = plot.querySelector("a");
-  link.href = "data:text/csv;charset=utf-8," + encodeURIComponent(rows.map((row) => row.map(cell).join(",")).join("\\n") + "\\n");
-  if (every > 1) link.after(` (1 of ${every} points)`);
-}
-"""
+def _beside(name: str) -> str:
+    """Return the text of a file beside this module."""
+    return "\n" + (files("torchmcl._pages") / name).read_text(encoding="utf-8")
 
 
-_STYLE = """
-:root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --accent: #0b6e99; --wash: #f4f6f8; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8ebef; --soft: #a2acb9; --line: #363e49; --paper: #14181d; --accent: #62b5dc; --wash: #1d232b; }
-  img { background: #fff; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 70rem; margin: 0 auto; padding: 2rem 1.2rem 4rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; } h2 { font-size: 1.25rem; margin: 2.4rem 0 .6rem; }
-p { max-width: 46rem; } .lead { font-size: 1.1rem; } .note { color: var(--soft); font-size: .92rem; }
-img { width: 100%; height: auto; border-radius: 6px; display: block; }
-figure { margin: 0; } figcaption { color: var(--soft); font-size: .92rem; margin-top: .4rem; max-width: 46rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .95rem; }
-th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--ink); }
-td small, th small { color: var(--soft); display: block; font-weight: 400; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1.4rem; }
-tr.best td { font-weight: 650; } td u { text-underline-offset: 3px; }
-button { font: inherit; padding: .3rem 1rem; border-radius: 6px; border: 1px solid var(--line);
-  background: var(--wash); color: var(--ink); cursor: pointer; }
-input[type=range] { flex: 1; min-width: 8rem; accent-color: var(--accent); }
-.controls { display: flex; gap: .8rem; align-items: center; margin: .6rem 0; flex-wrap: wrap; }
-canvas { width: 100%; border: 1px solid var(--line); border-radius: 6px; background: #fff; display: block; }
-code { background: var(--wash); padding: .1rem .3rem; border-radius: 4px; font-size: .9em; overflow-wrap: anywhere; }
-pre { background: var(--wash); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; overflow-x: auto;
-  font-size: .9rem; line-height: 1.45; } pre code { padding: 0; background: none; overflow-wrap: normal; }
-a { color: var(--accent); }
-body > header { border-bottom: 1px solid var(--line); color: var(--soft); font-size: .9rem; padding: .6rem 1.2rem;
-  display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; align-items: baseline; } body > header b { color: var(--ink); }
-@media print { body > header { padding: 0; } main { padding: 1rem 0; } h2, figure, tr { break-inside: avoid; } }
-"""
+PLOT_STYLE = _beside("plot.css")
+
+PLOT_SCRIPT = _beside("plot.js")
+
+
+_STYLE = _beside("page.css")
 # Nothing is loaded from the network; sounds may be files beside the page.
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; media-src data: 'self' file:; "

@@ -23,19 +23,6 @@ from torch import Tensor
 
 from torchmcl._eager import in_forward_mode, is_plain_eager
 
-__all__ = [
-    "MAX_FEATURES",
-    "Way",
-    "accelerated",
-    "has_triton",
-    "in_eager",
-    "in_torch",
-    "in_triton",
-    "runs_on",
-    "runs_triton",
-    "usable",
-]
-
 # A kernel of `linear` holds the whole weight of a model.
 MAX_FEATURES = 128
 

@@ -1,15 +1,11 @@
 """Annealing that decides for itself, and its traces: records, phase transitions, and the tree of hypotheses."""
 
 from torchmcl.annealing.auto import AutoAnnealing, AutoValues
-from torchmcl.annealing.changes import move_hypotheses, part_hypotheses
-from torchmcl.annealing.course import RuleLike
+from torchmcl.annealing.course import RuleLike, move_hypotheses, part_hypotheses
 from torchmcl.annealing.drawing import draw_dendrogram, draw_tree
-from torchmcl.annealing.measure import Measurement, measure
-from torchmcl.annealing.records import AnnealingRecords, network_tolerance
-from torchmcl.annealing.scale import CostScale, cost_scale
-from torchmcl.annealing.transitions import phase_transitions
-from torchmcl.annealing.tree import HypothesisTree, Node
-from torchmcl.annealing.weight_history import WeightHistory
+from torchmcl.annealing.measure import CostScale, Measurement, cost_scale, measure
+from torchmcl.annealing.records import AnnealingRecords, network_tolerance, phase_transitions
+from torchmcl.annealing.tree import HypothesisTree, Node, WeightHistory
 
 __all__ = [
     "AnnealingRecords",

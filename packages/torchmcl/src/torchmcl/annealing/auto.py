@@ -28,8 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_non_negative, check_real
-from torchmcl.annealing.scale import CostScale
+from torchmcl._checks import check_non_negative, check_positive, check_share
+from torchmcl.annealing.measure import CostScale
 
 
 class PolicyConstants(NamedTuple):
@@ -149,14 +149,10 @@ class AutoAnnealing:
         """Check the fields; tensors come from `stacked`, whose policies are checked already."""
         numbers = {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
-            check_real("AutoAnnealing", name, value)
-        for name in numbers.keys() & {"hold_gain", "end", "full_rate_steps"}:
-            if not numbers[name] > 0:
-                raise ValueError(bad_value("AutoAnnealing", name, "be > 0", numbers[name]))
-        if not 0 < numbers.get("cooling", 0.5) < 1:
-            raise ValueError(bad_value("AutoAnnealing", "cooling", "lie between 0 and 1", self.cooling))
-        if "noise_decay" in numbers:
-            check_non_negative("AutoAnnealing", "noise_decay", self.noise_decay)
+            if name == "cooling":
+                check_share("AutoAnnealing", name, value, "(0, 1)")
+            else:
+                (check_non_negative if name == "noise_decay" else check_positive)("AutoAnnealing", name, value)
 
     @classmethod
     def stacked(cls, policies: Sequence["AutoAnnealing"], device: torch.device | str = "cpu") -> "AutoAnnealing":

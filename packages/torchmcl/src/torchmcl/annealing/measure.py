@@ -1,7 +1,8 @@
-"""Measurements of a soft assignment, from what a training step has computed anyway."""
+"""Measurements of an assignment, from what a training step has computed anyway, and the sizes of its costs."""
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from torchmcl import metrics, theory
@@ -65,4 +66,78 @@ def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
         free_energy=soft - temperature * entropy,
         rate=rate,
         usage=metrics.hypothesis_usage(Matching(cost, weights, mask)),
+    )
+
+
+# The smallest difference between hypotheses that counts, relative to how far samples deviate.
+_SMALLEST_SPREAD = 1e-3
+# A distance may come out below 0 by rounding, relative to the size of distances.
+_ROUNDING = 1e-5
+
+
+class CostScale(NamedTuple):
+    """Sizes of the costs, one entry per model.
+
+    Attributes:
+        mean: over hypotheses, samples and real targets.
+        best: of the cheapest hypothesis, over samples and real targets: the distortion.
+        spread: how far hypotheses are above the best one of their sample, on average.
+        has_zero: whether the costs have a natural zero: none of them was negative.
+    """
+
+    mean: Tensor
+    best: Tensor
+    spread: Tensor
+    has_zero: Tensor
+
+    @property
+    def scale(self) -> Tensor:
+        """The unit of temperatures: the mean, or the spread of costs without a natural zero."""
+        return torch.where(self.has_zero, self.mean, self.spread)
+
+
+def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
+    """Return how large the costs are, in their own units.
+
+    For costs that are never negative the scale is their mean over hypotheses, samples and real targets. While the
+    hypotheses are together it is the trace of the conditional covariance, half of the critical temperature in one
+    dimension and above it in several.
+
+    For a cost without a natural zero, such as the SI-SDR in decibels, the mean has no meaning. Its scale is how far
+    hypotheses are above the best one of their sample, the quantity that a softmin acts on: at that temperature it just
+    begins to distinguish untrained hypotheses, and when they part it is cold. It is at least a thousandth of the mean
+    deviation of samples, so that rounding errors do not count as differences.
+
+    Costs that are not finite are left out; if none is, everything is NaN.
+
+    Args:
+        matching: of a step.
+        stacked: the leading axis is models; one number per model.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, assign
+        >>> costs = cost_scale(assign(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]]]), AnnealedWTA(9.0)))
+        >>> costs.scale, costs.has_zero
+        (tensor(2.), tensor(True))
+    """
+    costs = matching.cost.detach().float()
+    cost = costs.mean(dim=-1)  # over hypotheses
+    known = matching.mask & cost.isfinite()
+    axes = tuple(range(1 if stacked else 0, cost.ndim))
+    n_known = known.to(cost.dtype).sum(dim=axes, keepdim=True)  # 0 makes the results NaN
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.where(known, values, 0.0).sum(dim=axes, keepdim=True) / n_known
+
+    def each(values: Tensor) -> Tensor:
+        return values.flatten(1 if stacked else 0).squeeze(-1)
+
+    middle, lowest = mean(cost), costs.amin(dim=-1)
+    best, deviation = mean(lowest), mean((cost - middle).abs())
+    negative = known & (lowest < -_ROUNDING * mean(cost.abs()))
+    return CostScale(
+        each(middle),
+        each(best),
+        each(torch.maximum(middle - best, _SMALLEST_SPREAD * deviation)),
+        ~negative.flatten(1 if stacked else 0).any(dim=-1),
     )

@@ -1,12 +1,9 @@
 """Pairwise costs: functions of keyword-only tensors with result [..., targets, hypotheses]; lower is better."""
 
-from torchmcl.costs.audio import pairwise_neg_si_sdr, pairwise_neg_snr
-from torchmcl.costs.classification import pairwise_cross_entropy
+from torchmcl.costs.classification import pairwise_cross_entropy, pairwise_dice
 from torchmcl.costs.declared import MEAN, MEDIAN, Centre, CostDeclaration, Norm, NormalMixture, declaration, declares
 from torchmcl.costs.lifted import Pairwise
-from torchmcl.costs.likelihood import MixtureNLL, pairwise_gaussian_nll, pairwise_laplace_nll
-from torchmcl.costs.masks import pairwise_dice
-from torchmcl.costs.mixtures import MixtureNLLWithCRPS
+from torchmcl.costs.likelihood import MixtureNLL, MixtureNLLWithCRPS, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.sequences import (
     pairwise_ade,
     pairwise_fde,
@@ -19,6 +16,8 @@ from torchmcl.costs.vector import (
     pairwise_euclidean,
     pairwise_huber,
     pairwise_l1,
+    pairwise_neg_si_sdr,
+    pairwise_neg_snr,
     pairwise_sq_euclidean,
 )
 

@@ -82,8 +82,7 @@ class Pairwise:
         lifted = torch.vmap(self._scalar_loss, in_dims=(0, 0, None))
         for _ in pairs[:-1]:
             lifted = torch.vmap(lifted, in_dims=(0, 0, shared))
-        cost: Tensor = lifted(hypotheses, targets, mask)
-        return cost
+        return lifted(hypotheses, targets, mask)
 
     def _scalar_loss(self, hypothesis: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
         extras = {"mask": mask} if "mask" in needs(self.loss) else {}

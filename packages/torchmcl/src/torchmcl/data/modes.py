@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from torchmcl._checks import check_positive_int
-from torchmcl.theory.lloyd import distortion_of, lloyd_steps
+from torchmcl.theory.rate_distortion import distortion_of, lloyd_steps
 from torchmcl.types import Batch
 
 Draw = Callable[[Tensor, Generator], Tensor]

@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -148,30 +149,23 @@ class HypothesisDensity(OnLine):
     def _kernel_cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function of each kernel at value [..., 1], [..., hypotheses]."""
 
-    def expand(
-        self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: Any = None
-    ) -> "HypothesisDensity":
+    def expand(self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: Any = None) -> Self:
         """Return the same distribution with a larger batch shape."""
         shape = torch.Size(batch_shape)
-        return type(self)(
-            self.hypotheses.expand(*shape, *self.hypotheses.shape[-2:]),
-            self.probabilities.expand(*shape, self.probabilities.shape[-1]),
-            self.bandwidth.expand(*shape, self.bandwidth.shape[-1]),
-            self.scale if self.scale.ndim == 1 else self.scale.expand(*shape, *self.hypotheses.shape[-2:]),
-        )
+        return self._changed(lambda part, n_axes: part.expand(*shape, *part.shape[part.ndim - n_axes :]))
 
     def flat(self) -> Self:
         """Return the same distributions with a batch of one axis."""
-        n, dim = self.hypotheses.shape[-2:]
-        scale = self.scale if self.scale.ndim == 1 else self.scale.expand_as(self.hypotheses).reshape(-1, n, dim)
-        parts = (self.hypotheses.reshape(-1, n, dim), self.probabilities.reshape(-1, n), self.bandwidth.reshape(-1, n))
-        return type(self)(*parts, scale)
+        return self._changed(lambda part, n_axes: part.reshape(-1, *part.shape[part.ndim - n_axes :]))
 
     def rows(self, chosen: slice | Tensor) -> Self:
         """Return the distributions at some places of the first axis of the batch."""
-        parts = (self.hypotheses[chosen], self.probabilities[chosen], self.bandwidth[chosen])
-        scale = self.scale if self.scale.ndim == 1 else self.scale.expand_as(self.hypotheses)[chosen]
-        return type(self)(*parts, scale)
+        return self._changed(lambda part, n_axes: part[chosen])
+
+    def _changed(self, change: Callable[[Tensor, int], Tensor]) -> Self:
+        """Return the distributions of changed tensors; `change` is given a tensor and its axes behind the batch."""
+        scale = self.scale if self.scale.ndim == 1 else change(self.scale.expand_as(self.hypotheses), 2)
+        return type(self)(change(self.hypotheses, 2), change(self.probabilities, 1), change(self.bandwidth, 1), scale)
 
 
 class KernelMixture(HypothesisDensity):

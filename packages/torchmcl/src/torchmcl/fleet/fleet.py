@@ -218,7 +218,7 @@ class Fleet:
             own, stacked = plan.of_models(chosen), models.subset(chosen, device, copy_rows=True)
             rows = EpochRows(data.subset(chosen, device), own.seeds, size)
             held = None if held_out is None else held_out.subset(chosen, device)
-            chunk = backend.chunk(stacked, rows, held, facts, own)
+            chunk = backend.training(backend.step(stacked, rows, held, facts), own)
             for name, value in moments.items():
                 chunk.state.optimizer[name].copy_(value[chosen])
             return chunk

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from torchmcl import accel
-from torchmcl._checks import bad_value, check_non_negative, check_real
+from torchmcl._checks import check_non_negative, check_share
 from torchmcl.accel.native import compiled
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 
@@ -235,9 +235,7 @@ class Adam(FleetOptimizer):
     def __post_init__(self) -> None:
         """Check the fields."""
         for name in ("beta1", "beta2"):
-            check_real("Adam", name, getattr(self, name))
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(bad_value("Adam", name, "lie in [0, 1)", repr(getattr(self, name))))
+            check_share("Adam", name, getattr(self, name), "[0, 1)")
         check_non_negative("Adam", "epsilon", self.epsilon)
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
@@ -287,9 +285,7 @@ class SGD(FleetOptimizer):
 
     def __post_init__(self) -> None:
         """Check the field."""
-        check_real("SGD", "momentum", self.momentum)
-        if not 0 <= self.momentum < 1:
-            raise ValueError(bad_value("SGD", "momentum", "lie in [0, 1)", repr(self.momentum)))
+        check_share("SGD", "momentum", self.momentum, "[0, 1)")
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
         """Return a zero velocity, if there is momentum."""

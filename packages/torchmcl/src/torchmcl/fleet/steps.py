@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchmcl import metrics
 from torchmcl._checks import debug_checks_enabled
-from torchmcl.annealing.scale import CostScale, cost_scale
+from torchmcl.annealing.measure import CostScale, cost_scale
 from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
 from torchmcl.costs.declared import Norm, NormalMixture, declaration
 from torchmcl.fleet.courses import RuleCourses

@@ -38,8 +38,7 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
             CheckpointError: if it is damaged or something else.
         """
         saved = read_checkpoint(path, _KIND)
-        checkpoint: dict[str, Any] = decode(saved.state, saved.tensors)
-        return checkpoint
+        return decode(saved.state, saved.tensors)
 
     def remove_checkpoint(self, path: Path | str) -> None:
         """Remove a file."""

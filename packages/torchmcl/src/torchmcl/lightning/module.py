@@ -163,8 +163,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def forward(self, inputs: Tensor) -> Predictions:
         """Return the predictions of the model."""
-        predictions: Predictions = self.model(inputs)
-        return predictions
+        return self.model(inputs)
 
     def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
         """Return the step of the core on this module's model and cost."""

@@ -112,13 +112,11 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the sharded weights."""
-        state: dict[str, Any] = self.lightning_module.state_dict()
-        return state
+        return self.lightning_module.state_dict()
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """Return the sharded moments."""
-        state: dict[str, Any] = getattr(optimizer, "_optimizer", optimizer).state_dict()
-        return state
+        return getattr(optimizer, "_optimizer", optimizer).state_dict()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Gather sharded tensors on all processes, and write them in the first one."""
@@ -128,8 +126,7 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Return a complete checkpoint."""
-        checkpoint: dict[str, Any] = self.checkpoint_io.load_checkpoint(checkpoint_path)
-        return checkpoint
+        return self.checkpoint_io.load_checkpoint(checkpoint_path)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load this process's part of the weights."""

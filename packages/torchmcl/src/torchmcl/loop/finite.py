@@ -142,5 +142,4 @@ def largest_gradient(parameters: Iterable[Tensor]) -> Tensor:
 
 def _local(tensor: Tensor) -> Tensor:
     """Return the local part of a tensor; a DTensor is split across several processes."""
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

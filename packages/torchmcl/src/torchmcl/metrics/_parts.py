@@ -12,7 +12,7 @@ from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.rules.transport import transport_plan
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
-from torchmcl.types import Distributions, Matching, Predictions
+from torchmcl.types import Matching, Predictions, check_predictions
 
 
 class Compared(NamedTuple):
@@ -54,8 +54,7 @@ def compared(
         scores: how score logits are read; `SigmoidScores()` by default.
         takes_steps: whether the mask may have axes of the event.
     """
-    if not isinstance(predictions, Predictions | Distributions):
-        raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
+    check_predictions(owner, "predictions", predictions)
     hypotheses, logits = predictions.hypotheses, predictions.score_logits
     check_tensor(owner, "hypotheses", hypotheses)
     check_tensor(owner, "targets", targets)

@@ -14,6 +14,7 @@ from torchmcl._checks import (
     check_fraction,
     check_positive,
     check_positive_int,
+    check_shape,
     check_tensor,
 )
 from torchmcl.metrics._parts import RealValues
@@ -45,6 +46,16 @@ class Convention:
             raise TypeError(bad_value(self.owner, "last_valid_step", "be True or False", repr(self.last_valid_step)))
 
 
+class Trajectories(NamedTuple):
+    """The inputs of a metric, as `torchmcl.metrics.min_ade` documents them; `scores` may be probabilities."""
+
+    hypotheses: Tensor
+    targets: Tensor | None
+    mask: Tensor | None = None
+    scores: Tensor | None = None
+    scene: Tensor | None = None
+
+
 class Scenes(NamedTuple):
     """The scene of each agent, numbered from 0."""
 
@@ -70,16 +81,9 @@ class Forecast(NamedTuple):
     scenes: Scenes | None
 
 
-def forecast(
-    owner: str,
-    hypotheses: Tensor,
-    targets: Tensor | None,
-    mask: Tensor | None,
-    scores: Tensor | None = None,
-    scene: Tensor | None = None,
-    scores_name: str = "scores",
-) -> Forecast:
+def forecast(owner: str, given: Trajectories, scores_name: str = "scores") -> Forecast:
     """Check the inputs of a metric; missing targets are 0."""
+    hypotheses, targets, mask, scores, scene = given
     check_tensor(owner, "hypotheses", hypotheses)
     if hypotheses.ndim != 4 or 0 in hypotheses.shape[1:]:
         rule = "have shape [batch, hypotheses, steps, dim]"
@@ -90,17 +94,17 @@ def forecast(
     if targets is None:
         targets = hypotheses.new_zeros(batch, n_steps, dim)
     check_tensor(owner, "targets", targets)
-    _check_shape(owner, "targets", targets, (batch, n_steps, dim), "[batch, steps, dim]")
+    check_shape(owner, "targets", targets, (batch, n_steps, dim), "[batch, steps, dim]")
     if mask is None:
         mask = torch.ones(batch, n_steps, dtype=torch.bool, device=hypotheses.device)
     check_boolean(owner, "mask", mask)
-    _check_shape(owner, "mask", mask, (batch, n_steps), "[batch, steps]")
+    check_shape(owner, "mask", mask, (batch, n_steps), "[batch, steps]")
     # An evaluation may wait for the device. NaN would count as no miss and as no collision.
     check_finite(owner, "hypotheses", hypotheses, mask[:, None, :, None], always=True)
     check_finite(owner, "targets", targets, mask.unsqueeze(-1), always=True)
     if scores is not None:
         check_tensor(owner, scores_name, scores)
-        _check_shape(owner, scores_name, scores, (batch, n_hypotheses), "[batch, hypotheses]")
+        check_shape(owner, scores_name, scores, (batch, n_hypotheses), "[batch, hypotheses]")
         check_finite(owner, scores_name, scores, always=True)
     absent = ~mask.unsqueeze(-1)
     return Forecast(
@@ -119,17 +123,9 @@ class BestErrors(Convention):
     error: str = "ade"
     joint: bool = False
 
-    def __call__(
-        self,
-        *,
-        hypotheses: Tensor,
-        targets: Tensor,
-        mask: Tensor | None = None,
-        scores: Tensor | None = None,
-        scene: Tensor | None = None,
-    ) -> RealValues:
+    def __call__(self, given: Trajectories) -> RealValues:
         """Return one value per agent or scene."""
-        data = forecast(self.owner, hypotheses, targets, mask, scores, scene)
+        data = forecast(self.owner, given)
         scenes = _needed_scenes(self, data, self.joint)
         data = _best_scored(self, data, self.joint)
         counts = counted(self, data)
@@ -157,17 +153,9 @@ class Misses(Convention):
         check_choice(self.owner, "distance", self.distance, ("final", "largest"))
         super().__post_init__()
 
-    def __call__(
-        self,
-        *,
-        hypotheses: Tensor,
-        targets: Tensor,
-        mask: Tensor | None = None,
-        scores: Tensor | None = None,
-        scene: Tensor | None = None,
-    ) -> RealValues:
+    def __call__(self, given: Trajectories) -> RealValues:
         """Return one value per agent or scene."""
-        data = forecast(self.owner, hypotheses, targets, mask, scores, scene)
+        data = forecast(self.owner, given)
         scenes = _needed_scenes(self, data, joint=False)
         data = _best_scored(self, data, joint=False)
         errors = errors_of(data)["fde" if self.distance == "final" else "largest"]
@@ -181,17 +169,9 @@ class BrierErrors(Convention):
 
     renormalize: bool = False
 
-    def __call__(
-        self,
-        *,
-        hypotheses: Tensor,
-        targets: Tensor,
-        probabilities: Tensor,
-        mask: Tensor | None = None,
-        scene: Tensor | None = None,
-    ) -> RealValues:
+    def __call__(self, given: Trajectories) -> RealValues:
         """Return one value per agent or scene."""
-        data = forecast(self.owner, hypotheses, targets, mask, probabilities, scene, "probabilities")
+        data = forecast(self.owner, given, "probabilities")
         scenes = _needed_scenes(self, data, joint=False)
         data = _best_scored(self, data, joint=False)
         if data.scores is None:
@@ -221,9 +201,9 @@ class Collisions(Convention):
         check_choice(self.owner, "count", self.count, ("pairs", "agents"))
         super().__post_init__()
 
-    def __call__(self, *, hypotheses: Tensor, scene: Tensor, mask: Tensor | None = None) -> RealValues:
+    def __call__(self, given: Trajectories) -> RealValues:
         """Return one value per pair, agent or scene, for every hypothesis."""
-        data = forecast(self.owner, hypotheses, None, mask, scene=scene)
+        data = forecast(self.owner, given)
         scenes = _needed_scenes(self, data, joint=True)
         assert scenes is not None
         left, right = _pairs(scenes)
@@ -326,11 +306,6 @@ def _numbered(owner: str, scene: Any, batch: int) -> Scenes:
     check_tensor(owner, "scene", scene, floating=False)
     if scene.is_floating_point() or scene.is_complex() or scene.dtype == torch.bool:
         raise TypeError(bad_value(owner, "scene", "be a tensor of integers", scene.dtype))
-    _check_shape(owner, "scene", scene, (batch,), "[batch]")
+    check_shape(owner, "scene", scene, (batch,), "[batch]")
     names, index = scene.unique(return_inverse=True)
     return Scenes(index, len(names))
-
-
-def _check_shape(owner: str, argument: str, value: Tensor, shape: tuple[int, ...], axes: str) -> None:
-    if tuple(value.shape) != shape:
-        raise ValueError(bad_value(owner, argument, f"have shape {shape} ({axes})", tuple(value.shape)))

@@ -190,8 +190,7 @@ class _OfTargets(_OfTrajectories):
         scene: Tensor | None = None,
     ) -> None:
         """Add a batch."""
-        values = self.values(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene)
-        self._add(*values.sums())
+        self._add(*self.values(parts.Trajectories(hypotheses, targets, mask, scores, scene)).sums())
 
 
 class MinADE(_OfTargets):
@@ -239,10 +238,7 @@ class BrierMinFDE(_OfTrajectories):
         scene: Tensor | None = None,
     ) -> None:
         """Add a batch."""
-        values = self.values(
-            hypotheses=hypotheses, targets=targets, probabilities=probabilities, mask=mask, scene=scene
-        )
-        self._add(*values.sums())
+        self._add(*self.values(parts.Trajectories(hypotheses, targets, mask, probabilities, scene)).sums())
 
 
 class CollisionRate(_OfTrajectories):
@@ -252,4 +248,4 @@ class CollisionRate(_OfTrajectories):
 
     def update(self, *, hypotheses: Tensor, scene: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch."""
-        self._add(*self.values(hypotheses=hypotheses, scene=scene, mask=mask).sums())
+        self._add(*self.values(parts.Trajectories(hypotheses, None, mask, scene=scene)).sums())

@@ -56,7 +56,7 @@ def min_ade(
         tensor(2.)
     """
     errors = parts.BestErrors("min_ade", k, best_by, average_over, last_valid_step, error="ade")
-    return errors(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
+    return errors(parts.Trajectories(hypotheses, targets, mask, scores, scene)).mean()
 
 
 def min_fde(
@@ -97,7 +97,7 @@ def min_fde(
         tensor(0.)
     """
     errors = parts.BestErrors("min_fde", k, best_by, average_over, last_valid_step, error="fde")
-    return errors(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
+    return errors(parts.Trajectories(hypotheses, targets, mask, scores, scene)).mean()
 
 
 def miss_rate(
@@ -140,7 +140,7 @@ def miss_rate(
         tensor(1.)
     """
     misses = parts.Misses("miss_rate", k, "fde", average_over, last_valid_step, threshold, distance)
-    return misses(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
+    return misses(parts.Trajectories(hypotheses, targets, mask, scores, scene)).mean()
 
 
 def brier_min_fde(
@@ -178,7 +178,7 @@ def brier_min_fde(
         tensor(1.2500)
     """
     errors = parts.BrierErrors("brier_min_fde", k, "fde", average_over, last_valid_step, renormalize)
-    return errors(hypotheses=hypotheses, targets=targets, probabilities=probabilities, mask=mask, scene=scene).mean()
+    return errors(parts.Trajectories(hypotheses, targets, mask, probabilities, scene)).mean()
 
 
 def joint_min_ade(
@@ -220,7 +220,7 @@ def joint_min_ade(
         tensor(1.)
     """
     errors = parts.BestErrors("joint_min_ade", k, best_by, average_over, last_valid_step, error="ade", joint=True)
-    return errors(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
+    return errors(parts.Trajectories(hypotheses, targets, mask, scores, scene)).mean()
 
 
 def joint_min_fde(
@@ -259,7 +259,7 @@ def joint_min_fde(
         tensor(1.)
     """
     errors = parts.BestErrors("joint_min_fde", k, best_by, average_over, last_valid_step, error="fde", joint=True)
-    return errors(hypotheses=hypotheses, targets=targets, mask=mask, scores=scores, scene=scene).mean()
+    return errors(parts.Trajectories(hypotheses, targets, mask, scores, scene)).mean()
 
 
 def collision_rate(
@@ -299,4 +299,4 @@ def collision_rate(
         tensor(0.6667)
     """
     collisions = parts.Collisions("collision_rate", average_over=average_over, distance=distance, count=count)
-    return collisions(hypotheses=hypotheses, scene=scene, mask=mask).mean()
+    return collisions(parts.Trajectories(hypotheses, None, mask, scene=scene)).mean()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_positive_int, check_real
+from torchmcl._checks import bad_value, check_callable, check_positive_int, check_share
 from torchmcl.nn.heads import MultiHypothesisHead
 from torchmcl.types import Distributions, Predictions
 
@@ -47,9 +47,7 @@ class MultiHypothesisMLP(nn.Module):
         super().__init__()
         check_positive_int("MultiHypothesisMLP", "in_features", in_features)
         check_callable("MultiHypothesisMLP", "activation", activation, "torch.nn.ReLU")
-        check_real("MultiHypothesisMLP", "dropout", dropout)
-        if not 0 <= dropout < 1:
-            raise ValueError(bad_value("MultiHypothesisMLP", "dropout", "lie in [0, 1)", dropout))
+        check_share("MultiHypothesisMLP", "dropout", dropout, "[0, 1)")
         if not isinstance(hidden, Sequence):
             advice = "One layer of 50 units is (50,)."
             raise TypeError(bad_value("MultiHypothesisMLP", "hidden", "be a sequence of sizes", repr(hidden), advice))
@@ -72,5 +70,4 @@ class MultiHypothesisMLP(nn.Module):
 
     def forward(self, inputs: Tensor) -> Predictions | Distributions:
         """Return the predictions for inputs [..., in_features]."""
-        predictions: Predictions | Distributions = self.head(self.trunk(inputs))
-        return predictions
+        return self.head(self.trunk(inputs))

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_real, check_sample_weights, check_tensor
+from torchmcl._checks import bad_value, check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
 from torchmcl.costs._parts import check_takes_mask
 from torchmcl.costs.declared import declaration
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
-from torchmcl.types import Distributions, Predictions
+from torchmcl.types import check_predictions
 
 CostFn: TypeAlias = Callable[..., Tensor]
 #: How score logits are read, or the probabilities themselves [rows, hypotheses].
@@ -35,15 +35,6 @@ class WeightedHypotheses(NamedTuple):
 
     hypotheses: Tensor
     probabilities: Tensor
-
-
-def check_coverage(owner: str, coverage: Any) -> None:
-    """Check the coverage of regions."""
-    check_real(owner, "coverage", coverage)
-    if not 0 < coverage < 1:
-        raise ValueError(
-            bad_value(owner, "coverage", "lie in (0, 1)", repr(coverage), "0.9 holds 90 % of the targets.")
-        )
 
 
 def as_tensor(owner: str, argument: str, value: Any) -> Tensor:
@@ -81,8 +72,7 @@ def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypot
         TypeError: if these are not Predictions.
         ValueError: for other shapes, NaN, or probabilities that do not sum to 1.
     """
-    if not isinstance(predictions, (Predictions, Distributions)):
-        raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
+    check_predictions(owner, "predictions", predictions)
     hypotheses = finite_tensor(owner, "predictions.hypotheses", predictions.hypotheses)
     if hypotheses.ndim < 3 or 0 in hypotheses.shape[1:]:
         rule = "have shape [rows, hypotheses, ...] with at least one hypothesis and one axis of an event"
@@ -120,7 +110,7 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
         raise TypeError(bad_value(owner, "scores", rule, repr(scores), "mcl.SoftmaxScores() for example."))
     if not isinstance(scores, ScoreObjective):
         given = finite_tensor(owner, "scores", scores)
-        _check_shape(owner, "scores", given, shape)
+        check_shape(owner, "scores", given, shape, "[rows, hypotheses]")
         sums = given.sum(dim=-1)
         if given.numel() and ((given < 0).any() or ((sums - 1).abs() > _SUM_TOLERANCE).any()):
             worst = int((sums - 1).abs().argmax())
@@ -133,7 +123,7 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
         return hypotheses.new_full(shape, 1 / shape[1])
     logits = as_tensor(owner, "predictions.score_logits", score_logits)
     check_tensor(owner, "predictions.score_logits", logits)
-    _check_shape(owner, "predictions.score_logits", logits, shape)
+    check_shape(owner, "predictions.score_logits", logits, shape, "[rows, hypotheses]")
     if logits.isnan().any():
         index = tuple(logits.isnan().nonzero()[0].tolist())
         raise ValueError(bad_value(owner, "predictions.score_logits", "be numbers", f"nan at index {index}"))
@@ -198,8 +188,7 @@ def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
     """Return a mask [rows, steps] of targets of a shape, checked: each row has a real step."""
     mask = as_tensor(owner, "mask", mask)
     check_boolean(owner, "mask", mask)
-    if mask.shape != shape[:2]:
-        raise ValueError(bad_value(owner, "mask", f"have shape {shape[:2]} ([rows, steps])", tuple(mask.shape)))
+    check_shape(owner, "mask", mask, shape[:2], "[rows, steps]")
     empty = ~mask.any(dim=1)
     if empty.any():
         rule = "have at least one real step in each row"
@@ -212,17 +201,9 @@ def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
 def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
     """Return targets of a shape and their mask of steps, checked; masked steps may contain anything, even NaN."""
     truth = as_tensor(owner, "targets", targets)
-    if truth.shape != shape:
-        rule = f"have shape {shape} ([rows, ...], one target for each row)"
-        raise ValueError(bad_value(owner, "targets", rule, tuple(truth.shape)))
+    check_shape(owner, "targets", truth, shape, "[rows, ...], one target for each row")
     if mask is None:
         return finite_tensor(owner, "targets", truth), None
     mask = step_mask(owner, mask, shape).to(truth.device)
     padded = ~mask.view(*mask.shape, *[1] * (truth.ndim - 2))
     return finite_tensor(owner, "targets", truth.masked_fill(padded, 0)), mask
-
-
-def _check_shape(owner: str, argument: str, value: Tensor, shape: torch.Size) -> None:
-    if value.shape != shape:
-        rule = f"have shape {tuple(shape)} ([rows, hypotheses])"
-        raise ValueError(bad_value(owner, argument, rule, tuple(value.shape)))

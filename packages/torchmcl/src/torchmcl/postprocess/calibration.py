@@ -13,7 +13,7 @@ from torchmcl._checks import bad_value, check_mask, check_positive, check_positi
 from torchmcl.postprocess._inputs import finite_tensor, logits_of, probabilities_of, row_weights, warn_unless_sigmoid
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
-from torchmcl.types import Distributions, Matching, Predictions
+from torchmcl.types import Distributions, Matching, Predictions, check_predictions
 
 # 1 / T is searched here. Scores that no finite temperature improves, constant ones for example, end at a border.
 _COLDEST, _HOTTEST = 1e3, 1e-3
@@ -264,9 +264,7 @@ class ScoreCalibration:
 
     def __call__(self, predictions: Predictions) -> Predictions:
         """Return predictions with calibrated score logits of the same kind."""
-        if not isinstance(predictions, (Predictions, Distributions)):
-            rule = "be Predictions"
-            raise TypeError(bad_value("ScoreCalibration", "predictions", rule, type(predictions).__name__))
+        check_predictions("ScoreCalibration", "predictions", predictions)
         logits = _logits("ScoreCalibration", predictions)
         calibrated = self.score_map(_logs("ScoreCalibration", logits, self.scores)).exp()
         return predictions._replace(score_logits=logits_of(calibrated, self.scores).to(logits.dtype))

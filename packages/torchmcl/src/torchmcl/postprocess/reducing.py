@@ -25,7 +25,7 @@ from torchmcl.postprocess._inputs import (
 )
 from torchmcl.postprocess._search import ExpectedCost, Geometry, ReductionObjective, squared_distance
 from torchmcl.scoring import SigmoidScores
-from torchmcl.types import Distributions, Predictions
+from torchmcl.types import Distributions, Predictions, check_predictions
 
 # Numbers of a tensor [rows, hypotheses, hypotheses] at a time: they fit into the cache of a processor, and keep a GPU
 # busy without filling its memory.
@@ -175,8 +175,7 @@ def expected_cost(
     owner = "expected_cost"
     loss = _objective(owner, objective)
     every = scored(owner, predictions, scores)
-    if not isinstance(few, (Predictions, Distributions)):
-        raise TypeError(bad_value(owner, "few", "be Predictions", type(few).__name__))
+    check_predictions(owner, "few", few)
     centres = finite_tensor(owner, "few.hypotheses", few.hypotheses).to(every.hypotheses)
     rows, _, *event = every.hypotheses.shape
     if centres.ndim != len(event) + 2 or centres.shape[1] < 1 or (len(centres), *centres.shape[2:]) != (rows, *event):

@@ -15,12 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive, check_positive_int, check_real
+from torchmcl._checks import bad_value, check_positive, check_positive_int, check_real, check_share
 from torchmcl.postprocess._inputs import (
     Scores,
     WeightedHypotheses,
     as_tensor,
-    check_coverage,
     real_targets,
     row_weights,
     scored,
@@ -28,6 +27,8 @@ from torchmcl.postprocess._inputs import (
 from torchmcl.postprocess.nonconformity import Nonconformity
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Predictions
+
+_PERCENT = "0.9 holds 90 % of the targets."
 
 
 def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -204,7 +205,7 @@ def conformal(
         (tensor([0.9000], dtype=torch.float64), tensor([1.8000, 1.8000]))
     """
     owner, kept = "conformal", SigmoidScores() if scores is None else scores
-    check_coverage(owner, coverage)
+    check_share(owner, "coverage", coverage, "(0, 1)", _PERCENT)
     given = scored(owner, predictions, scores)
     values = _values(owner, nonconformity, given, targets, mask).double().cpu().numpy()
     weights = np.ones(len(values))
@@ -273,7 +274,7 @@ def select_nonconformity(
         raise ValueError(bad_value(owner, "offered", rule, ", ".join(kinds), advice))
     given = scored(owner, predictions, scores)
     targets, mask = real_targets(owner, targets, mask, (len(given.hypotheses), *given.hypotheses.shape[2:]))
-    check_coverage(owner, coverage)
+    check_share(owner, "coverage", coverage, "(0, 1)", _PERCENT)
     needed = 2 * rows_needed(1 - coverage)
     if len(targets) < needed:
         rule = f"have at least {needed} rows for a coverage of {coverage:g}, half of them for levels"
@@ -353,7 +354,7 @@ class AdaptiveLevel:
     """
 
     def __init__(self, coverage: float = 0.9, step_size: float = 0.01, window: int | None = None) -> None:
-        check_coverage("AdaptiveLevel", coverage)
+        check_share("AdaptiveLevel", "coverage", coverage, "(0, 1)", _PERCENT)
         check_positive("AdaptiveLevel", "step_size", step_size)
         if window is not None:
             check_positive_int("AdaptiveLevel", "window", window)

@@ -170,5 +170,4 @@ def transport_plan(cost: np.ndarray, row_mass: np.ndarray, column_mass: np.ndarr
     solution = optimize.linprog(cost.ravel() / scale, A_eq=sums[:-1], b_eq=marginals, bounds=(0, None), method="highs")
     if not solution.success:
         raise RuntimeError(f"transport_plan: the linear program was not solved: {solution.message}")
-    plan: np.ndarray = solution.x.reshape(cost.shape).clip(min=0)
-    return plan
+    return solution.x.reshape(cost.shape).clip(min=0)

@@ -36,5 +36,4 @@ def load_estimator(folder: str | Path) -> MCLRegressor | MCLClassifier:
         ValueError: if the folder holds no such model, or one of another version.
     """
     kinds = (MCLRegressor, MCLClassifier)
-    estimator: MCLRegressor | MCLClassifier = read_estimator("load_estimator", Path(folder), kinds)
-    return estimator
+    return read_estimator("load_estimator", Path(folder), kinds)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from torchmcl._checks import bad_value, check_positive_int, check_real
+from torchmcl._checks import bad_value, check_positive_int, check_share
 from torchmcl.density import HypothesisDensity, KernelMixture
 from torchmcl.sklearn.calibration import blocks
 from torchmcl.sklearn.predictive import Hypotheses
@@ -77,8 +77,7 @@ class PredictionRegions:
             raise ValueError(
                 bad_value("PredictionRegions.contains", "y", f"have the shape {shape}", tuple(values.shape))
             )
-        inside: NDArray[np.bool_] = (self.density.log_prob(values) >= self.log_level).numpy()
-        return inside
+        return (self.density.log_prob(values) >= self.log_level).numpy()
 
     def volume(self, n_samples: int = 1000, random_state: int = 0) -> NDArray[Any]:
         """Return the volume of each region, [rows], estimated by draws of the densities.
@@ -120,8 +119,7 @@ class Answers:
     @property
     def targets(self) -> Targets:
         """Names, units and bounds of the targets."""
-        targets: Targets = self.predictive.targets
-        return targets
+        return self.predictive.targets
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -188,8 +186,7 @@ def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hy
 def predict_distribution(self: Any, X: Any) -> HypothesisDensity:
     """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
     predictive, X = _asked(self, X)
-    density: HypothesisDensity = predictive.density(X)
-    return density
+    return predictive.density(X)
 
 
 def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionIntervals:
@@ -206,7 +203,7 @@ def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionInte
         X: [rows, features]
         coverage: in (0, 1).
     """
-    _check_coverage(type(self).__name__, coverage)
+    check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
     predictive, X = _asked(self, X)
     return PredictionIntervals(*map(predictive.targets.like_y, self._answers.calibrator(predictive, X, coverage)))
 
@@ -222,7 +219,7 @@ def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegion
         X: [rows, features]
         coverage: in (0, 1).
     """
-    _check_coverage(type(self).__name__, coverage)
+    check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
     predictive, X = _asked(self, X)
     in_units_of_y = float(np.log(predictive.targets.scaler.scale).sum())
     level = -self._answers.calibrator.surprise_at(coverage) - in_units_of_y
@@ -241,8 +238,7 @@ def sample(self: Any, X: Any, n_samples: int = 1, random_state: Any = None) -> N
 def log_prob(self: Any, X: Any, y: Any) -> NDArray[Any]:
     """Return the log density of y at each row, [rows]."""
     predictive, X = _asked(self, X)
-    logs: NDArray[Any] = predictive.density(X).log_prob(torch.from_numpy(predictive.targets.checked(y, len(X)))).numpy()
-    return logs
+    return predictive.density(X).log_prob(torch.from_numpy(predictive.targets.checked(y, len(X)))).numpy()
 
 
 def distortion(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -269,9 +265,3 @@ def get_feature_names_out(self: Any, input_features: Any = None) -> NDArray[Any]
     numbers, targets = range(self.n_answers_), self._answers.targets.names
     names = [f"{target}_hypothesis{k}" for k in numbers for target in targets]
     return np.array([*names, *(f"probability{k}" for k in numbers)], dtype=object)
-
-
-def _check_coverage(owner: str, coverage: float) -> None:
-    check_real(owner, "coverage", coverage)
-    if not 0 < coverage < 1:
-        raise ValueError(bad_value(owner, "coverage", "lie in (0, 1)", repr(coverage), "0.9 is for 90 % intervals."))

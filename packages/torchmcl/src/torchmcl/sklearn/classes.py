@@ -1,6 +1,5 @@
 """Classes: the mixture that predicts them, its temperature, and the folds that networks hold out."""
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl.fleet import FleetData, MixtureLogLoss, Validation
+from torchmcl.sklearn.predictive import outputs_of
 from torchmcl.sklearn.preprocessing import Encoder, check_numbers
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.training import Examples
-from torchmcl.types import Predictions
 
-_ROWS_AT_ONCE = 65_536
 # Temperatures of the probabilities that are tried, with a prior towards 1, worth this many pseudo-observations.
 _TEMPERATURES = np.exp(np.linspace(-1.5, 1.5, 61))
 _PRIOR_ROWS = 20.0
@@ -54,23 +52,15 @@ class ClassMixture:
         return mixed / mixed.sum(axis=1, keepdims=True)
 
 
-@torch.no_grad()
 def log_shares(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> Tensor:
     """Return the log-probabilities of the classes by each network, [networks, rows, classes], in float64."""
-    at = torch.device(device)
-    movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # others may be predicting, in threads
-    parts = []
-    for rows in inputs.split(_ROWS_AT_ONCE):
-        given: list[Predictions] = [module(rows.to(at)) for module in movable]
-        parts.append(torch.stack([_mixed(one) for one in given]))
-    return torch.cat(parts, dim=1)
+    blocks = outputs_of(modules, inputs, device)
+    return torch.cat([torch.stack([_mixed(*one) for one in given]) for given in blocks], dim=1)
 
 
-def _mixed(answers: Predictions) -> Tensor:
+def _mixed(hypotheses: Tensor, logits: Tensor) -> Tensor:
     """Return the log-probabilities of the mixture, [rows, classes]."""
-    assert answers.score_logits is not None
-    scores = answers.score_logits.cpu().double().log_softmax(dim=-1)
-    return torch.logsumexp(answers.hypotheses.cpu().double().log_softmax(dim=-1) + scores.unsqueeze(-1), dim=-2)
+    return torch.logsumexp(hypotheses.log_softmax(dim=-1) + logits.log_softmax(dim=-1).unsqueeze(-1), dim=-2)
 
 
 def fitted_temperature(logs: Sequence[Tensor], held_out: Sequence[Examples]) -> float:

@@ -19,11 +19,11 @@ from torchmcl.fleet import FleetSearch, MixtureLogLoss, default_batch_size
 from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.schedules import Schedule
+from torchmcl.sklearn import saving
 from torchmcl.sklearn.classes import ClassMixture, dealt_folds, fitted_temperature, fold_data, log_shares, watched_folds
 from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, split_rows
-from torchmcl.sklearn.saving import read_estimator, save_estimator
 from torchmcl.sklearn.tables import checked_classes, checked_groups, checked_table, ids_and_factors, set_fitted
 from torchmcl.sklearn.training import (
     PARTIAL_EPOCHS,
@@ -182,8 +182,7 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely class of each row, [rows]."""
         probabilities = self.predict_proba(X)  # first: it checks that there are classes
-        chosen: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
-        return chosen
+        return self.classes_[probabilities.argmax(axis=1)]
 
     def oracle_score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows for which at least one guess is right."""
@@ -213,16 +212,9 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
         head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
         return min(head.n_hypotheses, len(self.classes_))
 
-    def save(self, folder: str | Path, *, private: bool = False) -> None:
-        """Write the fitted estimator to a folder, as `MCLRegressor.save` does; it never contains rows."""
-        check_is_fitted(self)
-        save_estimator(self, Path(folder), private=private)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "MCLClassifier":
-        """Return the estimator written by `save`; a folder without one raises a ValueError."""
-        loaded: MCLClassifier = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
-        return loaded
+    save = saving.save
+    load = classmethod(saving.load)
+    _codec, _without_rows = saving.CODEC, saving.without_rows
 
 
 def classifier_by_rule(

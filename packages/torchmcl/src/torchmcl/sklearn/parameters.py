@@ -15,7 +15,7 @@ from torchmcl._checks import (
     check_non_negative,
     check_non_negative_int,
     check_positive_int,
-    check_real,
+    check_share,
 )
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import RuleLike, check_rule_like
@@ -93,10 +93,7 @@ def check_parameters(estimator: Any) -> None:
         raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(given["hidden"]), advice))
     for size in given["hidden"]:
         check_positive_int(owner, "hidden", _plain(size))
-    check_real(owner, "validation_fraction", given["validation_fraction"])
-    if not 0 <= given["validation_fraction"] < 1:
-        rule = "lie in [0, 1)"
-        raise ValueError(bad_value(owner, "validation_fraction", rule, repr(given["validation_fraction"])))
+    check_share(owner, "validation_fraction", given["validation_fraction"], "[0, 1)")
     available_device(owner, given["device"])
     if not callable(given["learning_rate"]):
         check_non_negative(owner, "learning_rate", given["learning_rate"])

@@ -1,7 +1,7 @@
 """The predictive of networks trained by a rule: hypotheses with probabilities, and the density around them."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -145,25 +145,38 @@ class Predictive:
 
     def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
         """Return draws in the units of y, [rows, samples, outputs]."""
-        drawn: NDArray[np.float64] = self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
-        return drawn
+        return self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
 
 
 @torch.no_grad()
+def outputs_of(
+    modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Yield hypotheses and score logits of each module for blocks of rows, on the CPU.
+
+    The networks compute in the dtype of the inputs; the results are float64, so that answers far from zero are not
+    rounded to the few numbers that float32 has there.
+    """
+    at = torch.device(device)
+    movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # others may be predicting, in threads
+    for block in inputs.split(_ROWS_AT_ONCE):
+        given: list[Predictions] = [module(block.to(at)) for module in movable]
+        yield [
+            (one.hypotheses.cpu().double(), one.score_logits.cpu().double())
+            for one in given
+            if one.score_logits is not None
+        ]
+
+
 def network_answers(
     modules: Sequence[nn.Module], inputs: NDArray[Any], device: str | torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return hypotheses [rows, hypotheses, dim] and probabilities [rows, hypotheses] of all modules together.
 
-    Several modules share the probability equally. The networks compute in the dtype of the inputs; the results are
-    float64, so that answers far from zero are not rounded to the few numbers that float32 has there.
+    Several modules share the probability equally.
     """
-    at, rows = torch.device(device), torch.from_numpy(inputs)
-    movable = [copy.deepcopy(module).to(at, rows.dtype) for module in modules]  # others may be predicting, in threads
-    parts = []
-    for block in rows.split(_ROWS_AT_ONCE):
-        given: list[Predictions] = [module(block.to(at)) for module in movable]
-        values = torch.cat([one.hypotheses.cpu().double() for one in given], dim=1)
-        logits = [one.score_logits.cpu().double() for one in given if one.score_logits is not None]
-        parts.append((values, torch.cat([normalized_scores(one) for one in logits], dim=1) / len(given)))
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    values, shares = [], []
+    for given in outputs_of(modules, torch.from_numpy(inputs), device):
+        values.append(torch.cat([hypotheses for hypotheses, _ in given], dim=1))
+        shares.append(torch.cat([normalized_scores(logits) for _, logits in given], dim=1) / len(given))
+    return torch.cat(values), torch.cat(shares)

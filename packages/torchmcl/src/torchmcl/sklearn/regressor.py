@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from torchmcl.costs import pairwise_sq_euclidean
@@ -17,14 +16,13 @@ from torchmcl.fleet import FleetSearch, default_batch_size
 from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Schedule
-from torchmcl.sklearn import answers
+from torchmcl.sklearn import answers, saving
 from torchmcl.sklearn.answers import Answers, check_converged
 from torchmcl.sklearn.calibration import Calibrator, supported_gaps
 from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
 from torchmcl.sklearn.predictive import Predictive
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, Split, fixed_borders, split_rows
-from torchmcl.sklearn.saving import read_estimator, save_estimator
 from torchmcl.sklearn.tables import (
     RegressionTable,
     Targets,
@@ -197,41 +195,23 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
 
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""
-        numbers: NDArray[Any] = checked_table(self, X, reset=False)[0]
-        return numbers
+        return checked_table(self, X, reset=False)[0]
 
     _answers: answers.Answers = field(init=False)
 
     @property
     def modules_(self) -> list[nn.Module]:
         """The networks that were kept."""
-        modules: list[nn.Module] = self._answers.predictive.modules
-        return modules
+        return self._answers.predictive.modules
 
     @property
     def bandwidth_(self) -> Bandwidth:
         """The rule for the bandwidth, in units of the deviation of y."""
-        bandwidth: Bandwidth = self._answers.predictive.bandwidth
-        return bandwidth
+        return self._answers.predictive.bandwidth
 
-    def save(self, folder: str | Path, *, private: bool = False) -> None:
-        """Write the fitted estimator to a folder: `model.safetensors`.
-
-        Args:
-            folder: new, empty or with a saved model, which is replaced; nothing half-written is ever left.
-            private: leave out the held-out rows, which `partial_fit` uses. Means, quantiles and bounds stay.
-
-        Raises:
-            ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
-        """
-        check_is_fitted(self)
-        save_estimator(self, Path(folder), private=private)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "MCLRegressor":
-        """Return the estimator written by `save`; a folder without one raises a ValueError."""
-        loaded: MCLRegressor = read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
-        return loaded
+    save = saving.save
+    load = classmethod(saving.load)
+    _codec, _without_rows = saving.CODEC, saving.without_rows
 
 
 def fitted_by_rule(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from torchmcl import density, rules, schedules
@@ -129,21 +130,31 @@ def without_rows(estimator: Any) -> Any:
     return bare
 
 
-def save_estimator(estimator: Any, folder: Path, *, private: bool = False, codec: Codec | None = None) -> None:
-    """Write a fitted estimator into a folder that is new, empty or contains a saved model.
+def save(self: Any, folder: str | Path, *, private: bool = False) -> None:
+    """Write the fitted estimator to a folder: `model.safetensors`.
 
     Args:
-        estimator: to write.
-        folder: to write to.
-        private: leave out the held-out rows.
-        codec: of its class; by default that of `MCLRegressor` and `MCLClassifier`.
+        self: the estimator.
+        folder: new, empty or with a saved model, which is replaced; nothing half-written is ever left.
+        private: leave out rows of the table: those held out, which `partial_fit` uses, and in the leaves of a forest,
+            which are averaged. Means, quantiles, bounds and categories stay.
+
+    Raises:
+        ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
     """
-    check_free(f"{type(estimator).__name__}.save", folder, "`save`")
-    state, tensors = to_state(without_rows(estimator) if private else estimator, codec or CODEC)
+    check_is_fitted(self)
+    folder = Path(folder)
+    check_free(f"{type(self).__name__}.save", folder, "`save`")
+    state, tensors = to_state(self._without_rows() if private else self, self._codec)
     write_checkpoint(folder / MODEL_FILE, _KIND, state=state, tensors=tensors)
 
 
-def read_estimator(owner: str, folder: Path, kinds: Sequence[type[Any]], codec: Codec | None = None) -> Any:
+def load(cls: Any, folder: str | Path) -> Any:
+    """Return the estimator written by `save`; a folder without one raises a ValueError."""
+    return read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
+
+
+def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
     """Return the estimator in a folder, which must be of one of the classes.
 
     Raises:
@@ -155,7 +166,7 @@ def read_estimator(owner: str, folder: Path, kinds: Sequence[type[Any]], codec: 
     if name not in names:
         raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(names)}", repr(name)))
     with as_written(owner, "folder", "`save`"):
-        return from_state(checkpoint.state, checkpoint.tensors, kinds, codec or CODEC)
+        return from_state(checkpoint.state, checkpoint.tensors, kinds, kinds[0]._codec)
 
 
 def _encode_network(module: MultiHypothesisMLP, part: Any) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import rule_at
-from torchmcl.annealing.scale import cost_scale
+from torchmcl.annealing.measure import cost_scale
 from torchmcl.fleet import (
     Checkpointing,
     Fleet,

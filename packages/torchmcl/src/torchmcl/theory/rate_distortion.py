@@ -18,8 +18,9 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_cost, check_positive, check_positive_int, check_tensor
 from torchmcl._eager import broadcast_shapes, full_precision
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.rules.winners import WTA
 from torchmcl.theory.critical import covariance
-from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses
+from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses, soft_barycentres
 
 # Updates in the log domain give the bound and keep the numbers in range. Between two of them come plain products of
 # matrices, ten times as fast: few at first, while masses change by orders of magnitude.
@@ -284,3 +285,34 @@ def _check_temperature(owner: str, temperature: float | Tensor) -> None:
         advice = "The ends of the curve are (0, entropy of the source) and (max_distortion, 0)."
         got = temperature if not isinstance(temperature, Tensor) else values.flatten().tolist()[:5]
         raise ValueError(bad_value(owner, "temperature", "be > 0 and finite", got, advice))
+
+
+def distortion_of(samples: Tensor, points: Tensor) -> Tensor:
+    """Return the mean squared distance of samples [..., samples, dim] to the nearest of points, [...]."""
+    return pairwise_sq_euclidean(hypotheses=points, targets=samples).amin(dim=-1).mean(dim=-1)
+
+
+def lloyd_steps(samples: Tensor, points: Tensor, n_steps: int, tolerance: float = 0.0) -> tuple[Tensor, int]:
+    """Return points after steps of Lloyd's algorithm, and the number of steps; unused points stay.
+
+    Args:
+        samples: [..., samples, dim]
+        points: [..., hypotheses, dim]
+        n_steps: maximum number of steps.
+        tolerance: stop when no point moves further.
+
+    Example:
+        >>> import torch
+        >>> samples = torch.tensor([[0.0], [1.0], [9.0], [10.0]])
+        >>> lloyd_steps(samples, torch.tensor([[0.0], [8.0]]), n_steps=10)
+        (tensor([[0.5000],
+                [9.5000]]), 2)
+    """
+    for step in range(n_steps):
+        weights = WTA()(pairwise_sq_euclidean(hypotheses=points, targets=samples))
+        moved = soft_barycentres(samples, weights, otherwise=points)
+        far = float((moved - points).norm(dim=-1).max())
+        points = moved
+        if far <= tolerance:
+            return points, step + 1
+    return points, n_steps

@@ -12,7 +12,7 @@ import numpy as np
 from torchmcl._checks import bad_value, check_choice
 from torchmcl.persistence.reading import read_text, unpacked
 from torchmcl_studies.common import check_known
-from torchmcl_studies.data.downloads import cache_folder, cached_download, checksums
+from torchmcl_studies.data import cache_folder, cached_download, checksums
 
 _COLUMNS = ("frame", "person", "x", "y")
 # A person may be missed in a frame. The same longer step this many times in a row is another frame rate.

@@ -63,8 +63,7 @@ def sum_of_hubers(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
 
 
 def _apply(hypotheses: Tensor, targets: Tensor, element: _Element) -> Tensor:
-    cost: Tensor = _SumOverCoordinates.apply(hypotheses, targets, *element)
-    return cost
+    return _SumOverCoordinates.apply(hypotheses, targets, *element)
 
 
 class _SumOverCoordinates(torch.autograd.Function):
@@ -170,8 +169,7 @@ def squared_distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return |h - t|^2 of every pair, [..., targets, hypotheses]."""
     if hypotheses.shape[-1] <= MAX_TURNS:
         return sum_of_squares(hypotheses, targets)
-    cost: Tensor = _LongSquares.apply(hypotheses, targets)
-    return cost
+    return _LongSquares.apply(hypotheses, targets)
 
 
 class _LongSquares(torch.autograd.Function):
@@ -236,8 +234,7 @@ def wide_products(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, 
 
     Only the inputs are kept for the backward pass, which works in the dtype of the inputs.
     """
-    products: tuple[Tensor, Tensor, Tensor] = _WideProducts.apply(hypotheses, targets)
-    return products
+    return _WideProducts.apply(hypotheses, targets)
 
 
 class _WideProducts(torch.autograd.Function):

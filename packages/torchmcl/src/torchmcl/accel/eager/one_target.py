@@ -23,8 +23,7 @@ _CHUNK_ENTRIES = 1 << 21
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return sum_k [max(x, 0) - x y + log(1 + exp(-|x|))], [...]."""
-    total: Tensor = _SummedCrossEntropy.apply(logits, labels)
-    return total
+    return _SummedCrossEntropy.apply(logits, labels)
 
 
 def cross_entropy_gradient(logits: Tensor, labels: Tensor, grad: Tensor) -> Tensor:

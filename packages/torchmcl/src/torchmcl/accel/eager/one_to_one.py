@@ -73,8 +73,7 @@ def one_to_one_weights(cost: Tensor, mask: Tensor | None = None) -> Tensor:
     # The dispatcher takes longer than a small problem, and is needed only for modes, and for tensors without values.
     if is_plain_eager() and type(cost) is Tensor and cost.device.type in ("cpu", "cuda"):
         return _on_cuda(cost, mask) if cost.is_cuda else _on_host(cost, mask)
-    weights: Tensor = _weights(cost, mask)
-    return weights
+    return _weights(cost, mask)
 
 
 def _on_host(cost: Tensor, mask: Tensor | None) -> Tensor:

@@ -8,8 +8,9 @@ formula again.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,51 +22,61 @@ _ENTRIES_ON_CPU = 1 << 16
 _ENTRIES_ELSEWHERE = 1 << 22
 
 
-def n_chunks_for(samples: Tensor, entries: int) -> int:
-    """Return the number of chunks for samples with this many entries in all, at least 1."""
-    at_once = _ENTRIES_ON_CPU if samples.device.type == "cpu" else _ENTRIES_ELSEWHERE
-    return max(1, min(-(-entries // at_once), len(samples)))
+class _Formula(NamedTuple):
+    """A cost of samples, chunk by chunk.
+
+    Attributes:
+        value: of the tensors of a chunk.
+        pull: writes gradients, given the tensors, the gradient of the value and a tensor or None for each leaf.
+        definition: the same value, which autograd can follow.
+        n_leaves: the first so many tensors have gradients.
+    """
+
+    value: Callable[..., Tensor]
+    pull: Callable[..., None]
+    definition: Callable[..., Tensor]
+    n_leaves: int
 
 
-def chunks(n_chunks: int, *tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Return the tensors of each chunk; None is passed on."""
+def _chunks(*tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """Return the tensors of each chunk, of which the first two make pairs; None is passed on."""
+    first, second = tensors[:2]
+    assert first is not None
+    assert second is not None
+    at_once = _ENTRIES_ON_CPU if first.device.type == "cpu" else _ENTRIES_ELSEWHERE
+    n_chunks = max(1, min(-(-first.numel() * second.shape[1] // at_once), len(first)))
     split = [[None] * n_chunks if tensor is None else tensor.tensor_split(n_chunks) for tensor in tensors]
     return zip(*split, strict=True)
 
 
-class _WeightedDistances(torch.autograd.Function):
+class _InChunks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hypotheses: Tensor, targets: Tensor, weights: Tensor, squared: bool) -> Tensor:
-        ctx.save_for_backward(hypotheses, targets, weights)
-        ctx.squared = squared
-        n_chunks = n_chunks_for(hypotheses, hypotheses.numel() * targets.shape[1])
-        parts = chunks(n_chunks, hypotheses, targets, weights)
-        return torch.cat([_distances(h, y, squared)[0].mul_(w.unsqueeze(-2)).sum(dim=-1) for h, y, w in parts])
+    def forward(ctx: Any, formula: _Formula, *tensors: Tensor | None) -> Tensor:
+        ctx.formula = formula
+        ctx.save_for_backward(*tensors)
+        return torch.cat([formula.value(*chunk) for chunk in _chunks(*tensors)])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hypotheses, targets, weights = ctx.saved_tensors
-        to_hypotheses, to_targets, *_ = ctx.needs_input_grad
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        formula, tensors = ctx.formula, ctx.saved_tensors
+        leaves = list(zip(tensors, ctx.needs_input_grad[1 : formula.n_leaves + 1], strict=False))
+        others = [None] * (len(tensors) - formula.n_leaves)
         if torch.is_grad_enabled():  # the gradient is itself differentiated
-            leaves = [tensor for tensor, needed in ((hypotheses, to_hypotheses), (targets, to_targets)) if needed]
-            cost = weighted_distances.definition(hypotheses, targets, weights, squared=ctx.squared)
-            found = iter(torch.autograd.grad(cost, leaves, grad, create_graph=True))
-            return next(found) if to_hypotheses else None, next(found) if to_targets else None, None, None
-        pulls = (
-            torch.empty_like(hypotheses) if to_hypotheses else None,
-            torch.empty_like(targets) if to_targets else None,
-        )
-        n_chunks = n_chunks_for(hypotheses, hypotheses.numel() * targets.shape[1])
-        for chunk in chunks(n_chunks, hypotheses, targets, weights, grad, *pulls):
-            _pull(*chunk, squared=ctx.squared)
-        return *pulls, None, None
+            needed = [tensor for tensor, is_needed in leaves if is_needed]
+            found = iter(torch.autograd.grad(formula.definition(*tensors), needed, grad, create_graph=True))
+            return None, *(next(found) if is_needed else None for _, is_needed in leaves), *others
+        pulls = [torch.empty_like(tensor) if is_needed else None for tensor, is_needed in leaves]
+        for chunk in _chunks(*tensors, grad, *pulls):
+            formula.pull(*chunk)
+        return None, *pulls, *others
 
 
 def _in_chunks(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
     if hypotheses.shape[-1] == 0:
         return NotImplemented
-    cost: Tensor = _WeightedDistances.apply(hypotheses, targets, weights, squared)
-    return cost
+    definition = partial(weighted_distances.definition, squared=squared)
+    formula = _Formula(partial(_weighted, squared=squared), partial(_pull, squared=squared), definition, n_leaves=2)
+    return _InChunks.apply(formula, hypotheses, targets, weights)
 
 
 @accelerated(in_eager(_in_chunks))
@@ -83,6 +94,10 @@ def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, 
         hit = distances == 0  # where the gradient of the distance is taken as 0
         distances = distances.masked_fill(hit, 1).sqrt().masked_fill(hit, 0)
     return (distances * weights.unsqueeze(-2)).sum(dim=-1)
+
+
+def _weighted(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool) -> Tensor:
+    return _distances(hypotheses, targets, squared)[0].mul_(weights.unsqueeze(-2)).sum(dim=-1)
 
 
 def _distances(hypotheses: Tensor, targets: Tensor, squared: bool) -> tuple[Tensor, list[Tensor]]:
@@ -178,33 +193,13 @@ def summed_nll(family: Family, locations: Tensor, targets: Tensor, scale: Tensor
     return cost + family.constant * n_real
 
 
-class _SummedNLL(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None
-    ) -> Tensor:
-        ctx.family = family
-        ctx.save_for_backward(locations, targets, scale, real)
-        n_chunks = n_chunks_for(locations, locations.numel() * targets.shape[1])
-        return torch.cat([_summed(family, *chunk) for chunk in chunks(n_chunks, locations, targets, scale, real)])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        needed, inputs = ctx.needs_input_grad[1:4], ctx.saved_tensors[:3]
-        real = ctx.saved_tensors[3]
-        if torch.is_grad_enabled():  # the gradient is itself differentiated
-            leaves = [tensor for tensor, is_needed in zip(inputs, needed, strict=True) if is_needed]
-            cost = _without_constants.definition(ctx.family, *ctx.saved_tensors)
-            found = iter(torch.autograd.grad(cost, leaves, grad, create_graph=True))
-            return None, *(next(found) if is_needed else None for is_needed in needed), None
-        pulls = [torch.empty_like(t) if is_needed else None for t, is_needed in zip(inputs, needed, strict=True)]
-        n_chunks = n_chunks_for(inputs[0], inputs[0].numel() * inputs[1].shape[1])
-        for chunk in chunks(n_chunks, *inputs, real, grad, *pulls):
-            _pull_likelihoods(ctx.family, *chunk)
-        return None, *pulls, None
+def _nll_in_chunks(family: Family, *tensors: Tensor | None) -> Tensor:
+    definition = partial(_without_constants.definition, family)
+    formula = _Formula(partial(_summed, family), partial(_pull_likelihoods, family), definition, n_leaves=3)
+    return _InChunks.apply(formula, *tensors)
 
 
-@accelerated(in_eager(_SummedNLL.apply))
+@accelerated(in_eager(_nll_in_chunks))
 def _without_constants(
     family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None
 ) -> Tensor:

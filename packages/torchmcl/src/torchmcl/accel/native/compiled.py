@@ -16,23 +16,11 @@ from torchmcl.accel.native.extension import (
     NetworkFields,
     RowsFields,
     aligned,
-    available,
-    instruction_set,
     library,
     on_threads,
 )
-
-__all__ = [
-    "MAX_HYPOTHESES",
-    "MAX_LAYERS",
-    "AdamStep",
-    "Ladders",
-    "Mixture",
-    "Network",
-    "NetworkStep",
-    "available",
-    "instruction_set",
-]
+from torchmcl.accel.native.extension import available as available
+from torchmcl.accel.native.extension import instruction_set as instruction_set
 
 # Columns of a run, on average, from which sums of weights are faster than a product with them.
 _SHORTEST_RUN = 4

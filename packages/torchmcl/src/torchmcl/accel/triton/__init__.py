@@ -1,56 +1,28 @@
-"""Kernels in Triton. The functions import their kernels when called, so importing torchmcl does not need Triton."""
+"""Kernels in Triton, imported when they are first called, so importing torchmcl does not need Triton."""
 
-from torch import Tensor
-
-__all__ = [
-    "one_target_losses",
-    "softmin",
-    "squared_distances",
-    "summed_cross_entropy",
-    "weighted_sum",
-    "winner_weights",
-]
+import importlib
+from collections.abc import Callable
+from typing import Any
 
 
-def squared_distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return |h - t|^2 of every pair, [..., targets, hypotheses]."""
-    from torchmcl.accel.triton import pairs
+def _kernel(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module beside this one, which is imported by the first call."""
 
-    return pairs.squared_distances(hypotheses, targets)
+    def call(*args: Any) -> Any:
+        return getattr(importlib.import_module(f"torchmcl.accel.triton.{module}"), name)(*args)
 
-
-def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
-    """Return the softmin of each row for a single finite temperature."""
-    from torchmcl.accel.triton import rows
-
-    return rows.softmin(cost, temperature)
+    return call
 
 
-def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
-    """Return `winner` at the cheapest hypothesis of each row and `other` elsewhere, for numbers."""
-    from torchmcl.accel.triton import rows
-
-    return rows.winner_weights(cost, winner, other)
-
-
-def weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
-    """Return the sum of weights * cost over the last axis."""
-    from torchmcl.accel.triton import rows
-
-    return rows.weighted_sum(weights, cost)
-
-
-def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy of logits, summed over the last axis."""
-    from torchmcl.accel.triton import rows
-
-    return rows.summed_cross_entropy(logits, labels)
-
-
-def one_target_losses(
-    hypotheses: Tensor, targets: Tensor, logits: Tensor | None, temperature: float, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return cost, weights and both losses of a step with one target for each sample."""
-    from torchmcl.accel.triton import one_target
-
-    return one_target.one_target_losses(hypotheses, targets, logits, temperature, epsilon)
+#: |h - t|^2 of every pair, [..., targets, hypotheses].
+squared_distances = _kernel("pairs", "squared_distances")
+#: The softmin of each row for a single finite temperature.
+softmin = _kernel("rows", "softmin")
+#: A number at the cheapest hypothesis of each row and another one elsewhere.
+winner_weights = _kernel("rows", "winner_weights")
+#: The sum of weights * cost over the last axis.
+weighted_sum = _kernel("rows", "weighted_sum")
+#: The binary cross-entropy of logits, summed over the last axis.
+summed_cross_entropy = _kernel("rows", "summed_cross_entropy")
+#: Cost, weights and both losses of a step with one target for each sample.
+one_target_losses = _kernel("one_target", "one_target_losses")

@@ -8,9 +8,7 @@ from torchmcl.accel.captured import CapturedEpochs
 from torchmcl.fleet.backends.cpu import ClassStep, CompiledStep, why_not_compiled, why_not_in_closed_form
 from torchmcl.fleet.backends.fused import FusedTraining, why_not_fused
 from torchmcl.fleet.courses import TrainingPlan
-from torchmcl.fleet.data import EpochRows, FleetData
 from torchmcl.fleet.epochs import ChunkTraining
-from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.steps import AutogradStep, TrainingFacts
 
 __all__ = ["BACKENDS", "Backend", "choose_backend"]
@@ -35,17 +33,6 @@ class Backend:
     training: type[ChunkTraining] = ChunkTraining
     splits_models: bool = False
     uses_generators: bool = True
-
-    def chunk(
-        self,
-        models: StackedModules,
-        rows: EpochRows,
-        held_out: FleetData | None,
-        facts: TrainingFacts,
-        plan: TrainingPlan,
-    ) -> ChunkTraining:
-        """Return the training of a chunk: its models on their rows."""
-        return self.training(self.step(models, rows, held_out, facts), plan)
 
 
 class CapturedTraining(ChunkTraining):

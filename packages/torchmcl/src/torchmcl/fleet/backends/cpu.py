@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.accel.native import compiled
-from torchmcl.annealing.scale import CostScale
+from torchmcl.annealing.measure import CostScale
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import EpochRows, FleetData
 from torchmcl.fleet.models import StackedModules

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any, Self
 
@@ -13,12 +14,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive, check_positive_int
+from torchmcl._checks import bad_value, check_positive, check_positive_int, check_share
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.critical import Trajectory, first_critical_temperature
 from torchmcl.theory.free_energy import boltzmann_weights, soft_barycentres
-from torchmcl.theory.lloyd import distortion_of, lloyd_steps
-from torchmcl.theory.rate_distortion import max_distortion
+from torchmcl.theory.rate_distortion import distortion_of, lloyd_steps, max_distortion
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
@@ -104,6 +104,7 @@ _MAX_LLOYD_STEPS = 1000
 _OVERSHOOT = 1.8
 
 
+@dataclass(eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
 class Lloyd(Quantizer):
     """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the interface of the others.
 
@@ -124,20 +125,12 @@ class Lloyd(Quantizer):
         Lloyd (1982); Arthur and Vassilvitskii (2007) for the starts.
     """
 
-    def __init__(
-        self,
-        n_hypotheses: int = 8,
-        *,
-        init: Any = "k-means++",
-        n_init: int = 10,
-        max_iter: int = 300,
-        random_state: Any = None,
-    ) -> None:
-        self.n_hypotheses = n_hypotheses
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.random_state = random_state
+    n_hypotheses: int = 8
+    _: KW_ONLY
+    init: Any = "k-means++"
+    n_init: int = 10
+    max_iter: int = 300
+    random_state: Any = None
 
     def _place(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
         given = not isinstance(self.init, str)
@@ -153,6 +146,7 @@ class Lloyd(Quantizer):
         return torch.from_numpy(kmeans.cluster_centers_).to(samples), int(kmeans.n_iter_)
 
 
+@dataclass(eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
 class DeterministicAnnealing(Quantizer):
     """Deterministic annealing: the fixed points of the free energy, from high to low temperature.
 
@@ -184,26 +178,15 @@ class DeterministicAnnealing(Quantizer):
         Rose, Gurewitz and Fox (1990, 1992); Prop. 1 and 2 for one input x.
     """
 
-    def __init__(
-        self,
-        n_hypotheses: int = 8,
-        *,
-        hottest: float = 1.2,
-        coldest: float | None = None,
-        decay: float = 0.9,
-        n_updates: int = 100,
-        tolerance: float = 1e-3,
-        push: float = 1e-3,
-        random_state: Any = None,
-    ) -> None:
-        self.n_hypotheses = n_hypotheses
-        self.hottest = hottest
-        self.coldest = coldest
-        self.decay = decay
-        self.n_updates = n_updates
-        self.tolerance = tolerance
-        self.push = push
-        self.random_state = random_state
+    n_hypotheses: int = 8
+    _: KW_ONLY
+    hottest: float = 1.2
+    coldest: float | None = None
+    decay: float = 0.9
+    n_updates: int = 100
+    tolerance: float = 1e-3
+    push: float = 1e-3
+    random_state: Any = None
 
     def _place(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
         temperatures = self._temperatures(samples)
@@ -241,8 +224,7 @@ class DeterministicAnnealing(Quantizer):
         check_positive_int(owner, "n_updates", self.n_updates)
         check_positive(owner, "tolerance", self.tolerance)
         check_positive(owner, "push", self.push, "Without it points that sit together stay together.")
-        if not 0 < self.decay < 1:
-            raise ValueError(bad_value(owner, "decay", "lie in (0, 1)", self.decay))
+        check_share(owner, "decay", self.decay, "(0, 1)")
         coldest = 0.1 * self.n_hypotheses ** (-2 / samples.shape[1]) if self.coldest is None else self.coldest
         check_positive(owner, "coldest", coldest, "It ends at 0 anyway.")
         critical = float(first_critical_temperature(samples))
@@ -252,6 +234,7 @@ class DeterministicAnnealing(Quantizer):
         return [critical * self.hottest * self.decay**step for step in range(n_steps + 1)]
 
 
+@dataclass(eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
 class SimulatedAnnealing(Quantizer):
     """Simulated annealing of the points themselves, coupled with Lloyd's algorithm.
 
@@ -276,18 +259,11 @@ class SimulatedAnnealing(Quantizer):
         Zeger, Vaisey and Gersho (1992); the paper's discussion of stochastic simulated annealing.
     """
 
-    def __init__(
-        self,
-        n_hypotheses: int = 8,
-        *,
-        n_steps: int = 500,
-        always_accept: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.n_hypotheses = n_hypotheses
-        self.n_steps = n_steps
-        self.always_accept = always_accept
-        self.random_state = random_state
+    n_hypotheses: int = 8
+    _: KW_ONLY
+    n_steps: int = 500
+    always_accept: bool = False
+    random_state: Any = None
 
     def _place(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
         check_positive_int("SimulatedAnnealing", "n_steps", self.n_steps)
