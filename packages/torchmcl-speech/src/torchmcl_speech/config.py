@@ -352,7 +352,9 @@ def load_config(name: Path | str) -> SeparationConfig:
         wanted = path.name if path.suffix == ".yaml" else f"{path.name}.yaml"
         if wanted not in shipped or path.parent != Path():
             rule = f"be a file or one of {shipped}"
-            raise ValueError(bad_value("separation", "config", rule, repr(str(name)), nearest_hint(wanted, shipped)))
+            raise ValueError(
+                bad_value("separation", "config", rule, repr(str(name)), nearest_hint(wanted, shipped).strip())
+            )
         text = (_CONFIGS / wanted).read_text()
     options = yaml_value("separation", str(name), text)
     if not isinstance(options, dict):

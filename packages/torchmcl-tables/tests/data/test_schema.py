@@ -120,9 +120,9 @@ def test_infinite_numbers_count_as_missing():
         (["5", "5", "5.0", ""], r"target 'y'` must vary, got the constant 5"),
         (["a", "b", "c", "d"], r"target 'y'` must hold at most 1,000 classes, .* got 4 different in 4 rows, like 'a'"),
         (["a", "a", "a", ""], r"target 'y'` must vary, got the class 'a' alone"),
-        (["", "", None, "NA"], r"target 'y'` must hold numbers or classes, got no value at all"),
-        (["1", "2", "x", "4"], r"target 'y'` must hold numbers, got 'x' in row 3. Correct .* --task classes"),
-        (["1", "2", "-inf", "4"], r"target 'y'` must hold numbers, got '-inf' in row 3"),
+        (["", "", None, "NA"], r"target 'y'` must contain numbers or classes, got no value at all"),
+        (["1", "2", "x", "4"], r"target 'y'` must contain numbers, got 'x' in row 3. Correct .* --task classes"),
+        (["1", "2", "-inf", "4"], r"target 'y'` must contain numbers, got '-inf' in row 3"),
     ],
 )
 def test_targets_that_cannot_be_learned_are_refused(values, message):

@@ -187,7 +187,7 @@ def check_at_least_one(owner: str, argument: str, value: Any, advice: str = "") 
 
 def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: str) -> None:
     """Check a number <= bound, or (inside `debug_checks`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, f"be at most {meaning} {bound}", lambda v: v <= bound, "")
+    _check_number_or_tensor(owner, argument, value, f"be at most {meaning}, {bound}", lambda v: v <= bound, "")
 
 
 def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:

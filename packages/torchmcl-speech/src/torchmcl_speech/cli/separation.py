@@ -240,7 +240,7 @@ def _separate(options: argparse.Namespace) -> None:
         say("No output is likely to be a voice. Write them all the same with --voices 1.")
     if result["speakers"] is not None:
         shown = ", ".join(f"{number}: {100 * chance:.0f} %" for number, chance in enumerate(result["speakers"]))
-        say(f"How many speak? {shown}")
+        say(f"Number of speakers: {shown}")
     say(f"Open the page: {write_separation_page(out).resolve().as_uri()}")
 
 

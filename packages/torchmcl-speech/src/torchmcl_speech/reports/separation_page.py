@@ -232,7 +232,7 @@ def _speakers(records: dict[str, Any]) -> str:
         return ""
     likely = max(range(len(probabilities)), key=lambda number: probabilities[number])
     rows = [[number, f"{100 * value:.1f} %"] for number, value in enumerate(probabilities)]
-    head = f"<h2>How many speak? Most likely {likely}</h2>"
+    head = f"<h2>Number of speakers: most likely {likely}</h2>"
     return head + table(["voices", "probability"], rows, best=likely, identity="speakers")
 
 

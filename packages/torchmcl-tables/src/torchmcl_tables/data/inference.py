@@ -112,7 +112,7 @@ def check_rows(table: Table) -> None:
         TableError: if it has too few.
     """
     if len(table) < MIN_ROWS:
-        advice = "A tenth of the rows is set apart and a fifth validates: collect more rows."
+        advice = "Collect more rows: a tenth is for the test, and a fifth for validation."
         problem = Problem(table.name, f"have at least {MIN_ROWS} rows", str(len(table)), advice)
         raise_problems("infer_schema", table.name, [problem])
 

@@ -132,7 +132,7 @@ def read_table(path: Path) -> Table:
     """
     kind, zipped = table_format(path)
     if not path.exists():
-        raise FileNotFoundError(bad_value("read_table", "file", "exist", repr(str(path))))
+        raise FileNotFoundError(bad_value("read_table", "file", "exist", repr(str(path)), "Check the path."))
     if path.is_dir():
         raise ValueError(bad_value("read_table", "file", "be a table", f"the folder {str(path)!r}"))
     check_limit("read_table", path.name, "table_bytes", path.stat().st_size)

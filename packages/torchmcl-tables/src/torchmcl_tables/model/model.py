@@ -30,7 +30,7 @@ class Answering(ABC):
         encoder: turns them into numbers.
         source: the name of the file that was learned from.
         metrics: how the fit went, as JSON can hold it.
-        evaluation: records of the set-apart rows for the report; None where none were set apart.
+        evaluation: measures on the test rows, for the report; None without test rows.
     """
 
     schema: TableSchema
@@ -154,7 +154,7 @@ class TableModel(Answering):
         regressor: gives the answers.
         source: the name of the file that was learned from.
         metrics: how the fit went, as JSON can hold it.
-        evaluation: records of the set-apart rows for the report; None where none were set apart.
+        evaluation: measures on the test rows, for the report; None without test rows.
     """
 
     schema: TableSchema
@@ -269,7 +269,7 @@ class ClassModel(Answering):
         classifier: gives the answers.
         source: the name of the file that was learned from.
         metrics: how the fit went, as JSON can hold it.
-        evaluation: records of the set-apart rows for the report; None where none were set apart.
+        evaluation: measures on the test rows, for the report; None without test rows.
     """
 
     schema: TableSchema

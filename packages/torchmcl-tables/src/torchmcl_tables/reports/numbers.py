@@ -150,7 +150,7 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
         header += [f"held{of}", f"median width{of}"]
     promises = table([*header, "in pieces"], rows, identity="coverage")
     note = f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
-    return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
+    return "<h2>Coverage of the prediction sets</h2>\n" + side_by_side([picture, promises + note])
 
 
 def _ambiguous(records: dict[str, Any]) -> str:

@@ -127,7 +127,7 @@ class HypothesisTree:
         assert n_clusters is not None
         check_positive_int("HypothesisTree.cut", "n_clusters", n_clusters)
         if n_clusters > len(self.leaves):
-            rule = f"be at most the number of leaves {len(self.leaves)}"
+            rule = f"be at most the number of leaves, {len(self.leaves)}"
             raise ValueError(bad_value("HypothesisTree.cut", "n_clusters", rule, n_clusters))
         cuts = [self._alive(t) for t in sorted({node.birth_temperature for node in self.nodes}, reverse=True)]
         return [cut for cut in cuts if len(cut) <= n_clusters][-1]

@@ -266,7 +266,7 @@ def _best_scored(convention: Convention, data: Forecast, joint: bool) -> Forecas
         return data
     if k > n_hypotheses:
         advice = "Leave `k` out to use all."
-        rule = f"be at most the number of hypotheses {n_hypotheses}"
+        rule = f"be at most the number of hypotheses, {n_hypotheses}"
         raise ValueError(bad_value(convention.owner, "k", rule, k, advice))
     if data.scores is None:
         rule = f"be given to choose the best {k} of {n_hypotheses} hypotheses"
