@@ -230,12 +230,7 @@ def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     if declared.needs:
         return declared
     try:
-        signature = inspect.signature(cost_fn)
+        names = inspect.signature(cost_fn).parameters.keys()
     except (TypeError, ValueError):  # built-in functions have none to read
         return declared
-    names = signature.parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
-    if not takes_any and not {"hypotheses", "targets"} <= names.keys():
-        rule, got = "take `hypotheses` and `targets` by keyword", f"{getattr(cost_fn, '__name__', cost_fn)}{signature}"
-        raise TypeError(bad_value("mcl_step", "cost_fn", rule, got, "Wrap a loss of one pair in torchmcl.Pairwise."))
     return replace(declared, needs=tuple(name for name in _EXTRAS if name in names))
