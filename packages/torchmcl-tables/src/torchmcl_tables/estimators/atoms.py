@@ -55,7 +55,7 @@ def best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Te
 
 
 def _best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Tensor]:
-    """Return the same for some rows: the atoms form runs, whose borders are found from left to right."""
+    """Return the same for some rows: the atoms form runs, which are delimited from left to right."""
     n_rows, n_atoms = masses.shape
     if n_points == n_atoms:
         return torch.arange(n_atoms).expand(n_rows, -1), masses

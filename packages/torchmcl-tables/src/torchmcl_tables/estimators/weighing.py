@@ -199,7 +199,7 @@ def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int)
 
 
 def _equal_weights(n_informed: int) -> NDArray[np.float64]:
-    """Return the weights of `n_informed` equal members and of the background, where no rows choose them."""
+    """Return the default weights of `n_informed` equal members and of the background, without held-out rows."""
     return np.append(np.full(n_informed, (1 - BACKGROUND_WEIGHT) / n_informed), BACKGROUND_WEIGHT)
 
 

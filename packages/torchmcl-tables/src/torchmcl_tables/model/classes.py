@@ -1,4 +1,4 @@
-"""Learning to tell classes of a table apart, and records of how well that went, that a report is drawn from."""
+"""Models for classes of a table, and the records of their evaluation for the report."""
 
 from pathlib import Path
 from typing import Any

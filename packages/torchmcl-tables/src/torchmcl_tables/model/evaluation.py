@@ -305,7 +305,7 @@ def _ambiguous(
 
 
 def described_row(model: Answering, table: Table, places: NDArray[np.int64], place: int) -> dict[str, Any]:
-    """Return where a row stands in its file, counted from 1, and its cells."""
+    """Return the position of a row in its file, counted from 1, and its cells."""
     cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
     said = [[name, "" if cell is None else str(cell)] for name, cell in cells.items()]
     return {"row": int(places[place]) + 1, "cells": said}

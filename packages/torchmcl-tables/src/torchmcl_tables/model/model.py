@@ -243,7 +243,7 @@ def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDAr
 
 
 def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[str]:
-    """Return sets as text, with the ends of `_outwards`: a piece holds what it held before it was written.
+    """Return sets as text. Ends are rounded outwards, so that a piece contains the same values as before.
 
     Example:
         >>> _set_texts(np.array([[0.1234567, 2.0]]), np.array([[0.7654321, np.inf]]), 1.0)

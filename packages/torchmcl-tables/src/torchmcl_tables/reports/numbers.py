@@ -162,7 +162,7 @@ def _ambiguous(records: dict[str, Any]) -> str:
 
 
 def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
-    """Return the answers for a row on a line and in words, for each target."""
+    """Return a picture and a description of the answers for a row, for each target."""
     lines = []
     for place, target in enumerate(targets):
         own, truth, spread = [v[place] for v in row["hypotheses"]], row["truth"][place], target["std"]

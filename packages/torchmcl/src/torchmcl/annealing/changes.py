@@ -1,4 +1,4 @@
-"""Changes of hypotheses under a rule of your own: the same that `AutoAnnealing` makes.
+"""Changes of hypotheses under any rule, as made by `AutoAnnealing`.
 
 Under a schedule, part hypotheses before the cooling if they were trained at a high temperature, where they merge, and
 move them a few times after it, when the temperature is 0 or nearly so.
@@ -15,7 +15,7 @@ from torchmcl.types import Batch, Predictions, StepOutput
 
 
 def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: StepOutput) -> int:
-    """Move hypotheses of little use to where one serves two modes, and return how many were moved.
+    """Move redundant hypotheses to modes that share one hypothesis, and return the number of moves.
 
     A move is made only if the gain, measured on one half of the batch after it was planned on the other, exceeds the
     loss; see `torchmcl.annealing.moves`. Distances are squared Euclidean under every cost.

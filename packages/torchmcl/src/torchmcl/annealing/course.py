@@ -1,4 +1,4 @@
-"""How a rule moves through a training: not at all, with the step, or as `AutoAnnealing` decides from its batches."""
+"""The rule of each step of a training run: constant, scheduled, or set by `AutoAnnealing`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -212,7 +212,7 @@ class LoopAnnealing:
         self._driver.state = {name: torch.where(unknown, new[name], value) for name, value in self.state.items()}
 
     def _measured(self) -> CostScale:
-        """Return the mean over the batches of this epoch; NaN where nothing is known."""
+        """Return the mean over the batches of this epoch; NaN without a batch."""
         mean, best, spread, number, signed = self.sums.unbind()
         return CostScale(mean / number, best / number, spread / number, signed == 0)
 
@@ -263,7 +263,7 @@ class OptimizerWeights:
             head.part(factors, head.drawn([0]))
 
     def move(self, moves: Moves) -> None:
-        """Give hypotheses the weights of others, in all processes those that the first one decides on."""
+        """Copy weights between hypotheses; all processes make the moves of the first one."""
         if (head := _head_tensors(self._head, self._optimizer)) is None:
             return
         if _is_distributed():

@@ -1,4 +1,4 @@
-"""The driver of `AutoAnnealing`: the state of the policy in a training, and the changes of the models it decides on.
+"""The driver of `AutoAnnealing`: the state of the policy in a training run, and the requested changes of the models.
 
 Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.course`), fleets drive many side by
 side and measure them on their rows (`torchmcl.fleet.annealing`).
@@ -95,7 +95,7 @@ class AnnealingDriver:
         active: Tensor | None = None,
         trained: CostScale | None = None,
     ) -> None:
-        """Take in the costs after `epoch` epochs, and change the models if the policy decides so.
+        """Update the policy with the costs after `epoch` epochs, and change the models if requested.
 
         Args:
             measured: costs now.

@@ -1,4 +1,4 @@
-"""Measurements of a soft assignment, from what a training step has computed anyway."""
+"""Measurements of a soft assignment, from the results of a training step."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ SCALARS = Measurement._fields[:-1]
 
 
 def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
-    """Return what is recorded about a matching.
+    """Return the recorded quantities of a matching.
 
     The rate is that of each input, averaged, where inputs have several targets. A batch with one target per input
     does not show the distribution of a single input; there it is the rate over the whole batch, which also counts the

@@ -94,7 +94,7 @@ class AnnealingRecords:
 
     @classmethod
     def load(cls, path: str | Path) -> "AnnealingRecords":
-        """Read what `save` wrote as JSON lines.
+        """Read the JSON lines of `save`.
 
         Raises:
             ValueError: if the file holds something else.

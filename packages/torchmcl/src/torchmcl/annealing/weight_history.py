@@ -44,7 +44,7 @@ class WeightHistory:
         return len(self.temperatures)
 
     def add(self, temperature: float, model: nn.Module) -> None:
-        """Keep a copy of the weights of `model` as they are at a temperature, which must not rise.
+        """Store a copy of the weights of `model` at a temperature; temperatures must not rise.
 
         Raises:
             ValueError: if the temperature is above the previous one.

@@ -102,7 +102,7 @@ class FleetAnnealing:
         return known.warm[int(epoch) - known.first]
 
     def measure(self, ended: int, active: Tensor) -> None:
-        """Measure the models after some epochs, and change those that are active [models] if their policy asks for it.
+        """Measure the models after some epochs, and change the active ones [models] if their policy requests it.
 
         Values are read on the host: a device is waited for, some fifty times in a training.
         """

@@ -1,4 +1,4 @@
-"""Checks of modules: those that a fleet could not train exactly as alone are rejected before training.
+"""Checks of modules: a module that a fleet cannot train exactly is rejected before training.
 
 Known obstacles (lazy parameters, gradient hooks, recurrent layers) are named when the fleet is made. Linear layers and
 activations are known to be exact. Other modules are tested: two of the models take two steps

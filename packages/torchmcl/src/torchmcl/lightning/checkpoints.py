@@ -80,7 +80,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         return None if newest is None else str(self.series.path(newest[0]))
 
     def stop_if_asked(self) -> None:
-        """Stop if a signal asks for it.
+        """Stop if a signal requests it.
 
         Raises:
             Stopped: with the number of epochs that are saved.
@@ -116,13 +116,13 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self.stop_if_asked()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Stop if a signal asks for it."""
+        """Stop if a signal requests it."""
         self.stop_if_asked()
 
     def on_validation_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Stop if a signal asks for it."""
+        """Stop if a signal requests it."""
         self.stop_if_asked()
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:

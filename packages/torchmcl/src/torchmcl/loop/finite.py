@@ -26,7 +26,7 @@ class NonFiniteLossError(FloatingPointError):
 
 
 class FiniteGuard:
-    """Call it before every step of the optimizer, so that a bad batch never reaches the weights.
+    """Check for non-finite losses before each optimizer step, so that a bad batch never reaches the weights.
 
     It reads one number from the device for each step.
 

@@ -147,7 +147,7 @@ class BestErrors(Convention):
 
 @dataclass(frozen=True)
 class Misses(Convention):
-    """1 for each agent if all of its hypotheses are farther away than `threshold`, else 0."""
+    """Return 1 for each agent whose hypotheses are all farther away than `threshold`, otherwise 0."""
 
     threshold: float = 2.0
     distance: str = "final"

@@ -1,4 +1,4 @@
-"""The search for hypotheses to keep, or groups to merge: exhaustive where possibilities are few, greedy elsewhere.
+"""The search for hypotheses to keep, or groups to merge: exhaustive for few candidates, otherwise greedy.
 
 The problem has an objective, candidate centres with their losses, and the best centres of weighted groups.
 """

@@ -103,7 +103,7 @@ def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]
 
 
 def _rehearse(estimator: Any) -> None:
-    """Ask a model from a file for one row: parts that do not fit each other are found out here, not by its user.
+    """Predict one row with a loaded model, so that inconsistent parts are detected here.
 
     Raises:
         Exception: of any type, if they do not; or ValueError for an answer that is not finite.

@@ -1,4 +1,4 @@
-"""Tables of an estimator: checks as scikit-learn makes them, without a change to the estimator; units and bounds."""
+"""Tables of an estimator: scikit-learn's checks without changes to the estimator, units and bounds."""
 
 import copy
 from collections.abc import Mapping
