@@ -68,7 +68,7 @@ def test_silence_has_no_voices_and_it_is_said(tmp_path, capsys, scores, level):
     soundfile.write(tmp_path / "a.wav", np.full(9000, level), 8000, subtype="FLOAT")
     out = tmp_path / "out"
     assert main(["separation", "separate", str(tmp_path / "a.wav"), "--model", str(model), "-o", str(out)]) == 0
-    assert "The recording is silent: there are no voices in it." in capsys.readouterr().out
+    assert "The recording is silent and contains no voices." in capsys.readouterr().out
     result = json.loads((out / "separation.json").read_text())
     assert result["silent"]
     assert result["speakers"] == ([1, 0, 0, 0] if scores else None)

@@ -166,7 +166,7 @@ def count_speakers(
     owner = "count_speakers"
     separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
     if not separation.has_scores:
-        advice = "Train one with --set model.scores=true, or take a model whose card says so."
+        advice = "Train one with --set model.scores=true, or use a model with scores."
         raise ValueError(bad_value(owner, "model", "give scores of its outputs", repr(str(model)), advice))
     for _ in separation.pieces(progress=progress):
         pass

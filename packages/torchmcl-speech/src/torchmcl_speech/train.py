@@ -217,9 +217,9 @@ def _check_folder(out: Path, config: SeparationConfig) -> None:
         and Checkpoints(out / _CHECKPOINTS).series.steps()
         and (differs := differing_options(read_json("separation train", path), config))
     ):
-        advice = "Choose another folder, or delete this one to start again."
-        rule = "be empty or hold this training"
-        raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
+        advice = "Use another folder, or delete this one to start again."
+        rule = "be empty or contain this training run"
+        raise ValueError(bad_value("separation train", "out", rule, f"{out}, which differs in {differs}", advice))
 
 
 class BestModel(pl.Callback):  # type: ignore[name-defined]

@@ -334,7 +334,7 @@ def test_other_formats_hold_no_formulas(fitted, tmp_path, capsys):
     path = write_csv(tmp_path / "new.csv", houses(5))
     command = ["predict", str(fitted), str(path), "-o", str(tmp_path / "answers.parquet"), "--escape-formulas"]
     assert main(command) == 2
-    assert "`--escape-formulas` must go with a CSV or TSV file" in capsys.readouterr().err
+    assert "`--escape-formulas` must be used with a CSV or TSV file" in capsys.readouterr().err
 
 
 def test_the_example_is_a_table_to_learn_from_and_to_answer_for(tmp_path, monkeypatch, capsys):
@@ -348,7 +348,7 @@ def test_the_example_is_a_table_to_learn_from_and_to_answer_for(tmp_path, monkey
     assert main(["fit", "--example", "-o", "again", *FAST, "--hypotheses", "2"]) == 0
     Path("diabetes.csv").write_text("mine")
     assert main(["fit", "--example", "-o", "third", *FAST]) == 2
-    assert "must be new, or the example already, got 'diabetes.csv'" in capsys.readouterr().err
+    assert "must be new, or contain the example, got 'diabetes.csv'" in capsys.readouterr().err
     assert Path("diabetes.csv").read_text() == "mine"
     assert main(["fit", "-o", "third", *FAST]) == 2
     assert "torchmcl fit: `table` must be given, got nothing. Or add --example" in capsys.readouterr().err

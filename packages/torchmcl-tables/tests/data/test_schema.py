@@ -69,7 +69,7 @@ def test_rare_categories_share_an_input_with_those_that_were_never_seen():
         ({"a": ["x", "y"] * 2}, {"date": ["a"]}, r"`--date` must name a column of dates, as 2024-12-31, got 'a' with"),
         ({"a": ["x", "y"] * 2}, {"numeric": ["a"]}, r"`--numeric` must name a column of numbers, got 'a' with 'x'"),
         ({"a": ["", "NA"] * 2}, {"keep": ["a"]}, r"`--keep-column` must name a column that can be used, got 'a': all"),
-        ({"a": ["1"] * 4}, {}, r"to learn from, got 'a' is dropped, all .* Keep columns with --keep-column a"),
+        ({"a": ["1"] * 4}, {}, r"besides the targets, got 'a' is dropped, all .* Keep columns with --keep-column a"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(columns, options, message):
@@ -154,7 +154,7 @@ def test_text_and_few_integers_are_classes(values, classes):
 
 def test_one_column_of_classes_is_predicted_at_a_time():
     data = table(a=[str(i) for i in range(20)], y=["u", "v"] * 10, z=[str(i * i) for i in range(20)])
-    with pytest.raises(ValueError, match=r"`--target` must name one column where it holds classes, got y. Fit a model"):
+    with pytest.raises(ValueError, match=r"`--target` must name one column if it contains classes, got y. Fit a model"):
         infer_schema(data, ["y", "z"])
 
 

@@ -84,7 +84,7 @@ def test_numbers_order_rows_when_told_so():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("time",), "`--split` must go with a column of dates"),
+        (("time",), "`--split` must be used with a column of dates"),
         (("group",), "`--split-column` must be given with --split group"),
         (("group", "who"), "`--split-column` must name a column"),
         (("group", "same"), "`--split-column` must vary by group"),

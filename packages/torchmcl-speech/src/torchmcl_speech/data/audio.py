@@ -142,7 +142,7 @@ def check_cancellation(path: Path | str, loudest_channel: float, loudest_mono: f
     """
     if loudest_mono < SILENCE <= loudest_channel:
         advice = "Invert one of them, or save one channel as a mono file."
-        raise BadAudio(f"{path}: its channels cancel each other, so that their mean is silent. {advice}")
+        raise BadAudio(f"{path}: its channels cancel each other, so their mean is silent. {advice}")
 
 
 def _peak(samples: Samples) -> float:

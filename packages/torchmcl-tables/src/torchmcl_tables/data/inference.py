@@ -186,7 +186,7 @@ def _target_columns(
     classes = [column.name for column in columns if isinstance(column, CategoryColumn)]
     if classes and len(columns) > 1:
         advice = "Fit a model for each column of classes, or give --task numbers."
-        problems.append(Problem("--target", "name one column where it holds classes", ", ".join(classes), advice))
+        problems.append(Problem("--target", "name one column if it contains classes", ", ".join(classes), advice))
     return tuple(columns)
 
 
@@ -211,7 +211,7 @@ def _nothing_to_learn_from(table: Table, dropped: Sequence[DroppedColumn]) -> Pr
     why = "; ".join(f"{column.name!r} is dropped, {column.reason}" for column in dropped[:8]) or "no other column"
     can_stay = [column.name for column in dropped if column.option]
     advice = f"Keep columns with {option_text('--keep-column', *can_stay)}" if can_stay else ""
-    return Problem(table.name, "have a column besides the targets to learn from", why, advice)
+    return Problem(table.name, "have a column besides the targets", why, advice)
 
 
 def _without_counters(

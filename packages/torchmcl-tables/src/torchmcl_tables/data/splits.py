@@ -111,8 +111,8 @@ def choose_split(table: Table, schema: TableSchema, by: str | None = None, colum
     if by == "random" or (by is None and not (column or dated)):
         return Split("random", "", dated)
     if not (column or dated):
-        advice = "Name a column of dates or numbers with --split-column, or take a column as dates with --date."
-        raise ValueError(bad_value("choose_split", "--split", "go with a column of dates", "none", advice))
+        advice = "Name a column of dates or numbers with --split-column, or read a column as dates with --date."
+        raise ValueError(bad_value("choose_split", "--split", "be used with a column of dates", "none", advice))
     split = Split("time", column or dated, column or dated)
     if by is None and not column and _last(times_of(table, dated, schema), max(1, len(table) // 10)) is None:
         return Split("random", "", dated)

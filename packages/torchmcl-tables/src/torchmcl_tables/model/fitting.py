@@ -225,7 +225,7 @@ def table_records(model: TableModel | ClassModel, data: Table | None = None) -> 
     if fresh is None:
         rule, got = "be given for a model without test rows (--test 0)", "none"
         raise ValueError(
-            bad_value("table_records", "--data", rule, got, "Name a table that the model has not learned from.")
+            bad_value("table_records", "--data", rule, got, "Name a table without training rows of the model.")
         )
     return {
         "source": model.source,

@@ -41,7 +41,7 @@ def phase_transitions(
     """
     temperatures, hypotheses = records.trajectory(probe)
     if len(temperatures.unique()) < 2:
-        advice = "A transition is seen between two temperatures: record more often."
+        advice = "A transition is detected between two temperatures: record more often."
         got = f"{len(temperatures.unique())} in {len(temperatures)} records"
         raise ValueError(bad_value("phase_transitions", "records", "hold at least two temperatures", got, advice))
     reach = network_tolerance(temperatures) if tolerance is None else tolerance

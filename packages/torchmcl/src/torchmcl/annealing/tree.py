@@ -150,7 +150,7 @@ def _check(owner: str, temperatures: Tensor, hypotheses: Tensor, persistence: fl
     check_tensor(owner, "temperatures", temperatures)
     check_tensor(owner, "hypotheses", hypotheses)
     if temperatures.ndim != 1 or len(temperatures.unique()) < 2:
-        advice = "A split is seen between two temperatures."
+        advice = "A split is detected between two temperatures."
         got = f"{len(temperatures.unique())} of shape {tuple(temperatures.shape)}"
         raise ValueError(bad_value(owner, "temperatures", "hold at least two temperatures [snapshots]", got, advice))
     if bool((temperatures.diff() > 0).any()) or bool((temperatures < 0).any()):

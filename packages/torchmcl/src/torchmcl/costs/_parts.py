@@ -101,7 +101,7 @@ def call_cost(
     if not isinstance(cost, Tensor) or tuple(cost.shape) not in shapes:
         rule = f"return a cost [..., targets, hypotheses] of shape {shape} for targets {tuple(targets.shape)}"
         got = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
-        advice = "`torchmcl.Pairwise(loss)` makes one of a loss of one hypothesis and one target."
+        advice = "`torchmcl.Pairwise(loss)` makes a cost from a loss of one pair."
         if event_dims > 1:
             advice += " Paths need a cost of sequences, pairwise_sq_ade for example."
         raise ValueError(bad_value(owner, argument, rule, f"{got} from {_name(cost_fn)}", advice))

@@ -97,7 +97,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         sharding = (pl.strategies.ModelParallelStrategy, pl.strategies.FSDPStrategy)
         if isinstance(trainer.strategy, sharding) and not isinstance(trainer.strategy, ShardedStrategy):
             rule = "be ShardedStrategy where weights are sharded"
-            advice = "Others read pickles only; import it from torchmcl.lightning."
+            advice = "Other strategies only read pickles. Import it from torchmcl.lightning."
             raise ValueError(bad_value("Checkpoints", "strategy", rule, type(trainer.strategy).__name__, advice))
         if not isinstance(trainer.strategy.checkpoint_io, SafeCheckpointIO):
             trainer.strategy.checkpoint_io = SafeCheckpointIO()

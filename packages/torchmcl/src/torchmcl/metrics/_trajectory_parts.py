@@ -317,7 +317,7 @@ def _pairs(scenes: Scenes) -> tuple[Tensor, Tensor]:
 
 def _needed_scenes(convention: Convention, data: Forecast, joint: bool) -> Scenes | None:
     if data.scenes is None and (joint or convention.average_over == "scenes"):
-        rule = "be given, [batch], to know which agents belong together"
+        rule = "be given, [batch], the scene of each agent"
         raise ValueError(bad_value(convention.owner, "scene", rule, "None"))
     return data.scenes
 

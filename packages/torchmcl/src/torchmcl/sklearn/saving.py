@@ -85,7 +85,7 @@ def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
         return codec.encode({"estimator": kind, "parameters": parameters, "fitted": fitted})
     except TypeError as error:
         rule = "have parameters made of numbers, strings and torchmcl's own rules and schedules to be saved"
-        advice = "Pickle can hold more, but should be loaded only from people you trust."
+        advice = "Pickle supports more, but load pickles only from trusted sources."
         raise ValueError(bad_value(f"{kind}.save", "self", rule, str(error).rstrip("."), advice)) from error
 
 
