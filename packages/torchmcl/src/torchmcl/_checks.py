@@ -154,7 +154,7 @@ def check_leading_axes(owner: str, hypotheses: Tensor, targets: Tensor, left: to
 
 
 def check_real(owner: str, argument: str, value: Any) -> None:
-    """Check that `value` is a plain finite-or-infinite number, not NaN and not a boolean."""
+    """Check that `value` is a number, possibly infinite, but not NaN or a boolean."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(bad_value(owner, argument, "be a number", repr(value)))
     if value != value:

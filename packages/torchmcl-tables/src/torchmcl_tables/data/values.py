@@ -73,7 +73,7 @@ _COMMAS = ((",", ""), (",", "."), (",", " "), (",", "'"))
 
 @dataclass(frozen=True)
 class NumberForm:
-    """How the numbers of a column are written.
+    """The number format of a column.
 
     Attributes:
         decimal: the mark before the fraction.

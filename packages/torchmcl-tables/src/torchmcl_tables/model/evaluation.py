@@ -246,7 +246,7 @@ def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.floa
 
 
 def calibration(given: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -> dict[str, Any]:
-    """Return, by bins of the probability given, how often it was a hit, called `word`; all [answers]."""
+    """Return the frequency of hits, called `word`, in bins of the predicted probability; all [answers]."""
     bins = np.minimum((given * 10).astype(int), 9)
     counts, given_sums, hit_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, hit))
     filled = counts > 0

@@ -193,7 +193,7 @@ class AutoAnnealing:
         }
 
     def first_parts(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Return `AutoDecision.parts` before the training: of models that cool from the beginning."""
+        """Return the initial `AutoDecision.parts`, for models that cool from the start."""
         cools = (state["begun"] == 0) & (state["has_zero"] > 0) & (state["first"] > 0)
         return torch.where(cools, POLICY_CONSTANTS.fan, torch.zeros_like(state["begun"]))
 
@@ -207,7 +207,7 @@ class AutoAnnealing:
         n_coordinates: int = 1,
         trained: CostScale | None = None,
     ) -> AutoDecision:
-        """Take in the costs after `epoch` epochs: go on holding, or begin to cool. Changes the state.
+        """Update the state with the costs after `epoch` epochs: continue the hold, or begin to cool.
 
         Args:
             state: from `init`.

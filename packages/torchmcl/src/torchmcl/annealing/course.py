@@ -107,7 +107,7 @@ class LoopAnnealing:
             self._collect(output)
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        """Remember the weights before the first step, to which a probe that gains nothing goes back."""
+        """Store the initial weights, which are restored if the probe gains nothing."""
         if self._driver.head is not None and not self.has_observed:
             self._initial = [parameter.detach().clone() for parameter in _parameters(optimizer)]
 
@@ -206,7 +206,7 @@ class LoopAnnealing:
             self._driver.state = {name: value.to(device) for name, value in self.state.items()}
 
     def _init_if_unknown(self, n_epochs: float) -> None:
-        """Set the state from the batches so far, as long as none of them had a finite cost before."""
+        """Initialize the state from the batches so far, until one has a finite cost."""
         new = self._driver.initial(self._measured(), n_epochs)
         unknown = self.state["first"].isnan()
         self._driver.state = {name: torch.where(unknown, new[name], value) for name, value in self.state.items()}

@@ -19,7 +19,7 @@ _N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS = 512, 32
 
 
 class TrainedWeights(Protocol):
-    """The weights of the models in a training, with the optimizer's tensors for them."""
+    """The weights of the models during training, with their optimizer state."""
 
     def rewind(self, models: Tensor) -> None:
         """Set the models that are True back to their first weights, with fresh moments."""
@@ -64,11 +64,11 @@ class AnnealingDriver:
 
     @property
     def n_move_rows(self) -> int:
-        """How many samples moves are planned on."""
+        """Number of samples for planning moves."""
         return max(_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS * self.n_hypotheses)
 
     def initial(self, measured: CostScale, n_epochs: float) -> dict[str, Tensor]:
-        """Return the state before a training, from the costs of untrained models."""
+        """Return the initial state, from the costs of untrained models."""
         may_hold = self.head is not None
         return self.policy.init(measured, n_epochs, n_coordinates=self.n_coordinates, may_hold=may_hold)
 

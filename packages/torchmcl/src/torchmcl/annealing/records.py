@@ -58,12 +58,12 @@ class AnnealingRecords:
     scores: Tensor | None = None
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
         return len(self.step)
 
     @property
     def n_distinct(self) -> Tensor:
-        """How many places the hypotheses of each probe occupy, [records, probes], at the tolerance of networks."""
+        """Number of distinct hypotheses of each probe, [records, probes], at the tolerance of networks."""
         return theory.n_distinct(self.hypotheses, network_tolerance(self.temperature)[:, None])
 
     def trajectory(self, probe: int = 0) -> theory.Trajectory:

@@ -35,7 +35,7 @@ class CostScale(NamedTuple):
 
 
 def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
-    """Return how large the costs are, in their own units.
+    """Return the scale of the costs, in their units.
 
     For costs that are never negative the scale is their mean over hypotheses, samples and real targets. While the
     hypotheses are together it is the trace of the conditional covariance, half of the critical temperature in one

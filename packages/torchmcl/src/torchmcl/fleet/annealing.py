@@ -121,7 +121,7 @@ class FleetAnnealing:
         self._known = None
 
     def values_of(self, epochs: Tensor) -> AutoValues:
-        """Return the values of epochs [epochs, 1], [epochs, models] each."""
+        """Return the values of epochs [epochs, 1], each [epochs, models]."""
         values = self._driver.values(epochs, self.n_epochs, n_rows=self.n_points, n_steps=self.n_steps)
         others = (torch.nan, 1.0, 0.0)
         return AutoValues(

@@ -1,4 +1,4 @@
-"""Facts of a training that backends are chosen by, and its step by definition.
+"""Properties of a training run that determine the backend, and the reference step.
 
 The facts (cost, network, rows, rules) are collected once: this is the one place that interprets cost functions,
 modules and monitors, and a backend compares them with its limits. The step is `mcl_step` on stacked models,
@@ -32,7 +32,7 @@ from torchmcl.types import Batch, Predictions, StepOutput
 
 
 class CostFacts(NamedTuple):
-    """Facts of a matched cost.
+    """Properties of a matched cost.
 
     Attributes:
         is_squared: the squared Euclidean distance.
@@ -172,7 +172,7 @@ class RowFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """All facts that determine which backends support a training run.
+    """All properties that determine which backends support a training run.
 
     Attributes:
         device: of the training.

@@ -34,7 +34,7 @@ _LISTED = 25
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`, printed as a page of text. Facts that are missing in records are None.
+    """The result of `diagnose`, printed as a page of text. Values that are missing in records are None.
 
     Attributes:
         win_shares: how often each hypothesis wins; they sum to 1.
