@@ -190,7 +190,7 @@ def _loggers(out: Path) -> list[Any]:
 def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
     """Return the options, `part.option`, in which a saved configuration differs."""
     wanted = json.loads(json.dumps(config.as_dict()))
-    # An option that the saved configuration does not know had its default, whatever that was called then.
+    # An option missing in the saved configuration had its default value.
     default = json.loads(json.dumps(SeparationConfig().as_dict()))
     saved = {part: default[part] | dict(saved.get(part, {})) for part in wanted}
     free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]

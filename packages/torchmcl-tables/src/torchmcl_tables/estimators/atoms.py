@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchmcl_tables.estimators.kernels import Kernels
 
-# Targets that take at most this many values are answered by those values, of this width in standardised units.
+# For targets with at most this many values, the answers are those values, with this width in standardized units.
 _MAX_ATOMS, _ATOM_WIDTH = 64, 1e-3
 # Rows whose masses are taken together.
 _AT_ONCE = 1024

@@ -90,7 +90,7 @@ class Kernels(NamedTuple):
         return self._replace(widths=self.widths * factor)
 
     def moved(self, scale: Tensor, mean: Tensor) -> "Kernels":
-        """Return the kernels in other units: values are multiplied by a scale [outputs] and shifted by a mean [outputs]."""
+        """Return the kernels in other units: values times a scale [outputs] plus a mean [outputs]."""
         return Kernels(self.values * scale + mean, self.probabilities, self.widths * scale)
 
     def trimmed(self, share: float) -> "Kernels":
@@ -190,7 +190,7 @@ def _read(outputs: Tensor, head: Any) -> Kernels:
     return Kernels(values, probabilities, scale)
 
 
-# Input-independent background component, in standardised units: a normal distribution like that of all targets, in case
+# Input-independent background component, in standardized units: a normal distribution like that of all targets, in case
 # the others learned nothing, and a wide one, so that outliers are not impossible.
 _BACKGROUND_WIDTHS, _BACKGROUND_SHARES = (1.0, 4.0), (0.9, 0.1)
 # With so large a weight of the background the others have learned little.

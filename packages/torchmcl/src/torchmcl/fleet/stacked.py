@@ -39,7 +39,7 @@ _ANY_AXES = (
 )
 
 
-# Functions of each number by itself, which have no axis to mistake.
+# Elementwise functions, which are independent of axes.
 _OF_EACH_NUMBER = (
     None,
     torch.tanh,
