@@ -85,7 +85,7 @@ html_theme_options = {
     "secondary_sidebar_items": {
         "**": ["page-toc"],
         # Nothing to list there, and no column for it.
-        **{page: [] for page in ("index", "how_to", "explanation", "play", "gallery/index")},
+        **{page: [] for page in ("index", "how_to", "explanation", "gallery/index")},
     },
 }
 

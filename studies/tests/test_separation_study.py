@@ -155,7 +155,9 @@ def test_bad_arguments_of_the_study_are_refused(speech, tmp_path, capsys):
     assert "Did you mean 'methods'?" in shown
     with pytest.raises(ValueError, match=r"separation study: `n_seeds` must be >= 1, got 0"):
         study_runs(0)
-    with pytest.raises(ValueError, match=r"separation study: `folder` must hold a run that was trained and evaluated"):
+    with pytest.raises(
+        ValueError, match=r"separation study: `folder` must contain a run that was trained and evaluated"
+    ):
         read_study(tmp_path)
     assert main(command(tmp_path / "nowhere", tmp_path)) == 2
     assert "nowhere" in capsys.readouterr().err
@@ -251,7 +253,9 @@ def test_records_are_added_with_notes_of_their_own_and_never_replaced(committed,
     assert both.runs[1].epochs == second.runs[0].epochs
     assert both.notes["commit"] == "abc"
     assert [(note["commit"], note["runs"]) for note in both.notes["added"]] == [("def", ["methods/3-pit-1"])]
-    with pytest.raises(ValueError, match=r"separation study: `more` must hold other trainings, got methods/3-pit-1"):
+    with pytest.raises(
+        ValueError, match=r"separation study: `more` must contain other training runs, got methods/3-pit-1"
+    ):
         joined_study(both, second)
 
 

@@ -195,7 +195,7 @@ def test_a_full_disk_ends_fit_with_a_clear_message_and_room_lets_it_go_on(tmp_pa
         assert main(command) == 2
         message = capsys.readouterr().err
         assert "No space left on device" in message
-        assert "MiB are free. What was there before is untouched; make room and run it again" in message
+        assert "MiB are free. The previous file is unchanged; free some space and rerun" in message
         assert len(list(disk.glob("model.checkpoint/kind-0/chunk-*"))) == 1
         assert not list(disk.rglob("*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)

@@ -1,4 +1,4 @@
-"""How many speak: probabilities from scores, one answer for long recordings, silence, calibration."""
+"""Numbers of speakers: probabilities from scores, one answer for long recordings, silence, calibration."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_as_many_files_are_written_as_voices_are_likely(tmp_path, talk, capsys, 
     result = json.loads((tmp_path / "out" / "separation.json").read_text())
     assert len(result["outputs"]) == n_voices
     page = (tmp_path / "out" / "index.html").read_text()
-    assert f"Most likely {n_voices}" in page
+    assert f"most likely {n_voices}" in page
     assert ("of sound and no voice." in page) == (n_voices == 0)
     assert main([*command, "--voices", "2"]) == 0
     assert len(json.loads((tmp_path / "out" / "separation.json").read_text())["outputs"]) == 2
@@ -68,7 +68,7 @@ def test_silence_has_no_voices_and_it_is_said(tmp_path, capsys, scores, level):
     soundfile.write(tmp_path / "a.wav", np.full(9000, level), 8000, subtype="FLOAT")
     out = tmp_path / "out"
     assert main(["separation", "separate", str(tmp_path / "a.wav"), "--model", str(model), "-o", str(out)]) == 0
-    assert "The recording is silent: there are no voices in it." in capsys.readouterr().out
+    assert "The recording is silent and contains no voices." in capsys.readouterr().out
     result = json.loads((out / "separation.json").read_text())
     assert result["silent"]
     assert result["speakers"] == ([1, 0, 0, 0] if scores else None)
@@ -105,7 +105,7 @@ def test_what_cannot_be_counted_or_written_is_refused(tmp_path, talk):
     plain = saved(tmp_path / "plain", scores=False)
     with pytest.raises(ValueError, match=r"count_speakers: `model` must give scores of its outputs, got .*plain"):
         count_speakers(talk, plain)
-    with pytest.raises(ValueError, match="`n_voices` must be at most the outputs of the model 3, got 4"):
+    with pytest.raises(ValueError, match="`n_voices` must be at most the number of outputs of the model, 3, got 4"):
         separate_recording(talk, tmp_path / "out", plain, n_voices=4)
     with pytest.raises(ValueError, match="`n_voices` must be >= 1, got 0"):
         separate_recording(talk, tmp_path / "out", plain, n_voices=0)

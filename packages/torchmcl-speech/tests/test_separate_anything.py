@@ -47,7 +47,7 @@ def test_files_have_the_rate_and_length_of_the_recording(tmp_path, model, rate, 
     page = write_separation_page(tmp_path / "out").read_text()
     assert "Separated by <code>model</code>, which hears up to 4 kHz" in page
     assert "4 kHz</span>" in page  # pictures end where the model hears nothing
-    assert "How many speak?" in page
+    assert "Number of speakers" in page
 
 
 def test_what_is_written_is_the_offline_result(tmp_path, model):
@@ -175,7 +175,7 @@ def test_the_folder_for_the_files_is_named_after_the_recording(tmp_path, model, 
     soundfile.write("talk.wav", voice(1, 4000), 8000)
     assert main(["separation", "separate", "talk.wav", "--model", str(model), "--voices", "3"]) == 0
     assert (tmp_path / "out" / "talk" / "talk-3.wav").is_file()
-    assert "How many speak? 0: " in capsys.readouterr().out
+    assert "Number of speakers: 0: " in capsys.readouterr().out
     assert main(["separation", "separate", "talk.wav", "--model", "three"]) == 2
     assert "`model` must be the folder of a saved model or one of [" in capsys.readouterr().err
 

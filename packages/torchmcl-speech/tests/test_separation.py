@@ -145,7 +145,7 @@ def test_training_leaves_models_records_and_logs(trained):
 def test_a_folder_with_another_training_is_refused(place, trained, capsys):
     assert main(train_command(place, trained, "--set", "objective.rule=pit")) == 2
     message = capsys.readouterr().err
-    assert "must be empty or hold this training" in message
+    assert "must be empty or contain this training run" in message
     assert "objective.rule" in message
 
 

@@ -197,9 +197,9 @@ def test_a_configuration_saved_before_an_option_existed_is_the_same_training(spe
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": {"on_device": True}}, "data: `on_device` must go with data.dynamic"),
+        ({"data": {"on_device": True}}, "data: `on_device` must be used with data.dynamic"),
         ({"data": {"spread_db": -1.0}}, "data: `spread_db` must"),
-        ({"augmentation": {"noise": 0.5}}, "configuration: `augmentation` must go with data.on_device"),
+        ({"augmentation": {"noise": 0.5}}, "configuration: `augmentation` must be used with data.on_device"),
         ({"augmentation": {"nois": 0.5}}, "augmentation: unknown option .*Did you mean 'noise'"),
         ({"objective": {"limit_db": math.inf}}, "objective: `limit_db` must be finite"),
         ({"training": {"warmup": 2}}, "training: `warmup` must be 0 with the plateau, got 2"),

@@ -407,7 +407,7 @@ def test_folders_and_tables_that_hold_nothing_are_named(tmp_path):
 def test_mixing_refuses_what_cannot_be_mixed(tiny, tmp_path):
     with pytest.raises(BadAudio, match="tr: has 2 speakers, fewer than the 3 of a mixture"):
         write_mixtures(tiny, tmp_path / "out", MixPlan(n_speakers=3, counts={"tr": 1}))
-    with pytest.raises(BadAudio, match=r"too few for 9 different mixtures\. Ask for fewer \(--counts tr=\d+\)"):
+    with pytest.raises(BadAudio, match=r"too few for 9 different mixtures\. Request fewer \(--counts tr=\d+\)"):
         write_mixtures(tiny, tmp_path / "out", MixPlan(n_speakers=2, counts={"tr": 9}))
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="MixPlan: `counts` must name parts among"):
@@ -432,7 +432,7 @@ def test_data_sets_refuse_what_cannot_be(tiny):
         SpeechMixtures([pair(*TWO)], folder, crop=0.1, dynamic=DynamicMixing((3,)))
     with pytest.raises(ValueError, match="SpeechMixtures: `crop` must be given for dynamic mixing"):
         SpeechMixtures([pair(*TWO)], folder, crop=None, dynamic=DynamicMixing())
-    with pytest.raises(ValueError, match="SpeechMixtures: `n_samples` must go with `dynamic`"):
+    with pytest.raises(ValueError, match="SpeechMixtures: `n_samples` must be used with `dynamic`"):
         SpeechMixtures([pair(*TWO)], folder, crop=0.1, n_samples=3)
     with pytest.raises(ValueError, match="DynamicMixing: `n_speakers` must not be empty"):
         DynamicMixing(())

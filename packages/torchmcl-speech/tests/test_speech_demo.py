@@ -56,7 +56,7 @@ def test_probabilities_and_hostile_names_are_shown_as_text(demo, tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "separation.json").write_text(json.dumps(records))
     page = write_separation_page(tmp_path).read_text()
-    assert "How many speak? Most likely 2" in page
+    assert "Number of speakers: most likely 2" in page
     assert "70.0 %" in page
     assert "<script>alert" not in page
     assert "<b>x</b>" not in page

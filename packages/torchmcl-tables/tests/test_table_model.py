@@ -317,7 +317,7 @@ def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
 def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
     how = TableFit(["price"], test_fraction=0.0, parameters={"n_epochs": 1, "hidden": (4,)})
     fitted = fit_table(Table("t", pl.DataFrame(houses(40))), how)
-    with pytest.raises(ValueError, match=r"`--data` must be given for a model without records of rows set apart"):
+    with pytest.raises(ValueError, match=r"`--data` must be given for a model without test rows"):
         table_records(fitted)
     no_target = write_csv(tmp_path / "no.csv", [row | {"price": ""} for row in houses(5)])
     with pytest.raises(ValueError, match="have a row with a value for each target"):

@@ -59,7 +59,7 @@ BAD_CALLS = {
     "too many winners": (
         lambda: mcl.TopK(5)(COST),
         ValueError,
-        "TopK: `k` must be at most the number of hypotheses 4, got 5",
+        "TopK: `k` must be at most the number of hypotheses, 4, got 5",
     ),
     "negative Sinkhorn": (lambda: mcl.Sinkhorn(-1.0), ValueError, r"Sinkhorn: `temperature` must be >= 0, got -1\.0"),
     "Sinkhorn without loops": (

@@ -50,7 +50,7 @@ def test_a_bad_batch_is_named_and_the_weights_are_those_from_before_it(where, va
     assert error.place == "batch 3"
     assert error.cause == where
     assert str(error).startswith("FiniteGuard: the loss of batch 3 is ")
-    assert "Look at the data, lower the learning rate" in str(error)
+    assert "Check the data, lower the learning rate" in str(error)
     expected, none, _ = train(batches()[:3])
     assert none is None
     torch.testing.assert_close(weights, expected, rtol=0, atol=0)

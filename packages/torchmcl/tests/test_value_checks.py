@@ -87,7 +87,7 @@ def test_value_checks_read_tensor_parameters(make, words):
 
 
 def test_value_checks_compare_a_tensor_n_with_the_number_of_hypotheses():
-    with mcl.debug_checks(), pytest.raises(ValueError, match="TopK: `k` must be at most the number of hypotheses 4"):
+    with mcl.debug_checks(), pytest.raises(ValueError, match="TopK: `k` must be at most the number of hypotheses, 4"):
         mcl.TopK(torch.tensor(5.0))(torch.rand(2, 3, 4))
 
 

@@ -1,1 +1,1 @@
-"""Studies: each trains networks and writes records, from which pictures and tables are made. Not published."""
+"""Studies (not published): each trains networks and writes records, from which pictures and tables are drawn."""

@@ -163,7 +163,7 @@ def _reproduce_separation(options: argparse.Namespace) -> None:
     from torchmcl_studies.separation.study import run_separation_study
     from torchmcl_studies.separation_records import PARTS
 
-    # Values of changes are YAML, of which JSON strings are a part: whatever the names hold, they stay names.
+    # Values are YAML, which includes JSON strings, so quoted names stay names.
     where = {"root": options.data, "pack": options.pack}
     changes = [f"data.{name}={json.dumps(str(path))}" for name, path in where.items() if path is not None]
     folders = run_separation_study(

@@ -120,7 +120,7 @@ def read_study(folder: Path | str) -> StudyRecords:
         for evaluation in sorted((folder / part).glob("*/evaluation-tt.jsonl"))
     ]
     if not runs:
-        rule = "hold a run that was trained and evaluated"
+        rule = "contain a run that was trained and evaluated"
         raise ValueError(bad_value(_OWNER, "folder", rule, str(folder)))
     return StudyRecords(runs, speaker_genders(folder))
 
@@ -133,7 +133,7 @@ def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
     """
     if twice := sorted({run.name for run in study.runs} & {run.name for run in more.runs}):
         advice = "Records are added, never replaced."
-        raise ValueError(bad_value(_OWNER, "more", "hold other trainings", ", ".join(twice), advice))
+        raise ValueError(bad_value(_OWNER, "more", "contain other training runs", ", ".join(twice), advice))
     runs = sorted([*study.runs, *more.runs], key=lambda run: (PARTS.index(run.part), run.name))
     return StudyRecords(runs, {**more.genders, **study.genders}, study.notes)
 

@@ -181,7 +181,7 @@ class DataConfig:
         object.__setattr__(self, "n_speakers", tuple(numbers))
         if self.on_device and not self.dynamic:
             advice = "Set data.dynamic=true: listed mixtures come from a loader."
-            raise ValueError(bad_value("data", "on_device", "go with data.dynamic", self.on_device, advice))
+            raise ValueError(bad_value("data", "on_device", "be used with data.dynamic", self.on_device, advice))
 
 
 @dataclass(frozen=True)
@@ -277,12 +277,16 @@ class SeparationConfig:
         check_known("model", self.model, [name for name in signature(DPRNN).parameters if name != "bilstm"])
         if not self.augmentation.is_none() and not self.data.on_device:
             advice = "Set data.on_device=true, or leave the part out."
-            raise ValueError(bad_value("configuration", "augmentation", "go with data.on_device", "without", advice))
+            raise ValueError(
+                bad_value("configuration", "augmentation", "be used with data.on_device", "without", advice)
+            )
         n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
         check_positive_int("model", "n_outputs", n_outputs)
         if n_outputs < n_speakers:
             rule = f"be at least the {n_speakers} speakers of a mixture"
-            raise ValueError(bad_value("model", "n_outputs", rule, n_outputs, "More outputs than speakers are fine."))
+            raise ValueError(
+                bad_value("model", "n_outputs", rule, n_outputs, "It may have more outputs than speakers.")
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -352,7 +356,9 @@ def load_config(name: Path | str) -> SeparationConfig:
         wanted = path.name if path.suffix == ".yaml" else f"{path.name}.yaml"
         if wanted not in shipped or path.parent != Path():
             rule = f"be a file or one of {shipped}"
-            raise ValueError(bad_value("separation", "config", rule, repr(str(name)), nearest_hint(wanted, shipped)))
+            raise ValueError(
+                bad_value("separation", "config", rule, repr(str(name)), nearest_hint(wanted, shipped).strip())
+            )
         text = (_CONFIGS / wanted).read_text()
     options = yaml_value("separation", str(name), text)
     if not isinstance(options, dict):

@@ -161,7 +161,7 @@ def calibrate_counts(
     """
     owner = "calibrate_counts"
     if is_shipped(model):
-        advice = "Those that come with the package are calibrated."
+        advice = "The bundled models are calibrated already."
         raise ValueError(bad_value(owner, "model", "be the folder of a saved model", repr(str(model)), advice))
     network, notes = load_model(model)
     if network.score is None:

@@ -49,7 +49,7 @@ class RecordingSeparator:
         check_samples(recording, self.info.length_at(self.model_rate))
         if self.info.length_at(self.model_rate) < 1:
             length, rate = self.info.length, self.info.sample_rate
-            raise BadAudio(f"{recording}: is too short; {length} samples at {rate} Hz are no sound.")
+            raise BadAudio(f"{recording}: is too short; {length} samples at {rate} Hz. Use a longer recording.")
         #: How many waveforms the separator gives, and whether it scores them.
         self.n_outputs: int = separator.n_outputs  # type: ignore[assignment]
         self.has_scores = separator.score is not None

@@ -88,7 +88,9 @@ def load_with_card(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
 def _unknown(model: Path | str) -> ValueError:
     shipped = shipped_models()
     rule = f"be the folder of a saved model or one of {shipped}"
-    return ValueError(bad_value("separation", "model", rule, repr(str(model)), nearest_hint(str(model), shipped)))
+    return ValueError(
+        bad_value("separation", "model", rule, repr(str(model)), nearest_hint(str(model), shipped).strip())
+    )
 
 
 # What depends on the number of outputs, output after output.

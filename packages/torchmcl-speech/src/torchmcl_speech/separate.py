@@ -108,7 +108,7 @@ def separate_recording(
     separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
     if n_voices is not None:
         check_positive_int(owner, "n_voices", n_voices)
-        check_at_most(owner, "n_voices", n_voices, separation.n_outputs, "the outputs of the model")
+        check_at_most(owner, "n_voices", n_voices, separation.n_outputs, "the number of outputs of the model")
     out = Path(out)
     names = sound_names(recording, separation.n_outputs)
     if not overwrite:
@@ -166,7 +166,7 @@ def count_speakers(
     owner = "count_speakers"
     separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
     if not separation.has_scores:
-        advice = "Train one with --set model.scores=true, or take a model whose card says so."
+        advice = "Train one with --set model.scores=true, or use a model with scores."
         raise ValueError(bad_value(owner, "model", "give scores of its outputs", repr(str(model)), advice))
     for _ in separation.pieces(progress=progress):
         pass

@@ -190,7 +190,7 @@ def _loggers(out: Path) -> list[Any]:
 def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
     """Return the options, `part.option`, in which a saved configuration differs."""
     wanted = json.loads(json.dumps(config.as_dict()))
-    # An option that the saved configuration does not know had its default, whatever that was called then.
+    # An option missing in the saved configuration had its default value.
     default = json.loads(json.dumps(SeparationConfig().as_dict()))
     saved = {part: default[part] | dict(saved.get(part, {})) for part in wanted}
     free = [place for place in _FREE if place[-1] != "epochs" or config.training.schedule == "plateau"]
@@ -217,9 +217,9 @@ def _check_folder(out: Path, config: SeparationConfig) -> None:
         and Checkpoints(out / _CHECKPOINTS).series.steps()
         and (differs := differing_options(read_json("separation train", path), config))
     ):
-        advice = "Choose another folder, or delete this one to start again."
-        rule = "be empty or hold this training"
-        raise ValueError(bad_value("separation train", "out", rule, f"{out} which differs in {differs}", advice))
+        advice = "Use another folder, or delete this one to start again."
+        rule = "be empty or contain this training run"
+        raise ValueError(bad_value("separation train", "out", rule, f"{out}, which differs in {differs}", advice))
 
 
 class BestModel(pl.Callback):  # type: ignore[name-defined]

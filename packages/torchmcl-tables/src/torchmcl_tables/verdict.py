@@ -1,4 +1,4 @@
-"""How far to trust a model of a table: statistics of its records of rows that trained nothing, apart from pages."""
+"""Verdicts on models of tables, from measures on test rows."""
 
 import math
 from typing import Any, NamedTuple
@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from torchmcl._pages.numbers import number, percent
 
-#: The probability of the sets that people use.
+#: The usual coverage of prediction sets.
 LEVEL = 0.9
-#: A gain, or a difference of probabilities and frequencies, is real from this many standard errors on.
+#: A gain, or a difference between probabilities and frequencies, is significant above this many standard errors.
 STANDARD_ERRORS = 2.0
-# Below these numbers of rows little can be learned, or measured.
+# Fewer rows are too few for training, or for a test.
 _FEW_LEARNED, _FEW_MEASURED = 100, 30
-# Coverage that chance explains this rarely is not what was promised: below the level that people use, below the other
-# levels, and above any level, where sets are only wider than needed.
+# Significance levels: coverage below the usual level, and below other levels or above any level (sets that are
+# too wide are less harmful).
 _CHANCE_BELOW, _CHANCE = 0.025, 0.005
 
 
@@ -24,7 +24,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         word: "good" or "careful".
-        reasons: what there is to be careful about, in plain words; none for "good".
+        reasons: the problems, in plain words; none for "good".
         evidence: the measurements in plain words; none for "careful".
     """
 
@@ -37,8 +37,8 @@ class Verdict(NamedTuple):
         """The verdict as one line.
 
         Example:
-            >>> Verdict("careful", ("it learned from 40 rows only", "the 90 % sets hold 70 %"), "").line
-            'Verdict: careful, because it learned from 40 rows only; the 90 % sets hold 70 %.'
+            >>> Verdict("careful", ("it was trained on only 40 rows", "its test rows are few"), "").line
+            'Verdict: careful, because it was trained on only 40 rows; its test rows are few.'
         """
         said = f", because {'; '.join(self.reasons)}" if self.reasons else f": {self.evidence}"
         return f"Verdict: {self.word}{said}."
@@ -49,16 +49,16 @@ def row_reasons(records: dict[str, Any]) -> list[str]:
     learned, measured = records["metrics"]["rows"]["learned_from"], records["evaluation"]["n_rows"]
     reasons = []
     if learned < _FEW_LEARNED:
-        reasons.append(f"it learned from {learned:,} rows only")
+        reasons.append(f"it was trained on only {learned:,} rows")
     if measured < _FEW_MEASURED:
-        reasons.append(f"it was measured on {measured:,} rows only, so that all measures are rough")
+        reasons.append(f"it was tested on only {measured:,} rows, so all measures are rough")
     if not records["set_apart"] and records["evaluation"]["source"] == records["source"]:
-        reasons.append(f"it was measured on {records['source']}, which may hold the rows that it learned from")
+        reasons.append(f"it was tested on {records['source']}, which may contain its training rows")
     split = records["metrics"].get("split") or {}
     if records["set_apart"] and split.get("by") == "random" and split.get("dated"):
         reasons.append(
-            f"its rows are dated by {split['dated']} and were set apart at random, which says nothing about later rows "
-            "(--split time does)"
+            f"its rows are dated by {split['dated']}, but the test rows are random: errors on later rows may be larger "
+            "(use --split time)"
         )
     return reasons
 
@@ -69,7 +69,7 @@ def coverage_at(found: dict[str, Any], level: float = LEVEL) -> dict[str, Any] |
 
 
 def chance_band(level: float, n_rows: int) -> tuple[float, float]:
-    """Return the range of coverage on a number of rows that chance explains, for a true level.
+    """Return the range of the measured coverage that is consistent with a true level.
 
     Example:
         >>> [round(23 * share) for share in chance_band(0.9, 23)]
@@ -85,16 +85,16 @@ def chance_band(level: float, n_rows: int) -> tuple[float, float]:
 def suspicious_columns(records: dict[str, Any]) -> list[str]:
     """Return a reason for each column that may be unsuitable for training."""
     columns = records["schema"].get("suspicious", ())
-    return [f"the column {c['name']} should perhaps not be learned from: {c['reason']}" for c in columns]
+    return [f"the column {c['name']} may be unsuitable for training: {c['reason']}" for c in columns]
 
 
-# With so large a weight of the background the others have learned little.
+# A larger weight of the background means that the columns contain little information.
 _MOSTLY_IGNORANT = 0.3
-# A set of this share of the range holds nearly all values.
+# A set with this share of the range contains nearly all values.
 _EVERYTHING = 0.9
-# A target with this many different values or fewer is answered by values: pieces of its sets are no forks.
+# For a target with at most this many different values, the answers are values, and pieces of its sets are not forks.
 _FEW_VALUES = 64
-# Fewer rows show nothing.
+# With fewer rows, no comparison is significant.
 _FEWEST = 10
 
 
@@ -117,46 +117,47 @@ def _number_verdict(records: dict[str, Any]) -> Verdict:
 
 
 def forks(records: dict[str, Any]) -> str:
-    """Return whether answers fork, in a sentence: only sets in pieces, whose gaps held-out rows support, say so."""
+    """Return a sentence on whether answers fork, that is, whether sets have several pieces."""
     found = records["evaluation"]
     if _takes_few_values(_columns(found["answers"]["truth"])):
-        return "The target takes few values, so that a set is a list of them: its pieces are not forks."
+        return "The target has few different values: a set is a list of them, and its pieces are not forks."
     nine = coverage_at(found)
     if nine is not None and nine["pieces"] > 0:
         return (
-            f"Forks: {percent(nine['pieces'], 1)} of the 90 % sets are in pieces. The truth lies in one of them and "
-            "not between; held-out rows support the gaps."
+            f"Forks: {percent(nine['pieces'], 1)} of the 90 % sets have several pieces. The true value is in one "
+            "of them, not between them."
         )
     narrow = [entry for entry in found["coverage"] if entry["pieces"] > 0]
     if not narrow:
         return "No forks found: every set is one interval."
     level = max(entry["level"] for entry in narrow)
     share = next(entry["pieces"] for entry in narrow if entry["level"] == level)
-    return f"No forks in the 90 % sets; {percent(share, 1)} of the {percent(level)} sets are in pieces."
+    return f"No forks in the 90 % sets; {percent(share, 1)} of the {percent(level)} sets have several pieces."
 
 
 def _evidence(found: dict[str, Any]) -> str:
     nine = coverage_at(found)
     held = "" if nine is None else " and ".join(percent(share) for share in nine["covered"])
-    answers = "the answers are better than the same ones for every row"
-    return f"on {found['n_rows']:,} rows {answers}" + (f", and the 90 % sets hold {held} of the truth" if held else "")
+    answers = "the answers are better than constant ones"
+    sets = f", and the 90 % sets contain the true value in {held} of them" if held else ""
+    return f"on {found['n_rows']:,} test rows {answers}{sets}"
 
 
 def _not_better(found: dict[str, Any]) -> list[str]:
-    """Return the targets whose answers are no better than those that are the same for every row."""
+    """Return the targets whose answers are not better than constant ones."""
     answers = found["answers"]
     truth, probabilities = _columns(answers["truth"]), np.asarray(answers["probabilities"], dtype=np.float64)
     values = np.asarray(answers["hypotheses"], dtype=np.float64)  # [rows, answers, targets]
     if len(truth) < _FEWEST:
         return []
     n_answers = probabilities.shape[1]
-    same = "the mean" if n_answers == 1 else f"the same {n_answers} answers"
+    same = "the mean" if n_answers == 1 else f"{n_answers} constant answers"
     reasons = []
     for place, target in enumerate(found["targets"]):
         ours = _distances(values[..., place], probabilities, truth[:, place])
         gains = _constant_distances(truth[:, place], n_answers) - ours
         if gains.mean() <= STANDARD_ERRORS * gains.std(ddof=1) / math.sqrt(len(gains)):
-            reasons.append(f"the answers for {target['name']} are not clearly better than {same} for every row")
+            reasons.append(f"the answers for {target['name']} are not clearly better than {same}")
     return reasons
 
 
@@ -175,7 +176,7 @@ def _distances(
 
 
 def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[np.float64]:
-    """Return the same score of constant answers; those for each half of the rows are made from the other half."""
+    """Return the same score of constant answers, computed for each half of the rows from the other half."""
     scores = np.empty(len(truth))
     for half in (slice(0, None, 2), slice(1, None, 2)):
         others = np.sort(np.delete(truth, np.arange(len(truth))[half]))
@@ -190,7 +191,7 @@ def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[n
 
 def _not_covered(found: dict[str, Any]) -> list[str]:
     truth = _columns(found["answers"]["truth"])
-    # One reason for each target: about the sets that people use, else about others.
+    # One reason per target, at the usual level if possible.
     entries = sorted(found["coverage"], key=lambda entry: abs(entry["level"] - LEVEL))
     reasons = []
     for place, target in enumerate(found["targets"]):
@@ -201,7 +202,7 @@ def _not_covered(found: dict[str, Any]) -> list[str]:
 
 
 def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArray[np.float64], few: bool) -> str:
-    """Return what is wrong with the sets of a level for a target, empty if nothing is."""
+    """Return the problem of the sets of a level for a target, or an empty string."""
     share, width, sets = (
         entry["covered"][place],
         entry["width"][place],
@@ -209,23 +210,24 @@ def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArra
     )
     low, high = chance_band(entry["level"], entry["n_rows"])
     if width is None:
-        infinite = f"{sets} are infinite, as too few rows were left to calibrate them"
+        infinite = f"{sets} are infinite, because too few rows were left for calibration"
         return infinite if entry["level"] <= LEVEL else ""  # no table has enough rows for all levels
     if share < low:
-        return f"{sets} hold only {percent(share)} of the truth"
-    if few:  # a set of few values holds more than was asked for, as it cannot hold a part of a value
+        return f"{sets} contain the true value in only {percent(share)} of the rows"
+    if few:  # such sets cover more than requested, because a set cannot contain a part of a value
         everything = entry["level"] == LEVEL and len(truth) > 1 and width >= _EVERYTHING * np.ptp(truth)
-        return f"{sets} hold nearly all of its values" if everything else ""
-    return f"{sets} hold {percent(share)} of the truth: they are wider than needed" if share > high else ""
+        return f"{sets} contain nearly all of its values" if everything else ""
+    wide = f"{sets} contain the true value in {percent(share)} of the rows: they are wider than needed"
+    return wide if share > high else ""
 
 
 def _upside_down(found: dict[str, Any]) -> list[str]:
-    """Return whether answers of higher probability are clearly less often the nearest."""
+    """Return whether answers with a higher probability are significantly less often the nearest."""
     given, won, count = (np.asarray(found[name], dtype=np.float64) for name in ("given", "won", "count"))
     apart = given - np.average(given, weights=count)
     slope, deviation = (count * apart * won).sum(), math.sqrt((count * apart**2 * won * (1 - won)).sum())
     if slope < 0 and abs(slope) > STANDARD_ERRORS * deviation:
-        return ["its probabilities are upside down: answers of higher probability are less often the nearest"]
+        return ["its probabilities are misleading: answers with a higher probability are less often the nearest"]
     return []
 
 
@@ -233,7 +235,7 @@ def _ignorant(records: dict[str, Any]) -> list[str]:
     share = (records.get("shares") or {}).get("background", 0.0)
     if share <= _MOSTLY_IGNORANT:
         return []
-    return [f"it knows little: {percent(share)} of its density is the same for every row"]
+    return [f"the columns contain little information: {percent(share)} of the density is the same for every row"]
 
 
 def _columns(truth: Any) -> NDArray[np.float64]:
@@ -241,7 +243,7 @@ def _columns(truth: Any) -> NDArray[np.float64]:
 
 
 def _takes_few_values(truth: NDArray[np.float64]) -> bool:
-    """Return whether each column [rows, targets] has few different values, which come again."""
+    """Return whether each column [rows, targets] has few different values, which are repeated."""
     return all(len(np.unique(column)) <= min(_FEW_VALUES, len(column) // 4) for column in truth.T)
 
 
@@ -263,8 +265,8 @@ def _class_verdict(records: dict[str, Any]) -> Verdict:
 def _evidence_of_classes(found: dict[str, Any]) -> str:
     measures = found["measures"]
     return (
-        f"on {found['n_rows']:,} rows the first guess is right in {percent(measures['accuracy'])} "
-        f"({percent(measures['most_common'])} by always naming the most common class), and the probabilities are "
+        f"on {found['n_rows']:,} test rows the first guess is right in {percent(measures['accuracy'])} "
+        f"({percent(measures['most_common'])} for the most common class), and the probabilities are "
         f"better than the frequencies of the classes (log-loss {number(measures['log_loss'])} against "
         f"{number(found['constant']['log_loss'])})"
     )
@@ -285,7 +287,7 @@ def _one_guess(found: dict[str, Any]) -> list[str]:
     only = found["first"]["only_guess"]
     if only is None or found["n_rows"] < _FEWEST:
         return []
-    return [f"its first guess is always {only}, right in {percent(found['measures']['accuracy'])} as without a model"]
+    return [f"its first guess is always {only}, which is right in {percent(found['measures']['accuracy'])} of the rows"]
 
 
 def _miscalibrated(found: dict[str, Any]) -> list[str]:
@@ -295,7 +297,9 @@ def _miscalibrated(found: dict[str, Any]) -> list[str]:
     if abs(off) <= STANDARD_ERRORS * math.sqrt(first["variance"] / found["n_rows"]) or found["n_rows"] < _FEWEST:
         return []
     words = "low" if off > 0 else "high"
-    told = f"first guesses are right in {percent(first['right'])}, and promised {percent(first['promised'])}"
+    told = (
+        f"first guesses are right in {percent(first['right'])}, their mean probability is {percent(first['promised'])}"
+    )
     return [f"its probabilities are too {words}: {told}"]
 
 
@@ -304,4 +308,4 @@ def _classes_not_covered(found: dict[str, Any]) -> list[str]:
     entry = coverage_at(found)
     if entry is None or entry["covered"] >= chance_band(LEVEL, found["n_rows"])[0]:
         return []
-    return [f"the {percent(LEVEL)} sets hold the class in only {percent(entry['covered'])} of the rows"]
+    return [f"the {percent(LEVEL)} sets contain the true class in only {percent(entry['covered'])} of the rows"]

@@ -40,7 +40,7 @@ def test_a_table_goes_in_and_several_answers_come_out(tmp_path):
     small = ["--epochs", 5, "--hidden", 8, "--restarts", 1]
     fit = torchmcl("fit", "houses.csv", "--target", "price,days", *small, "-o", "model/", cwd=tmp_path)
     assert fit.returncode == 0, fit.stderr
-    assert "90 % sets hold" in fit.stdout
+    assert "coverage of the 90 % sets" in fit.stdout
     assert "MiB at most" in fit.stdout
     assert "%|" in fit.stderr  # the progress bar
     metrics = json.loads((tmp_path / "model" / "metrics.json").read_text())
@@ -221,7 +221,7 @@ def test_a_failure_after_the_training_loses_nothing_of_it(tmp_path, monkeypatch,
     assert main(["predict", str(model), str(path), "-o", str(tmp_path / "answers.csv"), "--quiet"]) == 0
     assert main(["report", str(model), "--data", str(path), "--quiet"]) == 0
     assert main(["report", str(model)]) == 2
-    assert "`--data` must be given for a model without records of rows set apart" in capsys.readouterr().err
+    assert "`--data` must be given for a model without test rows" in capsys.readouterr().err
 
 
 def stopped_fit(tmp_path):
@@ -334,21 +334,21 @@ def test_other_formats_hold_no_formulas(fitted, tmp_path, capsys):
     path = write_csv(tmp_path / "new.csv", houses(5))
     command = ["predict", str(fitted), str(path), "-o", str(tmp_path / "answers.parquet"), "--escape-formulas"]
     assert main(command) == 2
-    assert "`--escape-formulas` must go with a CSV or TSV file" in capsys.readouterr().err
+    assert "`--escape-formulas` must be used with a CSV or TSV file" in capsys.readouterr().err
 
 
 def test_the_example_is_a_table_to_learn_from_and_to_answer_for(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["fit", "--example", "-o", "my model", *FAST[:-1]]) == 0
     shown = capsys.readouterr().out
-    assert "Learned from 398 rows of diabetes.csv" in shown
+    assert "Trained on 398 rows of diabetes.csv" in shown
     advised = shlex.split(shown.rpartition("Try: torchmcl ")[2])
     assert main(advised) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "diabetes.csv", "my model"]
     assert main(["fit", "--example", "-o", "again", *FAST, "--hypotheses", "2"]) == 0
     Path("diabetes.csv").write_text("mine")
     assert main(["fit", "--example", "-o", "third", *FAST]) == 2
-    assert "must be new, or the example already, got 'diabetes.csv'" in capsys.readouterr().err
+    assert "must be new, or contain the example, got 'diabetes.csv'" in capsys.readouterr().err
     assert Path("diabetes.csv").read_text() == "mine"
     assert main(["fit", "-o", "third", *FAST]) == 2
     assert "torchmcl fit: `table` must be given, got nothing. Or add --example" in capsys.readouterr().err

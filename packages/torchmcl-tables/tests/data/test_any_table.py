@@ -287,7 +287,7 @@ def test_suspicious_columns_come_with_the_command_that_leaves_them_out(tmp_path,
     assert "it counts the rows (use it: --keep-column row)" in told
     assert "Warning: in dollars: it gives price away (rank correlation 1.0000)" in told
     assert main(["fit", "a.csv", "--target", "price", "-o", "model", *SMALL.split()]) == 0
-    pasted = re.search(r"Without all of these: torchmcl (.+)", capsys.readouterr().err)[1]
+    pasted = re.search(r"To drop all of these: torchmcl (.+)", capsys.readouterr().err)[1]
     assert main([*shlex.split(pasted), "--overwrite"]) == 0
     assert "Warning" not in capsys.readouterr().err
 
@@ -330,10 +330,10 @@ def test_a_target_of_classes_is_learned_answered_and_reported(tmp_path, capsys, 
     ("content", "target", "message"),
     [
         (text({"area": AREAS, "price": [5] * N}), "price", r"got the constant 5. There is nothing to learn. Name"),
-        (HEAD + "\n".join(ROWS[:3]), "price", r"must have at least 10 rows, got 3. .* collect more rows"),
+        (HEAD + "\n".join(ROWS[:3]), "price", r"must have at least 10 rows, got 3. .*Collect more rows"),
         (HEAD + "\n".join([*ROWS, "1,2,3", "4,5,6,7"]), "price", r"header, 2, got 3 in line 62 and in 1 more. Put"),
-        (text({"sold": dates("%Y-%m-%d")}), "sold", r"target 'sold'` must hold numbers, got '2023-01-05' in row 1"),
-        (text({"area": [""] * N}), "price", r"have a column besides the targets to learn from, got 'area' is dropped"),
+        (text({"sold": dates("%Y-%m-%d")}), "sold", r"target 'sold'` must contain numbers, got '2023-01-05' in row 1"),
+        (text({"area": [""] * N}), "price", r"have a column besides the targets, got 'area' is dropped"),
         (text({"Area": AREAS, "price": [5] * N}), "area,price", r"(?s)2 problems.*Did you mean 'Area'"),
     ],
     ids=["constant target", "3 rows", "ragged", "a date as target", "nothing to learn from", "two at once"],

@@ -69,7 +69,7 @@ def test_rare_categories_share_an_input_with_those_that_were_never_seen():
         ({"a": ["x", "y"] * 2}, {"date": ["a"]}, r"`--date` must name a column of dates, as 2024-12-31, got 'a' with"),
         ({"a": ["x", "y"] * 2}, {"numeric": ["a"]}, r"`--numeric` must name a column of numbers, got 'a' with 'x'"),
         ({"a": ["", "NA"] * 2}, {"keep": ["a"]}, r"`--keep-column` must name a column that can be used, got 'a': all"),
-        ({"a": ["1"] * 4}, {}, r"to learn from, got 'a' is dropped, all .* Keep columns with --keep-column a"),
+        ({"a": ["1"] * 4}, {}, r"besides the targets, got 'a' is dropped, all .* Keep columns with --keep-column a"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(columns, options, message):
@@ -120,9 +120,9 @@ def test_infinite_numbers_count_as_missing():
         (["5", "5", "5.0", ""], r"target 'y'` must vary, got the constant 5"),
         (["a", "b", "c", "d"], r"target 'y'` must hold at most 1,000 classes, .* got 4 different in 4 rows, like 'a'"),
         (["a", "a", "a", ""], r"target 'y'` must vary, got the class 'a' alone"),
-        (["", "", None, "NA"], r"target 'y'` must hold numbers or classes, got no value at all"),
-        (["1", "2", "x", "4"], r"target 'y'` must hold numbers, got 'x' in row 3. Correct .* --task classes"),
-        (["1", "2", "-inf", "4"], r"target 'y'` must hold numbers, got '-inf' in row 3"),
+        (["", "", None, "NA"], r"target 'y'` must contain numbers or classes, got no value at all"),
+        (["1", "2", "x", "4"], r"target 'y'` must contain numbers, got 'x' in row 3. Correct .* --task classes"),
+        (["1", "2", "-inf", "4"], r"target 'y'` must contain numbers, got '-inf' in row 3"),
     ],
 )
 def test_targets_that_cannot_be_learned_are_refused(values, message):
@@ -154,7 +154,7 @@ def test_text_and_few_integers_are_classes(values, classes):
 
 def test_one_column_of_classes_is_predicted_at_a_time():
     data = table(a=[str(i) for i in range(20)], y=["u", "v"] * 10, z=[str(i * i) for i in range(20)])
-    with pytest.raises(ValueError, match=r"`--target` must name one column where it holds classes, got y. Fit a model"):
+    with pytest.raises(ValueError, match=r"`--target` must name one column if it contains classes, got y. Fit a model"):
         infer_schema(data, ["y", "z"])
 
 

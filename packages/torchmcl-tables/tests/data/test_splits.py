@@ -84,7 +84,7 @@ def test_numbers_order_rows_when_told_so():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("time",), "`--split` must go with a column of dates"),
+        (("time",), "`--split` must be used with a column of dates"),
         (("group",), "`--split-column` must be given with --split group"),
         (("group", "who"), "`--split-column` must name a column"),
         (("group", "same"), "`--split-column` must vary by group"),
@@ -113,8 +113,8 @@ def test_fit_says_that_the_last_rows_are_set_apart_and_the_page_shows_the_error_
     csv, model = str(write_csv(tmp_path / "t.csv", series(300))), tmp_path / "model"
     assert main(["fit", csv, "--target", "y", "-o", str(model), *SMALL]) == 0
     said = capsys.readouterr()
-    assert "the rows that are last by day are set apart" in said.err
-    assert "30 rows set apart, the last by day (since 2020-09-27)" in said.out
+    assert "the last rows by day are the test rows" in said.err
+    assert "30 test rows, the last by day (since 2020-09-27)" in said.out
     metrics = json.loads((model / "metrics.json").read_text())
     assert metrics["split"] == {"by": "time", "column": "day", "dated": "day", "since": "2020-09-27"}
     assert main(["report", str(model)]) == 0
@@ -126,4 +126,4 @@ def test_a_random_split_of_dated_rows_is_never_called_good(tmp_path, capsys):
     for options in ([], ["--drop", "day"]):
         fit = ["fit", csv, "--target", "y", "-o", str(model), "--split", "random", "--overwrite", *options, *SMALL]
         assert main(fit) == 0
-        assert "its rows are dated by day and were set apart at random" in capsys.readouterr().out
+        assert "its rows are dated by day, but the test rows are random" in capsys.readouterr().out

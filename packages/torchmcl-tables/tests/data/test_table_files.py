@@ -83,7 +83,7 @@ def test_columns_that_cannot_be_written_are_refused_and_all_others_are_written(t
         if writable:
             write_table(path, one.frame)
             assert read_table(path).frame.height == frame.height
-    with pytest.raises(ValueError, match=rf"`--keep` must name columns that a {suffix[1:]} file can hold, got 'a' of"):
+    with pytest.raises(ValueError, match=rf"`--keep` must name columns that a {suffix[1:]} file supports, got 'a' of"):
         check_writable_columns(path, Table("t", pl.DataFrame({"a": [[1, 2]]})), ["a"])
 
 

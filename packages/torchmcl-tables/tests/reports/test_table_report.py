@@ -58,7 +58,7 @@ def test_the_page_shows_every_part_without_console_errors(page, records):
             "Answers against the truth",
             "How many answers are worth having",
             "Can the probabilities be trusted?",
-            "Do the sets hold what they promise?",
+            "Coverage of the prediction sets",
             "The most ambiguous rows",
             "What answers",
             "How it trained",

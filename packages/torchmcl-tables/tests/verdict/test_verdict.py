@@ -50,8 +50,8 @@ def test_a_model_that_keeps_its_promises_is_good(n_answers):
     assert verdict.word == "good"
     assert verdict.reasons == ()
     assert verdict.line == (
-        "Verdict: good: on 200 rows the answers are better than the same ones for every row, and the 90 % sets hold "
-        "90 % of the truth."
+        "Verdict: good: on 200 test rows the answers are better than constant ones, and the 90 % sets contain the true "
+        "value in 90 % of them."
     )
 
 
@@ -67,33 +67,41 @@ def changed(path, value):
 
 NINE = ("evaluation", "coverage", 1)
 REASONS = [
-    (("metrics", "rows", "learned_from"), 40, "it learned from 40 rows only"),
-    (("evaluation", "n_rows"), 20, "it was measured on 20 rows only, so that all measures are rough"),
-    (("set_apart",), False, "it was measured on houses.csv, which may hold the rows that it learned from"),
-    ((*NINE, "covered"), [0.8], "the 90 % sets for price hold only 80 % of the truth"),
-    ((*NINE, "covered"), [0.98], "the 90 % sets for price hold 98 % of the truth: they are wider than needed"),
-    ((*NINE, "width"), [None], "the 90 % sets for price are infinite, as too few rows were left to calibrate them"),
+    (("metrics", "rows", "learned_from"), 40, "it was trained on only 40 rows"),
+    (("evaluation", "n_rows"), 20, "it was tested on only 20 rows, so all measures are rough"),
+    (("set_apart",), False, "it was tested on houses.csv, which may contain its training rows"),
+    ((*NINE, "covered"), [0.8], "the 90 % sets for price contain the true value in only 80 % of the rows"),
+    (
+        (*NINE, "covered"),
+        [0.98],
+        "the 90 % sets for price contain the true value in 98 % of the rows: they are wider than needed",
+    ),
+    ((*NINE, "width"), [None], "the 90 % sets for price are infinite, because too few rows were left for calibration"),
     (
         ("evaluation", "coverage", 0, "covered"),
         [0.35],
-        "the 50 % sets for price hold only 35 % of the truth",
+        "the 50 % sets for price contain the true value in only 35 % of the rows",
     ),
     (
         ("evaluation", "calibration", "won"),
         [0.5, 0.1],
-        "its probabilities are upside down: answers of higher probability are less often the nearest",
+        "its probabilities are misleading: answers with a higher probability are less often the nearest",
     ),
     (
         ("metrics", "split"),
         {"by": "random", "column": "", "dated": "day"},
-        "its rows are dated by day and were set apart at random, which says nothing about later rows "
-        "(--split time does)",
+        "its rows are dated by day, but the test rows are random: errors on later rows may be larger "
+        "(use --split time)",
     ),
-    (("shares", "background"), 0.41, "it knows little: 41 % of its density is the same for every row"),
+    (
+        ("shares", "background"),
+        0.41,
+        "the columns contain little information: 41 % of the density is the same for every row",
+    ),
     (
         ("schema", "suspicious"),
         [{"name": "row", "reason": "it counts the rows"}],
-        "the column row should perhaps not be learned from: it counts the rows",
+        "the column row may be unsuitable for training: it counts the rows",
     ),
 ]
 
@@ -114,7 +122,7 @@ def test_coverage_within_chance_is_no_reason(covered):
 @pytest.mark.parametrize("n_rows", [23, 60, 2000])
 def test_coverage_outside_the_band_of_the_page_is_always_a_reason(n_rows):
     low, high = chance_band(0.9, n_rows)
-    words = "hold only" if n_rows == 23 else "hold"
+    words = "value in only" if n_rows == 23 else "value in"
     too_low = verdict_on(records(n_rows=n_rows, covered=low - 1 / n_rows)).reasons
     assert any(words in reason for reason in too_low)
     assert not any("sets" in reason for reason in verdict_on(records(n_rows=n_rows, covered=low)).reasons)
@@ -131,18 +139,18 @@ def test_sets_of_a_target_with_few_values_may_hold_more_than_promised():
     answers["hypotheses"] = np.round(2 * np.array(answers["hypotheses"])).tolist()
     assert verdict_on(found).word == "good"
     found["evaluation"]["coverage"][1]["width"] = [float(np.ptp(answers["truth"]))]
-    assert verdict_on(found).reasons == ("the 90 % sets for price hold nearly all of its values",)
-    assert forks(found) == ("The target takes few values, so that a set is a list of them: its pieces are not forks.")
+    assert verdict_on(found).reasons == ("the 90 % sets for price contain nearly all of its values",)
+    assert forks(found) == "The target has few different values: a set is a list of them, and its pieces are not forks."
 
 
-@pytest.mark.parametrize(("n_answers", "same"), [(5, "the same 5 answers"), (1, "the mean")])
+@pytest.mark.parametrize(("n_answers", "same"), [(5, "5 constant answers"), (1, "the mean")])
 def test_answers_without_knowledge_of_the_row_are_not_better_than_constant_ones(n_answers, same):
     found = records(n_answers=n_answers)
     answers = found["evaluation"]["answers"]
     n_rows = len(answers["truth"])
     points = np.linspace(-1.5, 1.5, n_answers) if n_answers > 1 else np.zeros(1)
     answers["hypotheses"] = np.tile(points[:, None], (n_rows, 1, 1)).tolist()
-    reason = f"the answers for price are not clearly better than {same} for every row"
+    reason = f"the answers for price are not clearly better than {same}"
     assert verdict_on(found).reasons == (reason,)
 
 
@@ -162,8 +170,8 @@ def test_answers_that_fork_around_a_constant_mean_are_better_than_constant_ones(
     ("pieces", "sentence"),
     [
         ((0.0, 0.0), "No forks found: every set is one interval."),
-        ((0.5, 0.25), "Forks: 25.0 % of the 90 % sets are in pieces."),
-        ((0.125, 0.0), "No forks in the 90 % sets; 12.5 % of the 50 % sets are in pieces."),
+        ((0.5, 0.25), "Forks: 25.0 % of the 90 % sets have several pieces."),
+        ((0.125, 0.0), "No forks in the 90 % sets; 12.5 % of the 50 % sets have several pieces."),
     ],
 )
 def test_only_sets_in_pieces_are_forks(pieces, sentence):
@@ -182,7 +190,7 @@ def test_several_targets_have_reasons_of_their_own():
     found["evaluation"]["targets"].append({"name": "days"})
     for entry in found["evaluation"]["coverage"]:
         entry["covered"], entry["width"] = 2 * entry["covered"], [1.0, 1.0]
-    expected = "the answers for days are not clearly better than the same 5 answers for every row"
+    expected = "the answers for days are not clearly better than 5 constant answers"
     assert verdict_on(found).reasons == (expected,)
 
 
@@ -199,7 +207,7 @@ def test_fit_prints_the_verdict_and_writes_it_as_json(tmp_path, capsys):
     assert main(["fit", table, "-o", str(tmp_path / "model"), *small]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Verdict: "))
     metrics = json.loads((tmp_path / "model" / "metrics.json").read_text())
-    assert line.startswith("Verdict: careful, because it learned from 54 rows only; it was measured on 6 rows only")
+    assert line.startswith("Verdict: careful, because it was trained on only 54 rows; it was tested on only 6 rows")
     assert metrics["verdict"]["word"] == "careful"
     assert all(reason in line for reason in metrics["verdict"]["reasons"])
     assert list(metrics["shares"]) == ["networks", "networks with bins", "forest", "background"]
@@ -213,7 +221,7 @@ def test_without_rows_set_apart_there_is_no_verdict(tmp_path, capsys):
     table = str(write_csv(tmp_path / "houses.csv", houses(60)))
     small = ["--target", "price", "--epochs", "2", "--hidden", "4", "--restarts", "1", "--rule", "mcl", "--test", "0"]
     assert main(["fit", table, "-o", str(tmp_path / "model"), *small]) == 0
-    assert "Verdict: none, as no rows were set apart" in capsys.readouterr().out
+    assert "Verdict: none, because there are no test rows" in capsys.readouterr().out
     metrics = json.loads((tmp_path / "model" / "metrics.json").read_text())
     assert metrics["verdict"] is metrics["shares"] is metrics["forks"] is None
 
@@ -226,7 +234,7 @@ def test_fit_and_report_print_the_same_verdict_on_classes(tmp_path, capsys):
     assert json.loads((tmp_path / "model" / "metrics.json").read_text())["verdict"]["word"] == "careful"
     assert main(["report", str(tmp_path / "model")]) == 0
     assert line in capsys.readouterr().out
-    assert "only, so that all measures are rough" in (tmp_path / "model" / "report.html").read_text()
+    assert "rows, so all measures are rough" in (tmp_path / "model" / "report.html").read_text()
 
 
 def class_records(probabilities, truth, names=("no", "yes")):
@@ -272,7 +280,7 @@ def test_a_model_of_classes_that_keeps_its_promises_is_good():
         (
             lambda p: (p > 0.5) * 0.98 + 0.01,
             lambda rng, p: rng.uniform(size=len(p)) < p,
-            "the 90 % sets hold the class",
+            "the 90 % sets contain the true class",
         ),
         (lambda p: (p > 0.5) * 0.2 + 0.4, lambda rng, p: p > 0.5, "probabilities are too low"),
     ],

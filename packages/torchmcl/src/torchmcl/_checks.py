@@ -136,7 +136,7 @@ def check_shape(owner: str, argument: str, value: Tensor, shape: tuple[int, ...]
 
 
 def check_real(owner: str, argument: str, value: Any) -> None:
-    """Check that `value` is a plain finite-or-infinite number, not NaN and not a boolean."""
+    """Check that `value` is a number, possibly infinite, but not NaN or a boolean."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(bad_value(owner, argument, "be a number", repr(value)))
     if value != value:
@@ -176,7 +176,7 @@ def check_at_least_one(owner: str, argument: str, value: Any, advice: str = "") 
 
 def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: str) -> None:
     """Check a number <= bound, or (inside `debug_checks`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, f"be at most {meaning} {bound}", lambda v: v <= bound, "")
+    _check_number_or_tensor(owner, argument, value, f"be at most {meaning}, {bound}", lambda v: v <= bound, "")
 
 
 def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:

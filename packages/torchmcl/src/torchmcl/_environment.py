@@ -1,4 +1,4 @@
-"""Facts for a bug report: versions, processor, threads and GPUs. No names of folders, users or machines."""
+"""Details for a bug report: versions, processor, threads and GPUs, without names of folders, users or machines."""
 
 import importlib.metadata
 import os

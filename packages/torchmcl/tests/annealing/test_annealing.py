@@ -136,7 +136,7 @@ def test_a_cut_by_number_is_the_finest_with_at_most_so_many(n_clusters, n):
         ({"temperature": 1.0, "n_clusters": 2}, "Choose one of the two"),
         ({"temperature": -1.0}, "`temperature` must be >= 0"),
         ({"n_clusters": 0}, "`n_clusters` must be >= 1"),
-        ({"n_clusters": 5}, "`n_clusters` must be at most the number of leaves 4, got 5"),
+        ({"n_clusters": 5}, "`n_clusters` must be at most the number of leaves, 4, got 5"),
     ],
 )
 def test_cuts_that_do_not_exist_are_refused(options, words):

@@ -98,6 +98,16 @@ def test_an_undeclared_cost_names_what_it_needs_and_nothing_else_is_known():
     assert declaration(max) == CostDeclaration()
 
 
+def test_a_loss_of_one_pair_is_pointed_to_pairwise():
+    def angle(h, t):
+        return 1 - torch.cos(h - t).mean()
+
+    model, x = mcl.MultiHypothesisMLP(1, 1, 2, hidden=()), torch.rand(4, 1)
+    with pytest.raises(TypeError, match=r"by keyword, got angle\. Wrap a loss of one pair in torchmcl\.Pairwise"):
+        mcl.mcl_step(model, (x, x), mcl.WTA(), cost_fn=angle)
+    assert mcl.mcl_step(model, (x, x), mcl.WTA(), cost_fn=mcl.Pairwise(angle)).loss.isfinite()
+
+
 def test_a_declared_cost_gets_the_axis_of_a_single_target():
     model = mcl.MultiHypothesisMLP(2, 3, 4)
     inputs, targets = torch.randn(6, 2), torch.randn(6, 3)

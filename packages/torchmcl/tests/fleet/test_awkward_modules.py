@@ -422,7 +422,7 @@ REFUSED = {
     "padding of an embedding": (
         lambda: WholeNumbers(embedded(padding_idx=0)),
         ValueError,
-        "do the same alone and stacked, got WholeNumbers, whose gradients differ",
+        "give the same results alone and stacked, got WholeNumbers, whose gradients differ",
     ),
     "a function that closes over a layer": (
         forward_of_the_original,

@@ -174,7 +174,7 @@ def test_a_folder_of_another_training_is_refused(tmp_path):
         train(new_fleet(), tmp_path, (7, 0), validation=HELD_OUT)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     words = (
-        "Fleet.fit: `checkpoint` must be empty or hold this very training, got .* which differs in .* another folder"
+        "Fleet.fit: `checkpoint` must be empty or contain this training run, got .* which differs in .* another folder"
     )
     for fleet_options, options in OTHERS.values():
         with pytest.raises(ValueError, match=words):
@@ -248,7 +248,7 @@ def test_a_training_that_only_looks_alike_is_refused(name, tmp_path):
             cut = (0, 0) if repeated else None  # the same again need not be trained
             train(fleet, tmp_path, cut, **({"validation": HELD_OUT} | options))
             continue
-        with pytest.raises(ValueError, match=rf"hold this very training, got .* which differs in .*'{name}'"):
+        with pytest.raises(ValueError, match=rf"contain this training run, got .* which differs in .*'{name}'"):
             train(fleet, tmp_path, **({"validation": HELD_OUT} | options))
 
 
@@ -340,7 +340,7 @@ def test_with_a_damaged_newest_state_the_one_before_leads_to_the_same_bits(damag
     data = bytearray(newest(tmp_path).read_bytes())
     data[-100] ^= 8
     newest(tmp_path).write_bytes(data[:-200] if damage == "truncated" else data)
-    with pytest.warns(RuntimeWarning, match=r"epoch-00000009.* the one before it, .*epoch-00000006"):
+    with pytest.warns(RuntimeWarning, match=r"epoch-00000009.* the previous one, .*epoch-00000006"):
         history = train(resumed, tmp_path)
     assert_same_bits(expected, history)
     assert_same_bits(whole.state_dict(), resumed.state_dict())
@@ -353,7 +353,7 @@ def test_a_damaged_plan_is_written_anew(tmp_path):
     plan = (tmp_path / "plan.json").read_text()
     for damaged in ("{", plan.replace('"n_epochs": 12', '"n_epochs": 13')):
         (tmp_path / "plan.json").write_text(damaged)
-        with pytest.warns(RuntimeWarning, match=r"plan.json' is damaged; the states beside it are of this training"):
+        with pytest.warns(RuntimeWarning, match=r"plan.json' is damaged; training resumes from the other states"):
             history = train(new_fleet(), tmp_path)
         assert_same_bits(expected, history)
         assert (tmp_path / "plan.json").read_text() == plan

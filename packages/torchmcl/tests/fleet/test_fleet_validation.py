@@ -130,7 +130,7 @@ def test_a_training_in_which_all_models_stopped_ends_early(every, tmp_path):
 @pytest.mark.parametrize("fitted", [False, True])
 def test_the_best_weights_need_a_validation(use, fitted):
     fleet = trained(1)[0] if fitted else Fleet(small_mlp, 3)
-    with pytest.raises(ValueError, match=r"Fleet: `best` must be asked for after fit\(..., validation=...\)"):
+    with pytest.raises(ValueError, match=r"Fleet: `best` must be used after fit\(..., validation=...\)"):
         use(fleet)
 
 

@@ -74,7 +74,7 @@ def test_with_a_damaged_newest_checkpoint_the_one_before_leads_to_the_same_end(u
     data = bytearray(newest.read_bytes())
     data[-50] ^= 1
     newest.write_bytes(data)
-    with pytest.warns(RuntimeWarning, match=r"epoch-00000003.* Going on from the one before it, epoch-00000002"):
+    with pytest.warns(RuntimeWarning, match=r"epoch-00000003.* Resuming from the previous one, epoch-00000002"):
         weights = fit(tmp_path)
     assert_same_ends((tmp_path, weights), undisturbed)
 

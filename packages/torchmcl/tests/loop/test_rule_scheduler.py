@@ -241,7 +241,7 @@ def test_padded_steps_move_no_hypothesis():
 
 
 def test_a_forgotten_observe_is_an_error():
-    with pytest.raises(RuntimeError, match=r"AutoAnnealing has not seen a batch\. Call `observe\(output\)`"):
+    with pytest.raises(RuntimeError, match=r"AutoAnnealing has no data\. Call `observe\(output\)`"):
         Training().scheduler.step()
 
 

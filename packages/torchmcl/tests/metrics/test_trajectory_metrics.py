@@ -242,7 +242,7 @@ BAD = {
     "mask of agents": ({"mask": torch.ones(10, dtype=torch.bool)}, r"`mask` must have shape \(10, 4\)"),
     "scores of another number": ({"scores": torch.zeros(10, 4)}, r"`scores` must have shape \(10, 5\)"),
     "scores that are NaN": ({"scores": torch.full((10, 5), math.nan)}, r"`scores` must be finite, got nan"),
-    "too many": ({"k": 6}, r"`k` must be at most the number of hypotheses 5, got 6. Leave `k` out to use all"),
+    "too many": ({"k": 6}, r"`k` must be at most the number of hypotheses, 5, got 6. Leave `k` out to use all"),
     "none": ({"k": 0}, "`k` must be >= 1, got 0"),
     "k without scores": ({"k": 2}, "`scores` must be given to choose the best 2 of 5 hypotheses, got None"),
     "scenes of other agents": ({"scene": SCENE[:3]}, r"`scene` must have shape \(10,\)"),

@@ -230,7 +230,7 @@ def test_when_the_newest_is_damaged_the_one_before_it_serves_with_a_warning(tmp_
     data = bytearray(series.path(3).read_bytes())
     data[-1] ^= 1
     series.path(3).write_bytes({"truncated": data[:-5], "flipped": bytes(data), "empty": b""}[damage])
-    with pytest.warns(RuntimeWarning, match=r"read_checkpoint: .*-00000003.* Going on from .*-00000002"):
+    with pytest.warns(RuntimeWarning, match=r"read_checkpoint: .*-00000003.* Resuming from .*-00000002"):
         step, found = series.newest()
     assert (step, found.state) == (2, {"step": 2})
     series.save(3, state={"step": 3}, tensors={})
@@ -266,7 +266,7 @@ def save_until_full(series):
 def assert_stops_with_the_last_state(series, message):
     with pytest.raises(OSError, match=message) as stopped:
         save_until_full(series)
-    assert "What was there before is untouched" in str(stopped.value)
+    assert "The previous file is unchanged" in str(stopped.value)
     assert not list(series.folder.glob(".*"))
     step, found = series.newest()
     assert found.state == {"step": step}

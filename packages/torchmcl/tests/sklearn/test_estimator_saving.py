@@ -167,7 +167,7 @@ def test_a_fit_that_was_saved_is_not_repeated_and_another_one_is_refused(kind, t
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     for model in (saved, again):
         np.testing.assert_array_equal(model.predict(X), whole.predict(X))
-    with pytest.raises(ValueError, match=r"Fleet.fit: `checkpoint` must be empty or hold this very training"):
+    with pytest.raises(ValueError, match=r"Fleet.fit: `checkpoint` must be empty or contain this training run"):
         kind(**{**SHORT, "random_state": 5}).fit(X, y, checkpoint=tmp_path)
 
 

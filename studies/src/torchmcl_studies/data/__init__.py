@@ -43,5 +43,5 @@ def cached_download(
         text = f"{owner}: {file_name} from {base_url} does not have the known checksum and was not kept. {error}"
         raise OSError(text) from error
     except OSError as error:  # among them those of requests
-        text = f"{owner}: {file_name} could not be downloaded from {base_url}: {error}. {advice}"
+        text = f"{owner}: {file_name} could not be downloaded from {base_url} ({type(error).__name__}). {advice}"
         raise OSError(text) from error

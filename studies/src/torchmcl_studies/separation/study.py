@@ -176,8 +176,8 @@ def _is_done(folder: Path, config: SeparationConfig, limit: int | None) -> bool:
     if not evaluation.exists():
         return False
     if differs := differing_options(read_json("separation study", folder / "config.json"), config):
-        got = f"{folder} which differs in {differs}"
-        advice = "Choose another folder, or delete this one to start again."
+        got = f"{folder}, which differs in {differs}"
+        advice = "Use another folder, or delete this one to start again."
         raise ValueError(bad_value("separation study", "out", "hold this study", got, advice))
     return len(evaluation.read_text().splitlines()) == len(listed_mixtures(config.data, "tt")[:limit])
 

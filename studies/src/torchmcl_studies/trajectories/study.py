@@ -51,7 +51,7 @@ _SHARE_OF_SCENES = 0.4
 
 @dataclass(frozen=True)
 class TrajectoryStudy:
-    """What to run.
+    """Options of the study.
 
     Raises:
         ValueError: for an unknown scene, method or device, or a count below 1.

@@ -40,7 +40,7 @@ QUICK_METHODS = ("mcl", "relaxed-0.1", "relaxed-0.5", "relaxed-annealed", "amcl-
 
 @dataclass(frozen=True)
 class UciStudy:
-    """What to run.
+    """Options of the study.
 
     Raises:
         ValueError: for an unknown set, method, protocol or device, or a count below 1.

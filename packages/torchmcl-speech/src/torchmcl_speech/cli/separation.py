@@ -235,12 +235,12 @@ def _separate(options: argparse.Namespace) -> None:
     for output in result["outputs"]:
         say(f"{out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
     if result["silent"]:
-        say("The recording is silent: there are no voices in it.")
+        say("The recording is silent and contains no voices.")
     elif not result["outputs"]:
-        say("No output is likely to be a voice. Write them all the same with --voices 1.")
+        say("No output is likely to be a voice. To write one anyway, use --voices 1.")
     if result["speakers"] is not None:
         shown = ", ".join(f"{number}: {100 * chance:.0f} %" for number, chance in enumerate(result["speakers"]))
-        say(f"How many speak? {shown}")
+        say(f"Number of speakers: {shown}")
     say(f"Open the page: {write_separation_page(out).resolve().as_uri()}")
 
 

@@ -57,13 +57,15 @@ def audio_info(path: Path | str) -> AudioInfo:
     """
     path = Path(path)
     if not path.is_file():
-        raise BadAudio(f"{path}: there is no such file.")
+        raise BadAudio(f"{path}: there is no such file. Check the path.")
     import soundfile
 
     try:
         header = soundfile.info(name_on_disk(path))
     except soundfile.LibsndfileError as error:
-        raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
+        raise BadAudio(
+            f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
+        ) from error
     if header.frames < 1 or header.samplerate < 1 or header.channels < 1:
         raise BadAudio(f"{path}: has no samples.")
     check_samples(path, header.frames * header.channels)
@@ -95,7 +97,9 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
     try:
         samples, _ = soundfile.read(name_on_disk(path), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
+        raise BadAudio(
+            f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
+        ) from error
     if len(samples) < info.length:
         raise BadAudio(f"{path}: is cut short; {len(samples)} of {info.length} samples could be read.")
     mono = mixed_down(path, samples)
@@ -137,7 +141,7 @@ def check_cancellation(path: Path | str, loudest_channel: float, loudest_mono: f
     """
     if loudest_mono < SILENCE <= loudest_channel:
         advice = "Invert one of them, or save one channel as a mono file."
-        raise BadAudio(f"{path}: its channels cancel each other, so that their mean is silent. {advice}")
+        raise BadAudio(f"{path}: its channels cancel each other, so their mean is silent. {advice}")
 
 
 def _peak(samples: Samples) -> float:
@@ -255,7 +259,9 @@ def audio_blocks(path: Path | str, n_samples: int = _BLOCK) -> Iterator[Samples]
             mono_peak = max(mono_peak, float(np.abs(mono).max(initial=0.0)))
             yield np.ascontiguousarray(mono, dtype=np.float32)
     except soundfile.LibsndfileError as error:
-        raise BadAudio(f"{path}: not readable as audio ({error.error_string}).") from error
+        raise BadAudio(
+            f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
+        ) from error
     if n_read < info.length:
         raise BadAudio(f"{path}: is cut short; {n_read} of {info.length} samples could be read.")
     check_cancellation(path, channel_peak, mono_peak)

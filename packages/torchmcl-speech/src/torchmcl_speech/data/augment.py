@@ -210,6 +210,6 @@ def _clipped(chance: Chance, share: float, mixture: Tensor) -> Tensor:
 
 
 def _fast_length(length: int) -> int:
-    """Return the next length with a fast Fourier transform: a power of two, or three quarters of one."""
+    """Return the next length with a fast FFT: a power of two, or three quarters of one."""
     power = 1 << (length - 1).bit_length()
     return 3 * power // 4 if 3 * power // 4 >= length else power

@@ -226,7 +226,7 @@ class SpeechMixtures(Dataset[Batch]):
             check_positive_int("SpeechMixtures", "n_samples", n_samples)
             if dynamic is None:
                 advice = "DrawSampler(n_samples=...) shortens an epoch of listed mixtures."
-                raise ValueError(bad_value("SpeechMixtures", "n_samples", "go with `dynamic`", n_samples, advice))
+                raise ValueError(bad_value("SpeechMixtures", "n_samples", "be used with `dynamic`", n_samples, advice))
         self._n_samples = n_samples or len(self.mixtures)
 
     def __len__(self) -> int:

@@ -236,7 +236,7 @@ def _too_few(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan, pos
     n_files, n_speakers = sum(map(len, by_speaker.values())), sum(map(bool, by_speaker.values()))
     return BadAudio(
         f"{part}: {n_files} recordings of {n_speakers} speakers are too few for {plan.counts[part]} different "
-        f"mixtures. Ask for fewer (--counts {part}={possible}) or add recordings. Or train on the recordings as they "
+        f"mixtures. Request fewer (--counts {part}={possible}) or add recordings. Or train on the recordings as they "
         "are, which mixes them anew in every step: torchmcl separation train ship-2spk --data FOLDER."
     )
 

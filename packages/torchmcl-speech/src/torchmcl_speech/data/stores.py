@@ -190,7 +190,7 @@ class AudioPack:
             names=np.array(self.names, dtype=np.str_),
             lengths=np.array([len(x) for x in self._utterances.values()], dtype=np.int64),
             sample_rate=np.int64(self.sample_rate),
-            # Differences of neighbours are smaller than samples; they may wrap around, as their sums do again.
+            # Differences of neighboring samples are smaller than samples. They may wrap around; their sums wrap back.
             differences=np.diff(samples, prepend=np.int16(0)),
         )
         write_atomically(Path(path), buffer.getvalue())

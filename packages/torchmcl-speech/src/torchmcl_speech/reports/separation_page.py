@@ -29,7 +29,7 @@ _FRAMES_A_COLUMN = 8
 _WINDOW_SECONDS = 0.032
 # Speech that is quieter than the loudest moment by more than this is inaudible.
 _RANGE_DB = 70.0
-# From silent to loud, each lighter than the one before, so that it reads without colours too.
+# From silent to loud, each lighter than the previous one, so that it can be read without color.
 _SHADES = ("#0c1024", "#35215f", "#7b2a74", "#c8475f", "#f28c4f", "#fdf2c0")
 
 
@@ -233,7 +233,7 @@ def _speakers(records: dict[str, Any]) -> str:
         return ""
     likely = max(range(len(probabilities)), key=lambda number: probabilities[number])
     rows = [[number, f"{100 * value:.1f} %"] for number, value in enumerate(probabilities)]
-    head = f"<h2>How many speak? Most likely {likely}</h2>"
+    head = f"<h2>Number of speakers: most likely {likely}</h2>"
     return head + table(["voices", "probability"], rows, best=likely, identity="speakers")
 
 

@@ -1,9 +1,7 @@
-"""Say what a table holds and what `torchmcl fit` would make of it.
+"""Show how `torchmcl fit` would read a table: the kind of each column, its share of missing values, its range or its
+categories, and dropped and suspicious columns, with the options that override these decisions.
 
-That is the kind of each column, how much of it is missing, its range or its categories, columns that would be dropped,
-and suspicious ones, with the options that decide otherwise.
-
-Examples:
+examples:
   torchmcl describe houses.csv
   torchmcl describe houses.csv --target price --drop house_id
 """
@@ -17,9 +15,9 @@ from torchmcl_tables.cli.parts import add_column_options, add_target_options, ne
 
 def add_describe_command(commands: Commands) -> None:
     """Add `describe` to the commands."""
-    summary = "what a table holds, and what `fit` would make of it"
+    summary = "show how `fit` would read a table"
     describe = new_command(commands, "describe", __doc__, summary, check=_describe, run=_done)
-    describe.add_argument("table", type=Path, help="the table: CSV, TSV, Parquet or JSON lines; text also with .gz")
+    describe.add_argument("table", type=Path, help="table: CSV, TSV, Parquet or JSON lines; text also with .gz")
     add_target_options(describe, default=[])
     add_column_options(describe)
 

@@ -1,25 +1,25 @@
-"""Learn from a table: several plausible outcomes for each row, each with a probability.
+"""Train a model on a table. It predicts several plausible outcomes for each row, each with a probability.
 
-A target of text, or of integers with at most ten different values, holds classes: the guesses are then different
-classes. --task numbers or --task classes decides otherwise.
+A target with text, or with integers of at most ten different values, is a target of classes; the answers are then
+different classes. --task numbers or --task classes overrides this.
 
-Numbers, dates and categories are told apart by what columns hold; text that differs in most rows, constants and
-empty columns are dropped. What was decided is printed first, and `torchmcl describe` prints it without training.
-Missing values (empty cells, NA, NaN, null, ?) are fine. A tenth of the rows is set apart to measure the model on: the
-last ones where a column has dates, since a model is used on later rows, else some at random (--split). Of
-the others a tenth decides when to stop and how far to trust each member, and another tenth calibrates the sets.
+Columns are read as numbers, dates or categories according to their cells. Text that differs in most rows, constants
+and empty columns are dropped. These decisions are printed first; `torchmcl describe` prints them without training.
+Missing values (empty cells, NA, NaN, null, ?) are allowed. A tenth of the rows is the test part (--test): the last rows
+if a column has dates, otherwise a random sample (--split). Of the other rows, a tenth is held out for early stopping
+and for the weights of the members, and a twentieth for calibration (--validation).
 
-By default numbers are answered by a blend: networks on the columns, networks on the columns with bins, and a forest,
-each as far as held-out rows support it. With --rule or --search hypotheses are trained by multiple choice learning. It
-ends with a verdict, good or careful and why; that is in metrics.json too, and `torchmcl report` draws a page.
+The default model for numbers is a blend of networks, networks with binned columns, and a forest. With --rule or
+--search, hypotheses are trained by multiple choice learning. The summary ends with a verdict, good or careful, with
+reasons. metrics.json contains it too, and `torchmcl report` writes a page.
 
-Several columns are separated by commas; a name that holds a comma goes into double quotes, as in
---drop '"Last, first",city', and an option of columns may be repeated.
+Names of columns are separated by commas, and options may be repeated. Quote a name with a comma twice:
+--drop '"Last, first",city'.
 
-Rerun the same command to resume a training that was stopped or killed: until the model is written, its state is kept
-in a folder OUT.checkpoint beside it. --restart discards that state.
+Rerun the same command to resume a training run that was stopped or killed. Until the model is written, the state is in
+the folder OUT.checkpoint beside it. --restart discards that state.
 
-Examples:
+examples:
   torchmcl fit --example -o model/
   torchmcl fit houses.csv --target price -o model/
   torchmcl fit flowers.csv --target species -o model/
@@ -66,7 +66,7 @@ from torchmcl_tables.cli.parts import (
 )
 
 _COMMAND = "command.json"
-# Options that do not change what is learned; the rows count, not the name of their file.
+# Options that do not change the model. The content of the table counts, not its name.
 _FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device", "words", "private")
 
 
@@ -76,7 +76,7 @@ class UnfinishedTraining:
 
     Attributes:
         folder: of the saved state.
-        command: what must be the same for it to be resumed: options, and a digest of the table.
+        command: the options and a digest of the table, which must be equal to resume.
     """
 
     folder: Path
@@ -110,7 +110,7 @@ class UnfinishedTraining:
             return
         if names := self._differences():
             differ = ", ".join("the table" if name == "table" else f"--{name.replace('_', '-')}" for name in names)
-            rule = "not have an unfinished training by another command beside it"
+            rule = "not have the unfinished training run of another command beside it"
             got = f"{str(self.folder)!r}, which differs in {differ}"
             advice = "Rerun that command to resume it, add --restart to discard it, or give another --out."
             raise ValueError(bad_value("fit", "--out", rule, got, advice))
@@ -169,24 +169,26 @@ _PARAMETERS = {
 
 def add_fit_command(commands: Commands) -> None:
     """Add `fit` to the commands."""
-    summary = "learn from a table: several answers for each row, with probabilities"
+    summary = "train a model on a table: several answers for each row, with probabilities"
     fit = new_command(commands, "fit", __doc__, summary, check=_check_fit, run=_fit)
-    fit.add_argument("table", type=Path, nargs="?", help=f"the table to learn from: {FORMATS}")
+    fit.add_argument("table", type=Path, nargs="?", help=f"training table: {FORMATS}")
     add_target_options(fit, default=None)
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
     add_column_options(fit)
     _add_parameters(fit)
     fit.add_argument(
-        "--test", type=fraction, default=0.1, help="share of the rows set apart for the report (default: %(default)s)"
+        "--test", type=fraction, default=0.1, help="share of test rows, for the report (default: %(default)s)"
     )
     fit.add_argument(
         "--split",
         choices=("time", "group", "random"),
-        help="which rows to set apart: the last ones, whole groups, or some at random (default: the last ones where a "
-        "column has dates, else at random)",
+        help="test rows: the last ones, whole groups, or a random sample (default: time if a column has dates, "
+        "otherwise random)",
     )
-    fit.add_argument("--split-column", default="", help="column of times or groups for --split (default: of dates)")
-    fit.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
+    fit.add_argument(
+        "--split-column", default="", help="column of times or groups for --split (default: the column of dates)"
+    )
+    fit.add_argument("--seed", type=seed, default=0, help="random seed (default: %(default)s)")
     fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     fit.add_argument("--overwrite", action="store_true", help="replace an existing model")
     fit.add_argument("--restart", action="store_true", help="discard an unfinished training run instead of resuming it")
@@ -195,8 +197,8 @@ def add_fit_command(commands: Commands) -> None:
         action="store_true",
         help="write a model without rows of the table: no evaluation.json, and averaged leaves",
     )
-    fit.add_argument("--example", action="store_true", help="learn from a small real table, written to diabetes.csv")
-    fit.add_argument("--quiet", action="store_true", help="no progress bar, decisions and summary")
+    fit.add_argument("--example", action="store_true", help="use a small real table, which is written to diabetes.csv")
+    fit.add_argument("--quiet", action="store_true", help="no progress bar, column decisions or summary")
 
 
 def _add_parameters(fit: argparse.ArgumentParser) -> None:
@@ -205,47 +207,47 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--rule",
         choices=("annealed", "auto", "mcl", "relaxed"),
-        help="train hypotheses by a rule (default: no rule, but networks and a forest, blended by held-out rows; of "
-        "classes: annealed); auto decides in training when and how fast to cool",
+        help="train hypotheses by a rule; auto sets the temperature during training (default: a blend of networks and "
+        "a forest; for classes: annealed)",
     )
     fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
     fit.add_argument(
         "--bins",
         type=natural,
-        help="bins of each column, between which answers may bend (default: networks with 0 and with 32 below 50,000 "
-        "rows, else 0; with a rule 32 where values repeat)",
+        help="bins per column (default: networks without bins and with 32 bins; without from 50,000 rows on; with a "
+        "rule 32 if values repeat)",
     )
     fit.add_argument(
         "--epochs",
         type=positive,
-        help="passes over the rows (default: by their number; held-out rows end it earlier without a rule)",
+        help="largest number of passes over the rows (default: depends on the number of rows)",
     )
-    fit.add_argument("--batch-size", type=positive, help="rows of a step (default: by their number)")
+    fit.add_argument("--batch-size", type=positive, help="rows per step (default: depends on the number of rows)")
     fit.add_argument(
         "--learning-rate",
         type=positive_number,
-        help="to begin with (default: 0.01 for the blend, 0.02 with a rule and for classes)",
+        help="initial learning rate (default: 0.01 for the blend, 0.02 with a rule and for classes)",
     )
     fit.add_argument(
         "--weight-decay",
         type=non_negative_number,
-        help="(default: 0.05, more for small tables with classes, or by the noise with --rule auto)",
+        help="weight decay (default: 0.05, more for small tables with classes; with --rule auto, set during training)",
     )
     fit.add_argument(
         "--search",
         action="store_true",
-        help="train 64 candidates at once and keep the best; without --rule, --learning-rate and --weight-decay",
+        help="train 64 candidates and keep the best; excludes --rule, --learning-rate and --weight-decay",
     )
     fit.add_argument(
         "--restarts",
         type=positive,
-        help="networks of each kind (default: 5; 1 from 50,000 rows on, and without a rule 3 from 10,000 on)",
+        help="networks of each kind (default: 5; without a rule 3 from 10,000 rows on; 1 from 50,000 rows on)",
     )
     fit.add_argument(
         "--validation",
         type=fraction,
-        help="share of the rows that trains nothing: two thirds choose, the others calibrate (default: 0.15); for "
-        "classes the share that each network holds out (default: 0.2)",
+        help="share of held-out rows, two thirds for selection and one third for calibration (default: 0.15); for "
+        "classes, the share that each network holds out (default: 0.2)",
     )
 
 
@@ -261,13 +263,13 @@ def _check_fit(options: argparse.Namespace) -> None:
         options.table, options.target = options.table or Path(EXAMPLE), options.target or [EXAMPLE_TARGET]
     for argument, value in (("table", options.table), ("--target", options.target)):
         if not value:
-            raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
+            raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "To try it out, add --example."))
     check_folder(options.out)
     if options.example:
         write_example(options.table)
     options.read = read_table(options.table)
     options.training = UnfinishedTraining.beside(options.out, options)
-    # A model beside its own unfinished training was not measured yet.
+    # A model beside its own unfinished training run has not been evaluated yet.
     check_folder(options.out, overwrite=options.overwrite or options.training.resumes())
     check_rows(options.read)
     options.schema = schema_of(options.read, options)
@@ -294,14 +296,14 @@ def _fit(options: argparse.Namespace) -> None:
     )
     with options.training.kept(restart=options.restart) as checkpoint:
         model = train_table(options.read, how, schema=options.schema, progress=not options.quiet, checkpoint=checkpoint)
-        # A failing evaluation can no longer lose the model; a signal leaves the training, to be measured again.
+        # Save first: a failing evaluation must not lose the model. After a signal, a rerun repeats the evaluation.
         save_table_model(model, options.out, private=options.private)
         try:
             model = with_verdict(measure_table(model, options.read, how))
             save_table_model(model, options.out, private=options.private)
         except Exception:
             options.training.discard()
-            text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but it could not be measured:"
+            text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but its evaluation failed:"
             say(text, error=True)
             raise
     options.training.discard()
@@ -319,7 +321,7 @@ def _verdict_line(verdict: dict[str, Any] | None) -> str:
     from torchmcl_tables.verdict import Verdict
 
     if verdict is None:
-        return "Verdict: none, as no rows were set apart; `torchmcl report --data` measures the model on others."
+        return "Verdict: none, because there are no test rows. Use `torchmcl report --data` with another table."
     return Verdict(**verdict).line
 
 

@@ -1,4 +1,4 @@
-"""Parts of the table commands: options about columns, decisions in words, and commands that can be pasted."""
+"""Parts of the table commands: options for columns, printed decisions, and suggested commands."""
 
 import argparse
 import shlex
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # reading tables is loaded by the commands that need it
     from torchmcl_tables.data import Table, TableError, TableSchema
 
 
-FORMATS = "CSV, TSV, Parquet or JSON lines by the end of its name; text also with .gz"
+FORMATS = "CSV, TSV, Parquet or JSON lines, by file extension; text formats also with .gz"
 Step = Callable[[argparse.Namespace], None]
 
 
@@ -56,7 +56,7 @@ def add_target_options(parser: argparse.ArgumentParser, *, default: list[str] | 
     parser.add_argument(
         "--task",
         choices=("classes", "numbers"),
-        help="what to predict (default: classes where the target is text or has few values, else numbers)",
+        help="kind of target (default: classes if the target is text or has few values, otherwise numbers)",
     )
 
 
@@ -89,10 +89,10 @@ def spent() -> str:
 # Options, their names in `infer_schema`, and what they are for.
 _OPTIONS = {
     "--drop": ("drop", "columns to drop"),
-    "--categorical": ("categorical", "columns to read as categories, for any content"),
+    "--categorical": ("categorical", "columns to read as categories"),
     "--numeric": ("numeric", "columns to read as numbers; other cells count as missing"),
     "--date": ("date", "columns to read as dates; other cells count as missing"),
-    "--keep-column": ("keep", "columns to keep that would be dropped: constants, row names"),
+    "--keep-column": ("keep", "columns to keep although they would be dropped"),
 }
 
 
@@ -128,12 +128,12 @@ def schema_of(table: "Table", options: argparse.Namespace) -> "TableSchema":
 def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: str = "") -> None:
     """Print, once and on standard error, the decisions about a table and its suspicious columns."""
     decided = [*schema.decisions(), *([split] if split else [])]
-    for title, lines in (("Decided about the table", decided), ("Warning", schema.warnings())):
+    for title, lines in (("Decisions on the table", decided), ("Warning", schema.warnings())):
         if lines:
             say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
     if 0 < len(schema.suspicious) < len(schema.columns):
         dropped = option_text("--drop", *(column.name for column in schema.suspicious))
-        say(f"  Without all of these: {_command(options.words)} {dropped}", error=True)
+        say(f"  To drop all of these: {_command(options.words)} {dropped}", error=True)
 
 
 def _with_command(error: "TableError", options: argparse.Namespace) -> str:

@@ -1,15 +1,14 @@
-"""Answer for the rows of a table, in their order, the most probable answer first.
+"""Predict several answers for each row of a table, the most probable first. The rows keep their order.
 
 The columns are <target>_mean, <target>_1, <target>_2 ..., probability_1, probability_2 ...
-With --interval also <target>_low and <target>_high, which hold the truth between them with that probability, and
-<target>_set, the calibrated set itself: several pieces where the answers lie apart. A column of --keep whose name is
-one of these gets _kept appended. Of classes there is no mean, and the set is the fewest classes that together have
-the probability of --interval.
+--interval adds <target>_low and <target>_high, an interval that contains the true value with that probability, and
+<target>_set, the calibrated set, which has several pieces if the answers lie apart. For classes there is no mean, and
+the set is the smallest set of classes with the probability of --interval.
 
-Kept text is copied as it is. A spreadsheet runs text like =1+1 as a formula: use --escape-formulas for tables from
-people you do not trust.
+Columns of --keep are copied unchanged; a name in use gets the suffix _kept. Spreadsheets run text like =1+1 as a
+formula: use --escape-formulas for tables from untrusted sources.
 
-Examples:
+examples:
   torchmcl predict model/ new.csv -o answers.csv
   torchmcl predict model/ new.csv -o answers.csv --interval 0.9 --keep house_id
   torchmcl predict model/ new.jsonl.gz -o answers.parquet --strict
@@ -28,20 +27,22 @@ _OWNER = "torchmcl predict"
 
 def add_predict_command(commands: Commands) -> None:
     """Add `predict` to the commands."""
-    summary = "answer for the rows of a new table"
+    summary = "predict the rows of a new table"
     predict = new_command(commands, "predict", __doc__, summary, check=_check_predict, run=_predict)
     predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
-    predict.add_argument("table", type=Path, help=f"the rows to answer for: {FORMATS}")
-    predict.add_argument("-o", "--out", type=Path, required=True, help="file for the answers, in any of the formats")
+    predict.add_argument("table", type=Path, help=f"table of the rows to predict: {FORMATS}")
+    predict.add_argument("-o", "--out", type=Path, required=True, help="output file, in any of the formats")
     predict.add_argument(
-        "--interval", type=probability, help="also write sets that contain the truth with this probability, such as 0.9"
+        "--interval",
+        type=probability,
+        help="also write sets that contain the true value with this probability, such as 0.9",
     )
     predict.add_argument("--keep", type=names, action=AddNames, default=[], help="columns to copy into the answers")
     predict.add_argument("--strict", action="store_true", help="reject unseen categories")
     predict.add_argument(
         "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
     )
-    predict.add_argument("--quiet", action="store_true", help="no progress bar, notices and summary")
+    predict.add_argument("--quiet", action="store_true", help="no progress bar, notices or summary")
 
 
 def _check_predict(options: argparse.Namespace) -> None:
@@ -51,8 +52,10 @@ def _check_predict(options: argparse.Namespace) -> None:
 
     kind, _ = table_format(options.out)
     if options.escape_formulas and kind not in ("csv", "tsv"):
-        rule, got = "go with a CSV or TSV file", repr(str(options.out))
-        raise ValueError(bad_value(_OWNER, "--escape-formulas", rule, got, "Other formats hold no formulas."))
+        rule, got = "be used with a CSV or TSV file", repr(str(options.out))
+        raise ValueError(
+            bad_value(_OWNER, "--escape-formulas", rule, got, "Omit it: other formats contain no formulas.")
+        )
     check_file(options.out, options.table)
     check_model(options.model)
     options.read = read_table(options.table)

@@ -1,11 +1,9 @@
-"""Write one page that says how far to trust a model.
+"""Write one page on the reliability of a model: a verdict (good, or careful with reasons), answers against the truth,
+distortion by number of answers, calibration of the probabilities, coverage and pieces of the sets, the most ambiguous
+rows, the members of the model and the training curves. For classes: accuracy, calibration, the confusion matrix, and
+how often the true class is among the first guesses. The page is one file and needs no network connection.
 
-It has a verdict (good, or careful and why), the answers against the truth, distortion by the number of answers, usage
-and calibration of the probabilities, coverage of the sets and whether they fork, the most ambiguous rows, what answers,
-and how the training went. Of classes it has accuracy, calibration, the confusion of classes and how often the truth is
-among the first guesses. It is one file that needs no network.
-
-Examples:
+examples:
   torchmcl report model/
   torchmcl report model/ --data test.csv -o report.html
 """
@@ -19,11 +17,13 @@ from torchmcl_tables.cli.parts import check_file, new_command, spent
 
 def add_report_command(commands: Commands) -> None:
     """Add `report` to the commands."""
-    summary = "a page that says how far to trust a model"
+    summary = "write a page on the reliability of a model"
     report = new_command(commands, "report", __doc__, summary, check=_check_report, run=_report)
     report.add_argument("model", type=Path, help="folder of `torchmcl fit`")
-    report.add_argument("--data", type=Path, help="a table with targets (default: the rows that `fit` set apart)")
-    report.add_argument("-o", "--out", type=Path, help="the page (default: report.html in the model's folder)")
+    report.add_argument("--data", type=Path, help="a table with targets (default: the test rows of `fit`)")
+    report.add_argument(
+        "-o", "--out", type=Path, help="file of the page (default: report.html in the folder of the model)"
+    )
     report.add_argument("--quiet", action="store_true", help="no summary")
 
 

@@ -171,7 +171,7 @@ class Column(ABC):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its handling needs no explanation."""
+        """Whether no note about the column is needed."""
         return False
 
     @property
@@ -244,7 +244,7 @@ class NumberColumn(Column):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its handling needs no explanation."""
+        """Whether no note about the column is needed."""
         return self.form == PLAIN and not self.not_numbers and not self.codes
 
     def describe(self) -> str:
@@ -368,7 +368,7 @@ class CategoryColumn(Column):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its handling needs no explanation."""
+        """Whether no note about the column is needed."""
         return not self.is_open
 
     def describe(self) -> str:

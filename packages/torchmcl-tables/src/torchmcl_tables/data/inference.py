@@ -111,7 +111,7 @@ def check_rows(table: Table) -> None:
         TableError: if it has too few.
     """
     if len(table) < MIN_ROWS:
-        advice = "A tenth of the rows is set apart and a fifth validates: collect more rows."
+        advice = "Collect more rows: a tenth is for the test, and a fifth for validation."
         problem = Problem(table.name, f"have at least {MIN_ROWS} rows", str(len(table)), advice)
         raise_problems("infer_schema", table.name, [problem])
 
@@ -185,7 +185,7 @@ def _target_columns(
     classes = [column.name for column in columns if isinstance(column, CategoryColumn)]
     if classes and len(columns) > 1:
         advice = "Fit a model for each column of classes, or give --task numbers."
-        problems.append(Problem("--target", "name one column where it holds classes", ", ".join(classes), advice))
+        problems.append(Problem("--target", "name one column if it contains classes", ", ".join(classes), advice))
     return tuple(columns)
 
 
@@ -210,7 +210,7 @@ def _nothing_to_learn_from(table: Table, dropped: Sequence[DroppedColumn]) -> Pr
     why = "; ".join(f"{column.name!r} is dropped, {column.reason}" for column in dropped[:8]) or "no other column"
     can_stay = [column.name for column in dropped if column.option]
     advice = f"Keep columns with {option_text('--keep-column', *can_stay)}" if can_stay else ""
-    return Problem(table.name, "have a column besides the targets to learn from", why, advice)
+    return Problem(table.name, "have a column besides the targets", why, advice)
 
 
 def _without_counters(

@@ -243,7 +243,7 @@ def target_column(table: Table, cells: Cells, kinds: Kinds, task: str | None) ->
     subject = f"{table.name}, target {name!r}"
     if why := cells.unusable:
         got = "no value at all" if "missing" in why else why
-        return NumberColumn(name, True), [Problem(subject, "hold numbers or classes", got, _others(table, name))]
+        return NumberColumn(name, True), [Problem(subject, "contain numbers or classes", got, _others(table, name))]
     column = kinds.number(cells)
     if kinds.chosen.get(name) == "--numeric":
         task = "numbers"
@@ -287,11 +287,15 @@ def _problems_of_numbers(table: Table, cells: Cells, column: NumberColumn, kinds
     if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_given:
         _, failed = cells.numbers(column.form)
         row = failed.arg_max()
-        more = f" and {column.not_numbers - 1:,} more that are none" if column.not_numbers > 1 else ""
+        more = f" and {column.not_numbers - 1:,} other cells that are not numbers" if column.not_numbers > 1 else ""
         got = f"{str(series[row])[:40]!r} in row {row + 1}{more}"
         dates = kinds.date(cells) is not None
-        advice = "Dates cannot be predicted." if dates else "Correct these cells, or tell classes apart: --task classes"
-        return [Problem(subject, "hold numbers", got, advice)]
+        advice = (
+            "Dates cannot be predicted: choose another target."
+            if dates
+            else "Correct these cells, or predict classes: --task classes"
+        )
+        return [Problem(subject, "contain numbers", got, advice)]
     values, _ = cells.numbers(column.form)
     low, high = values.min(), values.max()
     if low == high:

@@ -1,4 +1,4 @@
-"""Which rows of a table are set apart: the last ones, whole groups, or some at random; and a table in words."""
+"""Test rows of a table: the last ones, whole groups, or a random sample; and a description of the split."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -36,11 +36,11 @@ class Split:
     def describe(self) -> str:
         """Return a description of the split, empty for the default."""
         if self.by == "time":
-            return f"the rows that are last by {self.column} are set apart to measure the model (else: --split random)"
+            return f"the last rows by {self.column} are the test rows (to change it: --split random)"
         if self.by == "group":
-            return f"rows of the same {self.column} are set apart together"
+            return f"rows with the same {self.column} are test rows together, or not at all"
         if self.dated:
-            return f"rows are set apart at random although {self.dated} dates them (else: --split time)"
+            return f"test rows are drawn at random, although {self.dated} dates the rows (to change it: --split time)"
         return ""
 
     def rows(
@@ -98,13 +98,21 @@ def choose_split(table: Table, schema: TableSchema, by: str | None = None, colum
     dated = _dating_column(table, schema)
     if by == "group" or (by is None and column and column != dated and column not in schema.dating_columns):
         if not column:
-            raise ValueError(bad_value("choose_split", "--split-column", "be given with --split group", "nothing"))
+            raise ValueError(
+                bad_value(
+                    "choose_split",
+                    "--split-column",
+                    "be given with --split group",
+                    "nothing",
+                    "Name the column of groups.",
+                )
+            )
         return Split("group", column, dated)
     if by == "random" or (by is None and not (column or dated)):
         return Split("random", "", dated)
     if not (column or dated):
-        advice = "Name a column of dates or numbers with --split-column, or take a column as dates with --date."
-        raise ValueError(bad_value("choose_split", "--split", "go with a column of dates", "none", advice))
+        advice = "Name a column of dates or numbers with --split-column, or read a column as dates with --date."
+        raise ValueError(bad_value("choose_split", "--split", "be used with a column of dates", "none", advice))
     split = Split("time", column or dated, column or dated)
     if by is None and not column and _last(times_of(table, dated, schema), max(1, len(table) // 10)) is None:
         return Split("random", "", dated)
@@ -177,7 +185,7 @@ def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:
 
 _LONGEST_NAME, _LONGEST_RANGE = 28, 46
 _N_LISTED = 4
-_OVERRIDES = "Decide otherwise with --drop, --categorical, --numeric, --date or --keep-column and the names of columns."
+_OVERRIDES = "To change this, use --drop, --categorical, --numeric, --date or --keep-column with names of columns."
 
 
 def description(table: Table, schema: TableSchema) -> str:
@@ -193,7 +201,7 @@ def description(table: Table, schema: TableSchema) -> str:
         a       target         0%  1 to 5
         b       category      33%  x, y
         c       dropped        0%  all of its cells are 7 (use it: --keep-column c)
-        Decide otherwise with --drop, --categorical, --numeric, --date or --keep-column and the names of columns.
+        To change this, use --drop, --categorical, --numeric, --date or --keep-column with names of columns.
     """
     rows: dict[str, tuple[str, float, str]] = {}
     for column in (*schema.target_columns, *schema.columns):

@@ -132,7 +132,7 @@ def read_table(path: Path) -> Table:
     """
     kind, zipped = table_format(path)
     if not path.exists():
-        raise FileNotFoundError(bad_value("read_table", "file", "exist", repr(str(path))))
+        raise FileNotFoundError(bad_value("read_table", "file", "exist", repr(str(path)), "Check the path."))
     if path.is_dir():
         raise ValueError(bad_value("read_table", "file", "be a table", f"the folder {str(path)!r}"))
     check_limit("read_table", path.name, "table_bytes", path.stat().st_size)
@@ -170,7 +170,7 @@ def _read(path: Path, kind: str, zipped: bool) -> Table:
 
 def _check_not_archive(path: Path, kind: str, start: bytes) -> None:
     """Reject compressed content under the name of a text format, with a hint."""
-    rule = f"be a table in {kind} format, as its name says"
+    rule = f"be a table in {kind} format, according to its name"
     if start.startswith(b"\x1f\x8b"):
         got = f"{str(path)!r}, which is compressed with gzip"
         raise ValueError(bad_value("read_table", "file", rule, got, f"Name it {path.name}.gz, or unpack it."))
@@ -222,8 +222,10 @@ def check_writable_columns(path: Path, table: Table, names: Sequence[str]) -> No
         dtype = table.series(name, "--keep").dtype
         impossible = {"parquet": (), "jsonl": (pl.Binary,)}.get(kind, (pl.Binary, pl.Duration))
         if dtype.is_nested() or dtype in (pl.Object, *impossible):
-            rule, got = f"name columns that a {kind} file can hold", f"{name!r} of type {dtype}"
-            raise ValueError(bad_value("write_table", "--keep", rule, got, "Leave it out, or make text of it first."))
+            rule, got = f"name columns that a {kind} file supports", f"{name!r} of type {dtype}"
+            raise ValueError(
+                bad_value("write_table", "--keep", rule, got, "Leave it out, or convert it to text first.")
+            )
 
 
 def write_table(path: Path, frame: Any) -> None:
@@ -326,6 +328,6 @@ def write_example(path: Path) -> None:
         rows.writerow([f"{value:g}" for value in (*row, target)])
     content = buffer.getvalue().encode()
     if path.exists() and path.read_bytes() != content:
-        rule, advice = "be new, or the example already", "Give another name: torchmcl fit --example NAME.csv"
+        rule, advice = "be new, or contain the example", "Give another name: torchmcl fit --example NAME.csv"
         raise ValueError(bad_value("write_example", "table", rule, repr(str(path)), advice))
     write_atomically(path, content)

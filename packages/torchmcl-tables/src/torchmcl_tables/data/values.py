@@ -1,4 +1,4 @@
-"""Cells as text, numbers and dates: what is missing, how people write each of them, and how they are read."""
+"""Cells as text, numbers and dates: missing values, formats and parsing."""
 
 import re
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ _COMMAS = ((",", ""), (",", "."), (",", " "), (",", "'"))
 
 @dataclass(frozen=True)
 class NumberForm:
-    """How the numbers of a column are written.
+    """The number format of a column.
 
     Attributes:
         decimal: the mark before the fraction.
@@ -96,7 +96,7 @@ class NumberForm:
         return rf"^[+-]?(?:[1-9]\d{{0,2}}(?:{group}{within})*{group}\d{{3}}|\d+)(?:{point}\d*)?{exponent}$"
 
     def __str__(self) -> str:
-        """Return the form in words, empty for that of programs."""
+        """Return a description of the form, empty for plain numbers."""
         words = [f"in {self.unit}"] * bool(self.unit) + ["with decimal commas"] * (self.decimal == ",")
         marks = {" ": "blanks", "'": "apostrophes", ",": "commas", ".": "points"}
         words += [f"with {marks[self.thousands]} between thousands"] if self.thousands else []
@@ -108,7 +108,7 @@ PLAIN = NumberForm()
 
 
 def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
-    """Return a column as numbers, null where there is none, and where a cell holds something else.
+    """Return a column as numbers, null if missing, and a mask of the cells that are not numbers.
 
     Infinite numbers, and those beyond 1e100, whose squares soon overflow, are something else.
     """
@@ -134,12 +134,12 @@ def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
 
 
 def too_large(values: Any) -> Any:
-    """Return where numbers are infinite or beyond the largest that can be learned from."""
+    """Return a mask of numbers that are infinite or too large for training."""
     return (values.abs() > _LARGEST).fill_null(False)
 
 
 def _parsed(texts: Any, form: NumberForm) -> Any:
-    """Return texts as numbers, null where the form does not fit."""
+    """Return texts as numbers, null if the form does not match."""
     if form == PLAIN:
         return texts.cast(pl.Float64, strict=False)
     texts = texts.str.replace_all(_SPACES, " ").str.replace_all(_MINUS, "-").str.replace_all("\u2019", "'")
@@ -185,7 +185,7 @@ def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
 
 
 def _in_whole_thousands(texts: Any, form: NumberForm) -> NumberForm:
-    """Return the form of amounts of money: no currency has fractions of three digits, so that € 1.000 is a thousand."""
+    """Return the form of amounts of money: no currency has three decimals, so € 1.000 is a thousand."""
     if form.thousands:
         return form
     mark = re.escape(form.decimal)
@@ -215,7 +215,7 @@ def _unit(texts: Any) -> str:
 
 
 def has_decimal_commas(frame: Any, *, semicolons: bool = False) -> bool:
-    """Return whether a column of text holds numbers that can only be read with decimal commas.
+    """Return whether a text column contains numbers that require decimal commas.
 
     Where semicolons separate the fields, 1,234 is one of them.
     """

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchmcl_tables.estimators.kernels import Kernels
 
-# Targets that take at most this many values are answered by those values, of this width in standardised units.
+# For targets with at most this many values, the answers are those values, with this width in standardized units.
 _MAX_ATOMS, _ATOM_WIDTH = 64, 1e-3
 # Rows whose masses are taken together.
 _AT_ONCE = 1024
@@ -55,7 +55,7 @@ def best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Te
 
 
 def _best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Tensor]:
-    """Return the same for some rows: the atoms form runs, whose borders are found from left to right."""
+    """Return the same for some rows: the atoms form runs, which are delimited from left to right."""
     n_rows, n_atoms = masses.shape
     if n_points == n_atoms:
         return torch.arange(n_atoms).expand(n_rows, -1), masses

@@ -206,7 +206,7 @@ def _default_restarts(n_rows: int) -> int:
 
 
 def _not_failed(scores: Tensor) -> list[int]:
-    """Return the networks except those far worse than most on held-out rows."""
+    """Return the networks without those far worse than most on held-out rows."""
     bound = scores.nanmedian() + _FAILED
     kept = [place for place, value in enumerate(scores) if value <= bound]
     return kept or list(range(len(scores)))  # without held-out rows nothing is known

@@ -15,8 +15,8 @@ from sklearn.tree import DecisionTreeRegressor
 from torchmcl.accel.native.extension import available, library, on_threads
 from torchmcl.sklearn.preprocessing import check_numbers
 
-#: A node: a row goes to `child`, or to the node behind it where its column is above the threshold. A leaf has itself
-#: for a child and an infinite threshold.
+#: A node: a row continues at `child`, or at the next node if its column is above the threshold. A leaf is its own
+#: child, with an infinite threshold.
 NODE = np.dtype([("threshold", np.float32), ("column", np.int32), ("child", np.int32)])
 
 
@@ -68,14 +68,14 @@ def _level_by_level(
     return at.astype(np.int32)
 
 
-# Each tree sees this share of the rows, as many as a bootstrap sample has different ones, and at most so many.
+# Each tree is trained on this share of the rows (the share of distinct rows in a bootstrap sample), at most this many.
 _SHARE, _MAX_ROWS = 0.632, 20_000
 # Type and number of axes of each array.
 _KINDS: dict[str, tuple[type[Any], int]] = {
     **{"thresholds": (np.float32, 1), "columns": (np.int32, 1), "children": (np.int32, 1)},
     **{"roots": (np.int32, 1), "depths": (np.int32, 1), "values": (np.float64, 2), "spreads": (np.float64, 1)},
 }
-# What a leaf without rows of its own to judge by is given for a spread, in standardised units.
+# The spread of a tree with a single node, which has no parent.
 _NO_SPREAD = 0.0
 _MOST_TREES = 1000
 
@@ -135,7 +135,7 @@ class Forest:
             grower = DecisionTreeRegressor(random_state=states[tree])
             return grower.fit(inputs[own], targets[own], sample_weight=weights[own])
 
-        with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:  # scikit-learn's growing needs no lock
+        with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:  # scikit-learn releases the GIL
             trees = list(pool.map(grow, range(n_trees)))
         return cls._joined([_renumbered(tree.tree_) for tree in trees]), seen
 
@@ -152,7 +152,7 @@ class Forest:
 
     def __post_init__(self) -> None:
         """Check that no row can leave the nodes, because a file may come from an untrusted source."""
-        for name, (kind, n_axes) in _KINDS.items():  # C reads the memory as it is
+        for name, (kind, n_axes) in _KINDS.items():  # C reads the memory without checks
             array = getattr(self, name)
             if array.dtype != kind or array.ndim != n_axes:
                 raise ValueError(f"the {name} of a forest are numbers of another kind")
@@ -166,7 +166,7 @@ class Forest:
         shallow = ((self.depths >= 0) & (self.depths < n_nodes)).all()
         if not (inside and shallow and (self.columns >= 0).all() and np.isposinf(self.thresholds[leaf]).all()):
             raise ValueError("the nodes of a forest do not lead to one another")
-        if self.n_trees > _MOST_TREES:  # every row asks for memory in proportion to it
+        if self.n_trees > _MOST_TREES:  # the memory per row is proportional to it
             raise ValueError(f"a forest must have at most {_MOST_TREES:,} trees, got {self.n_trees:,}")
         check_numbers("the values and spreads of a forest", np.append(self.values, self.spreads))
 
@@ -218,7 +218,7 @@ def _not_above(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-math.inf)), rounded)
 
 
-# A leaf answers with the mean of at least so many rows.
+# The value of a leaf is the mean of at least this many rows.
 _FEWEST_ROWS = 5
 
 
@@ -237,14 +237,14 @@ def blurred(forest: Forest) -> Forest:
     parents = np.full(n_nodes, -1)
     parents[forest.children[inner]] = parents[forest.children[inner] + 1] = places[inner]
     n_leaves = np.where(inner, 0, 1)
-    for node in places[::-1]:  # children stand behind their parents
+    for node in places[::-1]:  # children come after their parents
         if parents[node] >= 0:
             n_leaves[parents[node]] += n_leaves[node]
     source = places.copy()
     for node in places:
         if n_leaves[node] < _FEWEST_ROWS and parents[node] >= 0:
             source[node] = source[parents[node]]
-    # The spread of a node is that of its parent's rows: of the node above with enough rows, that of its children.
+    # The spread of a node is measured on the rows of its parent; that of `source` is stored with its children.
     spreads = np.where(source == places, forest.spreads, forest.spreads[forest.children[source]])
-    values = np.where(inner[:, None], 0.0, forest.values[source])  # only leaves answer
+    values = np.where(inner[:, None], 0.0, forest.values[source])  # only leaves have values
     return replace(forest, values=values, spreads=np.where(inner, 0.0, spreads))

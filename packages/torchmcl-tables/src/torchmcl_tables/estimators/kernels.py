@@ -76,25 +76,25 @@ class Kernels(NamedTuple):
     widths: Tensor
 
     def density(self) -> KernelMixture:
-        """Return them as a density."""
+        """Return the kernels as a density."""
         if self.values.shape[-1] == 1:
             return KernelMixture(self.values, self.probabilities, self.widths.squeeze(-1))
         return KernelMixture(self.values, self.probabilities, 1.0, self.widths)
 
     def times(self, share: float) -> "Kernels":
-        """Return them with a share of the probability."""
+        """Return the kernels with a share of the probability."""
         return self._replace(probabilities=self.probabilities * share)
 
     def stretched(self, factor: float) -> "Kernels":
-        """Return them with other widths."""
+        """Return the kernels with other widths."""
         return self._replace(widths=self.widths * factor)
 
     def moved(self, scale: Tensor, mean: Tensor) -> "Kernels":
-        """Return them in other units: values are multiplied by a scale [outputs] and moved by a mean [outputs]."""
+        """Return the kernels in other units: values times a scale [outputs] plus a mean [outputs]."""
         return Kernels(self.values * scale + mean, self.probabilities, self.widths * scale)
 
     def trimmed(self, share: float) -> "Kernels":
-        """Return them without a share of the probability at each end, with each kernel counted at its value.
+        """Return the kernels without a share of the probability at each end, with each kernel counted at its value.
 
         Args:
             share: below 1/2; the rest is normalized to 1.
@@ -190,7 +190,7 @@ def _read(outputs: Tensor, head: Any) -> Kernels:
     return Kernels(values, probabilities, scale)
 
 
-# Input-independent background component, in standardised units: a normal distribution like that of all targets, in case
+# Input-independent background component, in standardized units: a normal distribution like that of all targets, in case
 # the others learned nothing, and a wide one, so that outliers are not impossible.
 _BACKGROUND_WIDTHS, _BACKGROUND_SHARES = (1.0, 4.0), (0.9, 0.1)
 # With so large a weight of the background the others have learned little.

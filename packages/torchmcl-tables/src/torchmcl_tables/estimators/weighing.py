@@ -19,7 +19,7 @@ from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import Kernels, dense_inputs, forest_kernels, informed
 
-#: Of the continuous ranked probability score, in standardised units, beside the likelihood, in the training.
+#: Weight of the CRPS, in standardized units, relative to the likelihood in training.
 CRPS_WEIGHT = 3.0
 # The widths of the forest's kernels that are tried: a multiple of what the rows of a leaf's parent differ by, and a
 # width below which none is.
@@ -33,7 +33,7 @@ _STRETCH_DOUBT = 5.0
 _TRIMS, _TRIM, _TRIM_DOUBT = (0.0, 0.003, 0.01, 0.03, 0.07, 0.12, 0.2), 0.01, 20.0
 # Shares are held near equal ones as if by this many more rows.
 _ROWS_OF_DOUBT = 4.0
-# Below this a CRPS, in standardised units, is rounding, and so is a squared distance.
+# A smaller CRPS or squared distance, in standardized units, is rounding error.
 _LEAST_CRPS, _LEAST_DISTORTION = 1e-9, 1e-12
 
 
@@ -199,7 +199,7 @@ def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int)
 
 
 def _equal_weights(n_informed: int) -> NDArray[np.float64]:
-    """Return the weights of `n_informed` equal members and of the background, where no rows choose them."""
+    """Return the default weights of `n_informed` equal members and of the background, without held-out rows."""
     return np.append(np.full(n_informed, (1 - BACKGROUND_WEIGHT) / n_informed), BACKGROUND_WEIGHT)
 
 

@@ -1,4 +1,4 @@
-"""Learning to tell classes of a table apart, and records of how well that went, that a report is drawn from."""
+"""Models for classes of a table, and the records of their evaluation for the report."""
 
 from pathlib import Path
 from typing import Any
@@ -211,9 +211,9 @@ def set_apart_words(metrics: dict[str, Any]) -> str:
     Example:
         >>> split = {"by": "time", "column": "day", "since": "2024-01-01"}
         >>> set_apart_words({"rows": {"set_apart": 90}, "split": split})
-        '90 rows set apart, the last by day (since 2024-01-01)'
+        '90 test rows, the last by day (since 2024-01-01)'
     """
-    rows, split = f"{metrics['rows']['set_apart']:,} rows set apart", metrics.get("split") or {}
+    rows, split = f"{metrics['rows']['set_apart']:,} test rows", metrics.get("split") or {}
     if split.get("by") == "time" and "since" in split:
         return f"{rows}, the last by {split['column']} (since {split['since']})"
     return f"{rows}, whole groups of {split['column']}" if split.get("by") == "group" else rows

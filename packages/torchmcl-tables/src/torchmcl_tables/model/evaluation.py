@@ -254,7 +254,7 @@ def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.floa
 
 
 def calibration(given: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -> dict[str, Any]:
-    """Return, by bins of the probability given, how often it was a hit, called `word`; all [answers]."""
+    """Return the frequency of hits, called `word`, in bins of the predicted probability; all [answers]."""
     bins = np.minimum((given * 10).astype(int), 9)
     counts, given_sums, hit_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, hit))
     filled = counts > 0
@@ -306,7 +306,7 @@ def _ambiguous(judged: _Judged) -> list[dict[str, Any]]:
 
 
 def described_row(model: Answering, table: Table, places: NDArray[np.int64], place: int) -> dict[str, Any]:
-    """Return where a row stands in its file, counted from 1, and its cells."""
+    """Return the position of a row in its file, counted from 1, and its cells."""
     cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
     said = [[name, "" if cell is None else str(cell)] for name, cell in cells.items()]
     return {"row": int(places[place]) + 1, "cells": said}

@@ -39,10 +39,10 @@ class TableFit:
         numeric: columns to take as numbers; other cells count as missing.
         date: columns to take as dates; other cells count as missing.
         keep: columns to use that would be dropped.
-        test_fraction: share of the rows that is set apart, seen by nothing but the evaluation.
+        test_fraction: share of test rows, which are used only for the evaluation.
         seed: of the set-apart rows and of the estimator.
         task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
-        split: how rows are set apart, "time", "group" or "random"; by default the last ones where a column dates them.
+        split: choice of the test rows, "time", "group" or "random"; by default "time" if a column has dates.
         split_column: that orders or groups the rows; by default the column of dates.
         parameters: of `DensityRegressor`; with a rule or a search those of `MCLRegressor`; of classes `MCLClassifier`.
     """
@@ -222,9 +222,9 @@ def table_records(model: TableModel | ClassModel, data: Table | None = None) -> 
     else:
         fresh = evaluated(model, data)
     if fresh is None:
-        rule, got = "be given for a model without records of rows set apart (--test 0)", "none"
+        rule, got = "be given for a model without test rows (--test 0)", "none"
         raise ValueError(
-            bad_value("table_records", "--data", rule, got, "Name a table that the model has not learned from.")
+            bad_value("table_records", "--data", rule, got, "Name a table without training rows of the model.")
         )
     return {
         "source": model.source,
@@ -247,21 +247,21 @@ def fit_summary(model: TableModel | ClassModel) -> str:
     dates = f", {len(schema.dates)} of dates" if schema.dates else ""
     columns = f"{len(schema.numbers)} columns of numbers{dates} and {len(schema.categories)} of categories"
     lines = [
-        f"Learned from {rows['learned_from']:,} rows of {model.source}: {columns}; {model.metrics['epochs']} epochs."
+        f"Trained on {rows['learned_from']:,} rows of {model.source}: {columns}; {model.metrics['epochs']} epochs."
     ]
     if rows["without_target"]:
         lines.append(f"Left out: {rows['without_target']:,} rows without a target.")
     if measures is not None and isinstance(model, ClassModel):
         lines.append(class_summary(model))
     elif measures is not None:
-        lines.append(f"On {set_apart_words(model.metrics)}, for each target:")
+        lines.append(f"On {set_apart_words(model.metrics)}:")
         for place, name in enumerate(schema.targets):
             mean, nearest = (
                 number_text(error, error, grouped=True) for error in (measures[key][place] for key in _ERRORS)
             )
             lines.append(
-                f"  {name}: error of the mean {mean}, of the nearest answer {nearest} (root mean square); 90 % sets "
-                f"hold {100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
+                f"  {name}: root mean square error {mean} of the mean, {nearest} of the nearest answer; coverage of "
+                f"the 90 % sets {100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
             )
     return "\n".join(lines)
 
@@ -275,7 +275,7 @@ def records_of(model: TableModel | ClassModel, data: Table | None = None) -> dic
 
     Args:
         model: of `torchmcl fit`.
-        data: a table to measure it on; by default the records of the rows that were set apart.
+        data: a table for the evaluation; by default the test rows of the fit.
 
     Raises:
         ValueError: if there are no records of either, or the table cannot be used.

@@ -32,7 +32,7 @@ class Answering(ABC):
         estimator: gives the answers.
         source: the name of the file that was learned from.
         metrics: how the fit went, as JSON can hold it.
-        evaluation: records of the set-apart rows for the report; None where none were set apart.
+        evaluation: measures on the test rows, for the report; None without test rows.
     """
 
     schema: TableSchema
@@ -216,7 +216,7 @@ def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDAr
 
 
 def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[str]:
-    """Return sets as text, with the ends of `_outwards`: a piece holds what it held before it was written.
+    """Return sets as text. Ends are rounded outwards, so that a piece contains the same values as before.
 
     Example:
         >>> _set_texts(np.array([[0.1234567, 2.0]]), np.array([[0.7654321, np.inf]]), 1.0)

@@ -1,4 +1,4 @@
-"""The pictures of the page about a table. They contain no external text: the page shows names, escaped."""
+"""The pictures of the report page. They contain no external text: names are escaped in the page."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -150,7 +150,7 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
         header += [f"held{of}", f"median width{of}"]
     promises = table([*header, "in pieces"], rows, identity="coverage")
     note = f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
-    return "<h2>Do the sets hold what they promise?</h2>\n" + side_by_side([picture, promises + note])
+    return "<h2>Coverage of the prediction sets</h2>\n" + side_by_side([picture, promises + note])
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
@@ -162,7 +162,7 @@ def _ambiguous(records: dict[str, Any]) -> str:
 
 
 def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
-    """Return the answers for a row on a line and in words, for each target."""
+    """Return a picture and a description of the answers for a row, for each target."""
     lines = []
     for place, target in enumerate(targets):
         own, truth, spread = [v[place] for v in row["hypotheses"]], row["truth"][place], target["std"]

@@ -67,7 +67,7 @@ def head(
 ) -> str:
     """Return the top of a page: title, verdict, evaluated rows, and tiles of explained numbers."""
     found = records["evaluation"]
-    rows = "rows set apart before training" if records["set_apart"] else "rows"
+    rows = "test rows" if records["set_apart"] else "rows"
     tiles = [(f"{found['n_rows']:,}", f"{rows} of {escape(found['source'])}"), *tiles]
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
     return f"""<h1>{title}</h1>
@@ -85,7 +85,7 @@ def _where_measured(records: dict[str, Any]) -> str:
     if _are_last(records):
         return f", the last by <i>{escape(split['column'])}</i> (since {escape(split['since'])})"
     groups = f", in whole groups of <i>{escape(split['column'])}</i>" if split.get("by") == "group" else ""
-    return f" that were set apart before the training{groups}"
+    return f" that were not used for training{groups}"
 
 
 def _verdict_box(records: dict[str, Any], more: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from torchmcl._optional import optional_import
 from torchmcl.persistence.writing import write_atomically
 
-#: Okabe and Ito's colours, which remain distinct for colour-blind readers.
+#: Okabe and Ito's colors, which remain distinct for color-blind readers.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 #: The methods; lines and text; the data behind answers.
 AMCL, MCL, RELAXED = PALETTE[0], PALETTE[1], PALETTE[3]
@@ -80,7 +80,7 @@ def write_moving_picture(film: dict[str, Any], path: Path) -> Path:
         frame = background.copy()
         _draw_frame(drawing.Draw(frame, "RGBA"), film, place, int(epoch), font)
         frames.append(frame.resize((size[0] // _SHARPER, size[1] // _SHARPER), images.Resampling.LANCZOS))
-    # One palette for all: with one each, colours would flicker and nothing would compress.
+    # One palette for all frames: with one each, colors would flicker and nothing would compress.
     palette = frames[-1].quantize(_COLOURS)
     indexed = [frame.quantize(palette=palette, dither=images.Dither.NONE) for frame in frames]
     durations = [_MILLISECONDS] * (len(frames) - 1) + [_LAST_MILLISECONDS]

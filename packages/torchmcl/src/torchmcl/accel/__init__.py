@@ -52,7 +52,7 @@ class Accelerated(Protocol[P, R]):
     ways: tuple[Way, ...]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the result of the first way that supports the arguments, or of the definition."""
+        """Return the result of the first implementation that supports the arguments, or of the definition."""
 
 
 def accelerated(*ways: Way) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
@@ -76,17 +76,17 @@ def accelerated(*ways: Way) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
 
 
 def in_torch(function: Callable[..., Any]) -> Way:
-    """Return a way by a function in plain torch, for all arguments except in forward mode."""
+    """Return an implementation in plain torch, for all arguments except in forward mode."""
     return Way(lambda *args, **kwargs: not in_forward_mode(), function)
 
 
 def in_eager(function: Callable[..., Any]) -> Way:
-    """Return a way by a function in plain torch without support for the compiler and `torch.vmap`."""
+    """Return an implementation in plain torch without support for the compiler and `torch.vmap`."""
     return Way(lambda *args, **kwargs: is_plain_eager(), function)
 
 
 def in_triton(kernel: Callable[..., Any]) -> Way:
-    """Return a way by a function of `torchmcl.accel.triton`, for positional tensors that its kernels support."""
+    """Return an implementation in `torchmcl.accel.triton`, for positional tensors that its kernels support."""
     return Way(lambda *args, **kwargs: usable(*(value for value in args if isinstance(value, Tensor))), kernel)
 
 

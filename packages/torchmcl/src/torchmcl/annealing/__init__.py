@@ -1,4 +1,4 @@
-"""Annealing that decides for itself, and its traces: records, phase transitions, and the tree of hypotheses."""
+"""Automatic annealing, and records of an annealing: phase transitions and the tree of hypotheses."""
 
 from torchmcl.annealing.auto import AutoAnnealing, AutoValues
 from torchmcl.annealing.course import RuleLike, move_hypotheses, part_hypotheses

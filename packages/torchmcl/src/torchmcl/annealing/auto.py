@@ -1,4 +1,4 @@
-"""Annealing without a temperature to choose: whether to hold, when to cool and how fast, decided by measurements.
+"""Automatic annealing: the hold, the start of the cooling and its speed follow from measured costs.
 
 A training has up to four phases, at a pace that each model sets:
 
@@ -91,7 +91,7 @@ class AutoValues(NamedTuple):
 
 
 class AutoDecision(NamedTuple):
-    """Changes of the models that an update asks for, one entry per model.
+    """Changes of the models that an update requests, one entry per model.
 
     Attributes:
         rewinds: set these models back to their first weights, with fresh moments of the optimizer.
@@ -107,7 +107,7 @@ class AutoDecision(NamedTuple):
 
 @dataclass(frozen=True)
 class AutoAnnealing:
-    """Decide in training whether to hold, when to cool and how fast, and which hypotheses to move.
+    """Set the temperature, the learning rate and the moves of hypotheses from costs measured during training.
 
     Pass it as the rule: to `RuleScheduler` for a loop of your own, `Fleet`, `MCLModule`, the estimators. This is the
     policy; the state of a training is a dictionary of tensors, one entry per model trained side by side.
@@ -189,7 +189,7 @@ class AutoAnnealing:
         }
 
     def first_parts(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Return `AutoDecision.parts` before the training: of models that cool from the beginning."""
+        """Return the initial `AutoDecision.parts`, for models that cool from the start."""
         cools = (state["begun"] == 0) & (state["has_zero"] > 0) & (state["first"] > 0)
         return torch.where(cools, POLICY_CONSTANTS.fan, torch.zeros_like(state["begun"]))
 
@@ -203,7 +203,7 @@ class AutoAnnealing:
         n_coordinates: int = 1,
         trained: CostScale | None = None,
     ) -> AutoDecision:
-        """Take in the costs after `epoch` epochs: go on holding, or begin to cool. Changes the state.
+        """Update the state with the costs after `epoch` epochs: continue the hold, or begin to cool.
 
         Args:
             state: from `init`.

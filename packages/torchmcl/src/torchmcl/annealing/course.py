@@ -1,4 +1,4 @@
-"""How a rule moves through a training: not at all, with the step, or as `AutoAnnealing` decides from its batches."""
+"""The rule of each step of a training run: constant, scheduled, or set by `AutoAnnealing`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -107,7 +107,7 @@ class LoopAnnealing:
             self._collect(output)
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        """Remember the weights before the first step, to which a probe that gains nothing goes back."""
+        """Store the initial weights, which are restored if the probe gains nothing."""
         if self._driver.head is not None and not self.has_observed:
             self._initial = [parameter.detach().clone() for parameter in _parameters(optimizer)]
 
@@ -206,13 +206,13 @@ class LoopAnnealing:
             self._driver.state = {name: value.to(device) for name, value in self.state.items()}
 
     def _init_if_unknown(self, n_epochs: float) -> None:
-        """Set the state from the batches so far, as long as none of them had a finite cost before."""
+        """Initialize the state from the batches so far, until one has a finite cost."""
         new = self._driver.initial(self._measured(), n_epochs)
         unknown = self.state["first"].isnan()
         self._driver.state = {name: torch.where(unknown, new[name], value) for name, value in self.state.items()}
 
     def _measured(self) -> CostScale:
-        """Return the mean over the batches of this epoch; NaN where nothing is known."""
+        """Return the mean over the batches of this epoch; NaN without a batch."""
         mean, best, spread, number, signed = self.sums.unbind()
         return CostScale(mean / number, best / number, spread / number, signed == 0)
 
@@ -263,7 +263,7 @@ class OptimizerWeights:
             head.part(factors, head.drawn([0]))
 
     def move(self, moves: Moves) -> None:
-        """Give hypotheses the weights of others, in all processes those that the first one decides on."""
+        """Copy weights between hypotheses; all processes make the moves of the first one."""
         if (head := _head_tensors(self._head, self._optimizer)) is None:
             return
         if _is_distributed():
@@ -305,7 +305,7 @@ def _set(group: dict[str, Any], name: str, value: float) -> None:
 
 
 def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: StepOutput) -> int:
-    """Move hypotheses of little use to where one serves two modes, and return how many were moved.
+    """Move redundant hypotheses to modes that share one hypothesis, and return the number of moves.
 
     A move is made only if the gain, measured on one half of the batch after it was planned on the other, exceeds the
     loss; see `torchmcl.annealing.moves`. Distances are squared Euclidean under every cost.

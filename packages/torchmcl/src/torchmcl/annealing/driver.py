@@ -1,4 +1,4 @@
-"""The driver of `AutoAnnealing`: the state of the policy in a training, and the changes of the models it decides on.
+"""The driver of `AutoAnnealing`: the state of the policy in a training run, and the requested changes of the models.
 
 Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.course`), fleets drive many side by
 side and measure them on their rows (`torchmcl.fleet.annealing`).
@@ -14,12 +14,12 @@ from torchmcl.annealing.auto import AutoAnnealing, AutoDecision, AutoValues
 from torchmcl.annealing.measure import CostScale
 from torchmcl.annealing.moves import Moves, Samples, head_of, planned_moves
 
-# Moves are planned on at least so many samples, and so many for each hypothesis.
+# Moves are planned on at least this many samples, and on this many per hypothesis.
 _N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS = 512, 32
 
 
 class TrainedWeights(Protocol):
-    """The weights of the models in a training, with the optimizer's tensors for them."""
+    """The weights of the models during training, with their optimizer state."""
 
     def rewind(self, models: Tensor) -> None:
         """Set the models that are True back to their first weights, with fresh moments."""
@@ -64,11 +64,11 @@ class AnnealingDriver:
 
     @property
     def n_move_rows(self) -> int:
-        """How many samples moves are planned on."""
+        """Number of samples for planning moves."""
         return max(_N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS * self.n_hypotheses)
 
     def initial(self, measured: CostScale, n_epochs: float) -> dict[str, Tensor]:
-        """Return the state before a training, from the costs of untrained models."""
+        """Return the initial state, from the costs of untrained models."""
         may_hold = self.head is not None
         return self.policy.init(measured, n_epochs, n_coordinates=self.n_coordinates, may_hold=may_hold)
 
@@ -95,7 +95,7 @@ class AnnealingDriver:
         active: Tensor | None = None,
         trained: CostScale | None = None,
     ) -> None:
-        """Take in the costs after `epoch` epochs, and change the models if the policy decides so.
+        """Update the policy with the costs after `epoch` epochs, and change the models if requested.
 
         Args:
             measured: costs now.

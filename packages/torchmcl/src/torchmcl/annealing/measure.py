@@ -1,4 +1,4 @@
-"""Measurements of an assignment, from what a training step has computed anyway, and the sizes of its costs."""
+"""Measurements of a soft assignment from the results of a training step, and the sizes of its costs."""
 
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ SCALARS = Measurement._fields[:-1]
 
 
 def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
-    """Return what is recorded about a matching.
+    """Return the recorded quantities of a matching.
 
     The rate is that of each input, averaged, where inputs have several targets. A batch with one target per input
     does not show the distribution of a single input; there it is the rate over the whole batch, which also counts the
@@ -97,7 +97,7 @@ class CostScale(NamedTuple):
 
 
 def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
-    """Return how large the costs are, in their own units.
+    """Return the scale of the costs, in their units.
 
     For costs that are never negative the scale is their mean over hypotheses, samples and real targets. While the
     hypotheses are together it is the trace of the conditional covariance, half of the critical temperature in one

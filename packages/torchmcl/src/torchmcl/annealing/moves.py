@@ -1,4 +1,4 @@
-"""Moves of hypotheses: from where they are of little use to where one of them serves two modes.
+"""Moves of redundant hypotheses to modes that share one hypothesis.
 
 A hypothesis of little use is one whose samples the others serve nearly as well: it wins nothing, duplicates another, or
 shares a mode with it. Taking it away costs the difference between the best and the second best distance of the samples

@@ -58,12 +58,12 @@ class AnnealingRecords:
     scores: Tensor | None = None
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
         return len(self.step)
 
     @property
     def n_distinct(self) -> Tensor:
-        """How many places the hypotheses of each probe occupy, [records, probes], at the tolerance of networks."""
+        """Number of distinct hypotheses of each probe, [records, probes], at the tolerance of networks."""
         return theory.n_distinct(self.hypotheses, network_tolerance(self.temperature)[:, None])
 
     def trajectory(self, probe: int = 0) -> theory.Trajectory:
@@ -94,7 +94,7 @@ class AnnealingRecords:
 
     @classmethod
     def load(cls, path: str | Path) -> "AnnealingRecords":
-        """Read what `save` wrote as JSON lines.
+        """Read the JSON lines of `save`.
 
         Raises:
             ValueError: if the file holds something else.
@@ -167,7 +167,7 @@ def phase_transitions(
     """
     temperatures, hypotheses = records.trajectory(probe)
     if len(temperatures.unique()) < 2:
-        advice = "A transition is seen between two temperatures: record more often."
+        advice = "A transition is detected between two temperatures: record more often."
         got = f"{len(temperatures.unique())} in {len(temperatures)} records"
         raise ValueError(bad_value("phase_transitions", "records", "hold at least two temperatures", got, advice))
     reach = network_tolerance(temperatures) if tolerance is None else tolerance

@@ -134,7 +134,7 @@ class HypothesisTree:
         assert n_clusters is not None
         check_positive_int("HypothesisTree.cut", "n_clusters", n_clusters)
         if n_clusters > len(self.leaves):
-            rule = f"be at most the number of leaves {len(self.leaves)}"
+            rule = f"be at most the number of leaves, {len(self.leaves)}"
             raise ValueError(bad_value("HypothesisTree.cut", "n_clusters", rule, n_clusters))
         cuts = [self._alive(t) for t in sorted({node.birth_temperature for node in self.nodes}, reverse=True)]
         return [cut for cut in cuts if len(cut) <= n_clusters][-1]
@@ -157,7 +157,7 @@ def _check(owner: str, temperatures: Tensor, hypotheses: Tensor, persistence: fl
     check_tensor(owner, "temperatures", temperatures)
     check_tensor(owner, "hypotheses", hypotheses)
     if temperatures.ndim != 1 or len(temperatures.unique()) < 2:
-        advice = "A split is seen between two temperatures."
+        advice = "A split is detected between two temperatures."
         got = f"{len(temperatures.unique())} of shape {tuple(temperatures.shape)}"
         raise ValueError(bad_value(owner, "temperatures", "hold at least two temperatures [snapshots]", got, advice))
     if bool((temperatures.diff() > 0).any()) or bool((temperatures < 0).any()):
@@ -285,7 +285,7 @@ class WeightHistory:
         return len(self.temperatures)
 
     def add(self, temperature: float, model: nn.Module) -> None:
-        """Keep a copy of the weights of `model` as they are at a temperature, which must not rise.
+        """Store a copy of the weights of `model` at a temperature; temperatures must not rise.
 
         Raises:
             ValueError: if the temperature is above the previous one.

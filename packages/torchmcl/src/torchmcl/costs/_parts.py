@@ -87,7 +87,13 @@ def call_cost(
         "event_dims": event_dims,
     }
     given = {name: available[name] for name in extras}
-    cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
+    try:
+        cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
+    except TypeError as error:
+        if "unexpected keyword argument 'hypotheses'" not in str(error):
+            raise
+        rule, advice = "take `hypotheses` and `targets` by keyword", "Wrap a loss of one pair in torchmcl.Pairwise."
+        raise TypeError(bad_value(owner, argument, rule, _name(cost_fn), advice)) from error
     # A cost may take all hypotheses together, the likelihood of a mixture for example, if it takes their scores too.
     together = predictions.score_logits is None or "score_logits" in extras
     shape = _shape_of_pairs(owner, predictions.hypotheses, targets, event_dims)
@@ -95,7 +101,7 @@ def call_cost(
     if not isinstance(cost, Tensor) or tuple(cost.shape) not in shapes:
         rule = f"return a cost [..., targets, hypotheses] of shape {shape} for targets {tuple(targets.shape)}"
         got = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
-        advice = "`torchmcl.Pairwise(loss)` makes one of a loss of one hypothesis and one target."
+        advice = "`torchmcl.Pairwise(loss)` makes a cost from a loss of one pair."
         if event_dims > 1:
             advice += " Paths need a cost of sequences, pairwise_sq_ade for example."
         raise ValueError(bad_value(owner, argument, rule, f"{got} from {_name(cost_fn)}", advice))

@@ -56,7 +56,7 @@ def _weiszfeld(events: Tensor, shares: Tensor, centres: Tensor) -> Tensor:
     wide = wide_dtype(events)
     points = events.transpose(1, 2).to(wide)  # [rows, steps, hypotheses, dim]
     shares, centres = shares.unsqueeze(1).to(wide), centres.transpose(1, 2).to(wide)
-    # Of each row by itself: its result must not depend on the size of other rows.
+    # Separately for each row: its result must not depend on the size of other rows.
     tiny = torch.finfo(wide).eps * points.abs().amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-30)
     for _ in range(_WEISZFELD_STEPS):
         distances = torch.cdist(centres, points, compute_mode="donot_use_mm_for_euclid_dist")

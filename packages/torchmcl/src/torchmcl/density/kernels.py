@@ -1,4 +1,4 @@
-"""What densities around hypotheses share, the plain mixture of kernels, and bandwidths that fit held-out targets."""
+"""Densities around hypotheses: the common base, the mixture of kernels, and bandwidths fitted on held-out targets."""
 
 import math
 from abc import abstractmethod

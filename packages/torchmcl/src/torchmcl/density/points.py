@@ -93,7 +93,7 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
 
 
 def _unit(density: KernelMixture) -> Tensor:
-    """Return the units of the coordinates, [dim]: 1 where each kernel has its own."""
+    """Return the units of the coordinates, [dim]; 1 if every kernel has its own scale."""
     return density.scale if density.scale.ndim == 1 else torch.ones_like(density.scale[(0,) * (density.scale.ndim - 1)])
 
 

@@ -102,7 +102,7 @@ class FleetAnnealing:
         return known.warm[int(epoch) - known.first]
 
     def measure(self, ended: int, active: Tensor) -> None:
-        """Measure the models after some epochs, and change those that are active [models] if their policy asks for it.
+        """Measure the models after some epochs, and change the active ones [models] if their policy requests it.
 
         Values are read on the host: a device is waited for, some fifty times in a training.
         """
@@ -121,7 +121,7 @@ class FleetAnnealing:
         self._known = None
 
     def values_of(self, epochs: Tensor) -> AutoValues:
-        """Return the values of epochs [epochs, 1], [epochs, models] each."""
+        """Return the values of epochs [epochs, 1], each [epochs, models]."""
         values = self._driver.values(epochs, self.n_epochs, n_rows=self.n_points, n_steps=self.n_steps)
         others = (torch.nan, 1.0, 0.0)
         return AutoValues(

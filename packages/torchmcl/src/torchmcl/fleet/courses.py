@@ -18,7 +18,7 @@ from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA,
 from torchmcl.schedules import AnnealedRule, Schedule
 
 RuleAt = Callable[[float], AssignmentRule]
-# Rules that treat each target by itself and are told apart by a temperature and an epsilon.
+# Rules that treat each target separately and differ only in a temperature and an epsilon.
 _PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
 
 

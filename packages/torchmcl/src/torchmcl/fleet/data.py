@@ -249,7 +249,7 @@ class SampledData:
         Raises:
             ValueError: if `draw` returns another number of rows.
         """
-        # A hash keeps the streams of neighbouring seeds and epochs apart.
+        # A hash keeps the streams of neighboring seeds and epochs apart.
         digest = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
         generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:6], "big"))
         inputs, targets, mask, scene = self.draw(self.n_rows, generator)

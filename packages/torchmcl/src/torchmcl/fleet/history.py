@@ -1,4 +1,4 @@
-"""The state of a training, its history, and its checkpoints: a resumed training ends with the same bits.
+"""The state of a training run, its history and its checkpoints; a resumed run ends with the same bits.
 
 A folder of checkpoints holds `plan.json`, the fingerprint of the training, and the last few states of each chunk,
 `chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.persistence`.
@@ -144,7 +144,7 @@ class FleetHistory(NamedTuple):
             where = f"model {failed[0]} was the first of them, from {self.first_failure(failed[0])} on"
             warnings.warn(
                 f"Fleet: the loss of {len(failed)} of {len(self.failed_epoch)} models is not finite; {where}. The "
-                "others are not affected. Their weights are the last finite ones: look at their rows, or fit them "
+                "others are not affected. Their last finite weights are kept: check their rows, or fit them "
                 "again with a lower `learning_rate`.",
                 RuntimeWarning,
                 stacklevel=3,
@@ -245,13 +245,13 @@ class FleetCheckpoint:
         if saved == plan:
             return
         if path.exists() and self._is_ours():
-            message = f"Fleet.fit: {str(path)!r} is damaged; the states beside it are of this training and are resumed."
+            message = f"Fleet.fit: {str(path)!r} is damaged; training resumes from the other states in the folder."
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         elif path.exists():
             differ = sorted(name for name in plan if (saved or {}).get(name) != plan[name])
             advice = "Give another folder, or delete this one to start again."
-            rule = "be empty or hold this very training"
-            got = f"{self.folder} which differs in {differ}"
+            rule = "be empty or contain this training run"
+            got = f"{self.folder}, which differs in {differ}"
             raise ValueError(bad_value("Fleet.fit", "checkpoint", rule, got, advice))
         write_atomically(path, json.dumps(plan, indent=1))
 

@@ -305,7 +305,7 @@ class KeptModels:
         if not best:
             return self.last
         if self._best is None:
-            rule = "be asked for after fit(..., validation=...)"
+            rule = "be used after fit(..., validation=...)"
             raise ValueError(bad_value("Fleet", "best", rule, "a fleet that was not validated"))
         return self._best
 

@@ -1,4 +1,4 @@
-"""Checks of modules: those that a fleet could not train exactly as alone are rejected before training.
+"""Checks of modules: a module that a fleet cannot train exactly is rejected before training.
 
 Known obstacles (lazy parameters, gradient hooks, recurrent layers) are named when the fleet is made. Linear layers and
 activations are known to be exact. Other modules are tested: two of the models take two steps
@@ -60,7 +60,7 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
         _refuse(TypeError, "make modules that copy.deepcopy can copy", f"{_one_line(first)}: {error}", advice, error)
     structure = described(first)
     if odd := next((i for i, module in enumerate(modules) if described(module) != structure), None):
-        advice = "Keep what differs in a buffer: register_buffer."
+        advice = "Store the differing values in a buffer: register_buffer."
         got = f"{_one_line(first)} for model 0 and {_one_line(modules[odd])} for model {odd}"
         _refuse(ValueError, "make modules that differ in their parameters and buffers alone", got, advice)
 
@@ -255,7 +255,7 @@ def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetD
     same = all(_close(a[:-1], b[:-1]) for a, b in zip(left.outputs, right.outputs, strict=True))
     if not same or not all(_close(left.buffers[each], right.buffers[each]) for each in left.buffers):
         rule = "have sets of one length for models in which the rows of a batch depend on one another"
-        advice = "Train a fleet for each length, or normalise each row by itself, by LayerNorm for example."
+        advice = "Train a fleet for each length, or normalize each row separately, with LayerNorm for example."
         raise ValueError(bad_value(owner, name, rule, f"lengths {lengths}", advice))
 
 
@@ -286,7 +286,7 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
                 gradients.append(torch.cat([part.flatten() for part in or_zeros(found, parameters)]))
             outputs.append(numbers.detach())
         drew = not torch.equal(before, torch.get_rng_state())
-    rule = "make modules that keep what changes in buffers (register_buffer)"
+    rule = "make modules that store changing values in buffers (register_buffer)"
     if changed := sorted(name for name, value in _attributes(module).items() if attributes.get(name) != value):
         _refuse(ValueError, rule, f"{type(module).__name__}, which changes {changed} in its forward pass", _ALONE)
     if not drew and not _close(outputs[-1], _once(some.module(index), module, buffers, inputs)):
@@ -322,7 +322,7 @@ def _stacked(some: StackedModules, inputs: Tensor, *, training: bool) -> list[_C
 
 
 def _compare(alone: _Course, stacked: _Course, name: str) -> None:
-    rule = "make modules that do the same alone and stacked"
+    rule = "make modules that give the same results alone and stacked"
     if alone.buffers.keys() != stacked.buffers.keys():
         got = f"{name}, which makes {sorted(alone.buffers.keys() ^ stacked.buffers.keys())} when called"
         _refuse(ValueError, "make modules whose buffers are there from the beginning", got, _ALONE)

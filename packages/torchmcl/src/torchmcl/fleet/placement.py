@@ -85,7 +85,7 @@ class Placement:
         splits_models: bool,
         in_order: bool,
     ) -> "Placement":
-        """Return the placement of a training.
+        """Return the placement of a training run.
 
         Args:
             models: all of them.

@@ -39,7 +39,7 @@ _ANY_AXES = (
 )
 
 
-# Functions of each number by itself, which have no axis to mistake.
+# Elementwise functions, which are independent of axes.
 _OF_EACH_NUMBER = (
     None,
     torch.tanh,
@@ -273,7 +273,7 @@ def is_plain_adam(optimizer: FleetOptimizer) -> TypeGuard[Adam]:
 
 
 def _correction(beta: float, n_steps: Tensor) -> Tensor:
-    """Return 1 - beta^steps without loss of digits in 1 - 0.999."""
+    """Return 1 - beta^steps without cancellation for beta near 1."""
     return torch.expm1(n_steps * (math.log(beta) if beta > 0 else -math.inf)).neg_()
 
 

@@ -1,4 +1,4 @@
-"""Facts of a training that backends are chosen by, and its step by definition.
+"""Properties of a training run that determine the backend, and the reference step.
 
 The facts (cost, network, rows, rules) are collected once: this is the one place that interprets cost functions,
 modules and monitors, and a backend compares them with its limits. The step is `mcl_step` on stacked models,
@@ -32,7 +32,7 @@ from torchmcl.types import Batch, Predictions, StepOutput
 
 
 class CostFacts(NamedTuple):
-    """Facts of a matched cost.
+    """Properties of a matched cost.
 
     Attributes:
         is_squared: the squared Euclidean distance.
@@ -50,7 +50,7 @@ class CostFacts(NamedTuple):
 
     @classmethod
     def of(cls, cost_fn: Callable[..., Tensor]) -> "CostFacts":
-        """Return the facts of a cost function."""
+        """Return the properties of a cost function."""
         declared = declaration(cost_fn)
         return cls(
             is_squared=declared.formula == Norm(order=2, power=2),
@@ -92,7 +92,7 @@ class NetworkFacts:
 
     @classmethod
     def of(cls, module: nn.Module) -> "NetworkFacts | None":
-        """Return the facts of a module, None for other modules."""
+        """Return the properties of a supported module, or None."""
         if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
             return None
         head, trunk = module.head, module.trunk
@@ -155,7 +155,7 @@ class RowFacts(NamedTuple):
 
     @classmethod
     def of(cls, data: FleetData) -> "RowFacts":
-        """Return the facts of rows."""
+        """Return the properties of rows."""
         inputs, targets = data.inputs, data.targets
         return cls(
             n_features=inputs.shape[-1] if inputs.ndim == 3 else None,
@@ -172,7 +172,7 @@ class RowFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """All facts that determine which backends support a training run.
+    """All properties that determine which backends support a training run.
 
     Attributes:
         device: of the training.
@@ -211,7 +211,7 @@ class TrainingFacts:
         device: torch.device,
         per_target_rules: bool,
     ) -> "TrainingFacts":
-        """Return the facts of a training run."""
+        """Return the properties of a training run."""
         return cls(
             device=device,
             spec=spec,

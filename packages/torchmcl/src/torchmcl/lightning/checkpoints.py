@@ -79,7 +79,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         return None if newest is None else str(self.series.path(newest[0]))
 
     def stop_if_asked(self) -> None:
-        """Stop if a signal asks for it.
+        """Stop if a signal requests it.
 
         Raises:
             Stopped: with the number of epochs that are saved.
@@ -96,7 +96,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         sharding = (pl.strategies.ModelParallelStrategy, pl.strategies.FSDPStrategy)
         if isinstance(trainer.strategy, sharding) and not isinstance(trainer.strategy, ShardedStrategy):
             rule = "be ShardedStrategy where weights are sharded"
-            advice = "Others read pickles only; import it from torchmcl.lightning."
+            advice = "Other strategies only read pickles. Import it from torchmcl.lightning."
             raise ValueError(bad_value("Checkpoints", "strategy", rule, type(trainer.strategy).__name__, advice))
         if not isinstance(trainer.strategy.checkpoint_io, SafeCheckpointIO):
             trainer.strategy.checkpoint_io = SafeCheckpointIO()
@@ -115,13 +115,13 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self.stop_if_asked()
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Stop if a signal asks for it."""
+        """Stop if a signal requests it."""
         self.stop_if_asked()
 
     def on_validation_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Stop if a signal asks for it."""
+        """Stop if a signal requests it."""
         self.stop_if_asked()
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:

@@ -149,7 +149,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         if trainer.max_steps != -1 and trainer.num_training_batches:
             n_epochs = min(n_epochs, trainer.max_steps / self._steps_of_an_epoch())
         if math.isinf(n_epochs):
-            advice = "Give Trainer one of them: AutoAnnealing cools over the whole training, and must know its length."
+            advice = "Give Trainer one of them: AutoAnnealing needs the length of the training run."
             raise ValueError(bad_value("MCLModule", "max_epochs", "be set, or `max_steps`", "neither", advice))
         return n_epochs
 
@@ -157,7 +157,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         n_batches = self.trainer.num_training_batches
         if math.isinf(n_batches):
             demand = "be set where `max_steps` ends a training on a loader without a length"
-            advice = "It says how many batches an epoch of AutoAnnealing has."
+            advice = "It is the number of batches in an epoch of AutoAnnealing."
             raise ValueError(bad_value("MCLModule", "limit_train_batches", demand, "none", advice))
         return math.ceil(n_batches / self.trainer.accumulate_grad_batches)
 

@@ -26,7 +26,7 @@ class NonFiniteLossError(FloatingPointError):
 
 
 class FiniteGuard:
-    """Call it before every step of the optimizer, so that a bad batch never reaches the weights.
+    """Check for non-finite losses before each optimizer step, so that a bad batch never reaches the weights.
 
     It reads one number from the device for each step.
 
@@ -48,7 +48,7 @@ class FiniteGuard:
         ...         optimizer.step()
         Traceback (most recent call last):
         torchmcl.loop.finite.NonFiniteLossError: FiniteGuard: the loss of batch 1 is nan; the first values that
-        are not finite are in the inputs. The weights are those from before it. ...
+        are not finite are in the inputs. The weights are unchanged. ...
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, max_skipped: int = 0) -> None:
@@ -89,10 +89,10 @@ class FiniteGuard:
         self.n_skipped += 1
         what = f"loss of {place} is {loss:g}" if not math.isfinite(loss) else f"gradient of {place} is not finite"
         where = f"; the first values that are not finite are in the {cause}" if cause else ""
-        message = f"FiniteGuard: the {what}{where}. The weights are those from before it."
+        message = f"FiniteGuard: the {what}{where}. The weights are unchanged."
         if self.n_skipped > self.max_skipped:
             advice = (
-                " Look at the data, lower the learning rate or clip the gradient; or skip such batches with "
+                " Check the data, lower the learning rate or clip the gradient; or skip such batches with "
                 f"`max_skipped`, now {self.max_skipped}."
             )
             raise NonFiniteLossError(message + advice, place, cause)

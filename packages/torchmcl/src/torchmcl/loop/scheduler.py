@@ -100,7 +100,7 @@ class RuleScheduler:
         """
         auto = self._automatic
         if auto is not None and not auto.course.has_observed:
-            raise RuntimeError("RuleScheduler: AutoAnnealing has not seen a batch. Call `observe(output)` after each.")
+            raise RuntimeError("RuleScheduler: AutoAnnealing has no data. Call `observe(output)` after each batch.")
         self.n_steps += 1
         if auto is not None:
             auto.course.end_epoch(auto.optimizer, self.n_steps, auto.n_epochs)

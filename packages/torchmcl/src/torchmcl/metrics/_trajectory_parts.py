@@ -143,7 +143,7 @@ class BestErrors(Convention):
 
 @dataclass(frozen=True)
 class Misses(Convention):
-    """1 for each agent if all of its hypotheses are farther away than `threshold`, else 0."""
+    """Return 1 for each agent whose hypotheses are all farther away than `threshold`, otherwise 0."""
 
     threshold: float = 2.0
     distance: str = "final"
@@ -246,7 +246,7 @@ def _best_scored(convention: Convention, data: Forecast, joint: bool) -> Forecas
         return data
     if k > n_hypotheses:
         advice = "Leave `k` out to use all."
-        rule = f"be at most the number of hypotheses {n_hypotheses}"
+        rule = f"be at most the number of hypotheses, {n_hypotheses}"
         raise ValueError(bad_value(convention.owner, "k", rule, k, advice))
     if data.scores is None:
         rule = f"be given to choose the best {k} of {n_hypotheses} hypotheses"
@@ -297,7 +297,7 @@ def _pairs(scenes: Scenes) -> tuple[Tensor, Tensor]:
 
 def _needed_scenes(convention: Convention, data: Forecast, joint: bool) -> Scenes | None:
     if data.scenes is None and (joint or convention.average_over == "scenes"):
-        rule = "be given, [batch], to know which agents belong together"
+        rule = "be given, [batch], the scene of each agent"
         raise ValueError(bad_value(convention.owner, "scene", rule, "None"))
     return data.scenes
 

@@ -191,11 +191,11 @@ class CheckpointSeries:
                 damaged = damaged or error
                 continue
             if damaged is not None:
-                message = f"{damaged} Going on from the one before it, {self.path(step).name}."
+                message = f"{damaged} Resuming from the previous one, {self.path(step).name}."
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
             return step, found
         if damaged is not None:
-            rule, advice = "hold a whole checkpoint", "Delete it to start anew."
+            rule, advice = "hold a whole checkpoint", "Delete it to start again."
             got = f"{str(self.folder)!r} where the newest is damaged ({damaged})"
             raise CheckpointError(bad_value("CheckpointSeries", "folder", rule, got, advice))
         return None

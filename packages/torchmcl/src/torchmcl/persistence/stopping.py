@@ -103,7 +103,7 @@ def begin_saving() -> None:
 
 
 def end_saving() -> None:
-    """End what `begin_saving` began."""
+    """Undo `begin_saving`."""
     global _n_savers
     with _lock:
         _n_savers -= 1

@@ -158,4 +158,4 @@ def _full_disk_explained(path: Path) -> Iterator[None]:
             raise
         free = shutil.disk_usage(path.parent).free / 2**20
         what = f"{os.strerror(code)}: {str(path)!r} cannot be written, {free:.1f} MiB are free"
-        raise OSError(code, f"{what}. What was there before is untouched; make room and run it again") from error
+        raise OSError(code, f"{what}. The previous file is unchanged; free some space and rerun") from error

@@ -97,7 +97,7 @@ def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None
         message = (
             f"{owner}: `scores` is not given, and the sigmoids of the score logits sum to {total:.2g} on average, not "
             "to 1 as SigmoidScores() trains them. Give the objective of the training, scores=SoftmaxScores() for "
-            "example; scores=SigmoidScores() reads them as they are."
+            "example; scores=SigmoidScores() uses them unchanged."
         )
         warnings.warn(message, UserWarning, stacklevel=stacklevel)
 
@@ -115,7 +115,7 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
         if given.numel() and ((given < 0).any() or ((sums - 1).abs() > _SUM_TOLERANCE).any()):
             worst = int((sums - 1).abs().argmax())
             rule = "be probabilities, >= 0 and summing to 1 over the hypotheses"
-            advice = "Score logits belong into the Predictions; `scores` then says how they are read."
+            advice = "Pass score logits in the Predictions; `scores` is then their objective."
             got = f"a smallest value of {given.min().item():.4g} and a sum of {sums[worst].item():.4g} in row {worst}"
             raise ValueError(bad_value(owner, "scores", rule, got, advice))
         return given / sums.unsqueeze(-1)

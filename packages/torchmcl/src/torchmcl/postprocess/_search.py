@@ -1,4 +1,4 @@
-"""The search for hypotheses to keep, or groups to merge: exhaustive where possibilities are few, greedy elsewhere.
+"""The search for hypotheses to keep, or groups to merge: exhaustive for few candidates, otherwise greedy.
 
 The problem has an objective, candidate centres with their losses, and the best centres of weighted groups.
 """
@@ -99,7 +99,7 @@ class Geometry(NamedTuple):
         squares = squared_distance(self.cost_fn)
         if squares is None or self.hypotheses.is_cuda:
             return pair_cost("reduce", self.cost_fn, centres, self.hypotheses).mT
-        # The same differences without a walk over the coordinates, which is slow on CPUs for so many pairs.
+        # The same differences without a walk over the coordinates, which is slow on CPUs for many pairs.
         cost = torch.cdist(centres.flatten(2), self.hypotheses.flatten(2), compute_mode="donot_use_mm_for_euclid_dist")
         cost = cost.square_()
         return cost.div_(self.hypotheses.shape[2]) if squares.mean_over_steps else cost

@@ -1,4 +1,4 @@
-"""Faults of a trained network, in numbers and in words."""
+"""Diagnosis of a trained network: measures and recommendations."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +34,7 @@ _LISTED = 25
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`, printed as a page of text. Facts that are missing in records are None.
+    """The result of `diagnose`, printed as a page of text. Values that are missing in records are None.
 
     Attributes:
         win_shares: how often each hypothesis wins; they sum to 1.
@@ -292,7 +292,7 @@ def _of_offsets(residuals: Tensor, n_hypotheses: int) -> float | None:
 
 
 def _advice(found: Diagnosis) -> tuple[str, ...]:
-    """Return the changes to make, the most important first."""
+    """Return recommended changes, the most important first."""
     n_hypotheses = len(found.win_shares)
     lines = []
     n_starved, n_pairs = len(found.starved), len(found.duplicated)

@@ -95,7 +95,7 @@ def _covered_arcs(centres: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
     half = torch.where(inside, math.pi, cosine.clamp(-1, 1).acos().masked_fill(apart & ~inside, 0))
     middle = torch.atan2(offsets[..., 1], offsets[..., 0]) % (2 * math.pi)
     start, stop = middle - half, middle + half
-    # What reaches over an end of [0, 2 pi] goes on at the other end.
+    # An arc beyond an end of [0, 2 pi] continues at the other end.
     wrap_start = torch.where(start < 0, start + 2 * math.pi, torch.where(stop > 2 * math.pi, 0.0, start))
     wrap_stop = torch.where(start < 0, 2 * math.pi, torch.where(stop > 2 * math.pi, stop - 2 * math.pi, stop))
     starts = torch.cat([start.clamp_min(0), wrap_start], dim=-1)
@@ -117,7 +117,7 @@ def _sampled(centres: Tensor, radii: Tensor, n_samples: int, generator: torch.Ge
     own = radii.gather(1, ball)
     points = centres.gather(1, ball.unsqueeze(-1).expand(shape)) + direction * (length * own).unsqueeze(-1)
     holds = torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist") <= radii.unsqueeze(1)
-    # A ball holds its own draws, whatever rounding says.
+    # A ball contains its own samples, despite rounding.
     count = holds.scatter(-1, ball.unsqueeze(-1), True).sum(dim=-1)
     return total * (1 / count).mean(dim=-1)
 

@@ -34,11 +34,11 @@ _PERCENT = "0.9 holds 90 % of the targets."
 def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the weights [rows] in units of the mean weight of a new row; their sum is the effective number.
 
-    Rows with weights stand for a population in which each is drawn in proportion to its weight. There the quantile is
-    that of the weighted scores, with the weight of the fresh row put at infinity. That weight is not known; a row drawn
-    from the weighted population weighs sum(w^2) / sum(w) on average, which is taken. In units of it the calibration
-    rows weigh sum(w)^2 / sum(w^2) together, Kish's effective number of rows, and the fresh row 1. Rows of a unit are
-    not independent, and a fresh row comes from a unit of its own: w are then the weights of the units.
+    Weighted rows represent a population from which rows are drawn in proportion to their weights. The conformal
+    quantile is that of the weighted scores, with the weight of the new row at infinity. This weight is unknown. A row
+    of the weighted population has the mean weight sum(w^2) / sum(w), which is used instead. In units of it, the new
+    row weighs 1 and the calibration rows together sum(w)^2 / sum(w^2), Kish's effective number of rows. Rows of a unit
+    are dependent, and a new row belongs to a new unit; w are then the weights of the units.
 
     Args:
         weights: [rows]
@@ -57,7 +57,7 @@ def quantile(scores: NDArray[np.float64], counts: NDArray[np.float64], alpha: fl
 
     Args:
         scores: [rows]
-        counts: [rows], how much each row counts beside a fresh row, which counts 1.
+        counts: [rows], the weight of each row relative to a new row, which has weight 1.
         alpha: the share of rows that may be missed.
     """
     if len(scores) == 0:
@@ -224,7 +224,7 @@ def conformal(
         for rows, name in zip(members, names, strict=True)
     ]
     reader = kept if isinstance(kept, ScoreObjective) else None
-    exact = torch.tensor(levels, dtype=torch.float64)  # a level rounded to float32 may fall below the targets at it
+    exact = torch.tensor(levels, dtype=torch.float64)  # rounded to float32, a level could exclude targets exactly at it
     return ConformalRegions(nonconformity, float(coverage), keys, exact, reader, len(values))
 
 

@@ -31,7 +31,7 @@ _LOOKS = 16
 _DEPTHS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
 # Sets reach to the mean of their row if no more than this mass lies on the way there.
 _ON_THE_WAY = 0.02
-# A gap is believed where chance alone would keep so many values out of it as rarely as this.
+# Significance level of a gap: the probability that chance alone keeps as many values out of it.
 _MIN_EXPECTED, _DOUBT = 3.0, 0.01
 
 

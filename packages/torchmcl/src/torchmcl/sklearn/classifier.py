@@ -40,7 +40,7 @@ CLASS_COST = MixtureNLL(pairwise_cross_entropy)
 _N_NETWORKS = 5
 # Smaller batches take as long.
 _MIN_BATCH = 200
-# Epochs of small tables, and optimizer steps of large ones: this many, and one more for every so many rows.
+# Epochs of small tables, and optimizer steps of large ones: this many steps, and one more per `_ROWS_PER_STEP` rows.
 _MAX_EPOCHS, _N_STEPS, _ROWS_PER_STEP = 90, 1500, 20
 # Weight decay of a table with this many rows or fewer; it falls with the square of their number.
 _MAX_DECAY, _MIN_DECAY, _FEW_ROWS = 2.0, 0.05, 200

@@ -22,7 +22,7 @@ _FEWEST = 0.05
 _EXPECTED_SHARE = 0.1
 # Copies of a row are at most this many, and at most as many as there are different rows.
 _MOST_COPIES = 10
-# Pairs of rows by which the dependence of columns is measured, and those needed to believe in it.
+# Pairs of rows that measure the dependence of columns, and the number needed for significance.
 _N_PAIRS, _ENOUGH_PAIRS = 20_000, 5
 # The columns whose values repeat least are considered; others would lower the probability of a row further.
 _MAX_COLUMNS = 200

@@ -114,12 +114,12 @@ def check_parameters(estimator: Any) -> None:
 
 def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
     if not isinstance(given["search"], FleetSearch):
-        rule, advice = "be None or a FleetSearch", "torchmcl.fleet.FleetSearch() tries 64 ways to train."
+        rule, advice = "be None or a FleetSearch", "torchmcl.fleet.FleetSearch() trains 64 candidates."
         raise TypeError(bad_value(owner, "search", rule, repr(given["search"]), advice))
     for name in _SEARCHED:
         if given[name] != getattr(kind, name):
             rule = "be left at its default with `search`, which chooses it"
-            advice = "Leave out one of the two, or give FleetSearch candidates of your own."
+            advice = "Leave out one of the two, or pass your own candidates to FleetSearch."
             raise ValueError(bad_value(owner, name, rule, repr(given[name]), advice))
 
 

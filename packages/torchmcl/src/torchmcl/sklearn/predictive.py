@@ -106,7 +106,7 @@ class Predictive:
         widths = self.bandwidth(values, probabilities)
         if len(self.modules) == 1:
             if n_answers not in (None, self.n_answers):
-                rule, advice = f"be {self.n_answers}", "The one network has been trained to give this many answers."
+                rule, advice = f"be {self.n_answers}", "A single network has a fixed number of answers."
                 raise ValueError(bad_value(self.targets.owner, "n_hypotheses", rule, n_answers, advice))
             return values, probabilities, widths
         if values.shape[-1] == 1:

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 
 from torchmcl.sklearn.rows import Rows
 
-# Clip standardised inputs here: larger squares overflow in float32.
+# Clip standardized inputs here: larger squares overflow in float32.
 _MOST_DEVIATIONS = 1e12
-#: By default, tables with at least so many rows have no bins and one network; others so many bins where values repeat.
+#: Defaults: tables with at least this many rows have one network and no bins; smaller ones this many bins if values
+#: repeat.
 MANY_ROWS, N_BINS = 50_000, 32
-# No bins by default if more columns than these take more than two values: networks would have too many inputs.
+# No bins by default if more than this many columns have more than two values: the network would have too many inputs.
 _MAX_BINNED = 128
 
 

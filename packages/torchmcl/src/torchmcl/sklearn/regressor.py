@@ -245,7 +245,7 @@ def fitted_by_rule(
 
 
 def first_split(estimator: Any, table: RegressionTable, groups: Any, seed: int) -> tuple[Split, Targets]:
-    """Return the split of a table, and its targets with the bounds that rows which do not calibrate show."""
+    """Return the split of a table, and its targets with bounds from all rows except the calibration rows."""
     owner = type(estimator).__name__
     check_targets_vary(owner, table)
     together = checked_groups(owner, groups, len(table.X))

@@ -65,7 +65,7 @@ def are_new(
 
 
 def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where rows differ; two missing values (NaN) are the same."""
+    """Return a mask of differing rows; two missing values (NaN) are equal."""
     differ = (left != right) & ((left == left) | (right == right))
     return np.asarray(differ.any(axis=1))
 
@@ -140,7 +140,7 @@ def keys_of(
 
 
 def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return new hashes for all but the first of equal ones, in the order of their ranks."""
+    """Return the hashes with new values for all but the first of equal ones, in the order of their ranks."""
     order = np.lexsort((ranks, keys))
     ordered = keys[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

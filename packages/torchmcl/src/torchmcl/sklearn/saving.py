@@ -86,7 +86,7 @@ def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
         return codec.encode({"estimator": kind, "parameters": parameters, "fitted": fitted})
     except TypeError as error:
         rule = "have parameters made of numbers, strings and torchmcl's own rules and schedules to be saved"
-        advice = "Pickle can hold more, but should be loaded only from people you trust."
+        advice = "Pickle supports more, but load pickles only from trusted sources."
         raise ValueError(bad_value(f"{kind}.save", "self", rule, str(error).rstrip("."), advice)) from error
 
 
@@ -104,7 +104,7 @@ def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]
 
 
 def _rehearse(estimator: Any) -> None:
-    """Ask a model from a file for one row: parts that do not fit each other are found out here, not by its user.
+    """Predict one row with a loaded model, so that inconsistent parts are detected here.
 
     Raises:
         Exception: of any type, if they do not; or ValueError for an answer that is not finite.

@@ -1,4 +1,4 @@
-"""Tables of an estimator: checks as scikit-learn makes them, without a change to the estimator; units and bounds."""
+"""Tables of an estimator: scikit-learn's checks without changes to the estimator, units and bounds."""
 
 import copy
 from collections.abc import Mapping
@@ -30,9 +30,7 @@ def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bo
     """
     if (column := _first_other(X)) is not None:
         owner, rule = type(estimator).__name__, "have columns of numbers"
-        advice = (
-            "pip install torchmcl-tables: its TableEncoder makes numbers of text, categories and dates, in a Pipeline."
-        )
+        advice = "Put a TableEncoder before it in a Pipeline (pip install torchmcl-tables)."
         raise ValueError(bad_value(owner, "X", rule, f"the column {column}", advice))
     probe = copy.copy(estimator)  # gets the attributes, so that a failing fit changes nothing
     how = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan", **how}
@@ -187,7 +185,7 @@ def check_targets_vary(owner: str, table: "RegressionTable") -> None:
         spread = float(np.ptp(column / 2))  # half of it is a number however large the values are
         if not _LEAST_SPREAD < spread < _MOST_SPREAD:
             rule = f"differ by more than {_LEAST_SPREAD:g} and less than {_MOST_SPREAD:g}"
-            got, advice = f"{2 * spread:g} in column {name!r}", "Its squares are not numbers; give it in other units."
+            got, advice = f"{2 * spread:g} in column {name!r}", "Its squares overflow: use other units."
             raise ValueError(bad_value(owner, "y", rule, got, advice))
 
 

@@ -133,7 +133,7 @@ class Trained:
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
 
     def not_failed(self) -> list[int]:
-        """Return the restarts except those far worse than the best one, which have lost modes."""
+        """Return the restarts without those far worse than the best one, which have lost modes."""
         known = self.distortions[self.distortions.isfinite()]
         bound = _FAILED * known.min() if len(known) else torch.nan
         kept = [place for place, value in enumerate(self.distortions) if value <= bound]

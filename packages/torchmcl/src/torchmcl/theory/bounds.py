@@ -255,7 +255,7 @@ def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
     parts = []
     for rows in samples.split(_CHUNK, dim=-2):
         distance = pairwise_euclidean(hypotheses=samples, targets=rows)
-        # The sample itself is at distance 0, so the k-th neighbour is the (k + 1)-th smallest.
+        # The sample itself is at distance 0, so the k-th neighbor is the (k + 1)-th smallest.
         parts.append(distance.kthvalue(n_neighbors + 1, dim=-1).values.log())
     log_radius = torch.cat(parts, dim=-1).mean(dim=-1)
     digamma = torch.special.digamma(torch.tensor([n, n_neighbors], dtype=torch.float64))

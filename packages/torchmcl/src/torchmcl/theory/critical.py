@@ -277,7 +277,7 @@ def observed_transitions(
     check_tensor(owner, "temperatures", temperatures)
     check_tensor(owner, "hypotheses", hypotheses)
     if temperatures.ndim != 1 or len(temperatures) < 2:
-        advice = "A split is seen between two records: record more often."
+        advice = "A split is detected between two records: record more often."
         rule = "hold at least two temperatures [steps]"
         raise ValueError(bad_value(owner, "temperatures", rule, f"shape {tuple(temperatures.shape)}", advice))
     if hypotheses.ndim != 3 or len(hypotheses) != len(temperatures):

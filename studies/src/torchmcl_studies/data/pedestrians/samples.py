@@ -72,7 +72,7 @@ class Windows:
         rows = torch.arange(len(self)).unsqueeze(-1)
         places = torch.arange(max(int(sizes.max()) - 1, 0) if len(self) else 0)
         index = first + places
-        index = index + (index >= rows).long()  # a window is not its own neighbour
+        index = index + (index >= rows).long()  # a window is not its own neighbor
         mask = places < sizes[self.scene].unsqueeze(-1) - 1
         return Neighbours(torch.where(mask, index, rows), mask)
 

@@ -312,7 +312,7 @@ class AdamStep:
     epsilon: float
 
     def structure(self, flat: Tensor, grad: Tensor) -> AdamFields:
-        """Return what C reads."""
+        """Return the arguments of the C function."""
         return AdamFields(
             n_models=flat.shape[0],
             n_parameters=flat.shape[1],

@@ -108,7 +108,7 @@ def _backward(
 
 
 def linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
-    """Return inputs @ weight^T + bias, through a ReLU if asked, model by model.
+    """Return inputs @ weight^T + bias, optionally followed by a ReLU, for each model.
 
     Args:
         inputs: [models, rows, in], with contiguous rows.

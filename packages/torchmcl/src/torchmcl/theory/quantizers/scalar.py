@@ -107,7 +107,7 @@ class UniformDensity(Density):
         return _rescaled(z, z**2 / 2, z**3 / 3, self.low, width)
 
     def spread_points(self, n: int) -> Tensor:
-        """Return the middles of n equal parts."""
+        """Return the midpoints of n equal parts."""
         return self.low + (self.high - self.low) * _middles(n)
 
     @property
