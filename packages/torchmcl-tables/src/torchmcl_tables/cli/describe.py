@@ -1,7 +1,9 @@
-"""Show how `torchmcl fit` would read a table: the kind of each column, its share of missing values, its range or its
-categories, and dropped and suspicious columns, with the options that override these decisions.
+"""Show how `torchmcl fit` would read a table.
 
-examples:
+That is the kind of each column, its share of missing values, its range or its categories, and dropped and suspicious
+columns, with the options that override these decisions.
+
+Examples:
   torchmcl describe houses.csv
   torchmcl describe houses.csv --target price --drop house_id
 """

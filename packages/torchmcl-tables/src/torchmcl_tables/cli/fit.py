@@ -19,7 +19,7 @@ Names of columns are separated by commas, and options may be repeated. Quote a n
 Rerun the same command to resume a training run that was stopped or killed. Until the model is written, the state is in
 the folder OUT.checkpoint beside it. --restart discards that state.
 
-examples:
+Examples:
   torchmcl fit --example -o model/
   torchmcl fit houses.csv --target price -o model/
   torchmcl fit flowers.csv --target species -o model/

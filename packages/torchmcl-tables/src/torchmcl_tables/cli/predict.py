@@ -8,7 +8,7 @@ the set is the smallest set of classes with the probability of --interval.
 Columns of --keep are copied unchanged; a name in use gets the suffix _kept. Spreadsheets run text like =1+1 as a
 formula: use --escape-formulas for tables from untrusted sources.
 
-examples:
+Examples:
   torchmcl predict model/ new.csv -o answers.csv
   torchmcl predict model/ new.csv -o answers.csv --interval 0.9 --keep house_id
   torchmcl predict model/ new.jsonl.gz -o answers.parquet --strict

@@ -1,9 +1,11 @@
-"""Write one page on the reliability of a model: a verdict (good, or careful with reasons), answers against the truth,
-distortion by number of answers, calibration of the probabilities, coverage and pieces of the sets, the most ambiguous
-rows, the members of the model and the training curves. For classes: accuracy, calibration, the confusion matrix, and
+"""Write one page on the reliability of a model.
+
+It has a verdict (good, or careful with reasons), answers against the truth, distortion by number of answers,
+calibration of the probabilities, coverage and pieces of the sets, the most ambiguous rows, the members of the model and
+the training curves. For classes: accuracy, calibration, the confusion matrix, and
 how often the true class is among the first guesses. The page is one file and needs no network connection.
 
-examples:
+Examples:
   torchmcl report model/
   torchmcl report model/ --data test.csv -o report.html
 """
