@@ -66,7 +66,7 @@ html_show_sphinx = False
 html_static_path = ["_static"]
 html_css_files = ["torchmcl.css"]
 # The home page stands alone; every other page lists its section on the left.
-html_sidebars = {"index": [], "search": [], "genindex": []}
+html_sidebars = {"index": [], "start": [], "search": [], "genindex": []}
 html_context = {"default_mode": "auto"}
 # Addresses stand in one place; without them there are no links that lead nowhere.
 addresses = tomllib.loads(

@@ -19,6 +19,7 @@ SLIPS = {
     "trainings": "write 'training runs'",
     "whole numbers?": "write 'integers'",
     "believes?": "data, models and code believe nothing",
+    "set apart|asked for|by heart": "write 'test rows', 'requested' or 'memorized'",
     r"\w*(?:standard|normal|minim|maxim|initial|synchron|recogn|quant)is(?:e|ed|es|ers?|ing|ation)": "spell it with z",
     r"colours?|behaviours?|metres?|licences?|favours?|neighbour(?!s\b)\w*": "use American spelling",
 }
@@ -40,7 +41,7 @@ def test_common_slips_stay_out_of_pages_and_docstrings(slip):
 
 def test_no_page_is_longer_than_1500_words():
     lengths = {page.name: len(page.read_text(encoding="utf-8").split()) for page in pages() if page.suffix == ".rst"}
-    assert {name: length for name, length in lengths.items() if length > 1500 and not name.startswith("auto")} == {}
+    assert {name: length for name, length in lengths.items() if length > 1500} == {}
 
 
 @pytest.mark.parametrize("draw", [page_sentences, summaries])

@@ -45,7 +45,7 @@ def test_files_have_the_rate_and_length_of_the_recording(tmp_path, model, rate, 
     wanted = result["gain"] * read_audio(tmp_path / "a.wav", 8000)
     assert np.abs(heard[100:7900] - wanted[100:7900]).max() < 2e-3
     page = write_separation_page(tmp_path / "out").read_text()
-    assert "Separated by <code>model</code>, which hears up to 4 kHz" in page
+    assert "Separated by <code>model</code>, which covers frequencies up to 4 kHz" in page
     assert "4 kHz</span>" in page  # pictures end where the model hears nothing
     assert "Number of speakers" in page
 

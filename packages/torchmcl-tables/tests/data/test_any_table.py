@@ -323,7 +323,7 @@ def test_a_target_of_classes_is_learned_answered_and_reported(tmp_path, capsys, 
     assert (shares.sum_horizontal() - 1).abs().max() < 1e-6
     assert main(["report", "model", "-o", "page.html"]) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Which classes are taken for each other?" in page
+    assert "Confusion of the classes" in page
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,12 @@ def test_the_page_shows_every_part_without_console_errors(page, records):
         for title in (
             "5 answers for price",
             "Answers against the truth",
-            "How many answers are worth having",
-            "Can the probabilities be trusted?",
+            "Distortion by number of answers",
+            "Calibration of the probabilities",
             "Coverage of the prediction sets",
             "The most ambiguous rows",
-            "What answers",
-            "How it trained",
+            "Members of the model",
+            "Training",
             "The data",
         ):
             assert title in text
@@ -155,8 +155,8 @@ def test_networks_of_a_rule_have_no_shares_and_a_temperature(tmp_path):
     found = records_of(fit_table(Table("houses.csv", pl.DataFrame(houses(120))), how))
     assert found["shares"] is None
     text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "How it cooled" in text
-    assert "What answers" not in text
+    assert "Training and temperature" in text
+    assert "Members of the model" not in text
 
 
 def test_scores_below_zero_are_drawn_and_losses_above_it_on_a_logarithmic_scale():
@@ -186,7 +186,7 @@ def test_the_command_writes_the_page_of_another_table(tmp_path, capsys):
     assert main(["report", model, "--data", str(test), "-o", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
     assert "test.csv" in text
-    assert "How it trained" in text
+    assert "Training" in text
     no_target = write_csv(tmp_path / "no.csv", [{k: v for k, v in row.items() if k != "price"} for row in houses(5)])
     assert main(["report", model, "--data", str(no_target)]) == 2
     assert "must have a column 'price'" in capsys.readouterr().err

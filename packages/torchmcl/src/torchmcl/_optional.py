@@ -1,4 +1,4 @@
-"""Packages and names that only some parts of torchmcl need: loaded when they are asked for (PEP 562)."""
+"""Packages and names that only some parts of torchmcl need: loaded on first use (PEP 562)."""
 
 import importlib
 import importlib.util

@@ -31,7 +31,7 @@ class HypothesisCounts:
         floor: for each number, the least distortion that any method could have if the density that the largest
             networks predict were the truth, or a share of it if that lies above what was reached; None where that is
             not known.
-        share: of the possible reduction that was asked for.
+        share: of the possible reduction that was requested.
         recommended: the number to take.
         reason: why, in a sentence.
     """

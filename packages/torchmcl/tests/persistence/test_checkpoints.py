@@ -241,7 +241,9 @@ def test_when_all_are_damaged_nothing_is_guessed(tmp_path):
     series = saved_series(tmp_path)
     for step in series.steps():
         series.path(step).write_bytes(b"torn")
-    with pytest.raises(CheckpointError, match=r"CheckpointSeries: `folder` must hold a whole.*Delete it to start anew"):
+    with pytest.raises(
+        CheckpointError, match=r"CheckpointSeries: `folder` must hold a whole.*Delete it to start again"
+    ):
         series.newest()
 
 

@@ -184,7 +184,7 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
     n, voices = len(outputs), "output" if len(outputs) == 1 else "outputs"
     found = f"{n} {voices}, highest {number} first." if n else "no voice."
     silent = " The recording is silent." if records.get("silent") else ""
-    quieter = f" All files are turned down to {records['gain']:.2f} of their level." if records["gain"] != 1 else ""
+    quieter = f" All files are scaled by {records['gain']:.2f}." if records["gain"] != 1 else ""
     body = f"""
 <h1>{_shown(name)}</h1>
 <p class="lead">{_time(records["seconds"], records["seconds"])} of sound and {found}{silent}</p>
@@ -193,8 +193,8 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
 {_numbers(records)}
 {cards}
 {_about(records)}
-<p class="note">Above: the waveform; below: how loud each frequency is over time, the lighter the louder. All pictures
-share one scale. Click into a picture to go there. {_MEANINGS[records["ordered_by"]]}{quieter} The numbers behind
+<p class="note">Top: the waveform. Bottom: the level of each frequency over time; lighter is louder. All pictures
+share one scale. Click a picture to play from there. {_MEANINGS[records["ordered_by"]]}{quieter} The numbers behind
 this page are in <code>separation.json</code> beside it.</p>
 """
     return page(f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE)
@@ -254,13 +254,9 @@ def _separator(records: dict[str, Any]) -> str:
     heard = f"Separated by <code>{_shown(name)}</code>"
     if "model_rate" not in records:
         return f"{heard}."
-    heard += f", which hears up to {records['model_rate'] / 2000:g} kHz"
+    heard += f", which covers frequencies up to {records['model_rate'] / 2000:g} kHz"
     duller = records["sample_rate"] > records["model_rate"]
-    return (
-        f"{heard}: the files sound duller than the recording, which holds higher frequencies."
-        if duller
-        else f"{heard}."
-    )
+    return f"{heard}: the files lack the higher frequencies of the recording." if duller else f"{heard}."
 
 
 def _about(records: dict[str, Any]) -> str:

@@ -58,12 +58,12 @@ class Split:
             table: all of it.
             schema: of the table.
             known: places of the rows that can be used.
-            fraction: of them to set apart, about.
+            fraction: approximate share of test rows.
             seed: of rows and groups at random.
             units: labels of the known rows; at random, rows of one label stay together. Each is alone by default.
 
         Raises:
-            ValueError: if the column leaves no rows to learn from, or none to set apart.
+            ValueError: if the column leaves no rows to learn from, or no test rows.
         """
         n_test = round(fraction * len(known))
         if self.by == "random" or not n_test:

@@ -25,7 +25,7 @@ def class_page(records: dict[str, Any]) -> str:
         _confusion(records),
         over_time_section(records, [target]),
         _ambiguous(records),
-        training_section(records, "log-loss on rows that were held out", learned="Training loss (grey)"),
+        training_section(records, "log-loss on held-out rows", learned="Training loss (gray)"),
         _data(records, target),
     ]
     return page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=STYLE)
@@ -34,13 +34,13 @@ def class_page(records: dict[str, Any]) -> str:
 def _head(records: dict[str, Any], target: str) -> str:
     measures, n_classes = records["evaluation"]["measures"], len(records["evaluation"]["classes"])
     n_guesses = min(int(records["parameters"]["n_hypotheses"]), n_classes)
-    common = f"{percent(measures['most_common'])} would be by always naming the most common class"
+    common = f"{percent(measures['most_common'])} for the most common class"
     tiles = [
         (percent(measures["accuracy"], 1), f"of the first guesses are right; {common}"),
-        (percent(measures["top_accuracy"], 1), f"of the truth is among {n_guesses} guesses"),
-        (number(measures["log_loss"]), "log-loss; 0 is certainty that is always right"),
+        (percent(measures["top_accuracy"], 1), f"of the true classes are among {n_guesses} guesses"),
+        (number(measures["log_loss"]), "log-loss; lower is better"),
     ]
-    gives = f"tells {n_classes} classes apart, with a probability for each"
+    gives = f"predicts probabilities of {n_classes} classes"
     return head(records, f"Which <i>{escape(target)}</i>? {n_guesses} guesses", gives, tiles)
 
 
@@ -49,29 +49,29 @@ def _guesses(records: dict[str, Any]) -> str:
     picture = image(
         top_figure(found),
         "Coverage by the number of guesses",
-        "Share of the rows whose class is among the first guesses, and the share that the probabilities promise "
+        "Share of the rows whose class is among the first guesses, and its expected value from the probabilities "
         "(dashed).",
     )
     rows = [
         [percent(entry["level"]), percent(entry["covered"], 1), number(entry["classes"])]
         for entry in records["evaluation"]["coverage"]
     ]
-    sets = table(["probability", "held", "classes"], rows, identity="sets")
+    sets = table(["nominal", "covered", "classes"], rows, identity="sets")
     note = (
-        '<p class="note">The fewest classes that together have some probability: how often they hold the truth, and '
-        "how many they are on average.</p>"
+        '<p class="note">The smallest sets of classes with a given probability: their coverage, and their mean '
+        "number of classes.</p>"
     )
-    return "<h2>How many guesses are needed?</h2>\n" + side_by_side([picture, sets + note])
+    return "<h2>Coverage by number of guesses</h2>\n" + side_by_side([picture, sets + note])
 
 
 def _trust(records: dict[str, Any]) -> str:
     found = records["evaluation"]["calibration"]
     caption = (
-        "Of the first guesses given with some probability, how many were right? On the line the probabilities mean "
-        f"what they say; on average they are off by {100 * found['error']:.1f} points."
+        "Share of first guesses that are right, by predicted probability. On the line, the probabilities are "
+        f"correct; the mean difference is {100 * found['error']:.1f} points."
     )
     figure = calibration_figure(found["given"], found["right"], found["count"], "right", margin=0.02)
-    return "<h2>Can the probabilities be trusted?</h2>\n" + image(figure, "Calibration of the probabilities", caption)
+    return "<h2>Calibration of the probabilities</h2>\n" + image(figure, "Calibration of the probabilities", caption)
 
 
 def _confusion(records: dict[str, Any]) -> str:
@@ -86,14 +86,14 @@ def _confusion(records: dict[str, Any]) -> str:
     picture = image(
         confusion_figure(counts, names),
         "Confusion of the classes",
-        "Each row is a true class, each column a guess; the darker a cell, the more of the class is taken for that of "
-        "the column. In the cells, the share of the class in percent.",
+        "Each row is a true class, each column a guess. Cells contain the share of the true class in percent; darker "
+        "cells have larger shares.",
     )
-    return "<h2>Which classes are taken for each other?</h2>\n" + side_by_side([picture, numbers])
+    return "<h2>Confusion of the classes</h2>\n" + side_by_side([picture, numbers])
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
-    return ambiguous_rows(records, "The rows whose probabilities are spread most evenly.", _guesses_of)
+    return ambiguous_rows(records, "The rows with the most uniform probabilities.", _guesses_of)
 
 
 def _guesses_of(row: dict[str, Any]) -> str:

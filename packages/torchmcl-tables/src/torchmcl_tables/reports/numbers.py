@@ -23,11 +23,11 @@ from torchmcl_tables.reports.sections import (
 )
 from torchmcl_tables.verdict import coverage_at, forks
 
-# What the members of a blend are.
+# Descriptions of the members of a blend.
 _MEMBERS = {
     "networks": "smooth in all columns",
     "networks with bins": "can bend between 32 bins of each column",
-    "forest": "of trees, which can jump",
+    "forest": "trees, which can jump",
     "background": "the same distribution for every row, without any column",
 }
 
@@ -60,12 +60,12 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
         of = f" ({escape(name)})" if len(targets) > 1 else ""
         without = "" if same is None else f"; {number(same[place])} with the mean of all rows"
         tiles.append((number(measures["rmse"][place]), f"error of the mean answer{of}{without}"))
-        without = "" if nearest is None else f"; {number(nearest)} with the same {n} answers for every row"
+        without = "" if nearest is None else f"; {number(nearest)} with {n} constant answers"
         tiles.append((number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}{without}"))
         if nine is not None:
-            tiles.append((percent(nine["covered"][place]), f"of the truth lies in the 90 % sets{of}"))
+            tiles.append((percent(nine["covered"][place]), f"of the true values lie in their 90 % sets{of}"))
     what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
-    gives = f"gives {n} plausible outcomes for each row, each with a probability"
+    gives = f"predicts {n} plausible outcomes for each row, each with a probability"
     note = f"Errors are root mean squares, in the units of the target. {_gain(measures, n)}"
     return f"""{head(records, f"{n} answers for {what}", gives, tiles, forks(records))}
 <p class="note">{note}</p>"""
@@ -75,7 +75,7 @@ def _gain(measures: dict[str, Any], n: int) -> str:
     if measures["mean_distortion"] <= 0:
         return ""
     share = f"{100 * (1 - measures['distortion'] / measures['mean_distortion']):.3g} %"
-    return f"The nearest of {n} answers takes away {share} of the squared error of the single best guess, the mean."
+    return f"The squared error of the nearest of {n} answers is {share} lower than that of the mean."
 
 
 def _answers(records: dict[str, Any], targets: list[str]) -> str:
@@ -84,8 +84,8 @@ def _answers(records: dict[str, Any], targets: list[str]) -> str:
         image(
             answers_figure(found, place),
             f"Answers against the truth for {name}",
-            f"<i>{escape(name)}</i>: every answer against the truth, the darker the more probable; orange rings "
-            "mark the nearest answer of each row.",
+            f"<i>{escape(name)}</i>: every answer against the true value; darker answers are more probable. Orange "
+            "rings mark the nearest answer of each row.",
         )
         for place, name in enumerate(targets)
     ]
@@ -95,19 +95,19 @@ def _answers(records: dict[str, Any], targets: list[str]) -> str:
 def _bynumber(records: dict[str, Any]) -> str:
     found = records["evaluation"]["by_number"]
     floor = (
-        "The dashed line is the least distortion of any n answers that the model itself expects (the rate-distortion "
-        "bound of its density). Points below it mean that the model is less sure than it could be, points far above it "
-        "that it is too sure."
+        "The dashed line is the lowest possible distortion of n answers if the predicted density is correct (its "
+        "rate-distortion bound). Points below it indicate an underconfident model, points far above it an "
+        "overconfident one."
         if found["floor"] and any(value is not None for value in found["floor"])
-        else "The distortion that the model itself expects is computed for a single target only."
+        else "The lowest possible distortion is computed for a single target only."
     )
     caption = (
-        "Distortion (mean squared distance to the nearest answer, in variances of the target) when only n answers of "
-        f"each row are kept, those that best stand for all. The dotted line is the mean answer. {floor}"
+        "Distortion (mean squared distance to the nearest answer, in variances of the target) if only the best n "
+        f"answers of each row are kept. The dotted line is the mean answer. {floor}"
     )
     figure = number_figure(found, records["evaluation"]["measures"]["mean_distortion"])
     picture = image(figure, "Distortion by the number of answers", caption)
-    return "<h2>How many answers are worth having</h2>\n" + picture
+    return "<h2>Distortion by number of answers</h2>\n" + picture
 
 
 def _trust(records: dict[str, Any]) -> str:
@@ -118,16 +118,16 @@ def _trust(records: dict[str, Any]) -> str:
     first = image(
         usage_figure(usage),
         "Usage",
-        "How often each answer of a row, the most probable first, is the nearest (bars) and its mean probability "
-        f"(dots). {used}",
+        "Frequency with which each answer of a row, the most probable first, is the nearest (bars), and its mean "
+        f"probability (dots). {used}",
     )
     second = image(
         calibration_figure(calibration["given"], calibration["won"], calibration["count"], "the nearest"),
         "Calibration of the probabilities",
-        "Of the answers given with some probability, how many were the nearest? On the line the probabilities mean "
-        f"what they say; on average they are off by {100 * calibration['error']:.1f} points.",
+        "Share of answers that are the nearest, by predicted probability. On the line, the probabilities are "
+        f"correct; the mean difference is {100 * calibration['error']:.1f} points.",
     )
-    return "<h2>Can the probabilities be trusted?</h2>\n" + side_by_side([first, second])
+    return "<h2>Calibration of the probabilities</h2>\n" + side_by_side([first, second])
 
 
 def _coverage(records: dict[str, Any], targets: list[str]) -> str:
@@ -135,8 +135,8 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
     picture = image(
         coverage_figure(found, len(targets)),
         "Coverage of the sets",
-        "Share of the truth inside the sets, against the share that was promised; chance explains what lies in the "
-        f"band, for {found[0]['n_rows']:,} rows. Outside of it the verdict is careful.",
+        "Share of true values in the sets, against the nominal share. Differences within the band are random, for "
+        f"{found[0]['n_rows']:,} rows; outside of it the verdict is careful.",
     )
     rows = []
     for entry in found:
@@ -144,19 +144,21 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
         for covered, width in zip(entry["covered"], entry["width"], strict=True):
             cells += [percent(covered, 1), "∞" if width is None else number(width)]
         rows.append([*cells, percent(entry["pieces"])])
-    header = ["promised"]
+    header = ["nominal"]
     for name in targets:
         of = f" ({name})" if len(targets) > 1 else ""
-        header += [f"held{of}", f"median width{of}"]
-    promises = table([*header, "in pieces"], rows, identity="coverage")
-    note = f'<p class="note">The sets are calibrated on rows that nothing else has seen. {escape(forks(records))}</p>'
+        header += [f"covered{of}", f"median width{of}"]
+    promises = table([*header, "several pieces"], rows, identity="coverage")
+    note = (
+        f'<p class="note">The sets are calibrated on rows that are used for nothing else. {escape(forks(records))}</p>'
+    )
     return "<h2>Coverage of the prediction sets</h2>\n" + side_by_side([picture, promises + note])
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
     note = (
-        "The rows whose answers lie furthest apart: the least certain ones, whether they fork or not. Discs are "
-        "answers, their area the probability; the orange line is the truth."
+        "The rows with the largest distance between answers. The area of a disc is the probability of the answer; the "
+        "orange line is the true value."
     )
     return ambiguous_rows(records, note, lambda row: _answers_of(row, records["evaluation"]["targets"]))
 
@@ -181,17 +183,19 @@ def _members(records: dict[str, Any]) -> str:
         return ""
     rows = [[name, percent(share, 1), _MEMBERS.get(name, "")] for name, share in shares.items()]
     note = (
-        '<p class="note">The density of a row is blended of these, in shares that foresee held-out rows best. The '
-        "answers are the points that stand for it best.</p>"
+        '<p class="note">The density of a row is a blend of these members, with weights fitted on held-out rows. '
+        "The answers are the points that represent it best.</p>"
     )
-    return "<h2>What answers</h2>\n" + note + table(["member", "share", ""], rows, identity="members")
+    return "<h2>Members of the model</h2>\n" + note + table(["member", "weight", ""], rows, identity="members")
 
 
 def _training(records: dict[str, Any]) -> str:
     if not records.get("shares"):
         return training_section(records)
-    learned = "Score of one of the networks, negative log-likelihood plus three times the CRPS, on its own rows (grey)"
-    return training_section(records, "on held-out rows, which end the training", learned)
+    learned = (
+        "Score of one of the networks, negative log-likelihood plus three times the CRPS, on its training rows (gray)"
+    )
+    return training_section(records, "on held-out rows, for early stopping", learned)
 
 
 def _data(records: dict[str, Any]) -> str:
@@ -202,6 +206,6 @@ def _data(records: dict[str, Any]) -> str:
         bars = Html(small_bars(target["histogram"]["counts"]))
         targets.append([target["name"], bars, mean, number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
-    measured = f"{records['evaluation']['n_rows']:,} measured rows"
-    note = f'<p class="note">Of the target in the {measured}; of the columns in the rows learned from.</p>\n'
+    measured = f"{records['evaluation']['n_rows']:,} evaluated rows"
+    note = f'<p class="note">Targets: {measured}. Columns: training rows.</p>\n'
     return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + columns_section(records)

@@ -72,7 +72,7 @@ def head(
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
     return f"""<h1>{title}</h1>
 {_verdict_box(records, below_verdict)}
-<p class="lead">A model of <code>{escape(records["source"])}</code> that {gives}. Measured here on rows of
+<p class="lead">A model of <code>{escape(records["source"])}</code> that {gives}. Evaluated on rows of
 <code>{escape(found["source"])}</code>{_where_measured(records)}.</p>
 <div class="tiles">{cards}</div>"""
 
@@ -106,14 +106,14 @@ def over_time_section(records: dict[str, Any], targets: Sequence[str]) -> str:
     if not found:
         return ""
     split = records["metrics"].get("split") or {}
-    apart = "They come after all rows that it learned from. " if _are_last(records) else ""
+    apart = "They are later than all training rows. " if _are_last(records) else ""
     pictures = [
         image(
             over_time_figure(found, [errors[place] for errors in found["errors"]], found["measure"]),
             f"Error over time for {name}",
-            f"<i>{escape(name)}</i>: {escape(found['measure'])} of the measured rows in parts of equal size, in the "
+            f"<i>{escape(name)}</i>: {escape(found['measure'])} of the evaluated rows in parts of equal size, in the "
             f"order of <i>{escape(found['column'])}</i>. {apart}An error that grows with time means that the model "
-            "grows old.",
+            "should be fitted again.",
         )
         for place, name in enumerate(targets)
     ]
@@ -145,26 +145,26 @@ def ambiguous_rows(records: dict[str, Any], note: str, answers: Callable[[dict[s
 def training_section(
     records: dict[str, Any],
     watched: str = "distortion on validation rows",
-    learned: str = "Training loss (grey, scores included)",
+    learned: str = "Training loss (gray, scores included)",
 ) -> str:
     """Return the training curves, with the temperature if there is one."""
     found, metrics = records["training"], records["metrics"]
-    title, caption, kept = "How it trained", "", found["kept_epoch"]
+    title, caption, kept = "Training", "", found["kept_epoch"]
     if found["temperature"] is not None:
         title, caption = (
-            "How it cooled",
+            "Training and temperature",
             (
-                "Temperature of the assignment (green, right axis): while it is high all answers move together, as it "
-                "falls they part and each takes its share. "
+                "Temperature (green, right axis): while it is high, all answers move together; as it falls, they "
+                "separate. "
             ),
         )
     caption += f"{learned} and {watched} (blue). "
     caption += f"The vertical line is epoch {kept + 1}, which was kept." if kept >= 0 else "The last epoch was kept."
     if found["validation"] and 0 <= kept < len(found["loss"]) - 1:
-        caption += " The faint epochs after it were discarded: the network began to learn single rows by heart."
+        caption += " The faint epochs after it were discarded: the network began to memorize single rows."
     seconds = metrics.get("seconds", {}).get("training")
     spent = f"{escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
     note = (
         f'<p class="note">{spent}{f" in {seconds:.1f} s" if seconds else ""}, {escape(metrics["inputs"])} inputs.</p>'
     )
-    return f"<h2>{title}</h2>\n" + image(training_figure(found), "The course of the training", caption) + note
+    return f"<h2>{title}</h2>\n" + image(training_figure(found), "Training curves", caption) + note

@@ -80,7 +80,7 @@ class LoopAnnealing:
         return self._driver.state
 
     def observe(self, output: StepOutput, epoch: float, n_epochs: float) -> None:
-        """Take in a batch; every process must call it equally often.
+        """Add the measurements of a batch; every process must call this equally often.
 
         Args:
             output: of a training step.

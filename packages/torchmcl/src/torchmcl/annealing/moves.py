@@ -223,7 +223,7 @@ class HeadTensors:
 
     @torch.no_grad()
     def part(self, factors: Tensor, constants: Tensor) -> None:
-        """Set the hypotheses to their mean plus `factors` [models] times constants; 0 leaves a model as it is."""
+        """Set the hypotheses to their mean plus `factors` [models] times constants; 0 leaves a model unchanged."""
         factors = factors.to(self.bias.dtype).view(-1, 1, 1)
         for tensor in (self.weight, self.bias):
             values = tensor[:, self._values]

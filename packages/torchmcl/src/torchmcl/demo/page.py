@@ -75,18 +75,18 @@ def _page(records: dict[str, Any]) -> str:
     n, n_seeds = int(settings["n_hypotheses"]), int(settings["n_seeds"])
     body = f"""
 <h1>{n} answers to one question</h1>
-<p class="lead">Each network answers with {n} points (blue; the darker, the higher its score) where the truth is a draw
-from three clouds (green). Winner-takes-all leaves some answers unused and Relaxed-WTA drags the unused ones to the
-middle, while annealing starts with all answers together, lets them split as it cools, and puts all of them to work.</p>
+<p class="lead">Annealing uses all {n} answers of a network; winner-takes-all leaves some unused, and Relaxed-WTA
+drags the unused ones to the middle. The answers are blue (darker for higher scores), and the true values are samples of
+three clouds (green). Annealing starts with all answers together, and they split as the temperature falls.</p>
 {film_player(len(records["epochs"]))}
 {_coverage(records, n)}
-<h2>What happens on the way</h2>
+<h2>Temperature and distortion</h2>
 {
         image(
             _curves(records),
             "Temperature and distortion during training",
             "Left: the temperature of annealed MCL; the dashed line is the first critical temperature, twice the "
-            "largest variance of the data, where theory says the answers split. Right: distortion of every seed; "
+            "largest variance of the data, at which the answers split in theory. Right: distortion of every seed; "
             "the dotted line is k-means.",
         )
     }
@@ -115,11 +115,11 @@ def _coverage(records: dict[str, Any], n: int) -> str:
         "Predictions of the first seed at the end of training.",
     )
     return f"""
-<h2>How well do they cover the data?</h2>
-{table(["method", "distortion", "above k-means", f"starved of {n}"], rows, best=best, identity="results")}
-<p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} fresh points to the nearest
-answer; a starved answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
-seeds. k-means sees the same {settings["n_points"]:,} training points, without a network in between.</p>
+<h2>Distortion and unused answers</h2>
+{table(["method", "distortion", "above k-means", f"unused of {n}"], rows, best=best, identity="results")}
+<p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} new points to the nearest
+answer; an unused answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
+seeds. k-means uses the same {settings["n_points"]:,} training points, without a network.</p>
 {picture}
 """
 
@@ -133,8 +133,8 @@ def _tree(tree: dict[str, Any]) -> str:
     return f"""
 <h2>A tree of modes</h2>
 <p>Three branches over the input, each of three close ones (green), and a network with nine answers (blue). Under
-winner-takes-all an answer that starts far away never wins, and others stay between branches. Automatic annealing
-chooses its temperatures during the training and moves answers of little use.</p>
+winner-takes-all, an answer that starts far away never wins, and others stay between branches. Automatic annealing
+sets the temperature during training and moves redundant answers.</p>
 {film_player(len(tree["epochs"]), "tree")}
 {table(["rule", "distortion / lowest", "networks above twice the lowest"], rows, best=1, identity="tree-results")}
 """
@@ -144,12 +144,12 @@ def _conditional(found: dict[str, Any]) -> str:
     picture = image(
         _forks(found),
         "One answer and four answers over the input",
-        "Left: a network with one answer gives the mean of the branches, where nothing ever is. Right: four answers; "
-        "the larger a disc, the higher its score.",
+        "Left: a network with one answer predicts the mean of the branches, where no true value is. Right: four "
+        "answers; larger discs have higher scores.",
     )
     return f"""
 <h2>Answers that depend on an input</h2>
-<p>Usually there is an input, and the answers follow it. This is the whole code of the picture; it runs in your own
+<p>In most problems, the answers depend on an input. This is the complete code for the picture. Use it in your own
 loop, with your own model.</p>
 <pre><code>import torch
 import torchmcl as mcl
@@ -160,14 +160,14 @@ import torchmcl as mcl
 
 
 _WHERE_NEXT = """
-<h2>Where to go next</h2>
+<h2>Next steps</h2>
 <ul>
 <li><code>torchmcl play --open</code>: drag the temperature yourself and watch answers split.</li>
 <li><code>torchmcl fit --example -o model/</code>: several answers for each row of a table, then
 <code>torchmcl report model/</code>.</li>
 <li><code>python -m pydoc torchmcl.mcl_step</code>: the loss for a PyTorch loop like the one above.</li>
 <li>The documentation (<code>make docs</code>) has pages for tables, trajectories, time series, images, robots and
-recordings, each with a whole program to begin with.</li>
+recordings, each with a complete program.</li>
 </ul>
 """
 
@@ -178,7 +178,7 @@ def _predictions(records: dict[str, Any]) -> Any:
     for axis, method in zip(axes, records["methods"], strict=True):
         answers = method["frames"][-1]
         draw_answers(axis, records["points"], answers)
-        axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} starved", fontsize=12)
+        axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} unused", fontsize=12)
     return figure
 
 

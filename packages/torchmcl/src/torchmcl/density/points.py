@@ -138,7 +138,7 @@ def _on_the_line(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tens
 
 
 def _quantiles(kernels: _Kernels, n_points: int, n_halvings: int = _HALVINGS) -> Tensor:
-    """Return approximate quantiles at the middles of equal shares, [rows, points], by bisection."""
+    """Return approximate quantiles at the midpoints of equal shares, [rows, points], by bisection."""
     levels = (torch.arange(n_points).to(kernels.weights) + 0.5) / n_points
     centres, reach = kernels.centres[..., 0], REACH * kernels.widths[..., 0]
     low = (centres - reach).amin(dim=-1, keepdim=True).expand(-1, n_points)

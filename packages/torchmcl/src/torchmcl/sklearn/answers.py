@@ -172,9 +172,9 @@ def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hy
     Args:
         self: the estimator.
         X: [rows, features]
-        n_hypotheses: how many answers; by default as many as the model was fitted for. Points that represent a density
-            can be had in any number of one fit, but a single network of `MCLRegressor` answers for itself. A target of
-            `DensityRegressor` that takes few values is answered by different ones of them, at most by all.
+        n_hypotheses: the number of answers; by default that of the fit. One fit can return any number of points of a
+            density, but a single network of `MCLRegressor` returns its own hypotheses. For a target of
+            `DensityRegressor` with few different values, the answers are different values, at most all of them.
     """
     if n_hypotheses is not None:
         check_positive_int(type(self).__name__, "n_hypotheses", n_hypotheses)

@@ -40,8 +40,8 @@ class Hypotheses(NamedTuple):
 class Predictive:
     """A map from the columns of rows to hypotheses and densities.
 
-    One network answers for itself. The answers of several are the points that best represent the mixture of kernels
-    around all of their hypotheses.
+    A single network returns its own hypotheses. The answers of several networks are the points that best represent the
+    mixture of kernels around all hypotheses.
 
     Attributes:
         modules: the networks, on encoded columns and standardized targets.
