@@ -6,7 +6,7 @@ import pytest
 
 from torchmcl_forecast.grids import find_grid
 
-FREQUENCIES = ["h", "30min", "D", "B", "W-WED", "MS", "ME", "QS", "YS"]
+FREQUENCIES = ["h", "30min", "D", "B", "W-WED", "MS", "ME", "BME", "2MS", "6ME", "QS", "YS"]
 
 
 @pytest.mark.parametrize("frequency", FREQUENCIES)

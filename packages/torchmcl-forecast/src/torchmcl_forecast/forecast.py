@@ -1,6 +1,6 @@
 """What a forecast holds: a mixture of whole paths for each series, and the frames that are read off it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,8 @@ class Forecast:
 
     def _actual(self, actual: Any) -> Tensor:
         owner = "Forecast.scores"
-        panel = read_panel(owner, actual, self.columns, grid=self.panel.grid, aligned=self.paths.shape[2] > 1)
+        columns = replace(self.columns, known=(), past=())
+        panel = read_panel(owner, actual, columns, grid=self.panel.grid, aligned=self.paths.shape[2] > 1)
         places = {name: row for row, name in enumerate(panel.names)}
         lost = [name for name in self.panel.names if name not in places]
         if lost:
@@ -176,9 +177,9 @@ class Forecast:
 
     def _frame(self, parts: dict[str, Any]) -> Any:
         panel, horizon = self.panel, self.horizon
-        times = np.concatenate([np.asarray(panel.grid.after(end, horizon)) for end in panel.ends])
+        times = panel.grid.shown(panel.times_after(horizon))
         frame = {self.columns.series: np.repeat(panel.names, horizon), self.columns.time: times}
-        return written_like(pd.DataFrame(frame | parts), panel.like)
+        return written_like(pd.DataFrame(frame | parts), panel.like, self.columns.time)
 
 
 def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, levels: Any) -> Tensor:

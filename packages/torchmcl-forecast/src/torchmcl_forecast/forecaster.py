@@ -22,8 +22,9 @@ from torchmcl.rules.winners import WTA
 from torchmcl.types import Distributions, Predictions
 from torchmcl_forecast.calibrating import Calibration, choose_calibration
 from torchmcl_forecast.codebook import Codebook, best_share
+from torchmcl_forecast.covariates import find_scaling, scaled, standardized
 from torchmcl_forecast.forecast import LEVELS, Forecast, tube_offsets
-from torchmcl_forecast.frames import Columns, Panel, read_panel
+from torchmcl_forecast.frames import Columns, Panel, check_columns, read_future, read_panel
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.parameters import check_parameters
 from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
@@ -75,6 +76,8 @@ class Forecaster(BaseEstimator):
         time: name of the column of times.
         value: name of the column of values; a frame without it is wide.
         series: name of the column of series; a long frame without it has one.
+        known: names of columns of covariates that are known ahead, such as promotions.
+        past: names of columns of covariates of which only the past is known, such as visitors.
         device: to train on.
         random_state: seed.
         progress: whether to show a progress bar.
@@ -118,6 +121,8 @@ class Forecaster(BaseEstimator):
         time: str = "ds",
         value: str = "y",
         series: str = "unique_id",
+        known: Sequence[str] = (),
+        past: Sequence[str] = (),
         device: str = "cpu",
         random_state: int = 0,
         progress: bool = False,
@@ -140,6 +145,8 @@ class Forecaster(BaseEstimator):
         self.time = time
         self.value = value
         self.series = series
+        self.known = known
+        self.past = past
         self.device = device
         self.random_state = random_state
         self.progress = progress
@@ -157,7 +164,10 @@ class Forecaster(BaseEstimator):
         """
         check_parameters(self, horizon)
         check_rule_like("Forecaster", self.rule)
+        check_columns("Forecaster", self._columns())
         panel = read_panel("Forecaster.fit", frame, self._columns(), aligned=self.joint)
+        self.scaling_ = find_scaling(panel)
+        panel = scaled(panel, self.scaling_)
         self.horizon_ = horizon
         self.seasons_ = find_seasons(panel.values, panel.grid) if self.seasons is None else tuple(self.seasons)
         self.layout_ = self._layout(panel, horizon)
@@ -175,35 +185,58 @@ class Forecaster(BaseEstimator):
         self._panel = panel
         return self
 
-    def predict(self, frame: Any = None) -> Any:
+    def predict(self, frame: Any = None, *, future: Any = None) -> Any:
         """Return `n_futures` futures of each series with probabilities, as a frame; see `Forecast.futures`.
 
         Args:
             frame: series, new ones too, whose futures follow their ends; those of the fit by default.
+            future: covariates that are known ahead, see `forecast`.
         """
-        return self.forecast(frame).futures()
+        return self.forecast(frame, future=future).futures()
 
-    def sample(self, n: int = 100, frame: Any = None) -> Any:
+    def sample(self, n: int = 100, frame: Any = None, *, future: Any = None) -> Any:
         """Return n whole paths drawn at random for each series, as a frame."""
-        return self.forecast(frame).sample(n, self.random_state)
+        return self.forecast(frame, future=future).sample(n, self.random_state)
 
-    def predict_quantiles(self, levels: Sequence[float] = LEVELS, frame: Any = None) -> Any:
+    def predict_quantiles(self, levels: Sequence[float] = LEVELS, frame: Any = None, *, future: Any = None) -> Any:
         """Return quantiles of each step, as a frame."""
-        return self.forecast(frame).quantiles(levels)
+        return self.forecast(frame, future=future).quantiles(levels)
 
-    def forecast(self, frame: Any = None) -> Forecast:
-        """Return the mixture of paths of each series, from which all else is read."""
+    def forecast(self, frame: Any = None, *, future: Any = None) -> Forecast:
+        """Return the mixture of paths of each series, from which all else is read.
+
+        Args:
+            frame: series, new ones too, whose futures follow their ends; those of the fit by default.
+            future: a frame of the covariates `known`, with a row for each time of the horizon, and for each series
+                unless all share them.
+
+        Raises:
+            ValueError: for frames that cannot be used; missing values in `future`.
+        """
         if not hasattr(self, "networks_"):
             raise NotFittedError("Forecaster: fit it first: fit(frame, horizon=28).")
-        panel = self._panel
-        if frame is not None:
-            owner = "Forecaster.forecast"
-            panel = read_panel(owner, frame, self._columns(), grid=self._panel.grid, aligned=self.joint)
-            panel = self._in_order(owner, panel) if self.joint else panel
+        panel = self._given(frame, future)
         source = Source(panel, self.layout_, self._season)
         paths, scales, probabilities = self._answers(source, source.ends())
         columns, level = self._columns(), self.tube_level_
         return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, level, self.coverage, self.least_)
+
+    def _given(self, frame: Any, future: Any) -> Panel:
+        """Return the series to forecast, with covariates in the units of the fit."""
+        owner, columns = "Forecaster.forecast", self._columns()
+        if (future is None) != (not columns.known):
+            rule = f"be a frame with {columns.time!r} and {list(columns.known)}" if columns.known else "be None"
+            advice = "" if columns.known else "Name covariates that are known ahead: Forecaster(known=['price'])."
+            raise ValueError(bad_value(owner, "future", rule, type(future).__name__, advice))
+        panel = self._panel
+        if frame is not None:
+            panel = read_panel(owner, frame, columns, grid=self._panel.grid, aligned=self.joint)
+            panel = self._in_order(owner, panel) if self.joint else panel
+            panel = scaled(panel, self.scaling_)
+        if future is None:
+            return panel
+        ahead = read_future(owner, future, columns, panel, self.horizon_)
+        return replace(panel, future=standardized(ahead, self.scaling_[: len(columns.known)]))
 
     def save(self, folder: Path | str) -> None:
         """Write the fitted forecaster into a folder, with the series of the fit: `predict` needs them. No pickle."""
@@ -221,10 +254,12 @@ class Forecaster(BaseEstimator):
             got = f"{len(places)}: {', '.join(map(repr, list(places)[:5]))}"
             raise ValueError(bad_value(owner, "frame", rule, got))
         rows = [places[name] for name in self._panel.names]
-        return replace(panel, names=panel.names[rows], ends=panel.ends[rows], values=panel.values[rows])
+        covariates = None if panel.covariates is None else panel.covariates[rows]
+        parts = {"names": panel.names[rows], "ends": panel.ends[rows], "values": panel.values[rows]}
+        return replace(panel, **parts, covariates=covariates)
 
     def _columns(self) -> Columns:
-        return Columns(self.series, self.time, self.value)
+        return Columns(self.series, self.time, self.value, tuple(self.known), tuple(self.past))
 
     @property
     def _season(self) -> int:
@@ -237,7 +272,7 @@ class Forecaster(BaseEstimator):
         n_channels = len(panel.names) if self.joint else 1
         n_calendar = calendar_features(panel.grid, panel.ends[:1], 0).shape[-1]
         periods = (1, *(season for season in sorted(self.seasons_)[:1] if season < context))
-        return Layout(horizon, context, periods, lags, n_channels, n_calendar)
+        return Layout(horizon, context, periods, lags, n_channels, n_calendar, len(self.known), len(self.past))
 
     def _train(self, source: Source, places: Tensor, calibration: Calibration | None) -> None:
         """Train the members, first without the windows that calibrate the tubes, then with them."""

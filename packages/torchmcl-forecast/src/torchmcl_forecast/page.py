@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import escape, image, page, table
@@ -32,7 +31,7 @@ def draw_forecast(forecast: Forecast, series: int, axis: Any) -> None:
     panel, horizon = forecast.panel, forecast.horizon
     shown = panel.values[series, -_PAST_HORIZONS * horizon :]
     ahead = np.asarray(panel.grid.after(panel.ends[series], horizon))
-    before = _times_before(forecast, series, len(shown))
+    before = np.asarray(panel.grid.around(panel.ends[series], np.arange(1 - len(shown), 1)))
     rows = slice(series * horizon, (series + 1) * horizon)
     futures = _columns(forecast.futures(), rows)
     axis.plot(before, shown, color=INK, linewidth=1.2, label="history")
@@ -109,17 +108,6 @@ def _totals(forecast: Forecast, names: list[Any]) -> str:
         shares = [float(futures[f"probability_{k}"][rows][0]) for k in range(1, n + 1)]
         lines.append([name, *(f"{number(t)} | {percent(s)}" for t, s in zip(totals, shares, strict=True))])
     return table(["series", *(f"future {k}" for k in range(1, n + 1))], lines)
-
-
-def _times_before(forecast: Forecast, series: int, n: int) -> Any:
-    """Return the times of the last n values: those after the end, the other way round, by the same grid."""
-    panel = forecast.panel
-    end = panel.ends[series]
-    if panel.grid.kind in ("number", "time"):
-        step = panel.grid.step if panel.grid.kind == "number" else pd.Timedelta(int(panel.grid.step), unit="ns")
-        return [end - k * step for k in range(n - 1, -1, -1)]
-    frequency = "B" if panel.grid.kind == "business" else f"{int(panel.grid.step)}{'ME' if panel.grid.at_end else 'MS'}"
-    return pd.date_range(end=pd.Timestamp(end), periods=n, freq=frequency)
 
 
 def _columns(frame: Any, rows: slice) -> dict[str, Any]:
