@@ -1,7 +1,9 @@
 """The estimator: one network for all series of a table, trained to give several futures of each."""
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from torchmcl._progress import Progress
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.course import check_rule_like
 from torchmcl.density import KernelMixture
+from torchmcl.persistence.stopping import saves_when_stopped
 from torchmcl.postprocess import TubeScore, conformal
 from torchmcl.rules.winners import WTA
 from torchmcl.types import Distributions, Predictions
@@ -27,9 +30,10 @@ from torchmcl_forecast.forecast import LEVELS, Forecast, tube_offsets
 from torchmcl_forecast.frames import Columns, Panel, check_columns, read_future, read_panel
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.parameters import check_parameters
+from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
 from torchmcl_forecast.seasons import calendar_features, find_seasons
-from torchmcl_forecast.training import Training, train
+from torchmcl_forecast.training import N_PARTS, Training, train
 from torchmcl_forecast.windows import Layout, Source, choose_context
 
 __all__ = ["Forecaster", "load_forecaster"]
@@ -151,12 +155,13 @@ class Forecaster(BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, frame: Any, *, horizon: int) -> "Forecaster":
+    def fit(self, frame: Any, *, horizon: int, checkpoint: Path | str | None = None) -> "Forecaster":
         """Learn from a frame, long or wide.
 
         Args:
             frame: of pandas or polars.
             horizon: how many steps to forecast.
+            checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
         Raises:
             ValueError: for parameters or frames that cannot be used; irregular or duplicate times; series that are all
@@ -181,7 +186,7 @@ class Forecaster(BaseEstimator):
         # Dropout and the rule draw from torch's own generators, which are left as they were.
         with torch.random.fork_rng(devices=[self.device] if torch.device(self.device).type == "cuda" else []):
             torch.manual_seed(self.random_state)
-            self._train(source, places, choose_calibration(source, self.coverage))
+            self._train(source, places, choose_calibration(source, self.coverage), checkpoint)
         self._panel = panel
         return self
 
@@ -255,8 +260,8 @@ class Forecaster(BaseEstimator):
             raise ValueError(bad_value(owner, "frame", rule, got))
         rows = [places[name] for name in self._panel.names]
         covariates = None if panel.covariates is None else panel.covariates[rows]
-        parts = {"names": panel.names[rows], "ends": panel.ends[rows], "values": panel.values[rows]}
-        return replace(panel, **parts, covariates=covariates)
+        names, ends, values = panel.names[rows], panel.ends[rows], panel.values[rows]
+        return replace(panel, names=names, ends=ends, values=values, covariates=covariates)
 
     def _columns(self) -> Columns:
         return Columns(self.series, self.time, self.value, tuple(self.known), tuple(self.past))
@@ -274,7 +279,9 @@ class Forecaster(BaseEstimator):
         periods = (1, *(season for season in sorted(self.seasons_)[:1] if season < context))
         return Layout(horizon, context, periods, lags, n_channels, n_calendar, len(self.known), len(self.past))
 
-    def _train(self, source: Source, places: Tensor, calibration: Calibration | None) -> None:
+    def _train(
+        self, source: Source, places: Tensor, calibration: Calibration | None, checkpoint: Path | str | None
+    ) -> None:
         """Train the members, first without the windows that calibrate the tubes, then with them."""
         earlier = places if calibration is None else source.places(last=calibration.n_steps)
         # About 40 passes over the windows: a few windows would be learned by heart in more.
@@ -284,25 +291,30 @@ class Forecaster(BaseEstimator):
         self.networks_ = [self._network(source, earlier) for _ in range(self.n_members)]
         self.codebook_ = self._new_codebook(source, earlier)
         self.codebook_share_ = _SHARE_UNMEASURED
-        with Progress(40 * self.n_members * (1 + (calibration is not None)), "futures", show=self.progress) as bar:
-            self._phase(source, earlier, self.rule, how, bar.step)
+        n_parts = N_PARTS * self.n_members * (1 + (calibration is not None))
+        folder = None if checkpoint is None else Path(checkpoint)
+        with Progress(n_parts, "futures", show=self.progress) as bar, saves_when_stopped():
+            course = Course(bar, self.networks_, folder, self._identity(source))
+            self._phase(source, earlier, self.rule, how, course)
             self.tube_level_ = None
             if calibration is not None:
-                self.codebook_share_ = self._share(source, calibration)
-                self.tube_level_ = self._level(source, calibration)
+                self.codebook_share_ = course.once("share", lambda: self._share(source, calibration))
+                self.tube_level_ = course.once("level", lambda: self._level(source, calibration))
                 slow = replace(how, n_steps=int(_REFINEMENT * n_steps), learning_rate=_SLOW * how.learning_rate)
-                self._phase(source, places, WTA(), slow, bar.step)
+                self._phase(source, places, WTA(), slow, course)
 
-    def _phase(
-        self,
-        source: Source,
-        places: Tensor,
-        rule: Any,
-        how: Training,
-        after_part: Callable[[], None],
-    ) -> None:
+    def _identity(self, source: Source) -> str:
+        """Return a digest of all that a saved training must share; `RuleScheduler` compares rules by itself."""
+        unimportant = ("rule", "n_futures", "progress", "device")
+        parameters = {name: repr(value) for name, value in self.get_params().items() if name not in unimportant}
+        digest = hashlib.sha256(json.dumps(parameters | {"horizon": self.horizon_}, sort_keys=True).encode())
+        for part in (source.truth, source.covariates, source.calendar):
+            digest.update(part.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _phase(self, source: Source, places: Tensor, rule: Any, how: Training, course: Course) -> None:
         for network in self.networks_:
-            train(network, source, places, rule, how, after_part=after_part)
+            train(network, source, places, rule, how, course)
 
     def _network(self, source: Source, places: Tensor) -> PathNetwork:
         network = PathNetwork(self.layout_, self.n_hypotheses, tuple(self.hidden), self.dropout)
