@@ -33,7 +33,7 @@ from torchmcl_forecast.parameters import check_parameters
 from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
 from torchmcl_forecast.seasons import calendar_features, find_seasons
-from torchmcl_forecast.training import N_PARTS, Training, train
+from torchmcl_forecast.training import Training, train
 from torchmcl_forecast.windows import Layout, Source, choose_context
 
 __all__ = ["Forecaster", "load_forecaster"]
@@ -65,7 +65,7 @@ class Forecaster(BaseEstimator):
         n_futures: how many futures `predict` gives.
         n_hypotheses: paths of each network, of which the futures are made.
         n_members: networks that answer together.
-        rule: an assignment rule, a function part of the training (0 to 39) -> rule, or `AutoAnnealing()`.
+        rule: an assignment rule, a function part of the training (at most 40) -> rule, or `AutoAnnealing()`.
         joint: whether all series are forecast together, as channels of one path; a future then is one of all.
         coverage: the share of whole paths that tubes hold.
         context: steps of the past that are read; by default by horizon, seasons and lengths.
@@ -291,7 +291,9 @@ class Forecaster(BaseEstimator):
         self.networks_ = [self._network(source, earlier) for _ in range(self.n_members)]
         self.codebook_ = self._new_codebook(source, earlier)
         self.codebook_share_ = _SHARE_UNMEASURED
-        n_parts = N_PARTS * self.n_members * (1 + (calibration is not None))
+        n_slow = max(int(_REFINEMENT * n_steps), 1)
+        slow = replace(how, n_steps=n_slow, learning_rate=_SLOW * how.learning_rate)
+        n_parts = self.n_members * (how.n_parts + (0 if calibration is None else slow.n_parts))
         folder = None if checkpoint is None else Path(checkpoint)
         with Progress(n_parts, "futures", show=self.progress) as bar, saves_when_stopped():
             course = Course(bar, self.networks_, folder, self._identity(source))
@@ -300,7 +302,6 @@ class Forecaster(BaseEstimator):
             if calibration is not None:
                 self.codebook_share_ = course.once("share", lambda: self._share(source, calibration))
                 self.tube_level_ = course.once("level", lambda: self._level(source, calibration))
-                slow = replace(how, n_steps=int(_REFINEMENT * n_steps), learning_rate=_SLOW * how.learning_rate)
                 self._phase(source, places, WTA(), slow, course)
 
     def _identity(self, source: Source) -> str:

@@ -17,10 +17,10 @@ from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.windows import Source
 
-__all__ = ["N_PARTS", "Training", "marginal_crps", "train"]
+__all__ = ["Training", "marginal_crps", "train"]
 
-#: Parts into which a training is divided: `AutoAnnealing` decides at their ends.
-N_PARTS = 40
+# Parts into which a training is divided, one for each step of a short one: `AutoAnnealing` decides at their ends.
+_MOST_PARTS = 40
 # Steps of a path of which the CRPS is computed at a time: pairs of hypotheses at all of them would take most of a step.
 _N_CRPS_STEPS = 4
 # Targets further away, in deviations of their past, are drawn nearer: a jump must not decide a batch.
@@ -50,6 +50,11 @@ class Training:
     crps: float = 3.0
     device: str = "cpu"
 
+    @property
+    def n_parts(self) -> int:
+        """Into how many parts it is divided."""
+        return min(_MOST_PARTS, self.n_steps)
+
 
 def train(
     network: PathNetwork,
@@ -67,19 +72,19 @@ def train(
         places: [windows, 2], those to draw from.
         rule: a rule, a function part -> rule, or `AutoAnnealing`.
         how: sizes of it.
-        course: of the whole fit, which is saved after each of 40 parts.
+        course: of the whole fit, which is saved after each part.
 
     Raises:
         FloatingPointError: if the loss is not finite.
     """
     network.to(how.device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
-    scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=N_PARTS)
+    scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=how.n_parts)
     own_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
-    per_part = max(how.n_steps // N_PARTS, 1)
-    cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, per_part * N_PARTS)
+    per_part = how.n_steps // how.n_parts
+    cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, per_part * how.n_parts)
     resumable = {"optimizer": optimizer, "scheduler": scheduler} | ({} if cosine is None else {"cosine": cosine})
-    for _ in range(course.begin(network, resumable, N_PARTS), N_PARTS):
+    for _ in range(course.begin(network, resumable, how.n_parts), how.n_parts):
         for _ in range(per_part):
             batch = drawn(source, places, how)
             output = mcl_step(
