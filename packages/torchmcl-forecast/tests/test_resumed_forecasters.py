@@ -1,40 +1,15 @@
 """A fit that was stopped resumes exactly where it was, in both of its phases and between them."""
 
-import contextlib
-import os
-import signal
-
 import pandas as pd
 import pytest
-import torch
-from quick_sales import QUICK, sales
+from quick_sales import QUICK, counted_steps, sales
 
 import torchmcl as mcl
-from torchmcl.persistence import Stopped, stop_on_signals
+from torchmcl.persistence import Stopped
 from torchmcl_forecast import Forecaster
-from torchmcl_forecast.network import PathNetwork
 
 # 40 steps of each of two networks, one in each part, and 10 more with the last windows.
 QUICKER = QUICK | {"n_members": 2, "hidden": (8,)}
-
-
-@contextlib.contextmanager
-def counted_steps(stop_at=None):
-    """Count steps of training, and send the signal of a cluster in one of them."""
-    steps = []
-
-    def count(module, inputs, output):
-        if isinstance(module, PathNetwork) and module.training:
-            steps.append(module)
-            if len(steps) == stop_at:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    hook = torch.nn.modules.module.register_module_forward_hook(count)
-    try:
-        with stop_on_signals():
-            yield steps
-    finally:
-        hook.remove()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from torchmcl._messages import bad_value
-from torchmcl._optional import optional_import
 from torchmcl_forecast.forecast import LEVELS, Forecast
 from torchmcl_forecast.grids import Grid
 
@@ -79,7 +78,11 @@ def quantile_forecasts(forecast: Forecast, levels: Any = LEVELS) -> list[Any]:
 
 
 def _kinds(owner: str) -> Any:
-    return optional_import("gluonts.model.forecast", extra="forecast", needed_by=owner)
+    try:
+        from gluonts.model import forecast
+    except ImportError as error:
+        raise ImportError(f"{owner} needs gluonts: pip install gluonts.") from error
+    return forecast
 
 
 def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:

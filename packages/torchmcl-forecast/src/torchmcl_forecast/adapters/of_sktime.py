@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from torchmcl._optional import optional_import
 from torchmcl.rules.winners import WTA
 from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.forecaster import Forecaster
@@ -14,9 +13,10 @@ from torchmcl_forecast.forecaster import Forecaster
 if TYPE_CHECKING:
     BaseForecaster: Any = object
 else:
-    BaseForecaster = optional_import(
-        "sktime.forecasting.base", extra="forecast", needed_by="SktimeForecaster"
-    ).BaseForecaster
+    try:
+        from sktime.forecasting.base import BaseForecaster
+    except ImportError as error:
+        raise ImportError("SktimeForecaster needs sktime: pip install sktime.") from error
 
 __all__ = ["SktimeForecaster"]
 
@@ -153,7 +153,7 @@ class SktimeForecaster(BaseForecaster):
             "n_futures": 2,
             "batch_size": 8,
         }
-        return [{"forecaster": Forecaster(**quick, rule=WTA())}]
+        return [{"forecaster": Forecaster(**quick, rule=WTA(), joint=joint)} for joint in (False, True)]
 
 
 def _instances(index: pd.Index) -> list[str]:
