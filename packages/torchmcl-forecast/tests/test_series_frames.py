@@ -74,12 +74,12 @@ def dated(*days):
         (dated("01/02/2024", "02/02/2024", "03/02/2024"), "`ds` must tell days from months, got '01/02/2024'"),
         (dated("2024-01-01", "3024-01-02"), "`ds` must hold numbers or dates between 1678 and 2262"),
         (
-            dated("2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04 00:00:01", "2024-01-05"),
+            dated(*(pd.Timestamp(2024, 1, day, 0, 0, int(day == 4)) for day in range(1, 6))),
             "`ds` must .*, got 2024-01-04 00:00:01 in series 'y', 1 days 00:00:01 after .* most steps are 1 days",
         ),
         (
-            dated("2024-01-01 00:00:01", "2024-01-01 00:00:02", "1700-01-01"),
-            "`ds` must have fewer than 200,000,000 steps .* 1700-01-01 00:00:00 to 2024",
+            dated(*map(pd.Timestamp, ("2024-01-01 00:00:01", "2024-01-01 00:00:02", "1900-01-01"))),
+            "`ds` must have fewer than 200,000,000 steps .* 1900-01-01 00:00:00 to 2024",
         ),
     ],
 )

@@ -78,7 +78,7 @@ class Grid:
         return (dates.asi8 // int(self.step)).astype(float) + (dates.asi8 % int(self.step)) / self.step
 
     def around(self, last: Any, steps: Any) -> Any:
-        """Return the times so many steps after `last`, before it for negative steps; dates without a time zone.
+        """Return the times this many steps after `last`, before it for negative ones; dates without a time zone.
 
         Example:
             >>> Grid("number", 2.0).around(10, [-1, 0, 1])
