@@ -20,10 +20,11 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): $(wildcard packages/*/pyproject.toml studies/pyproject.toml packages/torchmcl/setup.py packages/torchmcl/src/torchmcl/accel/native/c/*) requirements-dev.txt constraints.txt
+$(STAMP): $(wildcard packages/*/pyproject.toml studies/pyproject.toml packages/torchmcl/setup.py packages/torchmcl/src/torchmcl/accel/native/c/*) requirements-dev.txt requirements-others.txt constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('torchmcl needs Python 3.11 or newer') if sys.version_info < (3, 11) else None"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --requirement requirements-others.txt
 	touch $@
 
 demo: install

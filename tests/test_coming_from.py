@@ -36,7 +36,7 @@ def value_and_gradients(name):
 
 
 def test_the_page_has_all_pairs():
-    assert NAMES == ["best_mask", "detr", "mixture", "mtr", "qcnet", "scene_variety", "variety"]
+    assert NAMES == ["best_mask", "detr", "mixture", "mtr", "qcnet", "scene_variety", "timemcl", "variety"]
 
 
 @for_each("name", NAMES)

@@ -2,10 +2,11 @@
 
 import pandas as pd
 import pytest
-from quick_sales import sales
+from quick_sales import counted_steps, sales
 
 from torchmcl.cli import main
-from torchmcl_forecast import load_forecaster
+from torchmcl.persistence import Stopped
+from torchmcl_forecast import Forecaster, load_forecaster
 
 QUICK = ["--steps", "40", "--members", "1", "--quiet"]
 
@@ -85,3 +86,40 @@ def test_files_of_others_are_not_replaced(table, tmp_path, capsys):
     assert main([*table, *QUICK]) == 2
     assert "must not hold files that torchmcl did not write" in capsys.readouterr().err
     assert (tmp_path / "out" / "futures.csv").read_text() == "mine"
+
+
+def test_covariates_and_their_future_are_read(table, tmp_path, capsys):
+    frame = pd.read_csv("sales.csv")
+    frame["price"] = [1.0, 2.0] * 120
+    frame.to_csv("sales.csv", index=False)
+    ahead = pd.DataFrame({"date": pd.date_range("2024-04-30", periods=7), "price": 1.5})
+    ahead.to_csv("plan.csv", index=False)
+    assert main([*table, *QUICK, "--known", "price", "--future", "plan.csv"]) == 0
+    ahead.iloc[1:].to_csv("plan.csv", index=False)
+    assert main([*table, *QUICK, "--known", "price", "--future", "plan.csv"]) == 2
+    assert "`future` must have values of all 7 steps" in capsys.readouterr().err
+    assert main([*table, *QUICK, "--known", "price"]) == 2
+    assert "`--known` must be given together with --future" in capsys.readouterr().err
+
+
+def test_tables_of_spreadsheets_are_read(table, tmp_path):
+    frame = pd.read_csv("sales.csv", parse_dates=["date"])
+    frame.assign(shop="007").iloc[:120].to_csv("sales.csv", sep=";", decimal=",", date_format="%d.%m.%Y", index=False)
+    assert main([*table, *QUICK]) == 0
+    assert pd.read_csv("out/futures.csv", dtype=str).shop.unique().tolist() == ["007"]
+
+
+def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys):
+    folder = tmp_path / "out.checkpoint"
+    with pytest.raises(Stopped), counted_steps(7):
+        Forecaster(5, n_members=1, n_steps=40, time="date", value="sold", series="shop").fit(
+            pd.read_csv("sales.csv"), horizon=7, checkpoint=folder
+        )
+    assert main([*table, *QUICK, "--seed", "1"]) == 2
+    assert "`checkpoint` must hold a training of the same data and parameters" in capsys.readouterr().err
+    assert main([*table, *QUICK, "--seed", "1", "--restart"]) == 0
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    assert main([*table, *QUICK]) == 2
+    assert "must not have other files in the place of its checkpoint" in capsys.readouterr().err

@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from torchmcl_forecast.frames import Columns, read_panel
 from torchmcl_forecast.grids import find_grid
 
-FREQUENCIES = ["h", "30min", "D", "B", "W-WED", "MS", "ME", "QS", "YS"]
+FREQUENCIES = ["h", "30min", "D", "B", "W-WED", "MS", "ME", "BME", "2MS", "6ME", "QS", "YS"]
 
 
 @pytest.mark.parametrize("frequency", FREQUENCIES)
@@ -29,8 +30,25 @@ def test_numbers_have_the_step_of_their_smallest_distance():
     assert grid.after(15, 2).tolist() == [20, 25]
 
 
-def test_a_time_zone_with_daylight_saving_is_regular():
-    from torchmcl_forecast.frames import Columns, read_panel
+@pytest.mark.parametrize("frequency", ["h", "D", "MS"])
+@pytest.mark.parametrize("start", ["2024-03-29", "2024-10-26"])
+def test_times_of_a_zone_are_regular_and_come_back_in_it(frequency, start):
+    times = pd.date_range(start, periods=80, freq=frequency, tz="Europe/Berlin")
+    panel = read_panel("fit", pd.DataFrame({"ds": times[:3], "y": 1.0}), Columns())
+    assert panel.values.shape == (1, 3)
+    found = panel.grid.shown(panel.times_after(77))
+    assert found.tz is not None
+    assert found.tolist() == times[3:].tolist()
 
-    times = pd.date_range("2024-03-30", periods=72, freq="h", tz="Europe/Berlin")
-    assert read_panel("fit", pd.DataFrame({"ds": times, "y": 1.0}), Columns()).values.shape == (1, 72)
+
+def test_times_with_and_without_a_zone_are_not_mixed():
+    days = pd.date_range("2024-01-01", periods=5)
+    grid = read_panel("fit", pd.DataFrame({"ds": days.tz_localize("Europe/Berlin"), "y": 1.0}), Columns()).grid
+    with pytest.raises(ValueError, match="must have times with a time zone, Europe/Berlin, as in the fit"):
+        read_panel("fit", pd.DataFrame({"ds": days, "y": 1.0}), Columns(), grid=grid)
+
+
+def test_the_30th_of_each_month_is_the_last_day_of_february():
+    times = [pd.Timestamp("2023-11-30") + pd.DateOffset(months=k) for k in range(8)]
+    grid = find_grid("fit", [np.array(times[:5], dtype="datetime64[ns]")])
+    np.testing.assert_array_equal(grid.after(times[4], 3), pd.DatetimeIndex(times[5:]))

@@ -57,15 +57,30 @@ def dated(*days):
         (dated("2024-01-01", "2024-01-01"), "`ds` must have each time of a series once, got 2024-01-01 00:00:00 twice"),
         (dated("2024-01-01 00:00", "2024-01-01 02:00", "2024-01-01 05:00"), "`ds` must be regular, got 2024-01-01"),
         (dated("2024-01-01", None), "`ds` must have a time in every row, got none in row 1"),
-        (dated("today", "yesterday or so"), "`ds` must hold numbers or dates, got 'today'"),
+        (dated("today", "yesterday or so"), "`ds` must hold numbers or dates between 1678 and 2262, got 'today'"),
         (dated("2024-01-01"), "`frame` must have a series with at least two times"),
         (LONG.assign(y="many"), "`y` must hold numbers, got 'many'"),
-        (LONG.assign(y=np.inf), "`y` must be finite or missing, got inf in row 0"),
+        (LONG.assign(y=np.inf), "`y` must be finite and below 1e.100 in size, or missing, got inf in row 0"),
         (LONG.assign(y=np.nan), "`y` must have a value of every series, got none for series 'a'"),
         (LONG.assign(unique_id=["a", None, "a", "b", "b"]), "`unique_id` must name a series in every row"),
         (LONG.drop(columns="ds"), "`frame` must have the column of times, got 'ds'"),
         (LONG.rename(columns={"y": "sold"}), "`frame` must have the column of values 'y', or be wide"),
         (LONG.iloc[:0], "`frame` must have at least one row"),
+        (pd.DataFrame(), "`frame` must have at least one row"),
+        (LONG.set_axis(["unique_id", "ds", "ds"], axis=1), "`frame` must have different names .*, got 'ds' twice"),
+        (LONG.assign(y=1j), "`y` must hold numbers, got complex128"),
+        (LONG.assign(y=1e200), "`y` must be finite and below 1e.100"),
+        (LONG.assign(ds=True), "`ds` must hold numbers or dates, got truth values"),
+        (dated("01/02/2024", "02/02/2024", "03/02/2024"), "`ds` must tell days from months, got '01/02/2024'"),
+        (dated("2024-01-01", "3024-01-02"), "`ds` must hold numbers or dates between 1678 and 2262"),
+        (
+            dated(*(pd.Timestamp(2024, 1, day, 0, 0, int(day == 4)) for day in range(1, 6))),
+            "`ds` must .*, got 2024-01-04 00:00:01 in series 'y', 1 days 00:00:01 after .* most steps are 1 days",
+        ),
+        (
+            dated(*map(pd.Timestamp, ("2024-01-01 00:00:01", "2024-01-01 00:00:02", "1900-01-01"))),
+            "`ds` must have fewer than 200,000,000 steps .* 1900-01-01 00:00:00 to 2024",
+        ),
     ],
 )
 def test_a_bad_frame_is_named(frame, message):
@@ -81,3 +96,33 @@ def test_anything_but_a_frame_is_refused():
 def test_times_of_another_kind_than_in_the_fit_are_refused():
     with pytest.raises(ValueError, match="`ds` must hold numbers, as in the fit"):
         panel(dated("2024-01-01", "2024-01-02"), grid=panel(LONG).grid)
+
+
+def test_steps_other_than_those_of_the_fit_are_refused():
+    hours = dated(*pd.date_range("2024-01-01", periods=5, freq="h"))
+    with pytest.raises(ValueError, match="steps of 01:00:00 in series 'y', other than those of the fit"):
+        panel(hours, grid=panel(dated("2024-01-01", "2024-01-02")).grid)
+
+
+@pytest.mark.parametrize("columns", [["unique_id"], ["unique_id", "ds"]])
+def test_names_and_times_may_be_the_index(columns):
+    np.testing.assert_array_equal(panel(LONG.set_index(columns)).values, panel(LONG).values)
+
+
+@pytest.mark.parametrize(
+    "form", ["%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S+02:00"]
+)
+def test_dates_are_read_in_all_usual_forms(form):
+    days = pd.date_range("2024-01-01", periods=40)
+    assert panel(dated(*days.strftime(form))).values.shape == (1, 40)
+
+
+def test_periods_are_dates():
+    months = pd.period_range("2024-01", periods=5, freq="M")
+    assert panel(pd.DataFrame({"ds": months, "y": 1.0})).grid.kind == "month"
+    assert panel(pd.DataFrame({"a": 1.0}, index=months)).ends[0] == np.datetime64("2024-05-01")
+
+
+def test_offsets_that_daylight_saving_changes_are_one_hour_apart():
+    hours = pd.date_range("2024-03-31", periods=6, freq="h", tz="Europe/Berlin")
+    assert panel(dated(*map(str, hours))).values.shape == (1, 6)

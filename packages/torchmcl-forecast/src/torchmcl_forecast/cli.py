@@ -1,13 +1,14 @@
 """The command `torchmcl forecast`: parsing and dispatch only."""
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from torchmcl._messages import bad_value
 from torchmcl._pages.page import check_page
-from torchmcl.cli.arguments import Commands, device, positive, probability, say, seed
+from torchmcl.cli.arguments import AddNames, Commands, device, names, positive, probability, say, seed
 
 __all__ = ["add_forecast_command"]
 
@@ -18,13 +19,19 @@ Learn from the series of a table, and write several ways in which each may go on
 
 The table has a row for each value: its time, the value, and the name of its series if there are several. Without the
 column of --value it is wide: one column for each series. Times must be regular; missing rows and empty cells are fine.
+Other columns that explain the values are named by --past, or by --known if their future is known: it is read from the
+table of --future, which has a row for each time of the horizon, and for each series unless all share them.
 
 Written are a page (index.html), the futures (futures.csv), quantiles and the calibrated tube of each step
 (quantiles.csv), and the forecaster (model/), which `torchmcl_forecast.load_forecaster` reads.
 
+Rerun the same command to resume a training that was stopped or killed: until all is written, its state is kept in a
+folder OUT.checkpoint beside it. --restart discards that state.
+
 examples:
   torchmcl forecast --example -o out/
   torchmcl forecast sales.csv --time date --value sold --series shop --horizon 28 -o out/
+  torchmcl forecast sales.csv --time date --value sold --known price,promotion --future plan.csv --horizon 28 -o out/
   torchmcl forecast rates.csv --time day --horizon 30 --joint --futures 8 -o out/
 """
 
@@ -42,6 +49,9 @@ def add_forecast_command(commands: Commands) -> None:
     parser.add_argument("--value", help="column of values (default: y); without such a column the table is wide")
     parser.add_argument("--series", help="column of the names of series (default: unique_id, or one series)")
     parser.add_argument("--horizon", type=positive, help="how many steps to forecast")
+    for name, what in (("known", "covariates that are known ahead"), ("past", "covariates of the past")):
+        parser.add_argument(f"--{name}", type=names, action=AddNames, default=[], help=f"columns of {what}")
+    parser.add_argument("--future", type=Path, help="table of the covariates of --known in the horizon")
     parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the page and the files")
     parser.add_argument("--futures", type=positive, default=5, help="futures of each series (default: %(default)s)")
     parser.add_argument("--joint", action="store_true", help="forecast all series together, as one path")
@@ -53,6 +63,7 @@ def add_forecast_command(commands: Commands) -> None:
     parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
     parser.add_argument("--example", action="store_true", help="forecast the sales of four shops, written to sales.csv")
+    parser.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
     parser.add_argument("--quiet", action="store_true", help="no progress bar and summary")
     parser.set_defaults(check=_check, run=_forecast)
 
@@ -60,7 +71,7 @@ def add_forecast_command(commands: Commands) -> None:
 def _check(options: argparse.Namespace) -> None:
     """Check all that can be checked without torch, and read the table."""
     from torchmcl_forecast.example import EXAMPLE, EXAMPLE_COLUMNS, write_example
-    from torchmcl_forecast.frames import Columns, read_panel
+    from torchmcl_forecast.frames import Columns, check_columns, read_future, read_panel
 
     defaults = EXAMPLE_COLUMNS if options.example else {"time": "ds", "value": "y", "series": "unique_id"}
     given = [name for name in defaults if getattr(options, name) is not None]
@@ -71,31 +82,56 @@ def _check(options: argparse.Namespace) -> None:
     for argument, value in (("table", options.table), ("--horizon", options.horizon)):
         if value is None:
             raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
+    if bool(options.known) != (options.future is not None):
+        rule = "be given together with --future" if options.known else "be given: --future holds their values"
+        raise ValueError(bad_value(_OWNER, "--known", rule, ",".join(options.known) or "nothing"))
     check_page(_OWNER, options.out, *_FILES)
+    options.checkpoint = _checkpoint(options.out)
     if options.example:
         write_example(options.table)
-    options.read = _read(options.table)
-    for name in given:
-        column = getattr(options, name)
+    options.read = _read("table", options.table, options.series)
+    for name, column in [*((name, getattr(options, name)) for name in given), *(("known", k) for k in options.known)]:
         if column not in options.read.columns:
             rule = f"name a column of {options.table.name}: {', '.join(map(repr, options.read.columns[:8]))}"
             raise ValueError(bad_value(_OWNER, f"--{name}", rule, repr(column)))
-    read_panel(_OWNER, options.read, Columns(options.series, options.time, options.value), aligned=options.joint)
+    columns = Columns(options.series, options.time, options.value, tuple(options.known), tuple(options.past))
+    check_columns(_OWNER, columns)
+    panel = read_panel(_OWNER, options.read, columns, aligned=options.joint)
+    options.ahead = None
+    if options.future is not None:
+        options.ahead = _read("--future", options.future, options.series)
+        read_future(_OWNER, options.ahead, columns, panel, options.horizon)
 
 
-def _read(path: Path) -> Any:
+def _checkpoint(out: Path) -> Path:
+    """Return the folder of an unfinished training, beside the one of the answers."""
+    folder = out.resolve().with_name(f"{out.resolve().name}.checkpoint")
+    if folder.exists() and not (folder.is_dir() and all(path.suffix == ".safetensors" for path in folder.iterdir())):
+        rule = "not have other files in the place of its checkpoint"
+        raise ValueError(
+            bad_value(_OWNER, "--out", rule, repr(str(folder)), "Give another name, or remove them first.")
+        )
+    return folder
+
+
+def _read(argument: str, path: Path, series: str) -> Any:
+    """Return a table; names of series are text, as in 007."""
     import pandas as pd
 
     if not path.is_file():
-        raise FileNotFoundError(bad_value(_OWNER, "table", "be a file", repr(str(path))))
+        raise FileNotFoundError(bad_value(_OWNER, argument, "be a file", repr(str(path))))
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             return pd.read_parquet(path)
-        return pd.read_csv(path)
+        read = pd.read_csv(path, dtype={series: str})
+        for mark in ";\t":  # as spreadsheets write them where numbers have decimal commas
+            if len(read.columns) == 1 and mark in read.columns[0]:
+                read = pd.read_csv(path, dtype={series: str}, sep=mark, decimal="," if mark == ";" else ".")
+        return read
     except (ValueError, UnicodeError, pd.errors.ParserError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         got = f"{str(path)!r}: {reason}"
-        raise ValueError(bad_value(_OWNER, "table", "be a CSV or Parquet file", got)) from error
+        raise ValueError(bad_value(_OWNER, argument, "be a CSV or Parquet file", got)) from error
 
 
 def _forecast(options: argparse.Namespace) -> None:
@@ -113,11 +149,16 @@ def _forecast(options: argparse.Namespace) -> None:
         time=options.time,
         value=options.value,
         series=options.series,
+        known=options.known,
+        past=options.past,
         device=options.device,
         random_state=options.seed,
         progress=not options.quiet and sys.stderr.isatty(),
-    ).fit(options.read, horizon=options.horizon)
-    forecast = forecaster.forecast()
+    )
+    if options.restart:
+        shutil.rmtree(options.checkpoint, ignore_errors=True)
+    forecaster.fit(options.read, horizon=options.horizon, checkpoint=options.checkpoint)
+    forecast = forecaster.forecast(future=options.ahead)
     futures, quantiles = forecast.futures(), forecast.quantiles()
     if forecast.tube_level is not None:
         tube = forecast.tube()
@@ -130,6 +171,7 @@ def _forecast(options: argparse.Namespace) -> None:
     write_atomically(options.out / "futures.csv", futures.to_csv(index=False))
     write_atomically(options.out / "quantiles.csv", quantiles.to_csv(index=False))
     forecaster.save(options.out / "model")
+    shutil.rmtree(options.checkpoint, ignore_errors=True)
     if not options.quiet:
         say("\n".join(trained))
         say(f"Open the page: {(options.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)")

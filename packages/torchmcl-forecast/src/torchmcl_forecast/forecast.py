@@ -1,6 +1,6 @@
 """What a forecast holds: a mixture of whole paths for each series, and the frames that are read off it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from torchmcl._messages import bad_value
+from torchmcl._pages.pictures import new_figure
 from torchmcl.density import KernelMixture
-from torchmcl.metrics import energy_score
 from torchmcl.postprocess import reduce
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.types import Predictions
 from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
+from torchmcl_forecast.plots import draw_forecast
+from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_loss
 
 __all__ = ["LEVELS", "Forecast", "mixture_quantiles", "tube_offsets"]
 
@@ -103,9 +105,31 @@ class Forecast:
             advice = "Give longer series, or more of them."
             rule = "have enough windows at the end of the series to calibrate tubes"
             raise ValueError(bad_value("Forecast.tube", "frame", rule, "too few", advice))
+        low, high = self.tube_ends()
+        return self._frame({"low": self._by_series(low), "high": self._by_series(high)})
+
+    def tube_ends(self) -> tuple[Tensor, Tensor]:
+        """Return the lower and upper ends of the tube, [groups, channels, horizon] each."""
+        assert self.tube_level is not None
         low, middle, high = tube_parts(self.paths, self.scales, self.probabilities)
-        ends = {"low": middle - self.tube_level * low, "high": middle + self.tube_level * high}
-        return self._frame({name: self._by_series(self._bounded(end)) for name, end in ends.items()})
+        return self._bounded(middle - self.tube_level * low), self._bounded(middle + self.tube_level * high)
+
+    def plot(self, series: Any = None, axis: Any = None, *, n: int | None = None, n_past: int | None = None) -> Any:
+        """Draw a series: its history, futures with widths by probability, and the tube.
+
+        Args:
+            series: its name; the first one by default.
+            axis: of matplotlib, to draw on; a new one by default.
+            n: how many futures; `n_futures` of the forecaster by default.
+            n_past: steps of the history; twice the horizon by default.
+
+        Returns:
+            The axis.
+        """
+        if axis is None:
+            axis = new_figure(8.0, 4.0).subplots()
+        draw_forecast(self, series, axis, n, n_past)
+        return axis
 
     def sample(self, n: int = 100, random_state: int = 0) -> Any:
         """Return n whole paths drawn from the mixture: columns sample_1 ... sample_n."""
@@ -124,27 +148,23 @@ class Forecast:
 
         - `crps`: mean weighted quantile loss of the levels 0.1 ... 0.9 over the sum of |actual|, as in GIFT-Eval.
         - `energy`: mean energy score of sampled paths over their length, in units of the values.
+        - `variogram`: mean variogram score of order 0.5 of sampled paths over their pairs of steps: whether steps go
+          up and down together as they do in the forecast.
         - `distortion`: mean root of the mean squared error of the nearest of `n_futures` futures.
         - `coverage`: share of whole paths inside their tubes; missing without calibration.
 
         Args:
             actual: a frame with the values that followed, in the form of the frame of `fit`; times are ignored but
                 for their order, and exactly `horizon` of each series are expected.
-            n_samples: for the energy score.
+            n_samples: for the energy and the variogram score.
         """
         truth = self._actual(actual)  # [groups, channels, horizon]
-        known = ~truth.isnan()
-        levels = torch.tensor(LEVELS, dtype=truth.dtype).view(-1, 1, 1, 1)
-        error = truth - self._bounded(mixture_quantiles(self.paths, self.scales, self.probabilities, LEVELS))
-        loss = 2 * torch.maximum(levels * error, (levels - 1) * error).nan_to_num().sum(dim=(1, 2, 3))
-        found = {"crps": float((loss / truth.nan_to_num().abs().sum()).mean())}
-        filled = truth.nan_to_num().flatten(1)
-        paths = self.sample_paths(n_samples).flatten(2) * known.flatten(1).unsqueeze(1)
-        length = known.flatten(1).sum(dim=1).clamp_min(1).double().sqrt().view(-1, 1, 1)
-        found["energy"] = float(energy_score(Predictions(paths / length), (filled.unsqueeze(1) / length)))
-        few = self.reduced()[0]
-        square = ((few - truth.unsqueeze(1)).square().nan_to_num().sum(dim=(2, 3))) / known.sum(dim=(1, 2))[:, None]
-        found["distortion"] = float(square.amin(dim=1).sqrt().mean())
+        quantiles = self._bounded(mixture_quantiles(self.paths, self.scales, self.probabilities, LEVELS))
+        found = {
+            "crps": weighted_quantile_loss(quantiles, truth, LEVELS),
+            **path_scores(self.sample_paths(n_samples), truth),
+            "distortion": distortion(self.reduced()[0], truth),
+        }
         if self.tube_level is not None:
             offsets = tube_offsets(self.paths, self.scales, self.probabilities, truth).nan_to_num()
             found["coverage"] = float((offsets.abs().amax(dim=-1) <= self.tube_level).double().mean())
@@ -152,7 +172,8 @@ class Forecast:
 
     def _actual(self, actual: Any) -> Tensor:
         owner = "Forecast.scores"
-        panel = read_panel(owner, actual, self.columns, grid=self.panel.grid, aligned=self.paths.shape[2] > 1)
+        columns = replace(self.columns, known=(), past=())
+        panel = read_panel(owner, actual, columns, grid=self.panel.grid, aligned=self.paths.shape[2] > 1)
         places = {name: row for row, name in enumerate(panel.names)}
         lost = [name for name in self.panel.names if name not in places]
         if lost:
@@ -176,9 +197,9 @@ class Forecast:
 
     def _frame(self, parts: dict[str, Any]) -> Any:
         panel, horizon = self.panel, self.horizon
-        times = np.concatenate([np.asarray(panel.grid.after(end, horizon)) for end in panel.ends])
+        times = panel.grid.shown(panel.times_after(horizon))
         frame = {self.columns.series: np.repeat(panel.names, horizon), self.columns.time: times}
-        return written_like(pd.DataFrame(frame | parts), panel.like)
+        return written_like(pd.DataFrame(frame | parts), panel.like, self.columns.time)
 
 
 def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, levels: Any) -> Tensor:

@@ -1,7 +1,9 @@
 """The estimator: one network for all series of a table, trained to give several futures of each."""
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,18 @@ from torchmcl._progress import Progress
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.course import check_rule_like
 from torchmcl.density import KernelMixture
+from torchmcl.persistence.stopping import saves_when_stopped
 from torchmcl.postprocess import TubeScore, conformal
 from torchmcl.rules.winners import WTA
 from torchmcl.types import Distributions, Predictions
 from torchmcl_forecast.calibrating import Calibration, choose_calibration
 from torchmcl_forecast.codebook import Codebook, best_share
+from torchmcl_forecast.covariates import find_scaling, scaled, standardized
 from torchmcl_forecast.forecast import LEVELS, Forecast, tube_offsets
-from torchmcl_forecast.frames import Columns, Panel, read_panel
+from torchmcl_forecast.frames import Columns, Panel, check_columns, read_future, read_panel
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.parameters import check_parameters
+from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
 from torchmcl_forecast.seasons import calendar_features, find_seasons
 from torchmcl_forecast.training import Training, train
@@ -60,7 +65,7 @@ class Forecaster(BaseEstimator):
         n_futures: how many futures `predict` gives.
         n_hypotheses: paths of each network, of which the futures are made.
         n_members: networks that answer together.
-        rule: an assignment rule, a function part of the training (0 to 39) -> rule, or `AutoAnnealing()`.
+        rule: an assignment rule, a function part of the training (at most 40) -> rule, or `AutoAnnealing()`.
         joint: whether all series are forecast together, as channels of one path; a future then is one of all.
         coverage: the share of whole paths that tubes hold.
         context: steps of the past that are read; by default by horizon, seasons and lengths.
@@ -75,6 +80,8 @@ class Forecaster(BaseEstimator):
         time: name of the column of times.
         value: name of the column of values; a frame without it is wide.
         series: name of the column of series; a long frame without it has one.
+        known: names of columns of covariates that are known ahead, such as promotions.
+        past: names of columns of covariates of which only the past is known, such as visitors.
         device: to train on.
         random_state: seed.
         progress: whether to show a progress bar.
@@ -118,6 +125,8 @@ class Forecaster(BaseEstimator):
         time: str = "ds",
         value: str = "y",
         series: str = "unique_id",
+        known: Sequence[str] = (),
+        past: Sequence[str] = (),
         device: str = "cpu",
         random_state: int = 0,
         progress: bool = False,
@@ -140,16 +149,19 @@ class Forecaster(BaseEstimator):
         self.time = time
         self.value = value
         self.series = series
+        self.known = known
+        self.past = past
         self.device = device
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, frame: Any, *, horizon: int) -> "Forecaster":
+    def fit(self, frame: Any, *, horizon: int, checkpoint: Path | str | None = None) -> "Forecaster":
         """Learn from a frame, long or wide.
 
         Args:
             frame: of pandas or polars.
             horizon: how many steps to forecast.
+            checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
         Raises:
             ValueError: for parameters or frames that cannot be used; irregular or duplicate times; series that are all
@@ -157,7 +169,10 @@ class Forecaster(BaseEstimator):
         """
         check_parameters(self, horizon)
         check_rule_like("Forecaster", self.rule)
+        check_columns("Forecaster", self._columns())
         panel = read_panel("Forecaster.fit", frame, self._columns(), aligned=self.joint)
+        self.scaling_ = find_scaling(panel)
+        panel = scaled(panel, self.scaling_)
         self.horizon_ = horizon
         self.seasons_ = find_seasons(panel.values, panel.grid) if self.seasons is None else tuple(self.seasons)
         self.layout_ = self._layout(panel, horizon)
@@ -171,39 +186,62 @@ class Forecaster(BaseEstimator):
         # Dropout and the rule draw from torch's own generators, which are left as they were.
         with torch.random.fork_rng(devices=[self.device] if torch.device(self.device).type == "cuda" else []):
             torch.manual_seed(self.random_state)
-            self._train(source, places, choose_calibration(source, self.coverage))
+            self._train(source, places, choose_calibration(source, self.coverage), checkpoint)
         self._panel = panel
         return self
 
-    def predict(self, frame: Any = None) -> Any:
+    def predict(self, frame: Any = None, *, future: Any = None) -> Any:
         """Return `n_futures` futures of each series with probabilities, as a frame; see `Forecast.futures`.
 
         Args:
             frame: series, new ones too, whose futures follow their ends; those of the fit by default.
+            future: covariates that are known ahead, see `forecast`.
         """
-        return self.forecast(frame).futures()
+        return self.forecast(frame, future=future).futures()
 
-    def sample(self, n: int = 100, frame: Any = None) -> Any:
+    def sample(self, n: int = 100, frame: Any = None, *, future: Any = None) -> Any:
         """Return n whole paths drawn at random for each series, as a frame."""
-        return self.forecast(frame).sample(n, self.random_state)
+        return self.forecast(frame, future=future).sample(n, self.random_state)
 
-    def predict_quantiles(self, levels: Sequence[float] = LEVELS, frame: Any = None) -> Any:
+    def predict_quantiles(self, levels: Sequence[float] = LEVELS, frame: Any = None, *, future: Any = None) -> Any:
         """Return quantiles of each step, as a frame."""
-        return self.forecast(frame).quantiles(levels)
+        return self.forecast(frame, future=future).quantiles(levels)
 
-    def forecast(self, frame: Any = None) -> Forecast:
-        """Return the mixture of paths of each series, from which all else is read."""
+    def forecast(self, frame: Any = None, *, future: Any = None) -> Forecast:
+        """Return the mixture of paths of each series, from which all else is read.
+
+        Args:
+            frame: series, new ones too, whose futures follow their ends; those of the fit by default.
+            future: a frame of the covariates `known`, with a row for each time of the horizon, and for each series
+                unless all share them.
+
+        Raises:
+            ValueError: for frames that cannot be used; missing values in `future`.
+        """
         if not hasattr(self, "networks_"):
             raise NotFittedError("Forecaster: fit it first: fit(frame, horizon=28).")
-        panel = self._panel
-        if frame is not None:
-            owner = "Forecaster.forecast"
-            panel = read_panel(owner, frame, self._columns(), grid=self._panel.grid, aligned=self.joint)
-            panel = self._in_order(owner, panel) if self.joint else panel
+        panel = self._given(frame, future)
         source = Source(panel, self.layout_, self._season)
         paths, scales, probabilities = self._answers(source, source.ends())
         columns, level = self._columns(), self.tube_level_
         return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, level, self.coverage, self.least_)
+
+    def _given(self, frame: Any, future: Any) -> Panel:
+        """Return the series to forecast, with covariates in the units of the fit."""
+        owner, columns = "Forecaster.forecast", self._columns()
+        if (future is None) != (not columns.known):
+            rule = f"be a frame with {columns.time!r} and {list(columns.known)}" if columns.known else "be None"
+            advice = "" if columns.known else "Name covariates that are known ahead: Forecaster(known=['price'])."
+            raise ValueError(bad_value(owner, "future", rule, type(future).__name__, advice))
+        panel = self._panel
+        if frame is not None:
+            panel = read_panel(owner, frame, columns, grid=self._panel.grid, aligned=self.joint)
+            panel = self._in_order(owner, panel) if self.joint else panel
+            panel = scaled(panel, self.scaling_)
+        if future is None:
+            return panel
+        ahead = read_future(owner, future, columns, panel, self.horizon_)
+        return replace(panel, future=standardized(ahead, self.scaling_[: len(columns.known)]))
 
     def save(self, folder: Path | str) -> None:
         """Write the fitted forecaster into a folder, with the series of the fit: `predict` needs them. No pickle."""
@@ -221,10 +259,12 @@ class Forecaster(BaseEstimator):
             got = f"{len(places)}: {', '.join(map(repr, list(places)[:5]))}"
             raise ValueError(bad_value(owner, "frame", rule, got))
         rows = [places[name] for name in self._panel.names]
-        return replace(panel, names=panel.names[rows], ends=panel.ends[rows], values=panel.values[rows])
+        covariates = None if panel.covariates is None else panel.covariates[rows]
+        names, ends, values = panel.names[rows], panel.ends[rows], panel.values[rows]
+        return replace(panel, names=names, ends=ends, values=values, covariates=covariates)
 
     def _columns(self) -> Columns:
-        return Columns(self.series, self.time, self.value)
+        return Columns(self.series, self.time, self.value, tuple(self.known), tuple(self.past))
 
     @property
     def _season(self) -> int:
@@ -237,9 +277,11 @@ class Forecaster(BaseEstimator):
         n_channels = len(panel.names) if self.joint else 1
         n_calendar = calendar_features(panel.grid, panel.ends[:1], 0).shape[-1]
         periods = (1, *(season for season in sorted(self.seasons_)[:1] if season < context))
-        return Layout(horizon, context, periods, lags, n_channels, n_calendar)
+        return Layout(horizon, context, periods, lags, n_channels, n_calendar, len(self.known), len(self.past))
 
-    def _train(self, source: Source, places: Tensor, calibration: Calibration | None) -> None:
+    def _train(
+        self, source: Source, places: Tensor, calibration: Calibration | None, checkpoint: Path | str | None
+    ) -> None:
         """Train the members, first without the windows that calibrate the tubes, then with them."""
         earlier = places if calibration is None else source.places(last=calibration.n_steps)
         # About 40 passes over the windows: a few windows would be learned by heart in more.
@@ -249,25 +291,31 @@ class Forecaster(BaseEstimator):
         self.networks_ = [self._network(source, earlier) for _ in range(self.n_members)]
         self.codebook_ = self._new_codebook(source, earlier)
         self.codebook_share_ = _SHARE_UNMEASURED
-        with Progress(40 * self.n_members * (1 + (calibration is not None)), "futures", show=self.progress) as bar:
-            self._phase(source, earlier, self.rule, how, bar.step)
+        n_slow = max(int(_REFINEMENT * n_steps), 1)
+        slow = replace(how, n_steps=n_slow, learning_rate=_SLOW * how.learning_rate)
+        n_parts = self.n_members * (how.n_parts + (0 if calibration is None else slow.n_parts))
+        folder = None if checkpoint is None else Path(checkpoint)
+        with Progress(n_parts, "futures", show=self.progress) as bar, saves_when_stopped():
+            course = Course(bar, self.networks_, folder, self._identity(source))
+            self._phase(source, earlier, self.rule, how, course)
             self.tube_level_ = None
             if calibration is not None:
-                self.codebook_share_ = self._share(source, calibration)
-                self.tube_level_ = self._level(source, calibration)
-                slow = replace(how, n_steps=int(_REFINEMENT * n_steps), learning_rate=_SLOW * how.learning_rate)
-                self._phase(source, places, WTA(), slow, bar.step)
+                self.codebook_share_ = course.once("share", lambda: self._share(source, calibration))
+                self.tube_level_ = course.once("level", lambda: self._level(source, calibration))
+                self._phase(source, places, WTA(), slow, course)
 
-    def _phase(
-        self,
-        source: Source,
-        places: Tensor,
-        rule: Any,
-        how: Training,
-        after_part: Callable[[], None],
-    ) -> None:
+    def _identity(self, source: Source) -> str:
+        """Return a digest of all that a saved training must share; `RuleScheduler` compares rules by itself."""
+        unimportant = ("rule", "n_futures", "progress", "device")
+        parameters = {name: repr(value) for name, value in self.get_params().items() if name not in unimportant}
+        digest = hashlib.sha256(json.dumps(parameters | {"horizon": self.horizon_}, sort_keys=True).encode())
+        for part in (source.truth, source.covariates, source.calendar):
+            digest.update(part.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _phase(self, source: Source, places: Tensor, rule: Any, how: Training, course: Course) -> None:
         for network in self.networks_:
-            train(network, source, places, rule, how, after_part=after_part)
+            train(network, source, places, rule, how, course)
 
     def _network(self, source: Source, places: Tensor) -> PathNetwork:
         network = PathNetwork(self.layout_, self.n_hypotheses, tuple(self.hidden), self.dropout)

@@ -10,19 +10,38 @@ from numpy.typing import NDArray
 from torchmcl._messages import bad_value, nearest_hint
 from torchmcl_forecast.grids import Grid, find_grid, parsed_times
 
-__all__ = ["Columns", "Panel", "read_panel", "written_like"]
+__all__ = ["Columns", "Panel", "check_columns", "read_future", "read_panel", "written_like"]
 
 # Times may lie off the grid by rounding.
 _TOLERANCE = 1e-6
+# Squares of larger values are not finite.
+_LARGEST = 1e100
+# More places than these in a panel are due to a time that is far from all others.
+_MOST_PLACES = 200_000_000
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a long frame."""
+    """Names of the columns of a long frame.
+
+    Attributes:
+        series: identities of the series.
+        time: their times.
+        value: what is forecast.
+        known: covariates that are known ahead.
+        past: covariates that are not.
+    """
 
     series: str = "unique_id"
     time: str = "ds"
     value: str = "y"
+    known: tuple[str, ...] = ()
+    past: tuple[str, ...] = ()
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """All covariates, those that are known ahead first."""
+        return self.known + self.past
 
 
 @dataclass(frozen=True)
@@ -34,7 +53,9 @@ class Panel:
         ends: [series], the last time of each.
         values: [series, times], NaN where a value is missing or the series has not begun.
         grid: of the times.
-        like: the kind of the frame, "pandas" or "polars".
+        like: the kind of the frame: "pandas", "polars", or "polars.Date" for times without hours.
+        covariates: [series, times, covariates], NaN where missing.
+        future: [series, horizon, known covariates]; None if there are none, or they are not needed.
     """
 
     names: NDArray[Any]
@@ -42,6 +63,27 @@ class Panel:
     values: NDArray[np.float64]
     grid: Grid
     like: str = "pandas"
+    covariates: NDArray[np.float64] | None = None
+    future: NDArray[np.float64] | None = None
+
+    def times_after(self, horizon: int) -> NDArray[Any]:
+        """Return the times that follow the end of each series, [series * horizon], without a time zone."""
+        return np.concatenate([np.asarray(self.grid.after(end, horizon)) for end in self.ends])
+
+
+def check_columns(owner: str, columns: Columns) -> None:
+    """Check that the names of columns are different strings.
+
+    Raises:
+        ValueError: if two are the same.
+        TypeError: if one is not a string.
+    """
+    names = (columns.series, columns.time, columns.value, *columns.covariates)
+    if strange := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(bad_value(owner, "series, time, value", "be names of columns", repr(strange[0])))
+    if twice := [name for name in names if names.count(name) > 1]:
+        rule = "name different columns for series, time, value and covariates"
+        raise ValueError(bad_value(owner, "value", rule, f"{twice[0]!r} twice"))
 
 
 def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = None, aligned: bool = False) -> Panel:
@@ -50,7 +92,8 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
     Args:
         owner: whom errors speak for.
         frame: long, with a row for each value; or wide, without the column of values: one column for each series beside
-            the column of times, which may be the index. Other columns of a long frame are left out.
+            the times, which may be the index, and covariates, which all series share. Other columns of a long frame
+            are left out.
         columns: their names.
         grid: of a panel that was read before; found by the times if None.
         aligned: all series end at the last time of all, instead of each at its own.
@@ -64,77 +107,144 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
         array([[ 5.,  6., nan,  7.]])
     """
     table, like = _as_pandas(owner, frame, columns)
-    if not len(table):
-        raise ValueError(bad_value(owner, "frame", "have at least one row", "none"))
     long = _as_long(owner, table, columns)
-    times = parsed_times(owner, columns.time, long[columns.time])
-    values = _numbers(owner, columns.value, long[columns.value])
+    times, zone, wall = parsed_times(owner, columns.time, long[columns.time], grid)
+    values = [_numbers(owner, name, long[name]) for name in (columns.value, *columns.covariates)]
     codes, names = pd.factorize(long[columns.series])
     if (codes < 0).any():
         got = f"none in row {int((codes < 0).argmax()):,}"
         raise ValueError(bad_value(owner, columns.series, "name a series in every row", got))
     order = np.lexsort((times, codes))
-    times, values, codes = times[order], values[order], codes[order]
+    times, codes = times[order], codes[order]
     borders = np.flatnonzero(np.diff(codes)) + 1
     parts = np.split(times, borders)
     names = np.asarray(names)
     _check_duplicates(owner, columns.time, parts, names)
-    grid = find_grid(owner, parts) if grid is None else _same_kind(owner, columns.time, grid, times)
+    grid = find_grid(owner, parts, zone, wall) if grid is None else grid
     ends = np.array([part[-1] for part in parts])
     ends = np.full(len(ends), ends.max()) if aligned else ends
     of_series = zip(parts, ends, names, strict=True)
     places = [_places(owner, columns.time, grid, part, end, name) for part, end, name in of_series]
-    matrix = _matrix(places, np.split(values, borders))
-    empty = np.isnan(matrix).all(axis=1)
+    _check_size(owner, columns.time, places, parts, names)
+    matrices = [_matrix(places, np.split(column[order], borders)) for column in values]
+    empty = np.isnan(matrices[0]).all(axis=1)
     if empty.any():
         got = f"none for series {names[empty][0]!r}"
         raise ValueError(bad_value(owner, columns.value, "have a value of every series", got, "Leave it out."))
-    return Panel(names, ends, matrix, grid, like)
+    covariates = np.stack(matrices[1:], axis=-1) if columns.covariates else None
+    return Panel(names, ends, matrices[0], grid, like, covariates)
 
 
-def _as_pandas(owner: str, frame: Any, columns: Columns) -> tuple[pd.DataFrame, str]:
+def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon: int) -> NDArray[np.float64]:
+    """Return the covariates that are known ahead, [series, horizon, known covariates].
+
+    Args:
+        owner: whom errors speak for.
+        frame: a row for each series and time of the horizon, or for each time if all series share them; other times
+            are left out.
+        columns: their names.
+        panel: the series.
+        horizon: how many steps.
+
+    Raises:
+        ValueError: if a value is missing.
+    """
+    table, _ = _as_pandas(owner, frame, columns, argument="future")
+    given = pd.DataFrame({columns.time: parsed_times(owner, columns.time, table[columns.time], panel.grid).values})
+    for name in columns.known:
+        if name not in table.columns:
+            raise ValueError(bad_value(owner, "future", f"have the column {name!r}", list(table.columns[:8])))
+        given[name] = _numbers(owner, name, table[name])
+    wanted = pd.DataFrame({columns.time: panel.times_after(horizon)})
+    keys = [columns.time]
+    if columns.series in table.columns:
+        given[columns.series] = table[columns.series].to_numpy()
+        wanted[columns.series] = np.repeat(panel.names, horizon)
+        keys.append(columns.series)
+    if (twice := given.duplicated(keys)).any():
+        got = f"{given[columns.time][twice].iloc[0]} twice"
+        raise ValueError(bad_value(owner, "future", "have each time of a series once", got))
+    found = wanted.merge(given, how="left", on=keys)[list(columns.known)]
+    if (lost := found.isna()).any(axis=None):
+        row = int(lost.any(axis=1).to_numpy().argmax())
+        name, time = found.columns[lost.iloc[row]][0], wanted[columns.time].iloc[row]
+        rule = f"have values of all {horizon} steps that follow each series"
+        got = f"no {name!r} for {panel.names[row // horizon]!r} at {time}"
+        raise ValueError(bad_value(owner, "future", rule, got))
+    return found.to_numpy().reshape(len(panel.names), horizon, -1)
+
+
+def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame") -> tuple[pd.DataFrame, str]:
+    """Return a table with the column of times, and the kind of the frame."""
     if isinstance(frame, pd.DataFrame):
-        named = isinstance(frame.index, pd.DatetimeIndex) and columns.time not in frame.columns
-        return (frame.rename_axis(columns.time).reset_index() if named else frame), "pandas"
-    if type(frame).__module__.partition(".")[0] != "polars" or not hasattr(frame, "get_columns"):
+        table, like = frame, "pandas"
+        in_index = {columns.series, columns.time} & set(map(str, table.index.names)) - set(map(str, table.columns))
+        if columns.time not in table.columns and isinstance(table.index, (pd.DatetimeIndex, pd.PeriodIndex)):
+            table = table.rename_axis(columns.time).reset_index()
+        elif in_index:
+            table = table.reset_index()
+    elif type(frame).__module__.partition(".")[0] == "polars" and hasattr(frame, "get_columns"):
+        dates = columns.time in frame.columns and str(frame.schema[columns.time]) == "Date"
+        like = "polars.Date" if dates else "polars"
+        table = pd.DataFrame({column.name: _of_polars(column) for column in frame.get_columns()})
+    else:
         rule = "be a data frame of pandas or polars"
         advice = "pandas.DataFrame(...) makes one; collect a lazy frame first."
-        raise TypeError(bad_value(owner, "frame", rule, type(frame).__name__, advice))
-    # By column: the conversion of a whole frame would need pyarrow.
-    return pd.DataFrame({column.name: column.to_numpy() for column in frame.get_columns()}), "polars"
+        raise TypeError(bad_value(owner, argument, rule, type(frame).__name__, advice))
+    if not len(table):
+        raise ValueError(bad_value(owner, argument, "have at least one row", "none"))
+    if not table.columns.is_unique or isinstance(table.columns, pd.MultiIndex):
+        twice = table.columns[table.columns.duplicated()]
+        got = f"{twice[0]!r} twice" if len(twice) else "several levels of names"
+        raise ValueError(bad_value(owner, argument, "have different names of columns, on one level", got))
+    if columns.time not in table.columns:
+        advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}."
+        advice += nearest_hint(columns.time, map(str, table.columns))
+        raise ValueError(bad_value(owner, argument, "have the column of times", repr(columns.time), advice))
+    return table, like
+
+
+def _of_polars(column: Any) -> Any:
+    """Return the values of a column; by column, as the conversion of a whole frame would need pyarrow."""
+    zone = getattr(column.dtype, "time_zone", None)
+    values = column.to_numpy()
+    return values if zone is None else pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(zone)
 
 
 def _as_long(owner: str, table: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     """Return a long table with a column of series."""
-    if columns.time not in table.columns:
-        hint = nearest_hint(columns.time, map(str, table.columns))
-        advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}.{hint}"
-        raise ValueError(bad_value(owner, "frame", "have the column of times", repr(columns.time), advice))
+    if lost := [name for name in columns.covariates if name not in table.columns]:
+        advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}.{nearest_hint(lost[0], table.columns)}"
+        raise ValueError(bad_value(owner, "frame", "have the columns of covariates", f"no {lost[0]!r}", advice))
     if columns.value in table.columns:
         if columns.series in table.columns:
             return table
         return table.assign(**{columns.series: columns.value})
-    others = [name for name in table.columns if name != columns.time]
+    shared = [columns.time, *columns.covariates]
+    others = [name for name in table.columns if name not in shared]
     strange = [name for name in others if not pd.api.types.is_numeric_dtype(table[name])]
     if strange or not others:
         rule = f"have the column of values {columns.value!r}, or be wide: a column of numbers for each series"
         got = f"{strange[0]!r}, which holds no numbers" if strange else "no other column"
         advice = f"Name the column of values.{nearest_hint(columns.value, map(str, others))}"
         raise ValueError(bad_value(owner, "frame", rule, got, advice))
-    wide = table.melt(id_vars=[columns.time], var_name=columns.series, value_name=columns.value)
-    return wide
+    return table.melt(id_vars=shared, var_name=columns.series, value_name=columns.value)
 
 
 def _numbers(owner: str, name: str, column: pd.Series) -> NDArray[np.float64]:
     try:
+        if pd.api.types.is_complex_dtype(column):
+            raise TypeError("complex numbers have no order")
         values = pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan)
     except (ValueError, TypeError) as error:
         strange = pd.to_numeric(column, errors="coerce").isna() & column.notna()
         got = repr(column[strange].iloc[0]) if strange.any() else str(column.dtype)
         raise ValueError(bad_value(owner, name, "hold numbers", got, "Empty cells are missing values.")) from error
-    if np.isinf(values).any():
-        got = f"{values[np.isinf(values)][0]} in row {int(np.isinf(values).argmax()):,}"
-        raise ValueError(bad_value(owner, name, "be finite or missing", got))
+    large = np.abs(values) > _LARGEST  # NaN compares as False
+    if large.any():
+        row = int(large.argmax())
+        rule = f"be finite and below {_LARGEST:g} in size, or missing"
+        raise ValueError(bad_value(owner, name, rule, f"{values[row]:g} in row {row:,}"))
     return values
 
 
@@ -147,13 +257,6 @@ def _check_duplicates(owner: str, name: str, parts: list[NDArray[Any]], names: N
             raise ValueError(bad_value(owner, name, "have each time of a series once", got, advice))
 
 
-def _same_kind(owner: str, name: str, grid: Grid, times: NDArray[Any]) -> Grid:
-    if grid.is_calendar != (times.dtype.kind == "M"):
-        rule = "hold dates, as in the fit" if grid.is_calendar else "hold numbers, as in the fit"
-        raise ValueError(bad_value(owner, name, rule, _text(times[0])))
-    return grid
-
-
 def _places(owner: str, name: str, grid: Grid, times: NDArray[Any], end: Any, series: Any) -> NDArray[np.int64]:
     """Return how many steps before the end each time lies."""
     places = grid.places(np.append(times, end))
@@ -162,11 +265,38 @@ def _places(owner: str, name: str, grid: Grid, times: NDArray[Any], end: Any, se
     off = np.abs(before - nearest) > _TOLERANCE * np.maximum(1, np.abs(before))
     off |= np.concatenate([nearest[:-1] == nearest[1:], [False]])
     if off.any():
-        place = int(off.argmax())
-        got = f"{_text(times[place])} in series {series!r}, off the steps that end at {_text(end)}"
         advice = "Give values at equal steps: sum or average them by hour, day or month; missing rows are fine."
-        raise ValueError(bad_value(owner, name, "be regular", got, advice))
+        raise ValueError(bad_value(owner, name, "be regular", _irregular(times, end, series), advice))
     return nearest.astype(np.int64)
+
+
+def _irregular(times: NDArray[Any], end: Any, series: Any) -> str:
+    """Return the first time that does not follow the one before it by the most common distance, or multiples of it."""
+    gaps = np.diff(times)
+    if not len(gaps):
+        return f"{_text(times[0])} in series {series!r}, off the steps that end at {_text(end)}"
+    distances, counts = np.unique(gaps, return_counts=True)
+    usual = distances[counts.argmax()]
+    strange = gaps % usual != gaps[0] * 0
+    if not strange.any():
+        return f"steps of {_text(usual)} in series {series!r}, other than those of the fit"
+    place = int(strange.argmax())
+    return (
+        f"{_text(times[place + 1])} in series {series!r}, {_text(gaps[place])} after the time before it, where most "
+        f"steps are {_text(usual)}"
+    )
+
+
+def _check_size(
+    owner: str, name: str, places: list[NDArray[np.int64]], parts: list[NDArray[Any]], names: NDArray[Any]
+) -> None:
+    longest = max(range(len(places)), key=lambda series: int(places[series][0]))
+    width = int(places[longest][0]) + 1
+    if width * len(places) > _MOST_PLACES:
+        part = parts[longest]
+        rule = f"have fewer than {_MOST_PLACES:,} steps between the first and the last times of all series"
+        got = f"{width:,} in series {names[longest]!r}, {_text(part[0])} to {_text(part[-1])}"
+        raise ValueError(bad_value(owner, name, rule, got, "Is one of them mistyped?"))
 
 
 def _matrix(places: list[NDArray[np.int64]], values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -178,14 +308,25 @@ def _matrix(places: list[NDArray[np.int64]], values: list[NDArray[np.float64]]) 
     return matrix
 
 
-def written_like(table: pd.DataFrame, like: str) -> Any:
-    """Return a frame of the kind that was given: "pandas" or "polars"."""
-    if like != "polars":
+def written_like(table: pd.DataFrame, like: str, time: str) -> Any:
+    """Return a frame of the kind that was given, with times of that kind; see `Panel.like`."""
+    if like == "pandas":
         return table
     import polars
 
-    return polars.DataFrame({name: table[name].to_numpy() for name in table.columns})
+    frame = polars.DataFrame({name: table[name].to_numpy() for name in table.columns if name != time})
+    dates = polars.Series(time, np.asarray(table[time].dt.tz_convert(None) if _has_zone(table[time]) else table[time]))
+    if _has_zone(table[time]):
+        dates = dates.dt.replace_time_zone("UTC").dt.convert_time_zone(str(table[time].dt.tz))
+    dates = dates.cast(polars.Date) if like == "polars.Date" else dates
+    return frame.insert_column(1, dates)
+
+
+def _has_zone(column: pd.Series) -> bool:
+    return isinstance(column.dtype, pd.DatetimeTZDtype)
 
 
 def _text(time: Any) -> str:
+    if isinstance(time, np.timedelta64):
+        return str(pd.Timedelta(time)).removeprefix("0 days ").removesuffix(" 00:00:00")
     return str(pd.Timestamp(time)) if isinstance(time, np.datetime64) else str(time)

@@ -1,8 +1,9 @@
-"""Regular times: how the times of a series become places on a grid, and which times follow the last one."""
+"""Regular times: how the times of a series become places on a grid, and which times lie around the last one."""
 
+import re
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,28 @@ from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value
 
-__all__ = ["Grid", "find_grid", "parsed_times"]
+__all__ = ["Grid", "Times", "find_grid", "parsed_times"]
 
 _DAY = 86_400 * 10**9  # nanoseconds
-# Months between times whose distances lie in these days: the lengths of months differ.
-_MONTHS = {1: (28, 31), 3: (89, 92), 12: (365, 366)}
+_SHORTEST_MONTH = 28 * _DAY
+# Day of the month of times that are the last working day of theirs.
+_LAST_WORKDAY = 0
+# 31.12.2024, 12/31/2024 or 31-12-24: which of the first two numbers is the day?
+_YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
+
+
+class Times(NamedTuple):
+    """Times as read from a column.
+
+    Attributes:
+        values: numbers, or dates without a time zone.
+        zone: the time zone that they had, or "".
+        wall: whether dates are those of a clock on the wall there; otherwise of UTC.
+    """
+
+    values: NDArray[Any]
+    zone: str = ""
+    wall: bool = True
 
 
 @dataclass(frozen=True)
@@ -24,12 +42,16 @@ class Grid:
     Attributes:
         kind: "number", "time" (a fixed duration), "business" (Monday to Friday) or "month".
         step: of numbers, in nanoseconds, or in months; 1 for business days.
-        at_end: whether times of months are their last days.
+        day: of the month, the last one in shorter months; 0 for the last working day.
+        zone: time zone of the dates that are shown, or "".
+        wall: whether a step is one of a clock on the wall in that zone, such as a day that has 23 hours once a year.
     """
 
     kind: str
     step: float
-    at_end: bool = False
+    day: int = 1
+    zone: str = ""
+    wall: bool = True
 
     @property
     def is_calendar(self) -> bool:
@@ -45,65 +67,120 @@ class Grid:
         """Return the place of each time on the grid; an integer if it lies on it, up to a common offset."""
         if self.kind == "number":
             return np.asarray(times, dtype=float) / self.step
-        dates = pd.DatetimeIndex(times)
+        dates = pd.DatetimeIndex(times).as_unit("ns")
         if self.kind == "month":
-            return np.asarray((dates.year * 12 + dates.month - 1) / self.step, dtype=float)
+            on_grid = _months(dates) / self.step
+            return np.where(_dates_of(_months(dates), self.day) == dates.normalize(), on_grid, on_grid + 0.5)
         if self.kind == "business":
-            return np.busday_count("1970-01-01", dates.values.astype("datetime64[D]")).astype(float)
-        # Relative to the first one: nanoseconds since 1970 have more digits than a float.
-        ticks = _ticks(dates)
-        return (ticks // int(self.step)).astype(float) + (ticks % int(self.step)) / self.step
+            places = np.busday_count("1970-01-01", dates.values.astype("datetime64[D]")).astype(float)
+            return np.where(np.is_busday(dates.values.astype("datetime64[D]")), places, places + 0.5)
+        # Nanoseconds since 1970 have more digits than a float.
+        return (dates.asi8 // int(self.step)).astype(float) + (dates.asi8 % int(self.step)) / self.step
 
-    def after(self, last: Any, n_steps: int) -> Any:
-        """Return the n times that follow `last`, as an array or an index of dates.
+    def around(self, last: Any, steps: Any) -> Any:
+        """Return the times this many steps after `last`, before it for negative ones; dates without a time zone.
 
         Example:
-            >>> Grid("number", 2.0).after(10, 3)
-            array([12, 14, 16])
-            >>> [str(day.date()) for day in Grid("business", 1.0).after(pd.Timestamp("2024-03-01"), 2)]
-            ['2024-03-04', '2024-03-05']
+            >>> Grid("number", 2.0).around(10, [-1, 0, 1])
+            array([ 8, 10, 12])
+            >>> Grid("month", 1, day=31).around(pd.Timestamp("2024-01-31"), [1, 2]).strftime("%d.%m.").tolist()
+            ['29.02.', '31.03.']
         """
-        count = np.arange(1, n_steps + 1)
+        count = np.asarray(steps)
         if self.kind == "number":
             times = last + count * self.step
             return times.astype(np.int64) if float(last).is_integer() and float(self.step).is_integer() else times
-        last = pd.Timestamp(last)
+        last = pd.Timestamp(last).as_unit("ns")
         if self.kind == "time":
             return last + pd.to_timedelta(count * int(self.step), unit="ns")
-        offset = {"business": pd.offsets.BusinessDay, "month": pd.offsets.MonthEnd}[self.kind]
-        if self.kind == "month" and not self.at_end:
-            return pd.DatetimeIndex([last + pd.DateOffset(months=int(n * self.step)) for n in count])
-        return pd.DatetimeIndex([last + offset(int(n * self.step)) for n in count])
+        if self.kind == "business":
+            dates = pd.DatetimeIndex(np.busday_offset(last.date(), count))
+        else:
+            dates = _dates_of(_months(pd.DatetimeIndex([last])) + count * int(self.step), self.day)
+        return dates.as_unit("ns") + (last - last.normalize())
+
+    def after(self, last: Any, n_steps: int) -> Any:
+        """Return the n times that follow `last`."""
+        return self.around(last, np.arange(1, n_steps + 1))
+
+    def shown(self, times: Any) -> Any:
+        """Return times with their time zone, as users know them."""
+        if not self.zone:
+            return times
+        dates = pd.DatetimeIndex(times)
+        if self.wall:  # an hour that a zone skips or repeats
+            return dates.tz_localize(self.zone, nonexistent="shift_forward", ambiguous=np.ones(len(dates), bool))
+        return dates.tz_localize("UTC").tz_convert(self.zone)
 
 
-def parsed_times(owner: str, name: str, values: Any) -> NDArray[Any]:
-    """Return a column of times as numbers, or as dates without a time zone.
+def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -> Times:
+    """Return a column of times as numbers, or as dates.
+
+    Dates with a time zone are read as those of its clock if they have all the same hour, and in UTC otherwise: hours
+    are regular there on the days on which clocks are changed.
+
+    Args:
+        owner: whom errors speak for.
+        name: of the column.
+        values: of it.
+        grid: on which they must lie; any by default.
 
     Raises:
-        ValueError: if some are missing, or are neither numbers nor dates.
+        ValueError: if some are missing, or are neither numbers nor dates, or of another kind than those of the grid.
     """
-    column = pd.Series(np.asarray(values) if not isinstance(values, pd.Series) else values).reset_index(drop=True)
+    column = pd.Series(values if isinstance(values, (pd.Series, pd.Index)) else np.asarray(values))
+    column = column.reset_index(drop=True)
     if column.isna().any():
         row = int(column.isna().to_numpy().argmax())
         raise ValueError(bad_value(owner, name, "have a time in every row", f"none in row {row:,}", "Leave it out."))
     if pd.api.types.is_bool_dtype(column):
         raise ValueError(bad_value(owner, name, "hold numbers or dates", "truth values"))
-    if pd.api.types.is_numeric_dtype(column):
-        return column.to_numpy()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # dates of several forms, or of none, are only warned about
-            dates = pd.DatetimeIndex(pd.to_datetime(column))
-    except (ValueError, TypeError, Warning) as error:
-        got = repr(str(column.iloc[0]))
-        advice = "Write dates as 2024-12-31 or 2024-12-31 23:00."
-        raise ValueError(bad_value(owner, name, "hold numbers or dates", got, advice)) from error
-    if dates.tz is not None:  # the distance of two times does not depend on daylight saving
-        dates = dates.tz_convert("UTC").tz_localize(None)
-    return dates.as_unit("ns").to_numpy()
+    numbers = pd.api.types.is_numeric_dtype(column)
+    if grid is not None and grid.is_calendar == numbers:
+        rule = "hold dates, as in the fit" if numbers else "hold numbers, as in the fit"
+        raise ValueError(bad_value(owner, name, rule, str(column.iloc[0])))
+    if numbers:
+        return Times(column.to_numpy())
+    dates = _as_dates(owner, name, column)
+    if grid is not None and bool(grid.zone) != (dates.tz is not None):
+        rule = f"have times with a time zone, {grid.zone}, as in the fit" if grid.zone else "have no time zone"
+        raise ValueError(bad_value(owner, name, rule, str(dates[0])))
+    if dates.tz is None:
+        return Times(dates.to_numpy())
+    if grid is not None:
+        dates = dates.tz_convert(grid.zone)
+    clock = dates.tz_localize(None)
+    wall = (clock - clock.normalize()).nunique() == 1 if grid is None else grid.wall
+    return Times((clock if wall else dates.tz_convert("UTC").tz_localize(None)).to_numpy(), str(dates.tz), wall)
 
 
-def find_grid(owner: str, times: list[NDArray[Any]]) -> Grid:
+def _as_dates(owner: str, name: str, column: pd.Series) -> pd.DatetimeIndex:
+    if isinstance(column.dtype, pd.PeriodDtype):
+        return pd.DatetimeIndex(column.dt.to_timestamp()).as_unit("ns")
+    text = str(column.iloc[0])
+    advice = "Write dates as 2024-12-31 or 2024-12-31 23:00."
+    year_last = _YEAR_LAST.match(text) if not pd.api.types.is_datetime64_any_dtype(column) else None
+    readings = {day_first: _read_dates(column, day_first) for day_first in ((True, False) if year_last else (False,))}
+    found = {day_first: dates for day_first, dates in readings.items() if dates is not None}
+    if not found:
+        raise ValueError(bad_value(owner, name, "hold numbers or dates between 1678 and 2262", repr(text), advice))
+    if year_last is not None and len(found) == 2 and year_last.group(1) != "." and (found[True] != found[False]).any():
+        raise ValueError(bad_value(owner, name, "tell days from months", repr(text), advice))
+    return next(iter(found.values()))  # with dots the day comes first
+
+
+def _read_dates(column: pd.Series, day_first: bool) -> pd.DatetimeIndex | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # dates of several forms, or of none, are only warned about
+        for utc in (False, True):  # written with an offset, which daylight saving changes
+            try:
+                return pd.DatetimeIndex(pd.to_datetime(column, dayfirst=day_first, utc=utc)).as_unit("ns")
+            except (ValueError, TypeError, Warning):
+                continue
+    return None
+
+
+def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool = True) -> Grid:
     """Return the grid of the times of several series, each sorted and without duplicates.
 
     Raises:
@@ -111,7 +188,7 @@ def find_grid(owner: str, times: list[NDArray[Any]]) -> Grid:
 
     Example:
         >>> find_grid("fit", [np.array(["2024-01-31", "2024-02-29", "2024-04-30"], "datetime64[ns]")])
-        Grid(kind='month', step=1, at_end=True)
+        Grid(kind='month', step=1, day=31, zone='', wall=True)
     """
     gaps = [np.diff(part) for part in times if len(part) > 1]
     if not gaps:
@@ -121,18 +198,31 @@ def find_grid(owner: str, times: list[NDArray[Any]]) -> Grid:
         return Grid("number", float(every.min()))
     smallest = int(every.min().astype("timedelta64[ns]").astype(np.int64))
     dates = pd.DatetimeIndex(np.concatenate(times))
-    for months, (least, most) in _MONTHS.items():
-        if least * _DAY <= smallest <= most * _DAY and _one_day_of_months(dates):
-            return Grid("month", months, at_end=bool(dates.is_month_end.all()))
+    if smallest >= _SHORTEST_MONTH and (day := _day_of_months(dates)) is not None:
+        months = int(np.gcd.reduce(np.concatenate([np.diff(_months(pd.DatetimeIndex(part))) for part in times])))
+        return Grid("month", months, day, zone, wall)
     if smallest == _DAY and (dates.day_of_week < 5).all() and (every > every.min()).any():
-        return Grid("business", 1.0)
-    return Grid("time", float(smallest))
+        return Grid("business", 1.0, zone=zone, wall=wall)
+    return Grid("time", float(smallest), zone=zone, wall=wall)
 
 
-def _one_day_of_months(dates: pd.DatetimeIndex) -> bool:
-    """Return whether all dates are the same day of their months, or the last."""
-    return bool(dates.is_month_end.all()) or len(set(dates.day)) == 1
+def _months(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
+    """Return months since 1970."""
+    return np.asarray((dates.year - 1970) * 12 + dates.month - 1, dtype=np.int64)
 
 
-def _ticks(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
-    return dates.as_unit("ns").asi8
+def _dates_of(months: NDArray[np.int64], day: int) -> pd.DatetimeIndex:
+    """Return the days of months since 1970."""
+    first = months.astype("datetime64[M]").astype("datetime64[D]")
+    last = (months + 1).astype("datetime64[M]").astype("datetime64[D]") - 1
+    if day == _LAST_WORKDAY:
+        return pd.DatetimeIndex(np.busday_offset(last, 0, roll="backward")).as_unit("ns")
+    return pd.DatetimeIndex(np.minimum(first + (day - 1), last)).as_unit("ns")
+
+
+def _day_of_months(dates: pd.DatetimeIndex) -> int | None:
+    """Return the day of the month that all dates share, 31 for the last one; None without such a day."""
+    if dates.is_month_end.all():
+        return 31
+    offered = (int(dates.day.max()), _LAST_WORKDAY)
+    return next((day for day in offered if (_dates_of(_months(dates), day) == dates.normalize()).all()), None)

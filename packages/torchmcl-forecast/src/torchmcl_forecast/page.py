@@ -1,54 +1,29 @@
-"""The page of a forecast: history, futures with widths by probability, tube, and what they mean."""
+"""The page of a forecast: what to expect in words, pictures of history and futures, and sums over the horizon."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+from matplotlib.dates import ConciseDateFormatter
 
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import escape, image, page, table
-from torchmcl._pages.pictures import GREY, INK, PALETTE, new_figure
+from torchmcl._pages.pictures import new_figure
 from torchmcl.persistence.writing import write_atomically
 from torchmcl_forecast.forecast import Forecast
+from torchmcl_forecast.grids import Grid
 
-__all__ = ["draw_forecast", "write_page"]
+__all__ = ["write_page"]
 
 # Series that are drawn; more would make the page too long to read.
 _MOST_SERIES = 12
-# Steps of the past that are drawn, in horizons.
-_PAST_HORIZONS = 4
-
-
-def draw_forecast(forecast: Forecast, series: int, axis: Any) -> None:
-    """Draw one series on a matplotlib axis.
-
-    Args:
-        forecast: of all series.
-        series: its place.
-        axis: to draw on.
-    """
-    panel, horizon = forecast.panel, forecast.horizon
-    shown = panel.values[series, -_PAST_HORIZONS * horizon :]
-    ahead = np.asarray(panel.grid.after(panel.ends[series], horizon))
-    before = _times_before(forecast, series, len(shown))
-    rows = slice(series * horizon, (series + 1) * horizon)
-    futures = _columns(forecast.futures(), rows)
-    axis.plot(before, shown, color=INK, linewidth=1.2, label="history")
-    if forecast.tube_level is not None:
-        tube = _columns(forecast.tube(), rows)
-        label = f"tube of {percent(forecast.coverage)}"
-        axis.fill_between(ahead, tube["low"], tube["high"], color=GREY, alpha=0.2, linewidth=0, label=label)
-    names = [name for name in futures if name.startswith("future_")]
-    for place, name in enumerate(names):
-        share = float(futures[f"probability_{place + 1}"][0])
-        label = f"future {place + 1}, {percent(share)}"
-        color = PALETTE[place % len(PALETTE)]
-        axis.plot(ahead, futures[name], color=color, linewidth=0.6 + 5 * share, alpha=0.85, label=label)
-    axis.set_title(str(panel.names[series]), loc="left", fontsize=11)
-    axis.legend(loc="upper left", fontsize=7, frameon=False, ncols=2)
-    axis.tick_params(labelsize=8)
+# Ends of what is called likely: eight cases of ten lie between.
+_LIKELY = (0.1, 0.9)
+_N_SAMPLES = 1000
+_HOUR = 3600 * 10**9
+_UNITS = {_HOUR // 60: "minute", _HOUR: "hour", 24 * _HOUR: "day", 7 * 24 * _HOUR: "week"}
+_MONTHS = {1: "month", 3: "quarter", 12: "year"}
 
 
 def write_page(path: Path, forecast: Forecast, *, source: str, value: str, trained: Sequence[str]) -> None:
@@ -63,23 +38,61 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
     """
     names = list(forecast.panel.names[:_MOST_SERIES])
     left_out = len(forecast.panel.names) - len(names)
+    sums = _sums(forecast)[: len(names)]
+    steps = _steps(forecast.panel.grid, forecast.horizon)
     pictures = []
-    for series, name in enumerate(names):
-        figure = new_figure(8.5, 3.2)
-        draw_forecast(forecast, series, figure.subplots())
-        pictures.append(image(figure, f"History and futures of {name}", _caption(forecast, series, value)))
+    for name, (mean, low, high) in zip(names, sums, strict=True):
+        figure = new_figure(7.2, 3.8)
+        axis = figure.subplots()
+        forecast.plot(name, axis)
+        axis.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+        axis.tick_params(labelsize=9)
+        if forecast.panel.grid.is_calendar:
+            axis.xaxis.set_major_formatter(ConciseDateFormatter(axis.xaxis.get_major_locator()))
+        axis.spines[["top", "right"]].set_visible(False)
+        caption = (
+            f"In {steps}: about {number(mean)} {escape(value)} in all, most likely {number(low)} to {number(high)}."
+        )
+        pictures.append(image(figure, f"History and futures of {name}", caption))
     more = f"<p>{left_out:,} more series are in the files beside this page.</p>" if left_out else ""
-    body = f"""<h1>{escape(source)}: the next {forecast.horizon} steps</h1>
-<p class="lead">Each line is one way in which <b>{escape(value)}</b> may go on, from the first step to the last;
-the thicker it is, the more probable. {_tube_words(forecast)}</p>
+    body = f"""<h1>{escape(source)}: the next {steps}</h1>
+<p class="lead">{_period(forecast)}. Each colored line is one way in which <b>{escape(value)}</b> may go on, from the
+first {_unit(forecast.panel.grid)} to the last; the thicker it is, the more probable. {_tube_words(forecast)}</p>
 {"".join(pictures)}{more}
-<h2>Totals of the horizon</h2>
-{_totals(forecast, names)}
+<h2>Sums over {steps}</h2>
+<p>The expected sum, the range in which it lies in 8 of 10 cases, and the sum of each future with its probability.</p>
+{_table(forecast, names, sums)}
 <h2>Files</h2>
 <p><code>futures.csv</code> has the lines, <code>quantiles.csv</code> the values that each step stays below with a
 probability of 10 to 90 %, and the tube. <code>model/</code> holds the trained forecaster.</p>
 <p class="note">{escape(" ".join(trained))}</p>"""
     write_atomically(path, page(f"Futures of {source}", body, command="torchmcl forecast"))
+
+
+def _unit(grid: Grid) -> str:
+    """Return the word for one step.
+
+    Example:
+        >>> _unit(Grid("month", 3)), _unit(Grid("business", 1.0)), _unit(Grid("time", 900e9))
+        ('quarter', 'working day', 'step')
+    """
+    if grid.kind == "month":
+        return _MONTHS.get(int(grid.step), "step")
+    return {"business": "working day", "number": "step"}.get(grid.kind, _UNITS.get(int(grid.step), "step"))
+
+
+def _steps(grid: Grid, horizon: int) -> str:
+    return f"{horizon:,} {_unit(grid)}{'s' if horizon > 1 else ''}"
+
+
+def _period(forecast: Forecast) -> str:
+    """Return from when to when the forecast goes; series may end at different times."""
+    times = forecast.panel.times_after(forecast.horizon).reshape(-1, forecast.horizon)
+    first, last = times[:, 0].min(), times[:, -1].max()
+    if forecast.panel.grid.kind == "number":
+        return f"From {first} to {last}"
+    form = "%-d %B %Y, %H:%M" if forecast.panel.grid.per_day > 1 else "%-d %B %Y"
+    return f"From {pd.Timestamp(first).strftime(form)} to {pd.Timestamp(last).strftime(form)}"
 
 
 def _tube_words(forecast: Forecast) -> str:
@@ -91,36 +104,21 @@ def _tube_words(forecast: Forecast) -> str:
     )
 
 
-def _caption(forecast: Forecast, series: int, value: str) -> str:
-    horizon = forecast.horizon
-    rows = _columns(forecast.futures(), slice(series * horizon, (series + 1) * horizon))
-    total, share = float(rows["future_1"].sum()), float(rows["probability_1"][0])
-    return f"The most probable future ({percent(share)}) adds up to {number(total)} {escape(value)}."
+def _sums(forecast: Forecast) -> list[tuple[float, float, float]]:
+    """Return the mean and the likely range of the sum over the horizon, of each series."""
+    drawn = forecast.sample_paths(_N_SAMPLES).sum(dim=-1).transpose(1, 2).flatten(0, 1)  # [series, samples]
+    low, high = (drawn.quantile(level, dim=1) for level in _LIKELY)
+    return list(zip(drawn.mean(dim=1).tolist(), low.tolist(), high.tolist(), strict=True))
 
 
-def _totals(forecast: Forecast, names: list[Any]) -> str:
-    """Return a table of the sums over the horizon: what is to be ordered, by future."""
-    futures = _columns(forecast.futures(), slice(None))
-    n = sum(name.startswith("future_") for name in futures)
-    horizon, lines = forecast.horizon, []
-    for series, name in enumerate(names):
-        rows = slice(series * horizon, (series + 1) * horizon)
-        totals = [float(futures[f"future_{k}"][rows].sum()) for k in range(1, n + 1)]
-        shares = [float(futures[f"probability_{k}"][rows][0]) for k in range(1, n + 1)]
-        lines.append([name, *(f"{number(t)} | {percent(s)}" for t, s in zip(totals, shares, strict=True))])
-    return table(["series", *(f"future {k}" for k in range(1, n + 1))], lines)
-
-
-def _times_before(forecast: Forecast, series: int, n: int) -> Any:
-    """Return the times of the last n values: those after the end, the other way round, by the same grid."""
-    panel = forecast.panel
-    end = panel.ends[series]
-    if panel.grid.kind in ("number", "time"):
-        step = panel.grid.step if panel.grid.kind == "number" else pd.Timedelta(int(panel.grid.step), unit="ns")
-        return [end - k * step for k in range(n - 1, -1, -1)]
-    frequency = "B" if panel.grid.kind == "business" else f"{int(panel.grid.step)}{'ME' if panel.grid.at_end else 'MS'}"
-    return pd.date_range(end=pd.Timestamp(end), periods=n, freq=frequency)
-
-
-def _columns(frame: Any, rows: slice) -> dict[str, Any]:
-    return {name: np.asarray(frame[name])[rows] for name in frame.columns}
+def _table(forecast: Forecast, names: list[Any], sums: list[tuple[float, float, float]]) -> str:
+    paths, shares = forecast.reduced()
+    totals = paths.sum(dim=-1).transpose(1, 2).flatten(0, 1).tolist()  # [series, futures]
+    n_channels = forecast.paths.shape[2]
+    lines = []
+    for place, (name, (mean, low, high)) in enumerate(zip(names, sums, strict=True)):
+        of_futures = zip(totals[place], shares[place // n_channels].tolist(), strict=True)
+        cells = [f"{number(total)} | {percent(share)}" for total, share in of_futures]
+        lines.append([name, number(mean), f"{number(low)} to {number(high)}", *cells])
+    futures = [f"future {k}" for k in range(1, shares.shape[1] + 1)]
+    return table(["series", "expected", "8 of 10 cases", *futures], lines)

@@ -48,6 +48,10 @@ def check_parameters(forecaster: Any, horizon: Any) -> None:
     if not isinstance(forecaster.joint, bool):
         raise TypeError(bad_value(owner, "joint", "be True or False", repr(forecaster.joint)))
     device_of(owner, forecaster.device)
+    for name in ("known", "past"):
+        if not isinstance(getattr(forecaster, name), (list, tuple)):
+            got, advice = repr(getattr(forecaster, name)), f"For example {name}=['price']."
+            raise TypeError(bad_value(owner, name, "be a list of names of columns", got, advice))
     for name, least in (("hidden", 1), ("seasons", 2)):
         _check_sizes(owner, name, getattr(forecaster, name), least)
 

@@ -25,7 +25,7 @@ _KIND = "torchmcl forecaster"
 #: Attributes of a fitted forecaster.
 FITTED = (
     *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "codebook_share_"),
-    *("networks_", "codebook_", "_panel"),
+    *("networks_", "codebook_", "scaling_", "_panel"),
 )
 _Forecaster = TypeVar("_Forecaster")
 # No forecast has use for more numbers of a window than this; a file that asks for more is refused.
@@ -71,13 +71,16 @@ def _panel_parts(panel: Panel) -> dict[str, Any]:
         "values": panel.values,
         "grid": panel.grid,
         "like": panel.like,
+        "covariates": panel.covariates,
     }
 
 
-def _panel(names: Any, ends: Any, dates: bool, values: Any, grid: Grid, like: str) -> Panel:
+def _panel(names: Any, ends: Any, dates: bool, values: Any, grid: Grid, like: str, covariates: Any) -> Panel:
     if values.ndim != 2 or not len(values) == len(names) == len(ends) or not isinstance(grid, Grid):
         raise ValueError("the series have other sizes than their names")
-    return Panel(names, ends.astype("datetime64[ns]") if dates else ends, values, grid, like)
+    if covariates is not None and covariates.shape[:-1] != values.shape:
+        raise ValueError("the covariates have other sizes than the series")
+    return Panel(names, ends.astype("datetime64[ns]") if dates else ends, values, grid, like, covariates)
 
 
 def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
@@ -130,8 +133,11 @@ def _check_sizes(state: Any) -> None:
     """Refuse sizes that would ask for memory that no fit has use for, before anything is made of them."""
     layout = state["fitted"]["layout_"]["$Layout"]
     lags, periods = layout["lags"]["$tuple"], layout["periods"]["$tuple"]
-    sizes = [*(layout[name] for name in ("horizon", "context", "n_channels", "n_calendar")), *lags, *periods]
+    names = ("horizon", "context", "n_channels", "n_calendar", "n_known", "n_past")
+    sizes = [*(layout[name] for name in names), *lags, *periods]
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError("the sizes of windows must be integers >= 0")
-    if layout["n_channels"] * (layout["horizon"] * (len(lags) + len(periods)) + sum(sizes)) > _MOST_NUMBERS:
+    n_covariates = layout["n_known"] + layout["n_past"]
+    per_channel = layout["horizon"] * (len(lags) + len(periods) + n_covariates) + sum(sizes)
+    if layout["n_channels"] * (per_channel + layout["context"] * n_covariates) > _MOST_NUMBERS:
         raise ValueError(f"windows hold more than {_MOST_NUMBERS:,} numbers")

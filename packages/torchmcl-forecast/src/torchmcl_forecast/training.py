@@ -1,7 +1,6 @@
 """Training of the network: winners of whole paths by a rule, their likelihood, scores, and the CRPS of each step."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +14,13 @@ from torchmcl.scoring import SoftmaxScores
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch
 from torchmcl_forecast.network import PathNetwork
+from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.windows import Source
 
 __all__ = ["Training", "marginal_crps", "train"]
 
-# Parts into which a training is divided: `AutoAnnealing` decides at their ends.
-_N_PARTS = 40
+# Parts into which a training is divided, one for each step of a short one: `AutoAnnealing` decides at their ends.
+_MOST_PARTS = 40
 # Steps of a path of which the CRPS is computed at a time: pairs of hypotheses at all of them would take most of a step.
 _N_CRPS_STEPS = 4
 # Targets further away, in deviations of their past, are drawn nearer: a jump must not decide a batch.
@@ -50,6 +50,11 @@ class Training:
     crps: float = 3.0
     device: str = "cpu"
 
+    @property
+    def n_parts(self) -> int:
+        """Into how many parts it is divided."""
+        return min(_MOST_PARTS, self.n_steps)
+
 
 def train(
     network: PathNetwork,
@@ -57,8 +62,7 @@ def train(
     places: Tensor,
     rule: Any,
     how: Training,
-    *,
-    after_part: Callable[[], None] = lambda: None,
+    course: Course,
 ) -> None:
     """Train a network on windows.
 
@@ -68,18 +72,19 @@ def train(
         places: [windows, 2], those to draw from.
         rule: a rule, a function part -> rule, or `AutoAnnealing`.
         how: sizes of it.
-        after_part: called after each of 40 parts.
+        course: of the whole fit, which is saved after each part.
 
     Raises:
         FloatingPointError: if the loss is not finite.
     """
     network.to(how.device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
-    scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=_N_PARTS)
+    scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=how.n_parts)
     own_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
-    per_part = max(how.n_steps // _N_PARTS, 1)
-    cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, per_part * _N_PARTS)
-    for _ in range(_N_PARTS):
+    per_part = how.n_steps // how.n_parts
+    cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, per_part * how.n_parts)
+    resumable = {"optimizer": optimizer, "scheduler": scheduler} | ({} if cosine is None else {"cosine": cosine})
+    for _ in range(course.begin(network, resumable, how.n_parts), how.n_parts):
         for _ in range(per_part):
             batch = drawn(source, places, how)
             output = mcl_step(
@@ -97,7 +102,7 @@ def train(
         scheduler.step()
         if not torch.isfinite(loss):
             raise FloatingPointError("Forecaster: the loss is not finite. Lower `learning_rate`.")
-        after_part()
+        course.step(resumable)
     network.to("cpu").eval()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchmcl_forecast.covariates import padded_covariates, windows_of_covariates
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.seasons import calendar_features, filled
 
@@ -30,6 +31,8 @@ class Layout:
         lags: longer seasons, or multiples of them, whose values at the horizon are read too.
         n_channels: series that are forecast together.
         n_calendar: features of the calendar.
+        n_known: covariates that are known ahead.
+        n_past: covariates that are not.
     """
 
     horizon: int
@@ -38,6 +41,8 @@ class Layout:
     lags: tuple[int, ...]
     n_channels: int
     n_calendar: int
+    n_known: int = 0
+    n_past: int = 0
 
     @property
     def past(self) -> int:
@@ -46,8 +51,14 @@ class Layout:
 
     @property
     def n_linear(self) -> int:
-        """Numbers of one channel that the linear map reads: changes, and naive forecasts."""
-        return self.context + self.horizon * (len(self.periods) + 1 + len(self.lags))
+        """Numbers of one channel that the linear map reads: covariates, changes, and naive forecasts."""
+        covariates = self.horizon * self.n_known + self.n_recent * (self.n_known + self.n_past)
+        return covariates + self.context + self.horizon * (len(self.periods) + 1 + len(self.lags))
+
+    @property
+    def n_recent(self) -> int:
+        """Steps before the horizon whose covariates are read."""
+        return min(self.context, max(self.horizon, *self.periods))
 
     @property
     def n_of_channel(self) -> int:
@@ -116,6 +127,7 @@ class Source:
         self.known = torch.from_numpy(np.pad(known, room, constant_values=np.nan)).view(shape)
         self.truth = torch.from_numpy(np.pad(values, room, constant_values=np.nan)).view(shape)
         self.floor = torch.from_numpy(_LEAST_UNIT * deviation).view(-1, layout.n_channels, 1)
+        self.covariates = padded_covariates(panel, past, horizon).unflatten(0, (-1, layout.n_channels))
         groups = panel.ends[:: layout.n_channels]
         self.calendar = torch.from_numpy(calendar_features(panel.grid, groups, values.shape[1] - 1))
         self.n_times = values.shape[1]
@@ -162,6 +174,9 @@ class Source:
         if shortened is not None:
             read = read.masked_fill(steps[: layout.past] < layout.past - shortened.view(-1, 1, 1), torch.nan)
         inputs, naive, unit = described(read, self.floor[group], layout)
+        beside = self.covariates[rows[0], rows[1], at[..., layout.past - layout.n_recent :]]
+        beside = windows_of_covariates(beside, layout.n_known, layout.n_recent)
+        inputs = torch.cat([beside, inputs], dim=-1)
         calendar = self.calendar[group, (before - 1).clamp_max(self.n_times - 1)]
         targets = (self.truth[rows[0], rows[1], at[..., layout.past :]] - naive) / unit
         return Window(torch.cat([inputs.flatten(1).float(), calendar], dim=1), targets.float(), naive, unit)
@@ -181,7 +196,7 @@ def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tens
     n_given = given.sum(dim=-1, keepdim=True)
     level = recent.nan_to_num().sum(dim=-1, keepdim=True) / n_given.clamp_min(1)
     square = (recent - level).nan_to_num().square().sum(dim=-1, keepdim=True)
-    smallest = torch.maximum(floor, (1e-6 * level.abs()).clamp_min(1e-9))
+    smallest = torch.maximum(floor, (1e-6 * level.abs()).clamp_min(1e-100))
     deviation = torch.maximum((square / n_given.clamp_min(1)).sqrt(), smallest)
     values = _from_first(recent, level)
     repeats = torch.stack([_repeated(values, period, horizon) for period in layout.periods])

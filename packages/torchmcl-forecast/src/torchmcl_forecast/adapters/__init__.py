@@ -1,0 +1,19 @@
+"""Forecasts in the forms of other packages: gluonts and sktime, each loaded when it is asked for."""
+
+from typing import TYPE_CHECKING
+
+from torchmcl._optional import lazy_names
+
+if TYPE_CHECKING:
+    from torchmcl_forecast.adapters.of_gluonts import frame_of_dataset, quantile_forecasts, sample_forecasts
+    from torchmcl_forecast.adapters.of_sktime import SktimeForecaster
+
+__all__ = ["SktimeForecaster", "frame_of_dataset", "quantile_forecasts", "sample_forecasts"]
+
+_HOMES = {
+    "of_gluonts": ("frame_of_dataset", "quantile_forecasts", "sample_forecasts"),
+    "of_sktime": ("SktimeForecaster",),
+}
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: f"torchmcl_forecast.adapters.{home}" for home, names in _HOMES.items() for name in names}
+)

@@ -1,0 +1,169 @@
+"""A forecaster of sktime: the same network behind `fit(y, X, fh)`, for one series, several, or panels of them."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from torchmcl.rules.winners import WTA
+from torchmcl_forecast.forecast import Forecast
+from torchmcl_forecast.forecaster import Forecaster
+
+if TYPE_CHECKING:
+    BaseForecaster: Any = object
+else:
+    try:
+        from sktime.forecasting.base import BaseForecaster
+    except ImportError as error:
+        raise ImportError("SktimeForecaster needs sktime: pip install sktime.") from error
+
+__all__ = ["SktimeForecaster"]
+
+_SERIES, _TIME, _VALUE = "unique_id", "ds", "y"
+
+
+class SktimeForecaster(BaseForecaster):
+    """`Forecaster` with the interface of sktime (``pip install sktime``).
+
+    All instances of a panel and all columns of a table are learned by one network. `X` holds covariates that are known
+    ahead. `predict` returns means, `predict_quantiles` and `predict_interval` quantiles of each step;
+    `forecast_` of the fitted object gives futures with probabilities, tubes, samples and plots.
+
+    Args:
+        forecaster: with the parameters to use; names of columns and covariates are set by this class.
+
+    Attributes:
+        forecaster_: the fitted `Forecaster`.
+
+    Example:
+        >>> import pandas as pd
+        >>> from torchmcl_forecast import Forecaster
+        >>> from torchmcl_forecast.adapters import SktimeForecaster  # doctest: +SKIP
+        >>> y = pd.Series(range(40), index=pd.period_range("2020-01", periods=40, freq="M"))
+        >>> SktimeForecaster(Forecaster(n_steps=40)).fit(y, fh=[1, 2, 3]).predict()  # doctest: +SKIP
+    """
+
+    _tags = {  # noqa: RUF012
+        "authors": ["torchmcl"],
+        "maintainers": ["torchmcl"],
+        "python_dependencies": ["torch"],
+        "y_inner_mtype": ["pd.DataFrame", "pd-multiindex", "pd_multiindex_hier"],
+        "X_inner_mtype": ["pd.DataFrame", "pd-multiindex", "pd_multiindex_hier"],
+        "capability:multivariate": True,
+        "capability:exogenous": True,
+        "capability:insample": False,
+        "capability:pred_int": True,
+        "capability:pred_int:insample": False,
+        "capability:missing_values": True,
+        "capability:non_contiguous_X": False,
+        "capability:categorical_in_X": False,
+        "requires-fh-in-fit": True,
+        "X-y-must-have-same-index": False,
+    }
+
+    # `update` moves the cutoff, and forecasts begin there: the past is needed.
+    _config = {"remember_data": True}  # noqa: RUF012
+
+    def __init__(self, forecaster: Forecaster | None = None) -> None:
+        self.forecaster = forecaster
+        super().__init__()
+
+    def _fit(self, y: pd.DataFrame, X: pd.DataFrame | None, fh: Any) -> "SktimeForecaster":  # noqa: N803
+        horizon = int(fh.to_relative(self.cutoff).to_pandas().max())
+        self._names = list(y.columns)
+        self._n_covariates = 0 if X is None else X.shape[1]
+        forecaster = Forecaster() if self.forecaster is None else clone(self.forecaster)
+        forecaster.set_params(series=_SERIES, time=_TIME, value=_VALUE, known=self._covariates, past=())
+        self.forecaster_ = forecaster.fit(self._long(y, X), horizon=horizon)
+        return self
+
+    def forecast_(self, X: pd.DataFrame | None = None) -> Forecast:  # noqa: N803
+        """Return the forecast of all steps, with series named by instances and columns."""
+        return self._forecast(X)
+
+    def _predict(self, fh: Any, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
+        steps = self._forecast(X).mean()["mean"].to_numpy()
+        return self._wide(fh, steps, self._names)
+
+    def _predict_quantiles(self, fh: Any, X: pd.DataFrame | None, alpha: list[float]) -> pd.DataFrame:  # noqa: N803
+        found = self._forecast(X).quantiles(np.clip(alpha, 1e-6, 1 - 1e-6))
+        parts = [self._wide(fh, found.iloc[:, 2 + k].to_numpy(), self._names) for k in range(len(alpha))]
+        names = self._get_varnames()
+        columns = pd.MultiIndex.from_product([names, alpha])
+        together = [parts[k].iloc[:, place] for place in range(len(names)) for k in range(len(alpha))]
+        return pd.concat(together, axis=1).set_axis(columns, axis=1)
+
+    @property
+    def _covariates(self) -> list[str]:
+        return [f"x{k}" for k in range(self._n_covariates)]
+
+    def _forecast(self, X: pd.DataFrame | None) -> Forecast:  # noqa: N803
+        """Return the forecast from the present cutoff, which `update` moves."""
+        future = None if not self._n_covariates else self._future(X)
+        return self.forecaster_.forecast(self._long(self._y, self._X), future=future)
+
+    def _long(self, y: pd.DataFrame, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
+        """Return a long frame: a series for each instance and column."""
+        beside = {}
+        if self._n_covariates and X is not None:
+            beside = dict(zip(self._covariates, X.reindex(y.index).to_numpy(dtype=float).T, strict=True))
+        instances = _instances(y.index)
+        parts = [
+            pd.DataFrame({_SERIES: [f"{name}/{k}" for name in instances], _TIME: _times(y.index), _VALUE: y.iloc[:, k]})
+            .reset_index(drop=True)
+            .assign(**beside)
+            for k in range(y.shape[1])
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def _future(self, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
+        if X is None:
+            raise ValueError("SktimeForecaster: `X` must be given in `predict` if it was in `fit`, got None.")
+        values = pd.DataFrame(X.to_numpy(dtype=float), columns=self._covariates).ffill().bfill()
+        values[_TIME] = _times(X.index)
+        instances = _instances(X.index)
+        return pd.concat(
+            values.assign(**{_SERIES: [f"{name}/{k}" for name in instances]}) for k in range(len(self._names))
+        )
+
+    def _wide(self, fh: Any, steps: Any, names: list[Any]) -> pd.DataFrame:
+        """Return values of all series and steps as sktime wants them: rows by instance and time of `fh`."""
+        horizon = self.forecaster_.horizon_
+        chosen = fh.to_relative(self.cutoff).to_pandas().to_numpy().astype(int) - 1
+        n_columns = len(names)
+        # Series come by column, then by instance: in the order of the long frame.
+        values = np.asarray(steps).reshape(n_columns, -1, horizon)[:, :, chosen]
+        index = self._index_of(fh, values.shape[1])
+        return pd.DataFrame(values.reshape(n_columns, -1).T, index=index, columns=names)
+
+    def _index_of(self, fh: Any, n_instances: int) -> pd.Index:
+        if isinstance(self._y.index, pd.MultiIndex):
+            return fh.get_expected_pred_idx(self._y, cutoff=self.cutoff)
+        return fh.get_expected_pred_idx(self.cutoff)
+
+    @classmethod
+    def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
+        """Return parameters of quick trainings, for sktime's checks."""
+        quick: dict[str, Any] = {
+            "n_members": 1,
+            "n_steps": 2,
+            "hidden": (4,),
+            "n_hypotheses": 2,
+            "n_futures": 2,
+            "batch_size": 8,
+        }
+        return [{"forecaster": Forecaster(**quick, rule=WTA(), joint=joint)} for joint in (False, True)]
+
+
+def _instances(index: pd.Index) -> list[str]:
+    """Return the instance of each row, "" without instances."""
+    if not isinstance(index, pd.MultiIndex):
+        return [""] * len(index)
+    return ["/".join(map(str, key[:-1])) for key in index]
+
+
+def _times(index: pd.Index) -> Any:
+    """Return times that `Forecaster` reads: dates, or numbers."""
+    times = index.get_level_values(-1)
+    return (times.to_timestamp() if isinstance(times, pd.PeriodIndex) else times).to_numpy()

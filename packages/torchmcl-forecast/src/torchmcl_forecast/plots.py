@@ -1,0 +1,54 @@
+"""Pictures of a forecast: history, tube, and futures with widths by probability."""
+
+from typing import Any
+
+import numpy as np
+
+from torchmcl._messages import bad_value
+from torchmcl._pages.numbers import percent
+from torchmcl._pages.pictures import GREY, INK, PALETTE
+
+__all__ = ["draw_forecast"]
+
+# Points of the thinnest line, and how many are added to one of probability 1.
+_THINNEST, _WIDER = 0.7, 5.0
+
+
+def draw_forecast(forecast: Any, series: Any, axis: Any, n: int | None, n_past: int | None) -> None:
+    """Draw one series on a matplotlib axis; see `Forecast.plot`."""
+    panel, horizon = forecast.panel, forecast.horizon
+    place = _place(panel.names, series)
+    shown = panel.values[place, -(2 * horizon if n_past is None else n_past) or panel.values.shape[1] :]
+    before, ahead = (
+        np.asarray(panel.grid.shown(panel.grid.around(panel.ends[place], steps)))
+        for steps in (np.arange(1 - len(shown), 1), np.arange(1, horizon + 1))
+    )
+    group, channel = divmod(place, forecast.paths.shape[2])
+    axis.plot(before, shown, color=INK, linewidth=1.2, label="history")
+    if forecast.tube_level is not None:
+        low, high = (end[group, channel].numpy() for end in forecast.tube_ends())
+        label = f"tube of {percent(forecast.coverage)}"
+        axis.fill_between(ahead, low, high, color=GREY, alpha=0.25, linewidth=0, label=label)
+    paths, shares = forecast.reduced(n)
+    for k, share in enumerate(shares[group].tolist()):
+        axis.plot(
+            ahead,
+            paths[group, k, channel].numpy(),
+            color=PALETTE[k % len(PALETTE)],
+            linewidth=_THINNEST + _WIDER * share,
+            alpha=0.85,
+            zorder=3 - k / len(shares[group]),  # the most probable one on top
+            label=f"future {k + 1}, {percent(share)}",
+        )
+    axis.set_title(str(panel.names[place]), loc="left")
+
+
+def _place(names: Any, series: Any) -> int:
+    """Return the place of a series that is given by its name, or the first one by default."""
+    if series is None:
+        return 0
+    found = np.flatnonzero(names == series)
+    if not len(found):
+        rule = f"be one of {', '.join(map(repr, names[:5].tolist()))}{', ...' if len(names) > 5 else ''}"
+        raise ValueError(bad_value("Forecast.plot", "series", rule, repr(series)))
+    return int(found[0])

@@ -1,0 +1,73 @@
+"""Forecasts in the forms of gluonts and sktime."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from quick_sales import QUICK, sales
+
+from torchmcl_forecast import Forecaster, adapters
+
+# Other packages warn of their own future.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_a_dataset_of_gluonts_is_a_long_frame():
+    start = pd.Period("2024-01", "M")
+    frame = adapters.frame_of_dataset(
+        [{"start": start, "target": [1.0, 2.0]}, {"start": start, "target": [[3.0], [4.0]]}]
+    )
+    assert frame.unique_id.tolist() == ["0", "0", "1/0", "1/1"]
+    assert frame.ds.tolist() == list(pd.to_datetime(["2024-01-01", "2024-02-01", "2024-01-01", "2024-01-01"]))
+    with pytest.raises(ValueError, match="`dataset` must have at least one entry"):
+        adapters.frame_of_dataset([])
+
+
+def test_forecasts_of_gluonts_have_the_same_numbers(fitted):
+    pytest.importorskip("gluonts", reason="gluonts is not installed")
+    forecast = fitted.forecast()
+    of_quantiles, of_samples = adapters.quantile_forecasts(forecast), adapters.sample_forecasts(forecast, 50)
+    assert [one.item_id for one in of_quantiles] == ["shop 0", "shop 1", "shop 2"]
+    np.testing.assert_allclose(of_quantiles[1].quantile(0.5), forecast.quantiles([0.5])["q0.5"][7:14])
+    np.testing.assert_allclose(of_quantiles[1].mean, forecast.mean()["mean"][7:14])
+    assert of_samples[2].samples.shape == (50, 7)
+    np.testing.assert_allclose(of_samples[2].samples[4], forecast.sample(50)["sample_5"][14:])
+    assert of_samples[0].index[0].to_timestamp() == forecast.futures().ds[0]
+
+
+@pytest.mark.parametrize("frequency", ["h", "15min", "W-WED", "MS", "QS"])
+def test_periods_of_gluonts_are_those_of_the_times(frequency):
+    pytest.importorskip("gluonts", reason="gluonts is not installed")
+    frame = pd.DataFrame({"ds": pd.date_range("2023-01-01", periods=30, freq=frequency), "y": np.arange(30.0)})
+    forecast = Forecaster(**QUICK | {"n_steps": 1}, joint=True).fit(frame, horizon=2).forecast()
+    index = adapters.sample_forecasts(forecast, 3)[0].index
+    assert all(
+        period.start_time <= time <= period.end_time for period, time in zip(index, forecast.mean().ds, strict=True)
+    )
+
+
+def test_numbers_are_no_periods():
+    pytest.importorskip("gluonts", reason="gluonts is not installed")
+    forecast = Forecaster(**QUICK | {"n_steps": 1}).fit(pd.DataFrame({"ds": range(30), "y": range(30)}), horizon=2)
+    with pytest.raises(ValueError, match="`forecast` must have dates, got numbers"):
+        adapters.sample_forecasts(forecast.forecast())
+
+
+def test_the_forecaster_of_sktime_is_the_forecaster():
+    pytest.importorskip("sktime", reason="sktime is not installed")
+    frame = sales(100, 2)
+    wide = frame.pivot(index="ds", columns="unique_id", values="y").asfreq("D")
+    ours = Forecaster(**QUICK)
+    theirs = adapters.SktimeForecaster(ours).fit(wide, fh=[1, 3])
+    expected = ours.fit(frame, horizon=3).forecast()
+    np.testing.assert_allclose(theirs.predict()["shop 1"], expected.mean()["mean"].to_numpy()[[3, 5]])
+    quantiles = theirs.predict_quantiles(alpha=[0.1, 0.9])
+    np.testing.assert_allclose(quantiles[("shop 0", 0.9)], expected.quantiles([0.9])["q0.9"][[0, 2]])
+    assert len(theirs.forecast_().futures()) == 6
+
+
+@pytest.mark.slow
+def test_the_forecaster_of_sktime_passes_its_checks():
+    checks = pytest.importorskip("sktime.utils.estimator_checks", reason="sktime is not installed")
+    found = checks.check_estimator(adapters.SktimeForecaster, verbose=False)
+    assert {name: error for name, error in found.items() if error != "PASSED"} == {}
+    assert len(found) > 400

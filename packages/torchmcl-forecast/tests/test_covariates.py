@@ -1,0 +1,117 @@
+"""Covariates, known ahead or not, change the forecast; those that are missing are named."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from quick_sales import QUICK, sales
+
+from torchmcl_forecast import Forecaster, load_forecaster
+
+HORIZON = 7
+
+
+def promoted(n_days=157, seed=1):
+    """Return sales that double on days of a promotion, and visitors that are seen a day ahead of their purchases."""
+    frame = sales(n_days, 2)
+    rng = np.random.default_rng(seed)
+    frame["promotion"] = (rng.uniform(size=len(frame)) < 0.2).astype(float)
+    frame["visitors"] = rng.normal(size=len(frame))
+    level = frame.groupby("unique_id").y.transform("mean")
+    bought = frame.groupby("unique_id").visitors.shift(fill_value=0.0)
+    return frame.assign(y=frame.y + level * (frame.promotion + bought))
+
+
+@pytest.fixture(scope="module")
+def parts():
+    frame = promoted()
+    end = frame.ds.max() - pd.Timedelta(days=HORIZON)
+    return frame[frame.ds <= end], frame[frame.ds > end]
+
+
+@pytest.fixture(scope="module")
+def informed(parts):
+    return Forecaster(**QUICK, known=["promotion"], past=["visitors"]).fit(parts[0], horizon=HORIZON)
+
+
+def test_what_is_known_ahead_moves_the_forecast_of_its_day(informed, parts):
+    ahead = parts[1]
+    means = [
+        informed.forecast(future=ahead.assign(promotion=value)).mean()["mean"].to_numpy().reshape(2, HORIZON)
+        for value in (0.0, ahead.promotion.to_numpy(), 1.0)
+    ]
+    assert (means[2] > means[0]).all()
+    moved = (means[1] - means[0]) / (means[2] - means[0])
+    days = ahead.promotion.to_numpy().reshape(2, HORIZON) > 0
+    assert moved[days].min() > 0.5 > moved[~days].max()
+
+
+def test_covariates_make_the_forecast_better(informed, parts):
+    past, ahead = parts
+    plain = Forecaster(**QUICK).fit(past, horizon=HORIZON).forecast().scores(ahead)
+    found = informed.forecast(future=ahead[["unique_id", "ds", "promotion"]]).scores(ahead)
+    assert found["crps"] < 0.8 * plain["crps"]
+
+
+def test_a_saved_forecaster_keeps_its_covariates(informed, parts, tmp_path):
+    informed.save(tmp_path)
+    future = parts[1]
+    loaded = load_forecaster(tmp_path).predict(future=future)
+    pd.testing.assert_frame_equal(loaded, informed.predict(future=future))
+    pd.testing.assert_frame_equal(loaded, informed.predict(parts[0], future=future))
+
+
+def test_rows_of_the_future_may_have_any_order_and_other_times_too(informed, parts):
+    whole = informed.predict(future=parts[1])
+    pd.testing.assert_frame_equal(informed.predict(future=pd.concat(parts).iloc[::-1]), whole)
+
+
+def test_covariates_of_a_wide_frame_are_shared_by_all_series_and_by_joint_ones(parts):
+    past, ahead = parts
+    shared = past[past.unique_id == "shop 0"].set_index("ds").promotion
+    wide = past.pivot(index="ds", columns="unique_id", values="y").assign(promotion=shared)
+    future = ahead[ahead.unique_id == "shop 0"][["ds", "promotion"]]
+    for joint in (False, True):
+        forecaster = Forecaster(**QUICK, known=["promotion"], joint=joint).fit(wide, horizon=HORIZON)
+        assert forecaster.predict(future=future).unique_id.unique().tolist() == ["shop 0", "shop 1"]
+
+
+def test_frames_of_polars_have_covariates(informed, parts):
+    polars = pytest.importorskip("polars")
+    future = polars.DataFrame({name: parts[1][name].to_numpy() for name in parts[1]})
+    np.testing.assert_allclose(informed.predict(future=future).future_1, informed.predict(future=parts[1]).future_1)
+
+
+def test_missing_covariates_of_the_past_are_filled(parts):
+    past = parts[0].assign(visitors=parts[0].visitors.where(parts[0].index % 3 == 0))
+    assert Forecaster(**QUICK, past=["visitors"]).fit(past, horizon=3).predict().future_1.notna().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: None, r"`future` must be a frame with 'ds' and \['promotion'\], got NoneType"),
+        (
+            lambda f: f.iloc[1:],
+            "have values of all 7 steps that follow each series, got no 'promotion' for 'shop 0'",
+        ),
+        (lambda f: f.assign(promotion=np.nan), "got no 'promotion' for 'shop 0' at 2024-05-30"),
+        (lambda f: f.drop(columns="promotion"), "`future` must have the column 'promotion'"),
+        (lambda f: f.drop(columns="ds"), "`future` must have the column of times"),
+        (lambda f: pd.concat([f, f]), "`future` must have each time of a series once"),
+        (lambda f: f.assign(promotion="yes"), "`promotion` must hold numbers, got 'yes'"),
+    ],
+)
+def test_a_bad_future_is_named(informed, parts, change, message):
+    with pytest.raises(ValueError, match=message):
+        informed.predict(future=change(parts[1]))
+
+
+def test_bad_names_of_covariates_are_named(parts, fitted):
+    with pytest.raises(ValueError, match=r"must have the columns of covariates, got no 'promotions'.*'promotion'"):
+        Forecaster(**QUICK, known=["promotions"]).fit(parts[0], horizon=3)
+    with pytest.raises(TypeError, match=r"`known` must be a list of names of columns, got 'promotion'"):
+        Forecaster(**QUICK, known="promotion").fit(parts[0], horizon=3)
+    with pytest.raises(ValueError, match=r"must name different columns .* got 'y' twice"):
+        Forecaster(**QUICK, past=["y"]).fit(parts[0], horizon=3)
+    with pytest.raises(ValueError, match="`future` must be None, got DataFrame"):
+        fitted.predict(future=parts[1])
