@@ -4,6 +4,7 @@ from typing import Any
 
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import Html, escape, image, page, side_by_side, table
+from torchmcl_tables.reports import sections
 from torchmcl_tables.reports.figures import (
     answers_figure,
     calibration_figure,
@@ -12,14 +13,6 @@ from torchmcl_tables.reports.figures import (
     number_figure,
     small_bars,
     usage_figure,
-)
-from torchmcl_tables.reports.sections import (
-    STYLE,
-    ambiguous_rows,
-    columns_section,
-    head,
-    over_time_section,
-    training_section,
 )
 from torchmcl_tables.verdict import coverage_at, forks
 
@@ -41,14 +34,14 @@ def number_page(records: dict[str, Any]) -> str:
         join([_answers(records, targets), _bynumber(records)]),
         _trust(records),
         _coverage(records, targets),
-        over_time_section(records, targets),
+        sections.over_time_section(records, targets),
         _ambiguous(records),
         _members(records),
         _training(records),
         _data(records),
     ]
     title = f"{' and '.join(targets)}: several answers"
-    return page(title, "\n".join(parts), command="torchmcl report", style=STYLE)
+    return page(title, "\n".join(parts), command="torchmcl report", style=sections.STYLE)
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:
@@ -67,7 +60,7 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
     what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
     gives = f"gives {n} plausible outcomes for each row, each with a probability"
     note = f"Errors are root mean squares, in the units of the target. {_gain(measures, n)}"
-    return f"""{head(records, f"{n} answers for {what}", gives, tiles, forks(records))}
+    return f"""{sections.head(records, f"{n} answers for {what}", gives, tiles, forks(records))}
 <p class="note">{note}</p>"""
 
 
@@ -158,7 +151,7 @@ def _ambiguous(records: dict[str, Any]) -> str:
         "The rows whose answers lie furthest apart: the least certain ones, whether they fork or not. Discs are "
         "answers, their area the probability; the orange line is the truth."
     )
-    return ambiguous_rows(records, note, lambda row: _answers_of(row, records["evaluation"]["targets"]))
+    return sections.ambiguous_rows(records, note, lambda row: _answers_of(row, records["evaluation"]["targets"]))
 
 
 def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
@@ -189,9 +182,9 @@ def _members(records: dict[str, Any]) -> str:
 
 def _training(records: dict[str, Any]) -> str:
     if not records.get("shares"):
-        return training_section(records)
+        return sections.training_section(records)
     learned = "Score of one of the networks, negative log-likelihood plus three times the CRPS, on its own rows (grey)"
-    return training_section(records, "on held-out rows, which end the training", learned)
+    return sections.training_section(records, "on held-out rows, which end the training", learned)
 
 
 def _data(records: dict[str, Any]) -> str:
@@ -204,4 +197,4 @@ def _data(records: dict[str, Any]) -> str:
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
     measured = f"{records['evaluation']['n_rows']:,} measured rows"
     note = f'<p class="note">Of the target in the {measured}; of the columns in the rows learned from.</p>\n'
-    return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + columns_section(records)
+    return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + sections.columns_section(records)
