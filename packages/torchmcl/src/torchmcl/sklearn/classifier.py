@@ -21,7 +21,7 @@ from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.schedules import Schedule
 from torchmcl.sklearn import saving, training
 from torchmcl.sklearn.classes import ClassMixture, dealt_folds, fitted_temperature, fold_data, log_shares, watched_folds
-from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
+from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of, trainer_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, split_rows
 from torchmcl.sklearn.tables import checked_classes, checked_groups, checked_table, ids_and_factors, set_fitted
@@ -293,17 +293,9 @@ def _trainer(
         sizes = {"seed": seed, "n_epochs": n_epochs, "batch_size": batch}
         how: dict[str, Any] = {"cost_fn": CLASS_COST, "score_weight": 0.0, "monitor": MixtureLogLoss}
         way, found = searched(estimator, network, rows, preprocessor(rows), **sizes, **how)
-    trainer = training.Trainer(
-        *(way.rule, way.learning_rate, way.weight_decay, n_epochs, batch),
-        seeds=training.seeds_of(seed, n_networks),
-        cost_fn=CLASS_COST,
-        device=estimator.device,
-        score_weight=0.0,
-        keep_best=bool(estimator.keep_best),
-        models_at_once=n_networks,  # they are compared with each other
-        progress=type(estimator).__name__ if estimator.progress else False,
-    )
-    return trainer, found
+    seeds = training.seeds_of(seed, n_networks)
+    own = {"cost_fn": CLASS_COST, "score_weight": 0.0, "models_at_once": n_networks}  # compared with each other
+    return trainer_of(estimator, way, n_epochs, batch, seeds, **own), found
 
 
 def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torchmcl.schedules import Schedule
 from torchmcl.sklearn import answers, saving, tables, training
 from torchmcl.sklearn.answers import Answers, check_converged
 from torchmcl.sklearn.calibration import Calibrator, supported_gaps
-from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
+from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of, trainer_of
 from torchmcl.sklearn.predictive import Predictive
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, Split, fixed_borders, split_rows
@@ -268,15 +268,9 @@ def _trained(
         sizes = {"seed": seed, "n_epochs": n_epochs, "batch_size": batch}
         way, found = searched(estimator, network, split.train, examples, **sizes)
     default = _N_RESTARTS if n_train < MANY_ROWS else 1
-    trainer = training.Trainer(
-        *(way.rule, way.learning_rate, way.weight_decay, n_epochs, batch),
-        seeds=training.seeds_of(seed, default if estimator.n_restarts is None else int(estimator.n_restarts)),
-        cost_fn=pairwise_sq_euclidean,
-        device=estimator.device,
-        keep_best=bool(estimator.keep_best),
-        checkpoint=checkpoint,
-        progress=type(estimator).__name__ if estimator.progress else False,
-    )
+    seeds = training.seeds_of(seed, default if estimator.n_restarts is None else int(estimator.n_restarts))
+    own = {"cost_fn": pairwise_sq_euclidean, "checkpoint": checkpoint}
+    trainer = trainer_of(estimator, way, n_epochs, batch, seeds, **own)
     patience = None if estimator.patience is None else int(estimator.patience)
     validation = trainer.watching(preprocessor(split.selection), patience)
     return trainer, trainer(network, examples.for_all(len(trainer.seeds)), validation), found
