@@ -1,8 +1,8 @@
 """The calibrator: split-conformal calibration of the highest-density sets of a predictive.
 
 The conformity score of a target is the mass of the predicted density above it: the smaller, the better the target
-conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density
-is worth, for rows that are exchangeable with the calibration rows.
+conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density, if the
+row is exchangeable with the calibration rows.
 """
 
 import math
@@ -236,7 +236,7 @@ class Calibrator:
     @classmethod
     def fit(cls, predictive: Any, rows: Rows, fill: NDArray[np.float64]) -> "Calibrator":
         """Return the scores of rows used for neither training nor selection."""
-        rows, counts = rows.head(CALIBRATION_ROWS), None
+        rows = rows.head(CALIBRATION_ROWS)
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
             return cls(fill, np.zeros((len(fill), 0)), np.zeros(0), counts)
