@@ -196,18 +196,6 @@ def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
     return fill
 
 
-def check_calibration(scores: NDArray[np.float64], counts: NDArray[np.float64]) -> None:
-    """Check the scores and counts of calibrating rows.
-
-    Raises:
-        ValueError: for a score that is negative or NaN; or a count that is negative or not finite.
-    """
-    if not (scores >= -1e-6).all():  # rounding may put a 0 below
-        raise ValueError("the scores of a calibration must not be negative or NaN")
-    if not ((counts >= 0) & np.isfinite(counts)).all():
-        raise ValueError("the counts of a calibration must be finite and not negative")
-
-
 @dataclass(frozen=True)
 class Calibrator:
     """Conformity scores of calibration rows.
@@ -229,7 +217,10 @@ class Calibrator:
         n_outputs, n_rows = len(self.fill), len(self.counts)
         if self.scores.shape != (n_outputs, n_rows) or self.surprise.shape != (n_rows,):
             raise ValueError("the scores of a calibration are of different numbers of outputs or rows")
-        check_calibration(self.scores, self.counts)
+        if not (self.scores >= -1e-6).all():  # rounding may put a 0 below
+            raise ValueError("the scores of a calibration must not be negative or NaN")
+        if not ((self.counts >= 0) & np.isfinite(self.counts)).all():
+            raise ValueError("the counts of a calibration must be finite and not negative")
         if not ((self.fill >= 0) & (self.fill <= 1)).all():
             raise ValueError("the depths of gaps must lie in [0, 1]")
 
