@@ -162,7 +162,7 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each class, [rows, classes]."""
         check_is_fitted(self)
-        return self._mixture.on(self.device)(checked_table(self, X, reset=False)[0])
+        return replace(self._mixture, device=self.device)(checked_table(self, X, reset=False)[0])
 
     def predict_hypotheses(self, X: Any) -> TopClasses:
         """Return the `n_hypotheses` most probable classes of each row, or all if there are fewer."""
