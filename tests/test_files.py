@@ -293,7 +293,7 @@ EXEMPT = {
     "torchmcl/persistence/writing.py": "here they are",
     "torchmcl/persistence/records.py": "appends lines in place, under a lock, and takes back a part of them",
     "torchmcl_studies/uci/distributed.py": "an empty file of a random name, made anew or not at all",
-    "torchmcl_studies/data/downloads.py": "into the new file of a random name that pooch makes and then renames",
+    "torchmcl_studies/data/__init__.py": "into the new file of a random name that pooch makes and then renames",
 }
 WRITING_CALLS = {"write_text", "write_bytes", "symlink_to", "hardlink_to", "tofile", "mkstemp", "mktemp", "touch"}
 WRITING_FUNCTIONS = {

@@ -181,7 +181,7 @@ def test_records_of_the_demonstration_cannot_run_in_its_page(browser, tmp_path, 
     monkeypatch.setattr(demo, "_predictions", lambda records: None)
     monkeypatch.setattr(demo, "_curves", lambda records: None)
     monkeypatch.setattr(demo, "_forks", lambda found: None)
-    monkeypatch.setattr(demo, "write_moving_picture", lambda film, path: path)
+    monkeypatch.setattr(demo.pictures, "write_moving_picture", lambda film, path: path)
 
     def written(records):
         (tmp_path / "records.json").write_text(json.dumps(records))

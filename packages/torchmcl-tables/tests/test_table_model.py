@@ -14,7 +14,6 @@ from house_tables import houses, write_csv
 from torchmcl.model_selection import least_distortions
 from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_summary, fit_table, load_table_model, save_table_model, table_records
-from torchmcl_tables.model.evaluation import _representatives
 from torchmcl_tables.model.fitting import _rows
 
 
@@ -231,7 +230,7 @@ def test_a_save_that_fails_leaves_the_old_model(model, path, tmp_path, monkeypat
     def full(path, content):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("torchmcl_tables.model.folder.write_atomically", full)
+    monkeypatch.setattr("torchmcl_tables.model.model.write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         save_table_model(model, tmp_path / "model")
     assert {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()} == before
@@ -290,14 +289,6 @@ def test_records_are_measures_of_the_rows_set_apart(model, path):
     assert shown["row"] - 1 in test
     assert cells["rooms"] == table.frame.row(shown["row"] - 1, named=True)["rooms"]
     assert shown["truth"][0] == pytest.approx(float(table.frame.get_column("price")[shown["row"] - 1]), rel=1e-4)
-
-
-def test_two_answers_that_stand_for_all_are_one_from_each_branch():
-    values = np.array([[[0.0], [0.1], [0.2], [9.0], [9.2]]])
-    probabilities = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
-    order = _representatives(values, probabilities, 5)[0]
-    assert sorted(order) == list(range(5))
-    assert {int(order[0]) < 3, int(order[1]) < 3} == {True, False}
 
 
 def test_the_trajectory_of_a_blend_has_the_scores_of_the_epochs_that_were_trained(model):

@@ -1,6 +1,7 @@
 """Verdicts on models of tables, from measures on test rows."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ class Verdict(NamedTuple):
         return f"Verdict: {self.word}{said}."
 
 
-def row_reasons(records: dict[str, Any]) -> list[str]:
+def _row_reasons(records: dict[str, Any]) -> list[str]:
     """Return the problems of the training and test rows: too few, not new, or badly split."""
     learned, measured = records["metrics"]["rows"]["learned_from"], records["evaluation"]["n_rows"]
     reasons = []
@@ -82,7 +83,7 @@ def chance_band(level: float, n_rows: int) -> tuple[float, float]:
     return float(lowest / n_rows), float(highest / n_rows)
 
 
-def suspicious_columns(records: dict[str, Any]) -> list[str]:
+def _suspicious_columns(records: dict[str, Any]) -> list[str]:
     """Return a reason for each column that may be unsuitable for training."""
     columns = records["schema"].get("suspicious", ())
     return [f"the column {c['name']} may be unsuitable for training: {c['reason']}" for c in columns]
@@ -99,21 +100,18 @@ _FEWEST = 10
 
 
 def verdict_on(records: dict[str, Any]) -> Verdict:
-    """Return the verdict on records of `torchmcl_tables.model.fitting.records_of`."""
-    return (_class_verdict if "classes" in records["evaluation"] else _number_verdict)(records)
-
-
-def _number_verdict(records: dict[str, Any]) -> Verdict:
-    """Return the verdict on records of `torchmcl_tables.model.table_records`, to which `shares` may be added."""
-    reasons = (
-        *row_reasons(records),
-        *_not_better(records["evaluation"]),
-        *_not_covered(records["evaluation"]),
-        *_upside_down(records["evaluation"]["calibration"]),
-        *_ignorant(records),
-        *suspicious_columns(records),
-    )
-    return Verdict("careful", reasons, "") if reasons else Verdict("good", (), _evidence(records["evaluation"]))
+    """Return the verdict on records of `torchmcl_tables.model.fitting.records_of`, to which `shares` may be added."""
+    found = records["evaluation"]
+    if "classes" in found:
+        target = str(records["schema"]["target_columns"][0]["name"])
+        own = [*_not_better_than_frequencies(found, target), *_one_guess(found)]
+        own += [*_miscalibrated(found), *_classes_not_covered(found)]
+    else:
+        own = [*_not_better(found), *_not_covered(found), *_upside_down(found["calibration"]), *_ignorant(records)]
+    reasons = (*_row_reasons(records), *own, *_suspicious_columns(records))
+    if reasons:
+        return Verdict("careful", reasons, "")
+    return Verdict("good", (), (_evidence_of_classes if "classes" in found else _evidence)(found))
 
 
 def forks(records: dict[str, Any]) -> str:
@@ -175,18 +173,32 @@ def _distances(
     return np.asarray(near - apart / 2)
 
 
-def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[np.float64]:
-    """Return the same score of constant answers, computed for each half of the rows from the other half."""
-    scores = np.empty(len(truth))
+def scored_by_other_half(
+    rows: NDArray[Any], score: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return `score(own, others)` [rows], the score of constant answers: those for each half are made from the other.
+
+    Example:
+        >>> scored_by_other_half(np.array([1.0, 2.0, 3.0, 6.0]), lambda own, others: own - others.mean())
+        array([-3.,  0., -1.,  4.])
+    """
+    scores = np.empty(len(rows))
     for half in (slice(0, None, 2), slice(1, None, 2)):
-        others = np.sort(np.delete(truth, np.arange(len(truth))[half]))
-        groups = np.array_split(others, min(n_answers, len(others)))
+        scores[half] = score(rows[half], np.delete(rows, half, axis=0))
+    return scores
+
+
+def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[np.float64]:
+    """Return the score of `_distances` of the means of equal groups of the other half of the rows."""
+
+    def score(own: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+        groups = np.array_split(np.sort(others), min(n_answers, len(others)))
         values = np.array([group.mean() for group in groups])
         shares = np.array([len(group) / len(others) for group in groups])
-        own = truth[half]
         every = (len(own), len(groups))
-        scores[half] = _distances(np.broadcast_to(values, every), np.broadcast_to(shares, every), own)
-    return scores
+        return _distances(np.broadcast_to(values, every), np.broadcast_to(shares, every), own)
+
+    return scored_by_other_half(truth, score)
 
 
 def _not_covered(found: dict[str, Any]) -> list[str]:
@@ -245,21 +257,6 @@ def _columns(truth: Any) -> NDArray[np.float64]:
 def _takes_few_values(truth: NDArray[np.float64]) -> bool:
     """Return whether each column [rows, targets] has few different values, which are repeated."""
     return all(len(np.unique(column)) <= min(_FEW_VALUES, len(column) // 4) for column in truth.T)
-
-
-def _class_verdict(records: dict[str, Any]) -> Verdict:
-    """Return the verdict on records of `torchmcl_tables.model.table_records` about classes."""
-    found = records["evaluation"]
-    target = str(records["schema"]["target_columns"][0]["name"])
-    reasons = (
-        *row_reasons(records),
-        *_not_better_than_frequencies(found, target),
-        *_one_guess(found),
-        *_miscalibrated(found),
-        *_classes_not_covered(found),
-        *suspicious_columns(records),
-    )
-    return Verdict("careful", reasons, "") if reasons else Verdict("good", (), _evidence_of_classes(found))
 
 
 def _evidence_of_classes(found: dict[str, Any]) -> str:

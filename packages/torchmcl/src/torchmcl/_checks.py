@@ -181,20 +181,21 @@ def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: st
 
 def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
     """Check an integer >= 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(bad_value(owner, argument, "be an integer", repr(value), advice))
-    if value < 1:
-        raise ValueError(bad_value(owner, argument, "be >= 1", repr(value), advice))
-    if value > _LARGEST_INT:
-        raise ValueError(bad_value(owner, argument, f"be at most {_LARGEST_INT}", "a longer number", advice))
+    _check_integer(owner, argument, value, 1, advice)
 
 
 def check_non_negative_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
     """Check an integer >= 0."""
+    _check_integer(owner, argument, value, 0, advice)
+
+
+def _check_integer(owner: str, argument: str, value: Any, least: int, advice: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(bad_value(owner, argument, "be an integer", repr(value), advice))
-    if value < 0:
-        raise ValueError(bad_value(owner, argument, "be >= 0", repr(value), advice))
+    if value < least:
+        raise ValueError(bad_value(owner, argument, f"be >= {least}", repr(value), advice))
+    if value > _LARGEST_INT:
+        raise ValueError(bad_value(owner, argument, f"be at most {_LARGEST_INT}", "a longer number", advice))
 
 
 def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -1,10 +1,7 @@
-"""The process: its time and memory so far, and a pause of its garbage collector."""
+"""The time and memory of the process so far."""
 
-import gc
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _START = time.perf_counter()
 
@@ -22,15 +19,3 @@ def peak_mebibytes() -> float | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Pause the collector: freeing a graph or event of an earlier training run would invalidate a capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -8,6 +8,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.postprocess import ExpectedCost, MissRate, concatenate, expected_cost, reduce
+from torchmcl.postprocess._search import chosen_greedily
 
 COSTS = [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1]
 SEQUENCE_COSTS = [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade, mcl.pairwise_sq_fde]
@@ -282,3 +283,11 @@ def test_bad_sets_of_networks_are_named():
         concatenate([problem(2, 3, 1)], weights=[-1.0])
     with pytest.raises(ValueError, match="`threshold` must be >= 0"):
         MissRate(-1.0)
+
+
+def test_greedy_choices_take_one_of_each_branch_first_and_each_candidate_once():
+    values = torch.tensor([0.0, 0.1, 0.2, 9.0, 9.2], dtype=torch.float64)
+    loss = (values[:, None] - values).square().unsqueeze(0)
+    order = chosen_greedily(loss, torch.tensor([[0.3, 0.3, 0.2, 0.1, 0.1]], dtype=torch.float64), 5)[0].tolist()
+    assert sorted(order) == list(range(5))
+    assert {order[0] < 3, order[1] < 3} == {True, False}

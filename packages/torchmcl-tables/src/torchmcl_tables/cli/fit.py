@@ -39,31 +39,11 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl._messages import bad_value
-from torchmcl.cli.arguments import (
-    Commands,
-    device,
-    fraction,
-    natural,
-    non_negative_number,
-    positive,
-    positive_number,
-    say,
-    seed,
-    sizes,
-)
+from torchmcl.cli import arguments
 from torchmcl.persistence.reading import read_json
 from torchmcl.persistence.stopping import Stopped
 from torchmcl.persistence.writing import write_atomically
-from torchmcl_tables.cli.parts import (
-    FORMATS,
-    add_column_options,
-    add_target_options,
-    chosen_columns,
-    new_command,
-    print_decisions,
-    schema_of,
-    spent,
-)
+from torchmcl_tables.cli import parts
 
 _COMMAND = "command.json"
 # Options that do not change the model. The content of the table counts, not its name.
@@ -167,17 +147,17 @@ _PARAMETERS = {
 }
 
 
-def add_fit_command(commands: Commands) -> None:
+def add_fit_command(commands: arguments.Commands) -> None:
     """Add `fit` to the commands."""
     summary = "train a model on a table: several answers for each row, with probabilities"
-    fit = new_command(commands, "fit", __doc__, summary, check=_check_fit, run=_fit)
-    fit.add_argument("table", type=Path, nargs="?", help=f"training table: {FORMATS}")
-    add_target_options(fit, default=None)
+    fit = parts.new_command(commands, "fit", __doc__, summary, check=_check_fit, run=_fit)
+    fit.add_argument("table", type=Path, nargs="?", help=f"training table: {parts.FORMATS}")
+    parts.add_target_options(fit, default=None)
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
-    add_column_options(fit)
+    parts.add_column_options(fit)
     _add_parameters(fit)
     fit.add_argument(
-        "--test", type=fraction, default=0.1, help="share of test rows, for the report (default: %(default)s)"
+        "--test", type=arguments.fraction, default=0.1, help="share of test rows, for the report (default: %(default)s)"
     )
     fit.add_argument(
         "--split",
@@ -188,8 +168,8 @@ def add_fit_command(commands: Commands) -> None:
     fit.add_argument(
         "--split-column", default="", help="column of times or groups for --split (default: the column of dates)"
     )
-    fit.add_argument("--seed", type=seed, default=0, help="random seed (default: %(default)s)")
-    fit.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    fit.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
+    fit.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
     fit.add_argument("--overwrite", action="store_true", help="replace an existing model")
     fit.add_argument("--restart", action="store_true", help="discard an unfinished training run instead of resuming it")
     fit.add_argument(
@@ -203,34 +183,38 @@ def add_fit_command(commands: Commands) -> None:
 
 def _add_parameters(fit: argparse.ArgumentParser) -> None:
     """Add the options of `_PARAMETERS`, and `--search`."""
-    fit.add_argument("--hypotheses", type=positive, default=5, help="answers for each row (default: %(default)s)")
+    fit.add_argument(
+        "--hypotheses", type=arguments.positive, default=5, help="answers for each row (default: %(default)s)"
+    )
     fit.add_argument(
         "--rule",
         choices=("annealed", "auto", "mcl", "relaxed"),
         help="train hypotheses by a rule; auto sets the temperature during training (default: a blend of networks and "
         "a forest; for classes: annealed)",
     )
-    fit.add_argument("--hidden", type=sizes, default=(64, 64), help="hidden layers (default: 64,64)")
+    fit.add_argument("--hidden", type=arguments.sizes, default=(64, 64), help="hidden layers (default: 64,64)")
     fit.add_argument(
         "--bins",
-        type=natural,
+        type=arguments.natural,
         help="bins per column (default: networks without bins and with 32 bins; without from 50,000 rows on; with a "
         "rule 32 if values repeat)",
     )
     fit.add_argument(
         "--epochs",
-        type=positive,
+        type=arguments.positive,
         help="largest number of passes over the rows (default: depends on the number of rows)",
     )
-    fit.add_argument("--batch-size", type=positive, help="rows per step (default: depends on the number of rows)")
+    fit.add_argument(
+        "--batch-size", type=arguments.positive, help="rows per step (default: depends on the number of rows)"
+    )
     fit.add_argument(
         "--learning-rate",
-        type=positive_number,
+        type=arguments.positive_number,
         help="initial learning rate (default: 0.01 for the blend, 0.02 with a rule and for classes)",
     )
     fit.add_argument(
         "--weight-decay",
-        type=non_negative_number,
+        type=arguments.non_negative_number,
         help="weight decay (default: 0.05, more for small tables with classes; with --rule auto, set during training)",
     )
     fit.add_argument(
@@ -240,12 +224,12 @@ def _add_parameters(fit: argparse.ArgumentParser) -> None:
     )
     fit.add_argument(
         "--restarts",
-        type=positive,
+        type=arguments.positive,
         help="networks of each kind (default: 5; without a rule 3 from 10,000 rows on; 1 from 50,000 rows on)",
     )
     fit.add_argument(
         "--validation",
-        type=fraction,
+        type=arguments.fraction,
         help="share of held-out rows, two thirds for selection and one third for calibration (default: 0.15); for "
         "classes, the share that each network holds out (default: 0.2)",
     )
@@ -272,11 +256,11 @@ def _check_fit(options: argparse.Namespace) -> None:
     # A model beside its own unfinished training run has not been evaluated yet.
     check_folder(options.out, overwrite=options.overwrite or options.training.resumes())
     check_rows(options.read)
-    options.schema = schema_of(options.read, options)
+    options.schema = parts.schema_of(options.read, options)
     options.training.check(restart=options.restart)
     split = choose_split(options.read, options.schema, options.split, options.split_column)
     if not options.quiet:
-        print_decisions(options.schema, options, split.describe() if options.test else "")
+        parts.print_decisions(options.schema, options, split.describe() if options.test else "")
 
 
 def _fit(options: argparse.Namespace) -> None:
@@ -287,7 +271,7 @@ def _fit(options: argparse.Namespace) -> None:
     how = TableFit(
         targets=options.target,
         task=options.task,
-        **chosen_columns(options),
+        **parts.chosen_columns(options),
         test_fraction=options.test,
         split=options.split,
         split_column=options.split_column,
@@ -304,17 +288,17 @@ def _fit(options: argparse.Namespace) -> None:
         except Exception:
             options.training.discard()
             text = f"{_OWNER}: the model is trained and saved in {str(options.out)!r}, but its evaluation failed:"
-            say(text, error=True)
+            arguments.say(text, error=True)
             raise
     options.training.discard()
     if not options.quiet:
-        say(fit_summary(model))
+        arguments.say(fit_summary(model))
         if "verdict" in model.metrics:
-            say(_verdict_line(model.metrics["verdict"]))
-        say(f"Model: {options.out}   {spent()}")
+            arguments.say(_verdict_line(model.metrics["verdict"]))
+        arguments.say(f"Model: {options.out}   {parts.spent()}")
         if options.example:
             words = ["predict", str(options.out), str(options.table), "-o", "answers.csv", "--interval", "0.9"]
-            say(f"Try: torchmcl {shlex.join(words)}")
+            arguments.say(f"Try: torchmcl {shlex.join(words)}")
 
 
 def _verdict_line(verdict: dict[str, Any] | None) -> str:

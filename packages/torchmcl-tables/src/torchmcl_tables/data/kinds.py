@@ -220,8 +220,6 @@ def _useless_numbers(values: Any, column: NumberColumn) -> str:
     return "it names the rows (a different integer in each)" if names_rows else ""
 
 
-#: What can be predicted, as `--task` names it.
-TASKS = ("classes", "numbers")
 TargetColumn = NumberColumn | CategoryColumn
 
 # Integers with at most this many different values, each of which comes this often on average, are classes.
@@ -237,7 +235,7 @@ def target_column(table: Table, cells: Cells, kinds: Kinds, task: str | None) ->
         table: all of it.
         cells: of the column.
         kinds: that decide.
-        task: of `TASKS`; None to decide by the cells.
+        task: "classes" or "numbers"; None to decide by the cells.
     """
     name = cells.name
     subject = f"{table.name}, target {name!r}"

@@ -15,22 +15,13 @@ from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine
+from torchmcl.sklearn import training
 from torchmcl.sklearn.answers import Answers, check_converged
 from torchmcl.sklearn.parameters import check_parameters, seed_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, N_BINS, Encoder, fit_encoder
 from torchmcl.sklearn.regressor import first_split, further_split
 from torchmcl.sklearn.rows import Rows, Split
 from torchmcl.sklearn.tables import RegressionTable, Targets, checked_regression
-from torchmcl.sklearn.training import (
-    PARTIAL_EPOCHS,
-    Continuation,
-    Examples,
-    Preprocessor,
-    Trained,
-    Trainer,
-    default_n_epochs,
-    seeds_of,
-)
 from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
@@ -76,7 +67,7 @@ def blend_of(
     fill = supported_gaps(blend, split.selection)
     check_converged(blend, blend.encoders[0], split.train, estimator.learning_rate)
     answers = Answers(blend, calibrated(blend, split.calibration, fill))
-    state = Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
+    state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
     moments: list[Any] = [None] * len(blend.encoders)
     return {**attributes, **_attributes(table, frame, answers), "_continuation": state, "_moments": moments}
 
@@ -130,7 +121,7 @@ def _trained(
     best_scores, attributes = [], None
     for place, encoder in enumerate(encoders):
         folder = None if checkpoint is None else Path(checkpoint) / f"kind-{place}"
-        trained = _trained_kind(estimator, Preprocessor(encoder, targets), split, seed + place, folder)
+        trained = _trained_kind(estimator, training.Preprocessor(encoder, targets), split, seed + place, folder)
         kept = _not_failed(trained.distortions) if estimator.ensemble else [trained.best()]
         networks.append([trained.modules[i] for i in kept])
         best_scores.append(float(trained.distortions[kept[0]]))
@@ -148,8 +139,8 @@ def _trained(
 
 
 def _trained_kind(
-    estimator: Any, preprocessor: Preprocessor, split: Split, seed: int, checkpoint: Path | None
-) -> Trained:
+    estimator: Any, preprocessor: training.Preprocessor, split: Split, seed: int, checkpoint: Path | None
+) -> training.Trained:
     """Return the networks of one kind; each keeps the epoch with the best score on the selection rows."""
     n_rows, encoder = len(split.train), preprocessor.encoder
     batch = int(estimator.batch_size or default_batch_size(n_rows))
@@ -163,7 +154,7 @@ def _trained_kind(
     n_restarts = _default_restarts(n_rows) if estimator.n_restarts is None else int(estimator.n_restarts)
     trainer = replace(
         _trainer(estimator, rate, n_epochs, batch),
-        seeds=seeds_of(seed, n_restarts),
+        seeds=training.seeds_of(seed, n_restarts),
         keep_best=keeps,
         checkpoint=checkpoint,
         progress=type(estimator).__name__ if estimator.progress else False,
@@ -175,13 +166,13 @@ def _trained_kind(
     return cooled(trainer, trained, examples) if keeps and validation is not None else trained
 
 
-def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> Trainer:
+def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> training.Trainer:
     decay = _WEIGHT_DECAY if estimator.weight_decay is None else float(estimator.weight_decay)
     cost = MixtureNLLWithCRPS(CRPS_WEIGHT)  # one cost for each target: the rule has nothing to assign
-    return Trainer(WTA(), rate, decay, n_epochs, batch, (), cost, estimator.device, score_weight=0.0)
+    return training.Trainer(WTA(), rate, decay, n_epochs, batch, (), cost, estimator.device, score_weight=0.0)
 
 
-def cooled(trainer: Trainer, trained: Trained, train: Examples) -> Trained:
+def cooled(trainer: training.Trainer, trained: training.Trained, train: training.Examples) -> training.Trained:
     """Return networks that were stopped while still improving, after some epochs at a low learning rate."""
     stopped = float((trained.best_epochs + 1).double().median()) / trainer.n_epochs
     earliest, latest = _STILL_LEARNING
@@ -195,7 +186,7 @@ def cooled(trainer: Trainer, trained: Trained, train: Examples) -> Trained:
 def _default_epochs(n_rows: int, batch: int) -> int:
     for most, n_steps in _STEPS:
         if n_rows < most:
-            return default_n_epochs(n_rows, batch, n_steps)
+            return training.default_n_epochs(n_rows, batch, n_steps)
     return _EPOCHS_OF_MANY_ROWS
 
 
@@ -242,7 +233,7 @@ def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -
     targets = Targets.fit(type(estimator).__name__, table, train, None)
     n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
     factory = partial(_network, estimator, encoder, targets.n_outputs, 0)
-    networks = build_modules(factory, seeds_of(seed, n_networks))
+    networks = build_modules(factory, training.seeds_of(seed, n_networks))
     weights = np.array([1 - BACKGROUND_WEIGHT, BACKGROUND_WEIGHT])
     return Blend([encoder], [networks], weights, targets, int(estimator.n_hypotheses), estimator.device)
 
@@ -256,14 +247,14 @@ def _widened(before: Answers, table: RegressionTable) -> Blend:
 
 
 def _one_epoch(
-    estimator: Any, blend: Blend, train: Rows, state: Continuation, moments: list[Any]
-) -> tuple[Blend, Continuation, list[Any]]:
+    estimator: Any, blend: Blend, train: Rows, state: training.Continuation, moments: list[Any]
+) -> tuple[Blend, training.Continuation, list[Any]]:
     """Return a blend after one more epoch of all its networks, and the new state."""
     batch = int(estimator.batch_size or default_batch_size(len(train)))
-    trainer = _trainer(estimator, estimator.learning_rate, int(estimator.n_epochs or PARTIAL_EPOCHS), batch)
+    trainer = _trainer(estimator, estimator.learning_rate, int(estimator.n_epochs or training.PARTIAL_EPOCHS), batch)
     networks, states = [], []
     for encoder, modules, own in zip(blend.encoders, blend.networks, moments, strict=True):
-        examples = Preprocessor(encoder, blend.targets)(train)
+        examples = training.Preprocessor(encoder, blend.targets)(train)
         trained, after = replace(state, moments=own).one_epoch(trainer, modules, examples)
         networks.append(trained)
         states.append(after)

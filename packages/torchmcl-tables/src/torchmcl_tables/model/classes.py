@@ -13,6 +13,7 @@ from torchmcl.sklearn import Cooling, MCLClassifier
 from torchmcl_tables.data import Table, TableSchema
 from torchmcl_tables.model.evaluation import N_AMBIGUOUS, calibration, described_row, over_time
 from torchmcl_tables.model.model import ClassModel, likely_sets
+from torchmcl_tables.verdict import scored_by_other_half
 
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 # Classes that a confusion matrix shows; the rarest beyond them are one.
@@ -76,11 +77,12 @@ def _against_constant(probabilities: NDArray[np.float64], truth: NDArray[np.int6
     The frequencies for each half of the rows are those of the other half, so no row predicts its own class.
     """
     n_classes = probabilities.shape[1]
-    constant = np.empty(len(truth))
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        others = np.delete(truth, np.arange(len(truth))[half])
+
+    def losses(own: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
         counts = np.bincount(others[others >= 0], minlength=n_classes) + 1.0 / n_classes
-        constant[half] = _log_losses(np.broadcast_to(counts / counts.sum(), (len(truth[half]), n_classes)), truth[half])
+        return _log_losses(np.broadcast_to(counts / counts.sum(), (len(own), n_classes)), own)
+
+    constant = scored_by_other_half(truth, losses)
     gains = constant - _log_losses(probabilities, truth)
     error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
     return {"log_loss": float(constant.mean()), "gain": float(gains.mean()), "error": float(error)}

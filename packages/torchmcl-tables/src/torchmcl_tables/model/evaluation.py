@@ -4,14 +4,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from torchmcl._messages import bad_value
 from torchmcl.density import KernelMixture
 from torchmcl.model_selection import least_distortions
+from torchmcl.postprocess._search import chosen_greedily
+from torchmcl.theory.rate_distortion import lloyd_steps
 from torchmcl_tables.data import CategoryColumn, Column, Table
 from torchmcl_tables.data.splits import times_of
 from torchmcl_tables.model.model import Answering, TableModel
+from torchmcl_tables.verdict import scored_by_other_half
 
 _MOST_PARTS, _ROWS_IN_PART, _FEWEST_PARTS = 24, 8, 3
 
@@ -156,17 +160,14 @@ def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float
     """
     if targets.shape[1] != 1 or len(targets) < 2:
         return None
-    errors = np.empty(len(targets))
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        others = np.sort(np.delete(targets[:, 0], np.arange(len(targets))[half]))
-        answers = np.array([group.mean() for group in np.array_split(others, min(n_answers, len(others)))])
-        for _ in range(20):
-            nearest = np.abs(others[:, None] - answers).argmin(axis=1)
-            counts = np.bincount(nearest, minlength=len(answers))
-            sums = np.bincount(nearest, weights=others, minlength=len(answers))
-            answers = np.where(counts > 0, sums / np.maximum(counts, 1), answers)
-        errors[half] = np.abs(targets[half] - answers).min(axis=1)
-    return float(np.sqrt((errors**2).mean()))
+
+    def errors(own: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+        groups = np.array_split(np.sort(others, axis=0), min(n_answers, len(others)))
+        answers = np.array([group.mean(axis=0) for group in groups])
+        answers = lloyd_steps(torch.from_numpy(others), torch.from_numpy(answers), n_steps=20)[0].numpy()
+        return np.asarray(np.abs(own - answers.T).min(axis=1))
+
+    return float(np.sqrt((scored_by_other_half(targets, errors) ** 2).mean()))
 
 
 def summary_of_data(model: Answering, table: Table) -> list[dict[str, Any]]:
@@ -220,7 +221,10 @@ def _by_number(judged: _Judged) -> dict[str, Any]:
     model, costs, values = judged.model, judged.costs, judged.values / judged.scale
     n_hypotheses = min(costs.shape[1], _MOST_ANSWERS)
     some = _spread(len(costs), max(4, 4_000_000 // costs.shape[1] ** 2))
-    order = _representatives(values[some], judged.probabilities[some], n_hypotheses)
+    apart = ((values[some][:, :, None] - values[some][:, None]) ** 2).sum(axis=-1)
+    weights = torch.from_numpy(judged.probabilities[some])
+    # The expectation is over the answers with their probabilities; the truth is not used.
+    order = chosen_greedily(torch.from_numpy(apart), weights, n_hypotheses).numpy()
     kept = np.minimum.accumulate(np.take_along_axis(costs[some], order, axis=1), axis=1)
     numbers = list(range(1, n_hypotheses + 1))
     made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
@@ -231,26 +235,6 @@ def _by_number(judged: _Judged) -> dict[str, Any]:
         standardised = KernelMixture(density.hypotheses / scale, density.probabilities, widths)
         made["floor"] = least_distortions(standardised, numbers)
     return made
-
-
-def _representatives(values: NDArray[np.float64], probabilities: NDArray[np.float64], n_kept: int) -> NDArray[np.int64]:
-    """Return the first answers of each row in the order of their reduction of the expected distortion, [rows, kept].
-
-    The expectation is over the answers with their probabilities; the truth is not used.
-    """
-    apart = ((values[:, :, None] - values[:, None]) ** 2).sum(axis=-1)  # [rows, outcomes, candidates]
-    n_rows, n_hypotheses = probabilities.shape
-    every = np.arange(n_rows)
-    nearest = np.full((n_rows, n_hypotheses), np.inf)
-    taken = np.zeros((n_rows, n_hypotheses), dtype=bool)
-    order = np.empty((n_rows, n_kept), dtype=np.int64)
-    for place in range(n_kept):
-        expected = np.einsum("rk,rkj->rj", probabilities, np.minimum(nearest[:, :, None], apart))
-        chosen = np.where(taken, np.inf, expected).argmin(axis=1)
-        taken[every, chosen] = True
-        nearest = np.minimum(nearest, apart[every, :, chosen])
-        order[:, place] = chosen
-    return order
 
 
 def calibration(given: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -> dict[str, Any]:

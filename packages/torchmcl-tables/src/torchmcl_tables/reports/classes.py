@@ -4,15 +4,7 @@ from typing import Any
 
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import Html, escape, image, page, side_by_side, table
-from torchmcl_tables.reports.figures import calibration_figure, confusion_figure, small_bars, top_figure
-from torchmcl_tables.reports.sections import (
-    STYLE,
-    ambiguous_rows,
-    columns_section,
-    head,
-    over_time_section,
-    training_section,
-)
+from torchmcl_tables.reports import figures, sections
 
 
 def class_page(records: dict[str, Any]) -> str:
@@ -23,12 +15,12 @@ def class_page(records: dict[str, Any]) -> str:
         _guesses(records),
         _trust(records),
         _confusion(records),
-        over_time_section(records, [target]),
+        sections.over_time_section(records, [target]),
         _ambiguous(records),
-        training_section(records, "log-loss on held-out rows", learned="Training loss (gray)"),
+        sections.training_section(records, "log-loss on held-out rows", learned="Training loss (gray)"),
         _data(records, target),
     ]
-    return page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=STYLE)
+    return page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=sections.STYLE)
 
 
 def _head(records: dict[str, Any], target: str) -> str:
@@ -41,13 +33,13 @@ def _head(records: dict[str, Any], target: str) -> str:
         (number(measures["log_loss"]), "log-loss; lower is better"),
     ]
     gives = f"predicts probabilities of {n_classes} classes"
-    return head(records, f"Which <i>{escape(target)}</i>? {n_guesses} guesses", gives, tiles)
+    return sections.head(records, f"Which <i>{escape(target)}</i>? {n_guesses} guesses", gives, tiles)
 
 
 def _guesses(records: dict[str, Any]) -> str:
     found = records["evaluation"]["top"]
     picture = image(
-        top_figure(found),
+        figures.top_figure(found),
         "Coverage by the number of guesses",
         "Share of the rows whose class is among the first guesses, and its expected value from the probabilities "
         "(dashed).",
@@ -70,7 +62,7 @@ def _trust(records: dict[str, Any]) -> str:
         "Share of first guesses that are right, by predicted probability. On the line, the probabilities are "
         f"correct; the mean difference is {100 * found['error']:.1f} points."
     )
-    figure = calibration_figure(found["given"], found["right"], found["count"], "right", margin=0.02)
+    figure = figures.calibration_figure(found["given"], found["right"], found["count"], "right", margin=0.02)
     return "<h2>Calibration of the probabilities</h2>\n" + image(figure, "Calibration of the probabilities", caption)
 
 
@@ -84,7 +76,7 @@ def _confusion(records: dict[str, Any]) -> str:
         rows.append([name, *(f"{count:,}" if count else "" for count in row), right])
     numbers = table(["truth", *names, "right"], rows, identity="confusion")
     picture = image(
-        confusion_figure(counts, names),
+        figures.confusion_figure(counts, names),
         "Confusion of the classes",
         "Each row is a true class, each column a guess. Cells contain the share of the true class in percent; darker "
         "cells have larger shares.",
@@ -93,7 +85,7 @@ def _confusion(records: dict[str, Any]) -> str:
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
-    return ambiguous_rows(records, "The rows with the most uniform probabilities.", _guesses_of)
+    return sections.ambiguous_rows(records, "The rows with the most uniform probabilities.", _guesses_of)
 
 
 def _guesses_of(row: dict[str, Any]) -> str:
@@ -111,9 +103,9 @@ def _data(records: dict[str, Any], target: str) -> str:
     pairs = sorted(zip(found["shares"], found["classes"], strict=True), key=lambda pair: -pair[0])
     listed = ", ".join(f"{escape(name)} {percent(share)}" for share, name in pairs[:20])
     more = f" and {len(pairs) - 20} more" if len(pairs) > 20 else ""
-    row = [target, Html(small_bars([share for share, _ in pairs])), len(pairs), Html(listed + more)]
+    row = [target, Html(figures.small_bars([share for share, _ in pairs])), len(pairs), Html(listed + more)]
     return (
         "<h2>The data</h2>\n"
         + table(["target", "", "classes", "shares"], [row], identity="targets")
-        + columns_section(records)
+        + sections.columns_section(records)
     )

@@ -4,6 +4,7 @@ from typing import Any
 
 from torchmcl._pages.numbers import number, percent
 from torchmcl._pages.page import Html, escape, image, page, side_by_side, table
+from torchmcl_tables.reports import sections
 from torchmcl_tables.reports.figures import (
     answers_figure,
     calibration_figure,
@@ -12,14 +13,6 @@ from torchmcl_tables.reports.figures import (
     number_figure,
     small_bars,
     usage_figure,
-)
-from torchmcl_tables.reports.sections import (
-    STYLE,
-    ambiguous_rows,
-    columns_section,
-    head,
-    over_time_section,
-    training_section,
 )
 from torchmcl_tables.verdict import coverage_at, forks
 
@@ -41,14 +34,14 @@ def number_page(records: dict[str, Any]) -> str:
         join([_answers(records, targets), _bynumber(records)]),
         _trust(records),
         _coverage(records, targets),
-        over_time_section(records, targets),
+        sections.over_time_section(records, targets),
         _ambiguous(records),
         _members(records),
         _training(records),
         _data(records),
     ]
     title = f"{' and '.join(targets)}: several answers"
-    return page(title, "\n".join(parts), command="torchmcl report", style=STYLE)
+    return page(title, "\n".join(parts), command="torchmcl report", style=sections.STYLE)
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:
@@ -67,7 +60,7 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
     what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
     gives = f"predicts {n} plausible outcomes for each row, each with a probability"
     note = f"Errors are root mean squares, in the units of the target. {_gain(measures, n)}"
-    return f"""{head(records, f"{n} answers for {what}", gives, tiles, forks(records))}
+    return f"""{sections.head(records, f"{n} answers for {what}", gives, tiles, forks(records))}
 <p class="note">{note}</p>"""
 
 
@@ -160,7 +153,7 @@ def _ambiguous(records: dict[str, Any]) -> str:
         "The rows with the largest distance between answers. The area of a disc is the probability of the answer; the "
         "orange line is the true value."
     )
-    return ambiguous_rows(records, note, lambda row: _answers_of(row, records["evaluation"]["targets"]))
+    return sections.ambiguous_rows(records, note, lambda row: _answers_of(row, records["evaluation"]["targets"]))
 
 
 def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
@@ -191,11 +184,11 @@ def _members(records: dict[str, Any]) -> str:
 
 def _training(records: dict[str, Any]) -> str:
     if not records.get("shares"):
-        return training_section(records)
+        return sections.training_section(records)
     learned = (
         "Score of one of the networks, negative log-likelihood plus three times the CRPS, on its training rows (gray)"
     )
-    return training_section(records, "on held-out rows, for early stopping", learned)
+    return sections.training_section(records, "on held-out rows, for early stopping", learned)
 
 
 def _data(records: dict[str, Any]) -> str:
@@ -208,4 +201,4 @@ def _data(records: dict[str, Any]) -> str:
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
     measured = f"{records['evaluation']['n_rows']:,} evaluated rows"
     note = f'<p class="note">Targets: {measured}. Columns: training rows.</p>\n'
-    return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + columns_section(records)
+    return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + sections.columns_section(records)

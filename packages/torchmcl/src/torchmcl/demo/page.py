@@ -5,20 +5,9 @@ from typing import Any
 
 import torch
 
+from torchmcl._pages import pictures
 from torchmcl._pages.numbers import mean_error, spread_of
 from torchmcl._pages.page import escape, image, page, table
-from torchmcl._pages.pictures import (
-    DATA,
-    INK,
-    PALETTE,
-    SOFT,
-    draw_answers,
-    film_player,
-    film_script,
-    method_colour,
-    new_figure,
-    write_moving_picture,
-)
 from torchmcl.persistence.reading import as_written, read_json
 from torchmcl.persistence.writing import write_atomically
 from torchmcl.theory import first_critical_temperature
@@ -34,8 +23,8 @@ def write_demo_page(folder: Path) -> Path:
     target = folder / "index.html"
     with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
         content = _page(records)
-        write_moving_picture(demo_film(records), folder / "film.gif")
-        write_moving_picture(records["tree"], folder / "tree.gif")
+        pictures.write_moving_picture(demo_film(records), folder / "film.gif")
+        pictures.write_moving_picture(records["tree"], folder / "tree.gif")
     write_atomically(target, content)
     return target
 
@@ -78,7 +67,7 @@ def _page(records: dict[str, Any]) -> str:
 <p class="lead">Annealing uses all {n} answers of a network; winner-takes-all leaves some unused, and Relaxed-WTA
 drags the unused ones to the middle. The answers are blue (darker for higher scores), and the true values are samples of
 three clouds (green). Annealing starts with all answers together, and they split as the temperature falls.</p>
-{film_player(len(records["epochs"]))}
+{pictures.film_player(len(records["epochs"]))}
 {_coverage(records, n)}
 <h2>Temperature and distortion</h2>
 {
@@ -100,7 +89,7 @@ as one fleet, {
 it, the films are <code>film.gif</code> and <code>tree.gif</code>.</p>
 """
     command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
-    script = film_script(demo_film(records)) + film_script(records["tree"], "tree")
+    script = pictures.film_script(demo_film(records)) + pictures.film_script(records["tree"], "tree")
     return page(f"torchmcl: {n} answers to one question", body, script, command=command)
 
 
@@ -135,7 +124,7 @@ def _tree(tree: dict[str, Any]) -> str:
 <p>Three branches over the input, each of three close ones (green), and a network with nine answers (blue). Under
 winner-takes-all, an answer that starts far away never wins, and others stay between branches. Automatic annealing
 sets the temperature during training and moves redundant answers.</p>
-{film_player(len(tree["epochs"]), "tree")}
+{pictures.film_player(len(tree["epochs"]), "tree")}
 {table(["rule", "distortion / lowest", "networks above twice the lowest"], rows, best=1, identity="tree-results")}
 """
 
@@ -173,21 +162,21 @@ recordings, each with a complete program.</li>
 
 
 def _predictions(records: dict[str, Any]) -> Any:
-    figure = new_figure(13, 4.6, layout="tight")
+    figure = pictures.new_figure(13, 4.6, layout="tight")
     axes = figure.subplots(1, len(records["methods"]), sharex=True, sharey=True)
     for axis, method in zip(axes, records["methods"], strict=True):
         answers = method["frames"][-1]
-        draw_answers(axis, records["points"], answers)
+        pictures.draw_answers(axis, records["points"], answers)
         axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} unused", fontsize=12)
     return figure
 
 
 def _curves(records: dict[str, Any]) -> Any:
-    figure = new_figure(13, 4.2, layout="tight")
+    figure = pictures.new_figure(13, 4.2, layout="tight")
     left, right = figure.subplots(1, 2)
     epochs = records["epochs"]
     for method in records["methods"]:
-        colour = method_colour(method["key"])
+        colour = pictures.method_colour(method["key"])
         if any(method["temperature"]):
             shown = [(e, t) for e, t in zip(epochs, method["temperature"], strict=True) if t > 0]
             left.plot(*zip(*shown, strict=True), color=colour, lw=2)
@@ -195,24 +184,24 @@ def _curves(records: dict[str, Any]) -> Any:
             label = method["label"] if number == 0 else None
             right.plot(epochs, curve, color=colour, lw=1.2, alpha=0.75, label=label)
     critical = float(first_critical_temperature(torch.tensor(records["points"])))
-    left.axhline(critical, color=SOFT, ls="--", lw=1)
-    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=SOFT)
+    left.axhline(critical, color=pictures.SOFT, ls="--", lw=1)
+    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=pictures.SOFT)
     left.set(xlabel="epoch", ylabel="temperature", yscale="log", xlim=(0, epochs[-1]), title="Cooling")
-    right.axhline(records["kmeans"]["distortion"], color=INK, ls=":", lw=1.5, label="k-means, best restart")
+    right.axhline(records["kmeans"]["distortion"], color=pictures.INK, ls=":", lw=1.5, label="k-means, best restart")
     right.set(xlabel="epoch", ylabel="distortion", yscale="log", xlim=(0, epochs[-1]), title="Distortion")
     right.legend(frameon=False, fontsize=10)
     return figure
 
 
 def _forks(found: dict[str, Any]) -> Any:
-    figure = new_figure(13, 4.6, layout="tight")
+    figure = pictures.new_figure(13, 4.6, layout="tight")
     axes = figure.subplots(1, 2, sharey=True)
     for axis, (n, rows) in zip(axes, found["answers"].items(), strict=True):
-        axis.scatter(*zip(*found["points"], strict=True), s=8, c=DATA, linewidths=0, label="data")
+        axis.scatter(*zip(*found["points"], strict=True), s=8, c=pictures.DATA, linewidths=0, label="data")
         for k in range(int(n)):
             values, scores = zip(*(row[k] for row in rows), strict=True)
             sizes = [60 * score for score in scores]
-            axis.scatter(found["grid"], values, s=sizes, c=PALETTE[k], linewidths=0, label=f"answer {k + 1}")
+            axis.scatter(found["grid"], values, s=sizes, c=pictures.PALETTE[k], linewidths=0, label=f"answer {k + 1}")
         axis.set(xlabel="x", title="One answer" if n == "1" else f"{int(n)} answers")
     axes[0].set_ylabel("y")
     return figure

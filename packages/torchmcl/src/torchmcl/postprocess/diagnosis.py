@@ -161,13 +161,10 @@ def diagnose(
     residuals = (truth.flatten(2) - mean.unsqueeze(1))[real]  # [targets, dim]
     distortion, of_mean = (float(x.double().mean()) for x in (nearest[real], residuals.square().sum(dim=-1)))
     has_scores = predictions.score_logits is not None or (scores is not None and not isinstance(scores, ScoreObjective))
-    duplicated, collapsed = _together(flat, distortion, of_mean)
     misplaced, of_moves = _moves(flat, truth.flatten(2), real)
-    found = Diagnosis(
-        tuple(shares.tolist()),
-        _starved(shares),
-        duplicated,
-        collapsed,
+    return _diagnosis(
+        shares,
+        _together(flat, distortion, of_mean),
         distortion,
         n_targets=int(real.sum()),
         mean_scores=tuple(given.probabilities.double().mean(dim=0).tolist()) if has_scores else None,
@@ -178,7 +175,6 @@ def diagnose(
         distortion_of_moves=of_moves,
         split_temperature=float(critical_temperature_of_residuals(residuals)),
     )
-    return replace(found, advice=_advice(found))
 
 
 def _of_records(records: AnnealingRecords) -> Diagnosis:
@@ -187,21 +183,26 @@ def _of_records(records: AnnealingRecords) -> Diagnosis:
     shares = records.usage[last].double().mean(dim=0)
     shares = shares / shares.sum().clamp_min(1e-30)
     distortion = float(records.distortion[last].double().mean())
-    duplicated, collapsed = _together(records.hypotheses[-1], distortion, float(records.distortion[0]))
     cools = bool((records.temperature.diff() <= 0).all()) and len(records.temperature.unique()) > 1
     probes = range(records.hypotheses.shape[1]) if cools else ()
     splits = [split.temperature for probe in probes for split in phase_transitions(records, probe)]
     scores = None if records.scores is None else tuple(records.scores[-1].double().mean(dim=0).tolist())
-    found = Diagnosis(
-        tuple(shares.tolist()),
-        _starved(shares),
-        duplicated,
-        collapsed,
+    return _diagnosis(
+        shares,
+        _together(records.hypotheses[-1], distortion, float(records.distortion[0])),
         distortion,
         mean_scores=scores,
         split_temperature=max(splits, default=None),
         final_temperature=float(records.temperature[-1]),
     )
+
+
+def _diagnosis(
+    shares: Tensor, together: tuple[tuple[tuple[int, int], ...], float], distortion: float, **facts: Any
+) -> Diagnosis:
+    """Return a diagnosis with its advice, from the shares of wins [hypotheses] and the result of `_together`."""
+    starved = tuple((shares < _STARVED / len(shares)).nonzero().flatten().tolist())
+    found = Diagnosis(tuple(shares.tolist()), starved, *together, distortion, **facts)
     return replace(found, advice=_advice(found))
 
 
@@ -214,10 +215,6 @@ def _moves(hypotheses: Tensor, targets: Tensor, real: Tensor) -> tuple[tuple[tup
     moved = [(k, split) for k, split in enumerate(source[0].tolist()) if k != split]
     cost = pair_cost("diagnose", pairwise_sq_euclidean, hypotheses[:, source[0]] + shift, targets)
     return tuple(moved), float(cost.amin(dim=-1)[real].double().mean())
-
-
-def _starved(shares: Tensor) -> tuple[int, ...]:
-    return tuple((shares < _STARVED / len(shares)).nonzero().flatten().tolist())
 
 
 def _targets(

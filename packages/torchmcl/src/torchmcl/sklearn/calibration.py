@@ -1,8 +1,8 @@
 """The calibrator: split-conformal calibration of the highest-density sets of a predictive.
 
 The conformity score of a target is the mass of the predicted density above it: the smaller, the better the target
-conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density
-is worth, for rows that are exchangeable with the calibration rows.
+conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density, if the
+row is exchangeable with the calibration rows.
 """
 
 import math
@@ -196,18 +196,6 @@ def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
     return fill
 
 
-def check_calibration(scores: NDArray[np.float64], counts: NDArray[np.float64]) -> None:
-    """Check the scores and counts of calibrating rows.
-
-    Raises:
-        ValueError: for a score that is negative or NaN; or a count that is negative or not finite.
-    """
-    if not (scores >= -1e-6).all():  # rounding may put a 0 below
-        raise ValueError("the scores of a calibration must not be negative or NaN")
-    if not ((counts >= 0) & np.isfinite(counts)).all():
-        raise ValueError("the counts of a calibration must be finite and not negative")
-
-
 @dataclass(frozen=True)
 class Calibrator:
     """Conformity scores of calibration rows.
@@ -229,14 +217,17 @@ class Calibrator:
         n_outputs, n_rows = len(self.fill), len(self.counts)
         if self.scores.shape != (n_outputs, n_rows) or self.surprise.shape != (n_rows,):
             raise ValueError("the scores of a calibration are of different numbers of outputs or rows")
-        check_calibration(self.scores, self.counts)
+        if not (self.scores >= -1e-6).all():  # rounding may put a 0 below
+            raise ValueError("the scores of a calibration must not be negative or NaN")
+        if not ((self.counts >= 0) & np.isfinite(self.counts)).all():
+            raise ValueError("the counts of a calibration must be finite and not negative")
         if not ((self.fill >= 0) & (self.fill <= 1)).all():
             raise ValueError("the depths of gaps must lie in [0, 1]")
 
     @classmethod
     def fit(cls, predictive: Any, rows: Rows, fill: NDArray[np.float64]) -> "Calibrator":
         """Return the scores of rows used for neither training nor selection."""
-        rows, counts = rows.head(CALIBRATION_ROWS), None
+        rows = rows.head(CALIBRATION_ROWS)
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
             return cls(fill, np.zeros((len(fill), 0)), np.zeros(0), counts)

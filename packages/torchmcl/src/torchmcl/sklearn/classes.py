@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,10 +40,6 @@ class ClassMixture:
     def __post_init__(self) -> None:
         """Check the temperature."""
         check_numbers("the temperature of class probabilities", self.temperature, positive=True)
-
-    def on(self, device: str | torch.device) -> "ClassMixture":
-        """Return the same mixture, computed on another device."""
-        return replace(self, device=device)
 
     def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the probability of each class, [rows, classes]."""

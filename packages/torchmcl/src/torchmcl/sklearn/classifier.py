@@ -19,21 +19,12 @@ from torchmcl.fleet import FleetSearch, MixtureLogLoss, default_batch_size
 from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.schedules import Schedule
-from torchmcl.sklearn import saving
+from torchmcl.sklearn import saving, training
 from torchmcl.sklearn.classes import ClassMixture, dealt_folds, fitted_temperature, fold_data, log_shares, watched_folds
-from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
+from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of, trainer_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, split_rows
 from torchmcl.sklearn.tables import checked_classes, checked_groups, checked_table, ids_and_factors, set_fitted
-from torchmcl.sklearn.training import (
-    PARTIAL_EPOCHS,
-    Continuation,
-    Examples,
-    Preprocessor,
-    Trainer,
-    default_n_epochs,
-    seeds_of,
-)
 
 #: -log(score p(class)) of each hypothesis.
 CLASS_COST = MixtureNLL(pairwise_cross_entropy)
@@ -171,7 +162,7 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of each class, [rows, classes]."""
         check_is_fitted(self)
-        return self._mixture.on(self.device)(checked_table(self, X, reset=False)[0])
+        return replace(self._mixture, device=self.device)(checked_table(self, X, reset=False)[0])
 
     def predict_hypotheses(self, X: Any) -> TopClasses:
         """Return the `n_hypotheses` most probable classes of each row, or all if there are fewer."""
@@ -229,9 +220,9 @@ def classifier_by_rule(
     together = checked_groups(owner, groups, len(table.X))
     rows = split_rows(table.X, ids, table.weights, seed=seed, groups=together, factors=factors).train
     encoder = fit_encoder(rows, estimator.n_bins)
-    mixture, attributes = _trained(estimator, rows, Preprocessor(encoder), len(classes), seed, checkpoint)
+    mixture, attributes = _trained(estimator, rows, training.Preprocessor(encoder), len(classes), seed, checkpoint)
     _check_converged(owner, mixture, rows, estimator.learning_rate, _DIVERGED_SHARE)
-    state = Continuation(seed, attributes["n_epochs_"])
+    state = training.Continuation(seed, attributes["n_epochs_"])
     return {**table.described, **attributes, "classes_": classes, "_mixture": mixture, "_continuation": state}
 
 
@@ -245,7 +236,12 @@ def _check_converged(owner: str, mixture: ClassMixture, rows: Rows, learning_rat
 
 
 def _trained(
-    estimator: Any, rows: Rows, preprocessor: Preprocessor, n_classes: int, seed: int, checkpoint: str | Path | None
+    estimator: Any,
+    rows: Rows,
+    preprocessor: training.Preprocessor,
+    n_classes: int,
+    seed: int,
+    checkpoint: str | Path | None,
 ) -> tuple[ClassMixture, dict[str, Any]]:
     """Return trained and calibrated networks, each with its rows, and the attributes of the training run."""
     n_networks = int(estimator.n_restarts or (_N_NETWORKS if len(rows) < MANY_ROWS else 1))
@@ -280,15 +276,15 @@ def _trained(
 def _trainer(
     estimator: Any,
     rows: Rows,
-    preprocessor: Preprocessor,
+    preprocessor: training.Preprocessor,
     network: Any,
     n_train: int,
     n_networks: int,
     seed: int,
-) -> tuple[Trainer, dict[str, Any]]:
+) -> tuple[training.Trainer, dict[str, Any]]:
     """Return the trainer of the parameters, or of a search, and the attributes of the search."""
     batch = int(estimator.batch_size or max(_MIN_BATCH, default_batch_size(n_train)))
-    default_epochs = min(_MAX_EPOCHS, default_n_epochs(n_train, batch, _N_STEPS + n_train // _ROWS_PER_STEP))
+    default_epochs = min(_MAX_EPOCHS, training.default_n_epochs(n_train, batch, _N_STEPS + n_train // _ROWS_PER_STEP))
     n_epochs = int(estimator.n_epochs or default_epochs)
     decay = max(_MIN_DECAY, _MAX_DECAY * min(1.0, _FEW_ROWS / n_train) ** 2)
     way = as_given(estimator.rule, estimator.learning_rate, estimator.weight_decay, decay, n_epochs)
@@ -297,17 +293,9 @@ def _trainer(
         sizes = {"seed": seed, "n_epochs": n_epochs, "batch_size": batch}
         how: dict[str, Any] = {"cost_fn": CLASS_COST, "score_weight": 0.0, "monitor": MixtureLogLoss}
         way, found = searched(estimator, network, rows, preprocessor(rows), **sizes, **how)
-    trainer = Trainer(
-        *(way.rule, way.learning_rate, way.weight_decay, n_epochs, batch),
-        seeds=seeds_of(seed, n_networks),
-        cost_fn=CLASS_COST,
-        device=estimator.device,
-        score_weight=0.0,
-        keep_best=bool(estimator.keep_best),
-        models_at_once=n_networks,  # they are compared with each other
-        progress=type(estimator).__name__ if estimator.progress else False,
-    )
-    return trainer, found
+    seeds = training.seeds_of(seed, n_networks)
+    own = {"cost_fn": CLASS_COST, "score_weight": 0.0, "models_at_once": n_networks}  # compared with each other
+    return trainer_of(estimator, way, n_epochs, batch, seeds, **own), found
 
 
 def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any) -> dict[str, Any]:
@@ -321,17 +309,19 @@ def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weig
         advice = "For example classes=np.unique(all_labels)."
         raise ValueError(bad_value(type(estimator).__name__, "classes", "be given in the first call", None, advice))
     else:
-        state, classes = Continuation(seed_of(estimator.random_state), 0), np.unique(classes)
+        state, classes = training.Continuation(seed_of(estimator.random_state), 0), np.unique(classes)
     ids, factors = ids_and_factors(estimator, table, classes)
     rows = split_rows(table.X, ids, table.weights, seed=state.seed, factors=factors).train
     if before is None:
         encoder = fit_encoder(rows, estimator.n_bins, default=0)
         n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
         factory = partial(_network, estimator, encoder, len(classes))
-        before = ClassMixture(build_modules(factory, seeds_of(state.seed, n_networks)), encoder, 1.0, estimator.device)
-    horizon = int(estimator.n_epochs or PARTIAL_EPOCHS)
+        before = ClassMixture(
+            build_modules(factory, training.seeds_of(state.seed, n_networks)), encoder, 1.0, estimator.device
+        )
+    horizon = int(estimator.n_epochs or training.PARTIAL_EPOCHS)
     way = as_given(estimator.rule, 0.0, estimator.weight_decay, _MIN_DECAY, horizon)
-    trainer = Trainer(
+    trainer = training.Trainer(
         *(way.rule, estimator.learning_rate, way.weight_decay, horizon),
         batch_size=int(estimator.batch_size or default_batch_size(len(rows))),
         seeds=(),
@@ -340,7 +330,7 @@ def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weig
         score_weight=0.0,
         models_at_once=len(before.modules),
     )
-    examples = Preprocessor(before.encoder)(rows)
+    examples = training.Preprocessor(before.encoder)(rows)
     modules, state = state.one_epoch(trainer, before.modules, examples, _costs, len(classes))
     mixture = replace(before, modules=modules)
     _check_converged(type(estimator).__name__, mixture, rows, estimator.learning_rate)
@@ -354,12 +344,12 @@ def _network(estimator: Any, encoder: Encoder, n_classes: int) -> nn.Module:
     return MultiHypothesisMLP(encoder.n_columns, n_classes, int(estimator.n_hypotheses), hidden=hidden)
 
 
-def _costs(module: nn.Module, examples: Examples) -> Tensor:
+def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
     hypotheses, scores, *_ = module(examples.inputs)
     return CLASS_COST(hypotheses=hypotheses, targets=examples.targets, score_logits=scores)
 
 
-def _log_loss(logs: Tensor, held_out: Examples) -> float:
+def _log_loss(logs: Tensor, held_out: training.Examples) -> float:
     """Return the mean log-loss of a network on its held-out rows; infinity without any."""
     if not len(held_out.weights):
         return float("inf")

@@ -24,7 +24,7 @@ from torchmcl.fleet import Candidate, FleetSearch
 from torchmcl.rules.winners import AnnealedWTA
 from torchmcl.schedules import Cosine, Exponential, Linear, Schedule, annealed
 from torchmcl.sklearn.rows import Rows
-from torchmcl.sklearn.training import Examples, mean_one
+from torchmcl.sklearn.training import Examples, Trainer, mean_one
 
 _COUNTS = ("n_hypotheses", "n_restarts", "n_epochs", "batch_size", "patience")
 # Parameters that a search chooses.
@@ -121,6 +121,15 @@ def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
             rule = "be left at its default with `search`, which chooses it"
             advice = "Leave out one of the two, or pass your own candidates to FleetSearch."
             raise ValueError(bad_value(owner, name, rule, repr(given[name]), advice))
+
+
+def trainer_of(
+    estimator: Any, way: Candidate, n_epochs: int, batch_size: int, seeds: Sequence[int], **own: Any
+) -> Trainer:
+    """Return the trainer of an estimator's parameters, with `own` fields of `Trainer`."""
+    progress = type(estimator).__name__ if estimator.progress else False
+    how = {"device": estimator.device, "keep_best": bool(estimator.keep_best), "progress": progress}
+    return Trainer(way.rule, way.learning_rate, way.weight_decay, n_epochs, batch_size, seeds, **how, **own)
 
 
 def _plain(value: Any) -> Any:

@@ -16,32 +16,13 @@ from torchmcl.fleet import FleetSearch, default_batch_size
 from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Schedule
-from torchmcl.sklearn import answers, saving
+from torchmcl.sklearn import answers, saving, tables, training
 from torchmcl.sklearn.answers import Answers, check_converged
 from torchmcl.sklearn.calibration import Calibrator, supported_gaps
-from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of
+from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of, trainer_of
 from torchmcl.sklearn.predictive import Predictive
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, Split, fixed_borders, split_rows
-from torchmcl.sklearn.tables import (
-    RegressionTable,
-    Targets,
-    check_targets_vary,
-    checked_groups,
-    checked_regression,
-    checked_table,
-    set_fitted,
-)
-from torchmcl.sklearn.training import (
-    PARTIAL_EPOCHS,
-    Continuation,
-    Examples,
-    Preprocessor,
-    Trained,
-    Trainer,
-    default_n_epochs,
-    seeds_of,
-)
 
 _WEIGHT_DECAY = 0.05
 # Networks by default; one learns enough from a table of `MANY_ROWS`, and predicts faster.
@@ -168,7 +149,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
             ValueError: for a parameter out of range, infinite values, targets that are missing or constant, or a
                 learning rate at which all networks diverge.
         """
-        set_fitted(self, fitted_by_rule(self, X, y, sample_weight, groups, checkpoint))
+        tables.set_fitted(self, fitted_by_rule(self, X, y, sample_weight, groups, checkpoint))
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
@@ -179,7 +160,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
         calibrate, of which the latest 4096 are kept; a row that comes again is in the same share again. One network is
         trained, or `n_restarts` of them where that is given with `ensemble`; after `fit` those that it kept.
         """
-        set_fitted(self, fitted_further(self, X, y, sample_weight))
+        tables.set_fitted(self, fitted_further(self, X, y, sample_weight))
         return self
 
     predict = answers.predict
@@ -195,7 +176,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
 
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""
-        return checked_table(self, X, reset=False)[0]
+        return tables.checked_table(self, X, reset=False)[0]
 
     _answers: answers.Answers = field(init=False)
 
@@ -220,10 +201,10 @@ def fitted_by_rule(
     """Return the fitted attributes of `MCLRegressor.fit`."""
     check_parameters(estimator)
     seed = seed_of(estimator.random_state)
-    table = checked_regression(estimator, X, y, sample_weight, targets=None, n_needed=2)
+    table = tables.checked_regression(estimator, X, y, sample_weight, targets=None, n_needed=2)
     split, targets = first_split(estimator, table, groups, seed)
     encoder = fit_encoder(split.train, estimator.n_bins)
-    preprocessor = Preprocessor(encoder, targets)
+    preprocessor = training.Preprocessor(encoder, targets)
     trainer, trained, found = _trained(estimator, preprocessor, split, seed, checkpoint)
     kept = trained.not_failed() if estimator.ensemble else [trained.best()]
     modules = [trained.modules[place] for place in kept]
@@ -240,18 +221,18 @@ def fitted_by_rule(
         split = split._replace(selection=selection.head(0))  # these rows cannot select any more
     check_converged(predictive, encoder, split.train, estimator.learning_rate)
     answers = Answers(predictive, Calibrator.fit(predictive, split.calibration, fill))
-    state = Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
+    state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
     return {**table.described, **attributes, **answers.attributes, "_continuation": state}
 
 
-def first_split(estimator: Any, table: RegressionTable, groups: Any, seed: int) -> tuple[Split, Targets]:
+def first_split(estimator: Any, table: tables.RegressionTable, groups: Any, seed: int) -> tuple[Split, tables.Targets]:
     """Return the split of a table, and its targets with bounds from all rows except the calibration rows."""
     owner = type(estimator).__name__
-    check_targets_vary(owner, table)
-    together = checked_groups(owner, groups, len(table.X))
+    tables.check_targets_vary(owner, table)
+    together = tables.checked_groups(owner, groups, len(table.X))
     shares = _held_out_shares(estimator.validation_fraction)
     split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **shares)
-    return split, Targets.fit(owner, table, split.train, split.train.joined(split.selection))
+    return split, tables.Targets.fit(owner, table, split.train, split.train.joined(split.selection))
 
 
 def _held_out_shares(fraction: float) -> dict[str, Any]:
@@ -260,7 +241,7 @@ def _held_out_shares(fraction: float) -> dict[str, Any]:
     return {"selecting": 2 * third, "calibrating": third}
 
 
-def _network(estimator: Any, encoder: Encoder, targets: Targets) -> nn.Module:
+def _network(estimator: Any, encoder: Encoder, targets: tables.Targets) -> nn.Module:
     return MultiHypothesisMLP(
         encoder.n_columns,
         targets.n_outputs,
@@ -271,8 +252,8 @@ def _network(estimator: Any, encoder: Encoder, targets: Targets) -> nn.Module:
 
 
 def _trained(
-    estimator: Any, preprocessor: Preprocessor, split: Split, seed: int, checkpoint: str | Path | None
-) -> tuple[Trainer, Trained, dict[str, Any]]:
+    estimator: Any, preprocessor: training.Preprocessor, split: Split, seed: int, checkpoint: str | Path | None
+) -> tuple[training.Trainer, training.Trained, dict[str, Any]]:
     """Return the settings of the restarts, the result, and the attributes of a search."""
     encoder, targets = preprocessor.encoder, preprocessor.targets
     assert targets is not None
@@ -280,22 +261,16 @@ def _trained(
     n_train, examples = len(split.train), preprocessor(split.train)
     batch = int(estimator.batch_size or default_batch_size(n_train))
     n_steps = _N_STEPS_WITH_BINS if encoder.has_bins else _N_STEPS
-    n_epochs = int(estimator.n_epochs or default_n_epochs(n_train, batch, n_steps))
+    n_epochs = int(estimator.n_epochs or training.default_n_epochs(n_train, batch, n_steps))
     way = as_given(estimator.rule, estimator.learning_rate, estimator.weight_decay, _WEIGHT_DECAY, n_epochs)
     found: dict[str, Any] = {}
     if estimator.search is not None:
         sizes = {"seed": seed, "n_epochs": n_epochs, "batch_size": batch}
         way, found = searched(estimator, network, split.train, examples, **sizes)
     default = _N_RESTARTS if n_train < MANY_ROWS else 1
-    trainer = Trainer(
-        *(way.rule, way.learning_rate, way.weight_decay, n_epochs, batch),
-        seeds=seeds_of(seed, default if estimator.n_restarts is None else int(estimator.n_restarts)),
-        cost_fn=pairwise_sq_euclidean,
-        device=estimator.device,
-        keep_best=bool(estimator.keep_best),
-        checkpoint=checkpoint,
-        progress=type(estimator).__name__ if estimator.progress else False,
-    )
+    seeds = training.seeds_of(seed, default if estimator.n_restarts is None else int(estimator.n_restarts))
+    own = {"cost_fn": pairwise_sq_euclidean, "checkpoint": checkpoint}
+    trainer = trainer_of(estimator, way, n_epochs, batch, seeds, **own)
     patience = None if estimator.patience is None else int(estimator.patience)
     validation = trainer.watching(preprocessor(split.selection), patience)
     return trainer, trainer(network, examples.for_all(len(trainer.seeds)), validation), found
@@ -306,20 +281,22 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
     check_parameters(estimator)
     before: Answers | None = getattr(estimator, "_answers", None)
     targets = None if before is None else before.targets
-    table = checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=1)
+    table = tables.checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=1)
     state, split = further_split(estimator, table)
     if before is None:
         encoder = fit_encoder(split.train, estimator.n_bins, default=0)
-        targets = Targets.fit(type(estimator).__name__, table, split.train, None)
+        targets = tables.Targets.fit(type(estimator).__name__, table, split.train, None)
         n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
-        modules = build_modules(partial(_network, estimator, encoder, targets), seeds_of(state.seed, n_networks))
+        modules = build_modules(
+            partial(_network, estimator, encoder, targets), training.seeds_of(state.seed, n_networks)
+        )
     else:
         encoder, modules = before.predictive.encoder, before.predictive.modules
     assert targets is not None
     targets = targets.without_bounds_crossed_by(table.y)
     if len(split.train):
         trainer = _epoch_trainer(estimator, len(split.train))
-        examples = Preprocessor(encoder, targets)(split.train)
+        examples = training.Preprocessor(encoder, targets)(split.train)
         modules, state = state.one_epoch(trainer, modules, examples, _costs, targets.n_outputs)
     answers = _selected(estimator, before, (modules, encoder, targets), state, split.train)
     kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
@@ -327,34 +304,34 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
     return {**fitted, "n_epochs_": state.n_epochs, "_continuation": state}
 
 
-def further_split(estimator: Any, table: RegressionTable) -> tuple[Continuation, Split]:
+def further_split(estimator: Any, table: tables.RegressionTable) -> tuple[training.Continuation, Split]:
     """Return the state of a continued training run with these rows held out, and the split of the rows."""
-    state: Continuation | None = getattr(estimator, "_continuation", None)
+    state: training.Continuation | None = getattr(estimator, "_continuation", None)
     if state is not None:
         split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
         return state.holding_out(split), split
     borders = fixed_borders(**_held_out_shares(estimator.validation_fraction))
-    state = Continuation(seed_of(estimator.random_state), 0, borders)
+    state = training.Continuation(seed_of(estimator.random_state), 0, borders)
     split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=borders)
     if not len(split.train):  # the first rows must train
         split = split_rows(table.X, table.y, table.weights, seed=state.seed)
     return state.holding_out(split), split
 
 
-def _epoch_trainer(estimator: Any, n_rows: int) -> Trainer:
+def _epoch_trainer(estimator: Any, n_rows: int) -> training.Trainer:
     """Return rule, learning rate and decay over the horizon of `partial_fit`."""
-    horizon = int(estimator.n_epochs or PARTIAL_EPOCHS)
+    horizon = int(estimator.n_epochs or training.PARTIAL_EPOCHS)
     way = as_given(estimator.rule, 0.0, estimator.weight_decay, _WEIGHT_DECAY, horizon)
     batch = int(estimator.batch_size or default_batch_size(n_rows))
     cost, device = pairwise_sq_euclidean, estimator.device
-    return Trainer(way.rule, estimator.learning_rate, way.weight_decay, horizon, batch, (), cost, device)
+    return training.Trainer(way.rule, estimator.learning_rate, way.weight_decay, horizon, batch, (), cost, device)
 
 
-def _costs(module: nn.Module, examples: Examples) -> Tensor:
+def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
     return pairwise_sq_euclidean(hypotheses=module(examples.inputs).hypotheses, targets=examples.targets)
 
 
-def _selected(estimator: Any, before: Answers | None, parts: Any, state: Continuation, train: Rows) -> Answers:
+def _selected(estimator: Any, before: Answers | None, parts: Any, state: training.Continuation, train: Rows) -> Answers:
     """Return the answers with the bandwidth, gaps and levels from held-out rows, if there are enough."""
     selection, calibration = state.held_out
     if before is None or len(selection) >= _ENOUGH_TO_SELECT:

@@ -29,7 +29,7 @@ class _Formula(NamedTuple):
         value: of the tensors of a chunk.
         pull: writes gradients, given the tensors, the gradient of the value and a tensor or None for each leaf.
         definition: the same value, which autograd can follow.
-        n_leaves: the first so many tensors have gradients.
+        n_leaves: number of the first tensors that have gradients.
     """
 
     value: Callable[..., Tensor]
