@@ -164,7 +164,9 @@ class _SecondPass:
 
     def __call__(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor]) -> None:
         """Differentiate all chunks, or all pairs of row and hypothesis, that have a gradient."""
-        needed = torch.stack([each.reshape(*latents.shape[:2], -1).any(dim=-1) for each in gradients.values()]).any(dim=0)
+        needed = torch.stack([each.reshape(*latents.shape[:2], -1).any(dim=-1) for each in gradients.values()]).any(
+            dim=0
+        )
         pieces = (self._pairs if self.independent_rows else self._chunks)(inputs, latents, gradients, needed)
         with _kept_buffers(self.model):
             for number, piece in enumerate(pieces):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def load_adapters(model: nn.Module, path: str | Path) -> AdapterBank:
         settings = json.loads((file.metadata() or {}).get("torchmcl.adapters", "{}"))
         if settings.keys() != set(_FIELDS):
             raise ValueError(bad_value("load_adapters", "path", "be a file of save_adapters", str(path)))
-        bank = AdapterBank(model, targets=settings.pop("layers"), **settings)
+        bank = AdapterBank(model, targets=_exactly(settings.pop("layers")), **settings)
         _fill(bank, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (not a dictionary)
     return bank
 
@@ -72,7 +73,7 @@ def save_peft(bank: AdapterBank, folder: str | Path, base_model: str = "") -> li
     config = {
         **{"peft_type": "LORA", "task_type": None, "base_model_name_or_path": base_model, "inference_mode": True},
         **{"r": bank.rank, "lora_alpha": bank.alpha, "lora_dropout": bank.dropout, "bias": "none"},
-        "target_modules": bank.layers,
+        "target_modules": _exactly(bank.layers),
         "fan_in_fan_out": not isinstance(bank.model.get_submodule(bank.layers[0]), nn.Linear),
     }
     folders = []
@@ -117,7 +118,7 @@ def load_peft(model: nn.Module, folders: Sequence[str | Path]) -> AdapterBank:
     (keys,) = names
     layers = [key.removeprefix(_PREFIX).removesuffix(".lora_A.weight") for key in keys if key.endswith("lora_A.weight")]
     alpha = alpha * math.sqrt(rank) if by_root else alpha
-    bank = AdapterBank(model, len(states), rank, targets=layers, alpha=alpha, dropout=dropout)
+    bank = AdapterBank(model, len(states), rank, targets=_exactly(layers), alpha=alpha, dropout=dropout)
     kinds = {"down": "lora_A", "up": "lora_B"}
     tensors = {
         f"{kind}/{name.replace('.', '/')}": torch.stack([state[f"{_PREFIX}{name}.{part}.weight"] for state in states])
@@ -126,6 +127,11 @@ def load_peft(model: nn.Module, folders: Sequence[str | Path]) -> AdapterBank:
     }
     _fill(bank, tensors)
     return bank
+
+
+def _exactly(layers: Sequence[str]) -> str:
+    """Return a regular expression for complete names; a list would also match names that end in them."""
+    return "|".join(map(re.escape, layers))
 
 
 @torch.no_grad()

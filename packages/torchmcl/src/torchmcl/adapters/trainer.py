@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torchmcl._checks import check_positive_int
 from torchmcl._optional import optional_import
 from torchmcl.adapters.language import given_cost
+from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import RuleLike, check_rule_like
 from torchmcl.loop import RuleScheduler
 from torchmcl.rules.winners import WTA, AssignmentRule
@@ -35,9 +36,14 @@ class TrainerModel(nn.Module):
         self.rule: AssignmentRule = WTA()
         self.output: StepOutput | None = None
 
-    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+    def forward(
+        self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None, **others: Tensor
+    ) -> dict[str, Tensor]:
         """Return the loss, and the cost of each hypothesis [batch, hypotheses]; hard winners in evaluation mode."""
-        batch = Batch(inputs, inputs["labels"].unsqueeze(1))  # type: ignore[arg-type]
+        inputs: Any = {"input_ids": input_ids, "labels": labels, **others}
+        if attention_mask is not None:
+            inputs["attention_mask"] = attention_mask
+        batch = Batch(inputs, labels.unsqueeze(1))
         rule = self.rule if self.training else WTA()
         output = mcl_step(self.model, batch, rule, cost_fn=given_cost, **self.options)
         if self.training:
@@ -96,11 +102,9 @@ class RuleCallback(transformers.TrainerCallback):  # type: ignore[name-defined,m
         assert self.scheduler is not None
         _trained(given["model"]).rule = self.scheduler.rule
         schedule = _inner(given["lr_scheduler"], "scheduler")
-        if hasattr(schedule, "base_lrs"):  # the Trainer's schedule multiplies these, and AutoAnnealing sets rates
-            groups = schedule.optimizer.param_groups
-            automatic = [group["lr"] for group in groups]
-            if self.scheduler._automatic is not None:
-                schedule.base_lrs = automatic
+        if isinstance(self.rule, AutoAnnealing) and hasattr(schedule, "base_lrs"):
+            # The Trainer's schedule multiplies these after each step.
+            schedule.base_lrs = [group["lr"] for group in schedule.optimizer.param_groups]
 
 
 def _inner(wrapped: Any, attribute: str) -> Any:
