@@ -11,10 +11,12 @@ that are part of Python, byte by byte.
 # %%
 # A tiny transformer: one causal attention layer and a perceptron. Any ``torch`` module with linear layers will do.
 
+import argparse
 import copy
 import inspect
 import math
 from dataclasses import dataclass
+from pydoc_data.topics import topics
 
 import matplotlib.pyplot as plt
 import torch
@@ -34,7 +36,8 @@ class Transformer(nn.Module):
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(n_tokens, width)
         self.query, self.key, self.value, self.mix = (nn.Linear(width, width) for _ in range(4))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
-        self.wide, self.narrow, self.head = (nn.Linear(*size) for size in ((width, 4 * width), (4 * width, width), (width, vocabulary)))
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.head = nn.Linear(width, vocabulary)
 
     def forward(self, ids):
         """Return the logits of each next token."""
@@ -86,9 +89,8 @@ def costs(bank):
 
 
 # %%
-# Three Markov chains on eight states. A sequence follows one of them, and nothing tells which. The best loss of a single
-# model that knows the chain is the conditional entropy; the best of three adapters should reach it, and the pretrained
-# model cannot.
+# Three Markov chains on eight states. A sequence follows one of them, and no label tells which. The best loss with the
+# chain given is the conditional entropy. The best of three adapters should reach it; the pretrained model cannot.
 
 N_STATES, N_TOKENS, N_CHAINS = 8, 32, 3
 chains = torch.distributions.Dirichlet(torch.full((N_STATES,), 0.3)).sample((N_CHAINS, N_STATES))
@@ -152,9 +154,9 @@ for name, rule in rules.items():
 plt.style.use("tableau-colorblind10")
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 values = {"pretrained": single} | {name: float(cost.min(dim=-1).values.mean()) for name, cost in found.items()}
-axes[0].bar(list(values), [0 if math.isnan(value) else value for value in values.values()])
+axes[0].bar(list(values), [0 if math.isnan(value) else value for value in values.values()], alpha=0.6)
 for place, value in enumerate(values.values()):
-    axes[0].text(place, 0.05, "NaN" if math.isnan(value) else f"{value:.3f}", ha="center", color="white" if value == value else "black")
+    axes[0].text(place, 0.05, "NaN" if math.isnan(value) else f"{value:.3f}", ha="center")
 axes[0].axhline(bound, color="black", linestyle="--", label="entropy bound")
 axes[0].set_ylabel("nats per token, best of three")
 axes[0].tick_params(axis="x", labelrotation=15)
@@ -163,6 +165,48 @@ winners = found["annealed"].argmin(dim=-1)
 table = torch.stack([torch.bincount(winners[chain == c], minlength=N_CHAINS) for c in range(N_CHAINS)])
 axes[1].imshow(table, cmap="Blues")
 axes[1].set(xlabel="winning adapter", ylabel="chain", xticks=range(N_CHAINS), yticks=range(N_CHAINS))
-for (row, column), count in ((place, table[place]) for place in torch.cartesian_prod(*[torch.arange(N_CHAINS)] * 2).unbind() for place in [tuple(place.tolist())]):
-    axes[1].text(column, row, int(count), ha="center", va="center")
+for row, column in torch.cartesian_prod(*[torch.arange(N_CHAINS)] * 2).tolist():
+    axes[1].text(column, row, int(table[row, column]), ha="center", va="center")
 plt.show()
+
+# %%
+# Texts that are part of Python: its help pages, and the source of a module. Two adapters compete for lines of both,
+# byte by byte. From the same first bytes, one continues with prose and one with code.
+
+lines = [line for topic in topics.values() for line in topic.splitlines() if line.startswith("   ")]
+prose = [line.strip() for line in lines if line.count(" ") > 8 and "(" not in line]
+code = [line.strip() for line in inspect.getsource(argparse).splitlines() if any(sign in line for sign in "(=[:")]
+N_BYTES = 24
+
+
+def rows_of(texts, n_rows):
+    """Return the first bytes of random lines."""
+    long = [text.encode("ascii", "replace")[:N_BYTES] for text in texts if len(text) >= N_BYTES]
+    return torch.stack([torch.tensor(list(long[i])) for i in torch.randint(len(long), (n_rows,))])
+
+
+kinds = torch.stack([rows_of(prose, 1500), rows_of(code, 1500)])  # [2, rows, bytes]
+ids = kinds[:, :1200].flatten(0, 1)
+base = pretrained(Transformer(128, N_BYTES, width=48), ids, n_steps=200)
+rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.3, 0.0, 75))
+bank = adapted(base, ids, rule, n_steps=150, n_hypotheses=2)
+with torch.no_grad():
+    held_out = kinds[:, 1200:].flatten(0, 1)
+    cost = costs(bank)(held_out).hypotheses.squeeze(-1)
+    single = nll(base(held_out), held_out).mean()
+print(f"held-out nats per byte: pretrained {single:.2f}, best of two {cost.min(dim=-1).values.mean():.2f}")
+print("lines of prose and code won by each adapter:", cost.argmin(dim=-1).view(2, -1).float().mean(dim=-1).tolist())
+
+
+@torch.no_grad()
+def continued(prompt, n_bytes=20):
+    """Return the likeliest continuation of each adapter, generated in one batch."""
+    rows = torch.tensor([list(prompt.encode())] * bank.n_hypotheses)
+    numbers = torch.arange(bank.n_hypotheses)
+    for _ in range(min(n_bytes, N_BYTES - rows.shape[1])):
+        rows = torch.cat([rows, bank(rows, numbers=numbers)[:, -1].argmax(dim=-1, keepdim=True)], dim=1)
+    return [bytes(row.tolist()).decode("ascii", "replace") for row in rows]
+
+
+for prompt in ("th", "se", "in"):
+    print(repr(prompt), continued(prompt))

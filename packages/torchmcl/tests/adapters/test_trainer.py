@@ -1,5 +1,8 @@
 """The Trainer of transformers trains continuations under any rule."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -60,3 +63,10 @@ def test_a_rule_takes_its_course_and_the_loss_falls(rule, every, tmp_path):
         assert rates[0] == pytest.approx(0.05)
         assert rates[-1] < 0.01
     assert trainer.evaluate(Texts())["eval_loss"] > 0
+
+
+def test_the_program_of_the_page_finds_both_continuations(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path(str(Path(__file__).parent / "program.py"))
+    found = names["continuations"].generate(names["prompt"], max_new_tokens=5, do_sample=False, pad_token_id=0)
+    assert {tuple(set(row[1:].tolist())) for row in found[0]} == {(3,), (4,)}

@@ -66,7 +66,7 @@ class AdapterBank(nn.Module):
         self.down, self.up = nn.ParameterDict(), nn.ParameterDict()
         self.layers = _chosen(model, targets)
         for name in self.layers:
-            layer = model.get_submodule(name)
+            layer: Any = model.get_submodule(name)
             out_features, in_features = _weight(layer).shape
             # Half precision rounds small updates away.
             dtype = torch.promote_types(layer.weight.dtype, torch.float32)

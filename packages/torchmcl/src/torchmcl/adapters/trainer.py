@@ -54,7 +54,7 @@ class TrainerModel(nn.Module):
         return {"loss": output.loss, "cost": output.matching.cost.squeeze(-2)}
 
 
-class RuleCallback(transformers.TrainerCallback):  # type: ignore[name-defined,misc]
+class RuleCallback(transformers.TrainerCallback):  # type: ignore[name-defined]
     """Set the rule of a `TrainerModel` in the course of a training.
 
     Args:
