@@ -59,13 +59,13 @@ def nll(logits: Tensor, ids: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none").mean(dim=-1)
 
 
-def draw(chains: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
-    """Return sequences and the chain of each."""
+def draw(chains: Tensor, n_rows: int) -> Tensor:
+    """Return sequences, each of a random chain."""
     chain = torch.randint(K, (n_rows,), device=chains.device)
     ids = [torch.randint(N_STATES, (n_rows,), device=chains.device)]
     for _ in range(N_TOKENS - 1):
         ids.append(torch.multinomial(chains[chain, ids[-1]], 1).squeeze(1))
-    return torch.stack(ids, dim=1), chain
+    return torch.stack(ids, dim=1)
 
 
 def entropy(chains: Tensor) -> float:
@@ -101,11 +101,17 @@ def adapted(
     return bank
 
 
+def best(cost: Tensor) -> float | None:
+    """Return the mean cost of the best hypothesis, or None for NaN."""
+    value = float(cost.min(dim=-1).values.mean())
+    return None if value != value else value
+
+
 def compared(seed: int, options: object) -> list[dict[str, object]]:
     """Return the best of k under each rule, for chains of a seed."""
     torch.manual_seed(seed)
     chains = torch.distributions.Dirichlet(torch.full((N_STATES,), 0.3)).sample((K, N_STATES)).to(options.device)
-    (ids, _), (fresh, chain) = draw(chains, 20_000), draw(chains, 5_000)
+    ids, fresh = draw(chains, 20_000), draw(chains, 5_000)
     base = Transformer().to(options.device)
     optimizer = torch.optim.Adam(base.parameters(), lr=3e-3)
     for _ in range(options.steps // 2):
@@ -134,8 +140,8 @@ def compared(seed: int, options: object) -> list[dict[str, object]]:
             found[name] = costs(bank)(fresh).hypotheses.squeeze(-1)
     return [
         {
-            **{"name": name, "seed": seed, "bound": bound, "best": float(cost.min(dim=-1).values.mean())},
-            "excess": float(cost.min(dim=-1).values.mean()) / bound - 1,
+            **{"name": name, "seed": seed, "bound": bound, "best": best(cost)},
+            "excess": None if best(cost) is None else best(cost) / bound - 1,
             "wins": torch.bincount(cost.argmin(dim=-1), minlength=K).tolist(),
             "must_show_excess": 0.02 if name == "annealed" else None,
         }

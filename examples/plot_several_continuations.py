@@ -55,7 +55,7 @@ def nll(logits, ids):
     return nn.functional.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none").mean(dim=-1)
 
 
-def pretrained(model, ids, n_steps, rate=3e-3, rows=64):
+def pretrained(model, ids, n_steps, rate=3e-3, rows=32):
     """Train all weights on all texts."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(n_steps):
@@ -67,7 +67,7 @@ def pretrained(model, ids, n_steps, rate=3e-3, rows=64):
     return model
 
 
-def adapted(base, ids, rule, n_steps, n_hypotheses, rows=64, rate=1e-2):
+def adapted(base, ids, rule, n_steps, n_hypotheses, rows=32, rate=1e-2):
     """Train adapters under a function step -> rule."""
     layers = ["query", "key", "value", "mix", "wide", "narrow", "head"]
     bank = AdapterBank(copy.deepcopy(base), n_hypotheses, rank=8, targets=layers)
@@ -92,7 +92,7 @@ def costs(bank):
 # Three Markov chains on eight states. A sequence follows one of them, and no label tells which. The best loss with the
 # chain given is the conditional entropy. The best of three adapters should reach it; the pretrained model cannot.
 
-N_STATES, N_TOKENS, N_CHAINS = 8, 32, 3
+N_STATES, N_TOKENS, N_CHAINS = 8, 24, 3
 chains = torch.distributions.Dirichlet(torch.full((N_STATES,), 0.3)).sample((N_CHAINS, N_STATES))
 
 
@@ -129,7 +129,7 @@ class NormalizedAfterwards(mcl.AssignmentRule):
 ids, _ = draw(4000)
 fresh, chain = draw(2000)
 base = pretrained(Transformer(N_STATES, N_TOKENS), ids, n_steps=200)
-bound, n_steps = entropy(), 250
+bound, n_steps = entropy(), 200
 rules = {
     "annealed": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, n_steps // 2)),
     "winner takes all": lambda step: mcl.WTA(),
