@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torchmcl as mcl
+from families import COST_CASES
 from grids import for_each
 from torchmcl.nn import EmbeddedLatent, LatentHypotheses, NormalLatent
 from torchmcl.passes import TwoPass, hypothesis_numbers
@@ -19,7 +20,6 @@ COSTS = {
     "squares": {},
     "two costs": {"cost_fn": mcl.pairwise_euclidean, "loss_fn": mcl.pairwise_gaussian_nll},
     "mixture": {"cost_fn": mcl.MixtureNLL(mcl.pairwise_laplace_nll), "score_weight": 0},
-    "own": {"cost_fn": mcl.Pairwise(lambda hypothesis, target: (hypothesis - target).abs().amax())},
     "weights": {"cost_fn": mcl.pairwise_huber, "sample_weights": torch.linspace(0.5, 1.5, ROWS).double()},
 }
 SCORES = (mcl.SigmoidScores(), mcl.SoftmaxScores(None), mcl.PresenceScores(mcl.PIT()))
@@ -80,6 +80,19 @@ def test_gradients_are_those_of_all_hypotheses_at_once(rule, cost, masked):
     batch = batch._replace(mask=MASK if masked else None)
     for scores, way in zip(SCORES, WAYS[masked:] + WAYS[:masked], strict=True):
         compared(model, batch, rule, TwoPass(model, K, **way), scores=scores, **COSTS[cost])
+
+
+@for_each("case", COST_CASES)
+def test_every_cost_has_the_gradients_of_all_hypotheses_at_once(case):
+    torch.manual_seed(1)
+    network = nn.Linear(2 + 3, case.dim).double()
+    model = LatentHypotheses(network, K, EmbeddedLatent(K, 3).double())
+    batch = mcl.Batch(torch.randn(ROWS, 2, dtype=torch.float64), case.inputs(ROWS, n_targets=2)[1])
+    found = []
+    for either in (model, TwoPass(model, K, latents=model.draw)):
+        output = mcl.mcl_step(either, batch, mcl.AnnealedWTA(0.5), cost_fn=case.fn)
+        found.append(gradients(model, output.loss))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
 
 
 @for_each("rule", [mcl.WTA(), mcl.AnnealedWTA(0.4), mcl.TopK(2)])
