@@ -20,8 +20,10 @@ def random_arguments():
     mask[:, 0], mask[:3, -1] = True, True
     path = {"locations": torch.randn(7, 4, 5, 2), "scale": torch.rand(7, 4, 5, 2) + 0.3, "logits": torch.randn(7, 4)}
     floats = path | {"boxes": torch.rand(7, 4, 4), "masks": torch.randn(7, 3, 6, 5)}
+    floats |= {"nll": 2 + torch.rand(7, 4), "samples": torch.randn(7, 4, 2)}
     trained = {name: value.double().requires_grad_() for name, value in floats.items()}
     target = {"target": torch.randn(7, 5, 2).double(), "targets": torch.rand(7, 2, 4).double()}
+    target["point"] = torch.randn(7, 2).double()
     return trained | target | {"mask": mask, "scene": torch.tensor([4, 4, 1, 9, 9, 9, 1])}
 
 
@@ -36,7 +38,8 @@ def value_and_gradients(name):
 
 
 def test_the_page_has_all_pairs():
-    assert NAMES == ["best_mask", "detr", "mixture", "mtr", "qcnet", "scene_variety", "timemcl", "variety"]
+    names = ("best_mask", "detr", "imle", "lora_mcl", "mixture", "mtr", "qcnet", "scene_variety", "timemcl", "variety")
+    assert [*names] == NAMES
 
 
 @for_each("name", NAMES)

@@ -1,6 +1,19 @@
 """Assignment rules: functions from a pairwise cost to detached weights of the same shape."""
 
+from torchmcl.rules.selective import OutsideRadius, Thresholded
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, SceneWinners, TopK
 
-__all__ = ["EMD", "PIT", "WTA", "AnnealedWTA", "AssignmentRule", "RelaxedWTA", "SceneWinners", "Sinkhorn", "TopK"]
+__all__ = [
+    "EMD",
+    "PIT",
+    "WTA",
+    "AnnealedWTA",
+    "AssignmentRule",
+    "OutsideRadius",
+    "RelaxedWTA",
+    "SceneWinners",
+    "Sinkhorn",
+    "Thresholded",
+    "TopK",
+]

@@ -1,14 +1,12 @@
-"""Modules that return Predictions: a layer of several hypotheses, and a multilayer perceptron that ends in one."""
+"""The layer that turns features into several hypotheses and their scores."""
 
 from collections.abc import Callable, Sequence
 from math import prod
 
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_positive, check_positive_int, check_share
+from torchmcl._checks import bad_value, check_callable, check_positive, check_positive_int
 from torchmcl.types import Distributions, Predictions
-
-__all__ = ["MultiHypothesisHead", "MultiHypothesisMLP"]
 
 
 class MultiHypothesisHead(nn.Module):
@@ -104,67 +102,3 @@ class MultiHypothesisHead(nn.Module):
     def extra_repr(self) -> str:
         """Return the additional text of `print`."""
         return f"n_hypotheses={self.n_hypotheses}, out_features={self.out_features}, detach_scores={self.detach_scores}"
-
-
-class MultiHypothesisMLP(nn.Module):
-    """A network from inputs [..., in_features] to Predictions, with hidden ReLU layers.
-
-    Args:
-        in_features: size of the input.
-        out_features: size of one hypothesis, or its shape, such as (steps, dim) for sequences.
-        n_hypotheses: how many answers to give.
-        hidden: sizes of the hidden layers; (50,) in the paper's UCI study, (256, 256) in its synthetic one.
-        scores: whether to give score logits too.
-        detach_scores: stop the score loss at the head.
-        activation: makes the activation after each hidden layer.
-        output_activation: applied to the hypotheses, for example `torch.tanh`.
-        scales: whether each hypothesis is a distribution, with a scale for each coordinate.
-        dropout: share of the hidden units that are dropped in training, in [0, 1).
-
-    Example:
-        >>> import torch
-        >>> model = MultiHypothesisMLP(in_features=6, out_features=1, n_hypotheses=5, hidden=(50,))
-        >>> model(torch.randn(8, 6)).hypotheses.shape
-        torch.Size([8, 5, 1])
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int | Sequence[int],
-        n_hypotheses: int,
-        hidden: Sequence[int] = (256, 256),
-        scores: bool = True,
-        detach_scores: bool = False,
-        activation: Callable[[], nn.Module] = nn.ReLU,
-        output_activation: Callable[[Tensor], Tensor] | None = None,
-        scales: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        check_positive_int("MultiHypothesisMLP", "in_features", in_features)
-        check_callable("MultiHypothesisMLP", "activation", activation, "torch.nn.ReLU")
-        check_share("MultiHypothesisMLP", "dropout", dropout, "[0, 1)")
-        if not isinstance(hidden, Sequence):
-            advice = "One layer of 50 units is (50,)."
-            raise TypeError(bad_value("MultiHypothesisMLP", "hidden", "be a sequence of sizes", repr(hidden), advice))
-        layers: list[nn.Module] = []
-        width = in_features
-        for size in hidden:
-            check_positive_int("MultiHypothesisMLP", "hidden", size)
-            layers += [nn.Linear(width, size), activation(), *([nn.Dropout(dropout)] if dropout else [])]
-            width = size
-        self.trunk = nn.Sequential(*layers)
-        self.head = MultiHypothesisHead(
-            width,
-            out_features,
-            n_hypotheses,
-            scores=scores,
-            detach_scores=detach_scores,
-            output_activation=output_activation,
-            scales=scales,
-        )
-
-    def forward(self, inputs: Tensor) -> Predictions | Distributions:
-        """Return the predictions for inputs [..., in_features]."""
-        return self.head(self.trunk(inputs))

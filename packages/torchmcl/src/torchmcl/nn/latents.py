@@ -1,0 +1,195 @@
+"""Sampled hypotheses: any network with a latent has as many hypotheses as latents."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.types import Distributions, Predictions
+
+
+class NormalLatent(nn.Module):
+    """Standard normal noise: any number of hypotheses, drawn anew in each call.
+
+    Args:
+        size: of one latent.
+
+    Example:
+        >>> NormalLatent(8).draw(2, 5).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        check_positive_int("NormalLatent", "size", size)
+        self.size = size
+
+    def draw(self, n_rows: int, n_hypotheses: int, device: torch.device | None = None) -> Tensor:
+        """Return noise [rows, hypotheses, size]."""
+        return torch.randn(n_rows, n_hypotheses, self.size, device=device)
+
+    def forward(self, latents: Tensor) -> Tensor:
+        """Return the noise itself."""
+        return latents
+
+
+class EmbeddedLatent(nn.Module):
+    """A learned vector per hypothesis.
+
+    Args:
+        n_hypotheses: the number of vectors, and the most hypotheses.
+        size: of one vector.
+
+    Example:
+        >>> latent = EmbeddedLatent(n_hypotheses=5, size=8)
+        >>> latent(latent.draw(2, 5)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, n_hypotheses: int, size: int) -> None:
+        super().__init__()
+        check_positive_int("EmbeddedLatent", "n_hypotheses", n_hypotheses)
+        check_positive_int("EmbeddedLatent", "size", size)
+        self.size, self.n_hypotheses = size, n_hypotheses
+        self.embedding = nn.Embedding(n_hypotheses, size)
+
+    def draw(self, n_rows: int, n_hypotheses: int, device: torch.device | None = None) -> Tensor:
+        """Return the numbers of the hypotheses, [rows, hypotheses]."""
+        if n_hypotheses > self.n_hypotheses:
+            rule = f"be at most the number of embeddings {self.n_hypotheses}"
+            advice = "NormalLatent gives any number."
+            raise ValueError(bad_value("EmbeddedLatent", "n_hypotheses", rule, n_hypotheses, advice))
+        return torch.arange(n_hypotheses, device=device).expand(n_rows, n_hypotheses)
+
+    def forward(self, latents: Tensor) -> Tensor:
+        """Return the vectors of numbers, [..., size]."""
+        vectors: Tensor = self.embedding(latents)
+        return vectors
+
+
+class Concatenated(nn.Module):
+    """Latents appended to the last axis of the inputs: the network has `size` more input features.
+
+    Example:
+        >>> Concatenated()(nn.Linear(3 + 2, 1), torch.randn(6, 3), torch.randn(6, 2)).shape
+        torch.Size([6, 1])
+    """
+
+    def forward(self, network: nn.Module, inputs: Tensor, codes: Tensor) -> Any:
+        """Return the output of the network for inputs [rows, ..., features] and latents [rows, size]."""
+        codes = codes.view(len(codes), *[1] * (inputs.ndim - 2), -1).expand(*inputs.shape[:-1], -1)
+        return network(torch.cat([inputs, codes.to(inputs.dtype)], dim=-1))
+
+
+class FiLM(nn.Module):
+    """Feature-wise modulation: outputs of chosen layers are scaled and shifted by functions of the latent.
+
+    Args:
+        network: with the layers.
+        layers: number of features of each layer by its name in the network.
+        size: of one latent.
+        axis: of the features, -1, or 1 for convolutions.
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))
+        >>> film = FiLM(network, {"0": 16}, size=2)
+        >>> film(network, torch.randn(6, 3), torch.randn(6, 2)).shape
+        torch.Size([6, 1])
+
+    Reference:
+        Perez et al., FiLM: visual reasoning with a general conditioning layer, 2018.
+    """
+
+    def __init__(self, network: nn.Module, layers: Mapping[str, int], size: int, axis: int = -1) -> None:
+        super().__init__()
+        names = dict(network.named_modules())
+        for name in layers:
+            if name not in names:
+                raise ValueError(bad_value("FiLM", "layers", f"name layers of the network {[*names][1:]}", repr(name)))
+        self.axis = axis
+        self.maps = nn.ModuleList(nn.Linear(size, 2 * width) for width in layers.values())
+        self._codes: Tensor | None = None
+        for number, name in enumerate(layers):
+            names[name].register_forward_hook(partial(self._modulated, number))
+
+    def _modulated(self, number: int, layer: nn.Module, given: Any, output: Tensor) -> Tensor:
+        if self._codes is None:
+            return output
+        shape = [1] * output.ndim
+        shape[0], shape[self.axis] = len(output), -1
+        scale, shift = self.maps[number](self._codes).chunk(2, dim=-1)
+        return output * (1 + scale.view(shape)) + shift.view(shape)
+
+    def forward(self, network: nn.Module, inputs: Tensor, codes: Tensor) -> Any:
+        """Return the output of the network for inputs [rows, ...] and latents [rows, size]."""
+        self._codes = codes.to(inputs.dtype)
+        try:
+            return network(inputs)
+        finally:
+            self._codes = None
+
+
+class LatentHypotheses(nn.Module):
+    """A network with one answer and a latent, as a model with several hypotheses.
+
+    Training draws `n_hypotheses` latents, and inference any number: `model(inputs, n_hypotheses=200)`, which
+    `torchmcl.postprocess.reduce` makes few. For large networks, `TwoPass(model, 16, latents=model.draw)` trains one
+    hypothesis after the other.
+
+    Args:
+        network: from inputs to one answer, a tensor [rows, ...] or `Predictions` of one hypothesis.
+        n_hypotheses: hypotheses in training.
+        latent: `NormalLatent(size)` for noise, `EmbeddedLatent(n_hypotheses, size)` for one vector per hypothesis.
+        injection: how the latent enters the network: `Concatenated()`, the default, `FiLM(...)`, or another function of
+            network, inputs and latents.
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(2 + 8, 32), nn.ReLU(), nn.Linear(32, 1))
+        >>> model = LatentHypotheses(network, n_hypotheses=5, latent=NormalLatent(8))
+        >>> model(torch.randn(4, 2)).hypotheses.shape, model(torch.randn(4, 2), n_hypotheses=100).hypotheses.shape
+        (torch.Size([4, 5, 1]), torch.Size([4, 100, 1]))
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        n_hypotheses: int,
+        latent: NormalLatent | EmbeddedLatent,
+        injection: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive_int("LatentHypotheses", "n_hypotheses", n_hypotheses)
+        self.network, self.n_hypotheses, self.latent = network, n_hypotheses, latent
+        self.injection = Concatenated() if injection is None else injection
+
+    def draw(self, n_rows: int, n_hypotheses: int | None = None, device: torch.device | None = None) -> Tensor:
+        """Return latents [rows, hypotheses, ...]."""
+        return self.latent.draw(n_rows, n_hypotheses or self.n_hypotheses, device)
+
+    def forward(
+        self, inputs: Tensor, latents: Tensor | None = None, *, n_hypotheses: int | None = None
+    ) -> Predictions | Distributions:
+        """Return the predictions for inputs [batch, ...].
+
+        Args:
+            inputs: of the network, without latents.
+            latents: [batch, hypotheses, ...]; drawn by default.
+            n_hypotheses: how many to draw, if not as many as in training.
+        """
+        if latents is None:
+            latents = self.draw(len(inputs), n_hypotheses, inputs.device)
+        batch, n_latents = latents.shape[:2]
+        repeated = inputs.repeat_interleave(n_latents, dim=0)
+        answer = self.injection(self.network, repeated, self.latent(latents).flatten(0, 1))
+        if isinstance(answer, Tensor):
+            return Predictions(answer.unflatten(0, (batch, n_latents)))
+        if not isinstance(answer, Predictions | Distributions) or answer.hypotheses.shape[1] != 1:
+            rule = "return a tensor, or Predictions of one hypothesis"
+            raise TypeError(bad_value("LatentHypotheses", "network", rule, type(answer).__name__))
+        fields = {name: value for name, value in answer._asdict().items() if value is not None}
+        return answer._replace(
+            **{name: value.squeeze(1).unflatten(0, (batch, n_latents)) for name, value in fields.items()}
+        )

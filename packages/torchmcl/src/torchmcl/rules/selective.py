@@ -1,0 +1,87 @@
+"""Rules on a part of the hypotheses: small weights dropped, or hypotheses that are close to a target left out."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_fraction, check_non_negative
+from torchmcl.rules.winners import AssignmentRule, winner_weights
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholded(AssignmentRule):
+    """A rule without its small weights; the others of a row are rescaled to sum to 1.
+
+    With `torchmcl.passes.TwoPass`, hypotheses without weight are not differentiated. If g is the largest norm of the
+    gradient of one hypothesis' cost, the gradient of a target changes by at most `2 * (n_hypotheses - 1) * threshold *
+    g`: as much as the dropped weights in what is lost, and as much in the rescaling of the rest.
+
+    Args:
+        rule: any assignment rule.
+        threshold: in [0, 1]; weights below it are dropped. The largest weight of a row is always kept.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA
+        >>> Thresholded(AnnealedWTA(0.1), threshold=0.1)(torch.tensor([[0.3, 0.1, 0.2]]))
+        tensor([[0.0000, 0.7311, 0.2689]])
+    """
+
+    rule: AssignmentRule
+    threshold: float | Tensor
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check_rule("Thresholded", self.rule)
+        check_fraction("Thresholded", "threshold", self.threshold)
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        weights = self.rule(cost, mask)
+        largest = winner_weights(-weights)
+        kept = torch.where((weights < self.threshold) & (largest == 0), 0, weights)
+        return kept / kept.sum(dim=-1, keepdim=True).masked_fill(kept.sum(dim=-1, keepdim=True) == 0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class OutsideRadius(AssignmentRule):
+    """A rule on the hypotheses that are not yet close to a target, as in rejection-sampling IMLE.
+
+    A hypothesis whose cost is below the radius for any real target of its sample is left out: those targets are
+    covered, and the rest is trained by hypotheses that are not. If all hypotheses of a sample are left out, the rule is
+    applied to all of them. `EMD` does not support it.
+
+    Args:
+        rule: any assignment rule; `WTA()` gives IMLE's nearest sample.
+        radius: >= 0, in the units of the cost; 0 leaves nothing out.
+
+    Example:
+        >>> from torchmcl import WTA
+        >>> OutsideRadius(WTA(), radius=0.2)(torch.tensor([[0.3, 0.1, 0.2], [0.5, 0.9, 0.8]]))
+        tensor([[0., 0., 1.],
+                [1., 0., 0.]])
+
+    Reference:
+        Vashist, Peng and Li, Rejection Sampling IMLE, 2024.
+    """
+
+    rule: AssignmentRule
+    radius: float | Tensor
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check_rule("OutsideRadius", self.rule)
+        check_non_negative("OutsideRadius", "radius", self.radius)
+
+    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        close = cost < self.radius
+        if mask is not None:
+            close = close & mask.unsqueeze(-1)
+        close = close.any(dim=-2, keepdim=True)
+        close = close & ~close.all(dim=-1, keepdim=True)
+        return self.rule(cost.masked_fill(close, torch.inf), mask)
+
+
+def _check_rule(owner: str, rule: object) -> None:
+    if not isinstance(rule, AssignmentRule):
+        advice = "An annealed rule is called with the step first: rule(step)."
+        raise TypeError(bad_value(owner, "rule", "be an assignment rule", repr(rule), advice))
