@@ -767,3 +767,57 @@ def mixture_distortion(weights, centres, widths, points):
             second = mass + edge_a - edge_b
             total += w * s * s * (second - 2 * off * (bell_a - bell_b) + off * off * mass)
     return total
+
+
+# ---------------------------------------------------------------------- correlated normals, angles, shapes
+
+
+def full_normal_nll(h, t, covariance):
+    """Minus the log density of one vector, from the inverse and the determinant of a covariance."""
+    off = t - h
+    square = off @ torch.linalg.inv(covariance) @ off
+    return 0.5 * (square + torch.linalg.det(covariance).log() + len(off) * math.log(2 * math.pi))
+
+
+def von_mises_nll(h, t, concentration):
+    """Minus the log density of independent angles, the Bessel function by its integral."""
+    turn = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)[:-1]
+    total = torch.zeros((), dtype=torch.float64)
+    for mean, angle, k in zip(h, t, concentration, strict=True):
+        bessel = torch.exp(k * torch.cos(turn)).mean()
+        total = total + torch.log(2 * math.pi * bessel) - k * torch.cos(angle - mean)
+    return total
+
+
+def sq_angle(h, t, period=2 * math.pi):
+    """Squares of differences, each the shortest among neighboring turns."""
+    turns = [period * n for n in range(-3, 4)]
+    return sum(min((a - b + turn) ** 2 for turn in turns) for a, b in zip(h, t, strict=True))
+
+
+def rotation_of_six(values):
+    """The matrix whose first columns are the orthonormalized halves of six numbers."""
+    first = values[:3] / _dot(values[:3], values[:3]).sqrt()
+    second = values[3:6] - _dot(first, values[3:6]) * first
+    second = second / _dot(second, second).sqrt()
+    return torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1)
+
+
+def geodesic_of_six(h, t):
+    """The angle of the rotation from one to the other, by its trace."""
+    trace = (rotation_of_six(h) * rotation_of_six(t)).sum()
+    return torch.acos((trace - 1) / 2)
+
+
+def rmsd(h, t, real=None, scaled=False):
+    """The root mean squared distance of real points after the motion that the singular vectors give."""
+    chosen = [i for i in range(len(h)) if real is None or real[i]]
+    h, t = h[chosen], t[chosen]
+    h, t = h - h.mean(0), t - t.mean(0)
+    u, s, v = torch.linalg.svd(h.T @ t)
+    signs = torch.ones(len(s), dtype=h.dtype)
+    if torch.linalg.det(u @ v) < 0:
+        signs[-1] = -1
+    turned = h @ (u * signs) @ v
+    size = (s * signs).sum() / (h * h).sum() if scaled else 1.0
+    return ((size * turned - t) ** 2).sum(-1).mean().sqrt()

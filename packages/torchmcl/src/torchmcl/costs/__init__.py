@@ -1,12 +1,15 @@
 """Pairwise costs: functions of keyword-only tensors with result [..., targets, hypotheses]; lower is better."""
 
+from torchmcl.costs.aligned import Symmetric, pairwise_rmsd
 from torchmcl.costs.audio import pairwise_neg_si_sdr, pairwise_neg_snr
 from torchmcl.costs.classification import pairwise_cross_entropy
 from torchmcl.costs.declared import MEAN, MEDIAN, Centre, CostDeclaration, Norm, NormalMixture, declaration, declares
+from torchmcl.costs.families import BivariateNormal, FullNormal, HypothesisFamily, LowRankNormal, VonMisesAngles
 from torchmcl.costs.lifted import Pairwise
 from torchmcl.costs.likelihood import MixtureNLL, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.masks import pairwise_dice
 from torchmcl.costs.mixtures import MixtureNLLWithCRPS
+from torchmcl.costs.rotations import pairwise_geodesic, pairwise_sq_angle, rotation_matrices, wrapped
 from torchmcl.costs.sequences import (
     pairwise_ade,
     pairwise_fde,
@@ -25,13 +28,19 @@ from torchmcl.costs.vector import (
 __all__ = [
     "MEAN",
     "MEDIAN",
+    "BivariateNormal",
     "Centre",
     "CostDeclaration",
+    "FullNormal",
+    "HypothesisFamily",
+    "LowRankNormal",
     "MixtureNLL",
     "MixtureNLLWithCRPS",
     "Norm",
     "NormalMixture",
     "Pairwise",
+    "Symmetric",
+    "VonMisesAngles",
     "declaration",
     "declares",
     "pairwise_ade",
@@ -41,13 +50,18 @@ __all__ = [
     "pairwise_euclidean",
     "pairwise_fde",
     "pairwise_gaussian_nll",
+    "pairwise_geodesic",
     "pairwise_huber",
     "pairwise_l1",
     "pairwise_laplace_nll",
     "pairwise_neg_si_sdr",
     "pairwise_neg_snr",
+    "pairwise_rmsd",
     "pairwise_sq_ade",
+    "pairwise_sq_angle",
     "pairwise_sq_euclidean",
     "pairwise_sq_fde",
     "pairwise_token_cross_entropy",
+    "rotation_matrices",
+    "wrapped",
 ]

@@ -31,10 +31,12 @@ class WeightedHypotheses(NamedTuple):
     Attributes:
         hypotheses: [rows, hypotheses, ...]
         probabilities: [rows, hypotheses], summing to 1.
+        scale: of hypotheses that are distributions, None for others.
     """
 
     hypotheses: Tensor
     probabilities: Tensor
+    scale: Tensor | None = None
 
 
 def check_coverage(owner: str, coverage: Any) -> None:
@@ -93,7 +95,8 @@ def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypot
     probabilities = probabilities_of(owner, predictions.score_logits, reader, hypotheses)
     if scores is None and predictions.score_logits is not None:
         warn_unless_sigmoid(owner, as_tensor(owner, "predictions.score_logits", predictions.score_logits))
-    return WeightedHypotheses(hypotheses, probabilities.to(hypotheses))
+    scale = predictions.scale.detach() if isinstance(predictions, Distributions) else None
+    return WeightedHypotheses(hypotheses, probabilities.to(hypotheses), scale)
 
 
 def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None:
