@@ -184,6 +184,17 @@ def _six(*, hypotheses, targets):
 
 _six.public = costs.pairwise_geodesic
 
+
+def _one_pixel(fn):
+    """A cost of maps of classes, on images of one pixel."""
+
+    def cost(*, hypotheses, targets):
+        return fn(hypotheses=hypotheses[..., None, None], targets=targets[..., None, None])
+
+    cost.public = fn
+    return cost
+
+
 COST_CASES = [
     CostCase("sq_euclidean", mcl.pairwise_sq_euclidean, oracles.sq_euclidean),
     CostCase("sq_euclidean_long", mcl.pairwise_sq_euclidean, oracles.sq_euclidean, dim=40),
@@ -238,5 +249,13 @@ COST_CASES = [
     ),
     CostCase("sq_angle", costs.pairwise_sq_angle, oracles.sq_angle, dim=4),
     CostCase("geodesic", _six, oracles.geodesic_of_six, dim=6),
+    CostCase("iou", _paths(costs.pairwise_iou), _of_paths(oracles.iou), dim=6),
+    CostCase("mask_bce", _paths(costs.pairwise_mask_bce), _of_paths(oracles.mask_bce), dim=6),
+    CostCase("focal", _paths(costs.pairwise_focal), _of_paths(oracles.focal), dim=6),
+    CostCase("boundary", _paths(costs.pairwise_boundary, width=1), _of_paths(oracles.boundary), dim=6),
+    CostCase(
+        "pixel_cross_entropy", _one_pixel(costs.pairwise_pixel_cross_entropy), oracles.cross_entropy, class_ids=True
+    ),
+    CostCase("class_dice", _one_pixel(costs.pairwise_class_dice), oracles.class_dice_of_a_pixel, class_ids=True),
     CostCase("rmsd", _paths(costs.pairwise_rmsd), _of_paths(oracles.rmsd), dim=6),
 ]

@@ -821,3 +821,73 @@ def rmsd(h, t, real=None, scaled=False):
     turned = h @ (u * signs) @ v
     size = (s * signs).sum() / (h * h).sum() if scaled else 1.0
     return ((size * turned - t) ** 2).sum(-1).mean().sqrt()
+
+
+# ---------------------------------------------------------------------- masks of images
+
+
+def _pixel_pairs(h, t, real=None):
+    for row, (logits, values) in enumerate(zip(h, t, strict=True)):
+        for column, (logit, value) in enumerate(zip(logits, values, strict=True)):
+            if real is None or real[row][column]:
+                yield logit, value
+
+
+def iou(h, t, real=None, smooth=1.0):
+    """One minus intersection over union of the sigmoid of logits and a target."""
+    overlap = total = 0.0
+    for logit, value in _pixel_pairs(h, t, real):
+        probability = 1 / (1 + torch.exp(-logit))
+        overlap, total = overlap + probability * value, total + probability + value
+    return 1 - (overlap + smooth) / (total - overlap + smooth)
+
+
+def mask_bce(h, t, real=None):
+    """The mean of -t log p - (1 - t) log(1 - p)."""
+    terms = [
+        value * torch.log1p(torch.exp(-x)) + (1 - value) * torch.log1p(torch.exp(x))
+        for x, value in _pixel_pairs(h, t, real)
+    ]
+    return sum(terms) / len(terms)
+
+
+def focal(h, t, real=None, alpha=0.25, gamma=2.0):
+    """The mean of -alpha t (1 - p)^gamma log p - (1 - alpha) (1 - t) p^gamma log(1 - p)."""
+    terms = []
+    for logit, value in _pixel_pairs(h, t, real):
+        p = 1 / (1 + torch.exp(-logit))
+        inside = alpha * (1 - p) ** gamma * -torch.log(p)
+        terms.append(value * inside + (1 - value) * (1 - alpha) * p**gamma * -torch.log(1 - p))
+    return sum(terms) / len(terms)
+
+
+def boundary(h, t, width=1, smooth=1.0):
+    """One minus the shares of soft boundaries within `width` of the other."""
+
+    def around(values, i, j, reach):
+        rows, columns = range(len(values)), range(len(values[0]))
+        return [values[a][b] for a in rows for b in columns if abs(a - i) <= reach and abs(b - j) <= reach]
+
+    def over(values, reach, pick):
+        return [[pick(around(values, i, j, reach)) for j in range(len(values[0]))] for i in range(len(values))]
+
+    def edge(values):
+        inner = over(values, 1, min)
+        return [[values[i][j] - inner[i][j] for j in range(len(values[0]))] for i in range(len(values))]
+
+    edges = [edge([list(row) for row in 1 / (1 + torch.exp(-h))]), edge([list(row) for row in t])]
+    near = [over(values, width, max) for values in edges]
+    places = [(i, j) for i in range(len(h)) for j in range(len(h[0]))]
+    shared = sum(edges[0][i][j] * near[1][i][j] + near[0][i][j] * edges[1][i][j] for i, j in places)
+    total = sum(edges[0][i][j] + edges[1][i][j] for i, j in places)
+    return 1 - (shared + smooth) / (total + smooth)
+
+
+def class_dice_of_a_pixel(h, t, smooth=1.0):
+    """The mean dice distance over classes, for an image of one pixel."""
+    chances = h.exp() / sum(h.exp())
+    terms = []
+    for c, chance in enumerate(chances):
+        is_it = float(c == int(t))
+        terms.append(1 - (2 * chance * is_it + smooth) / (chance + is_it + smooth))
+    return sum(terms) / len(terms)

@@ -3,11 +3,20 @@
 from torchmcl.costs.aligned import Symmetric, pairwise_rmsd
 from torchmcl.costs.audio import pairwise_neg_si_sdr, pairwise_neg_snr
 from torchmcl.costs.classification import pairwise_cross_entropy
+from torchmcl.costs.combined import Anchored, SumOfCosts
 from torchmcl.costs.declared import MEAN, MEDIAN, Centre, CostDeclaration, Norm, NormalMixture, declaration, declares
 from torchmcl.costs.families import BivariateNormal, FullNormal, HypothesisFamily, LowRankNormal, VonMisesAngles
 from torchmcl.costs.lifted import Pairwise
 from torchmcl.costs.likelihood import MixtureNLL, pairwise_gaussian_nll, pairwise_laplace_nll
-from torchmcl.costs.masks import pairwise_dice
+from torchmcl.costs.masks import (
+    pairwise_boundary,
+    pairwise_class_dice,
+    pairwise_dice,
+    pairwise_focal,
+    pairwise_iou,
+    pairwise_mask_bce,
+    pairwise_pixel_cross_entropy,
+)
 from torchmcl.costs.mixtures import MixtureNLLWithCRPS
 from torchmcl.costs.rotations import pairwise_geodesic, pairwise_sq_angle, rotation_matrices, wrapped
 from torchmcl.costs.sequences import (
@@ -28,6 +37,7 @@ from torchmcl.costs.vector import (
 __all__ = [
     "MEAN",
     "MEDIAN",
+    "Anchored",
     "BivariateNormal",
     "Centre",
     "CostDeclaration",
@@ -39,23 +49,30 @@ __all__ = [
     "Norm",
     "NormalMixture",
     "Pairwise",
+    "SumOfCosts",
     "Symmetric",
     "VonMisesAngles",
     "declaration",
     "declares",
     "pairwise_ade",
+    "pairwise_boundary",
+    "pairwise_class_dice",
     "pairwise_cosine",
     "pairwise_cross_entropy",
     "pairwise_dice",
     "pairwise_euclidean",
     "pairwise_fde",
+    "pairwise_focal",
     "pairwise_gaussian_nll",
     "pairwise_geodesic",
     "pairwise_huber",
+    "pairwise_iou",
     "pairwise_l1",
     "pairwise_laplace_nll",
+    "pairwise_mask_bce",
     "pairwise_neg_si_sdr",
     "pairwise_neg_snr",
+    "pairwise_pixel_cross_entropy",
     "pairwise_rmsd",
     "pairwise_sq_ade",
     "pairwise_sq_angle",
