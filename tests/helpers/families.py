@@ -256,6 +256,12 @@ COST_CASES = [
     CostCase(
         "pixel_cross_entropy", _one_pixel(costs.pairwise_pixel_cross_entropy), oracles.cross_entropy, class_ids=True
     ),
-    CostCase("class_dice", _one_pixel(costs.pairwise_class_dice), oracles.class_dice_of_a_pixel, class_ids=True),
+    CostCase(
+        "class_dice",
+        _one_pixel(costs.pairwise_class_dice),
+        oracles.class_dice_of_a_pixel,
+        class_ids=True,
+        all_pairs=True,
+    ),
     CostCase("rmsd", _paths(costs.pairwise_rmsd), _of_paths(oracles.rmsd), dim=6),
 ]
