@@ -19,7 +19,7 @@ PUBLIC = {
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
     *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
     *("MixtureNLL", "MixtureNLLWithCRPS", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
-    *("PresenceScores", "SigmoidScores", "SoftmaxScores", "softmax_score_loss"),
+    *("PresenceScores", "QualityScores", "SigmoidScores", "SoftmaxScores", "softmax_score_loss"),
     *("assign", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
     *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),
     *("MultiHypothesisHead", "MultiHypothesisMLP", "metrics", "nn"),
