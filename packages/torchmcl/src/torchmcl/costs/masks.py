@@ -29,11 +29,16 @@ class _Pixels(NamedTuple):
             return values.sum(dim=-1, dtype=wide_dtype(values)).unsqueeze(-2)
         return inner_products(values, self.real.to(values)).cross
 
-    def mean(self, if_inside: Tensor, if_outside: Tensor) -> Tensor:
-        """Return the mean of a loss from its values [..., hypotheses, pixels] for targets 1 and 0."""
-        total = inner_products(if_inside - if_outside, self.targets).cross + self.sums(if_outside)
+    def mean(self, if_outside: Tensor, difference: Tensor) -> Tensor:
+        """Return the mean of a loss that is linear in the target.
+
+        Args:
+            if_outside: [..., hypotheses, pixels], the loss for targets 0.
+            difference: by how much it is larger for targets 1.
+        """
+        total = inner_products(difference, self.targets).cross + self.sums(if_outside)
         n_pixels = self.targets.shape[-1] if self.real is None else self.real.sum(dim=-1, keepdim=True)
-        return (total / torch.as_tensor(n_pixels, device=total.device).clamp_min(1)).to(if_inside.dtype)
+        return (total / torch.as_tensor(n_pixels, device=total.device).clamp_min(1)).to(difference.dtype)
 
 
 def _pixels(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None, event_dims: int) -> _Pixels:
@@ -133,7 +138,7 @@ def pairwise_mask_bce(
         tensor([[1.4100]])
     """
     pixels = _pixels("pairwise_mask_bce", hypotheses, targets, mask, event_dims)
-    return pixels.mean(softplus(-pixels.logits), softplus(pixels.logits))
+    return pixels.mean(softplus(pixels.logits), -pixels.logits)  # log(1 + e^-x) - log(1 + e^x) = -x
 
 
 @declares(event_dims=...)
@@ -174,7 +179,8 @@ def pairwise_focal(
     pixels = _pixels("pairwise_focal", hypotheses, targets, mask, event_dims)
     inside, outside = pixels.logits.sigmoid(), (-pixels.logits).sigmoid()
     if_inside = alpha * outside.pow(gamma) * softplus(-pixels.logits)
-    return pixels.mean(if_inside, (1 - alpha) * inside.pow(gamma) * softplus(pixels.logits))
+    if_outside = (1 - alpha) * inside.pow(gamma) * softplus(pixels.logits)
+    return pixels.mean(if_outside, if_inside - if_outside)
 
 
 @declares(event_dims=...)
