@@ -118,8 +118,8 @@ class Symmetric:
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, **extras: Any) -> Tensor:
         """Return the cost [..., targets, hypotheses]; further arguments are those of `cost_fn`."""
         inner = declaration(self.cost_fn)
-        n_axes = extras.get("event_dims", 2) if inner.target_dims is None else inner.target_dims
-        n_axes = inner.event_dims if inner.target_dims is None and isinstance(inner.event_dims, int) else n_axes
+        n_axes = inner.event_dims if isinstance(inner.event_dims, int) else extras.get("event_dims", 2)
+        n_axes = n_axes if inner.target_dims is None else inner.target_dims
         axis, n_points = targets.ndim - n_axes, len(self.permutations[0])
         if targets.shape[axis] != n_points:
             rule = f"have {n_points} points, as many as a permutation"

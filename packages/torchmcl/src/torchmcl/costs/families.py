@@ -143,10 +143,10 @@ class FullNormal(HypothesisFamily):
         dim = (math.isqrt(8 * raw.shape[-1] + 1) - 1) // 2
         diagonal = torch.nn.functional.softplus(raw[..., :dim]) + smallest
         entries = torch.cat([torch.zeros_like(raw[..., :1]), diagonal, raw[..., dim:]], dim=-1)
-        place = torch.zeros(dim, dim, dtype=torch.long, device=raw.device)  # 0 above the diagonal
-        place[tuple(torch.tril_indices(dim, dim, -1))] = torch.arange(dim, raw.shape[-1], device=raw.device) + 1
-        place = place + torch.diag(torch.arange(1, dim + 1, device=raw.device))
-        return entries[..., place]
+        column = torch.arange(dim, device=raw.device)
+        row = column.unsqueeze(-1)
+        below = dim + 1 + row * (row - 1) // 2 + column  # where the entry of each place is, 0 above the diagonal
+        return entries[..., torch.where(row == column, row + 1, below.masked_fill(row < column, 0))]
 
     def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
         """Return a `MultivariateNormal`."""
@@ -245,7 +245,9 @@ class LowRankNormal(HypothesisFamily):
         deviations, factors = scale[..., :1], scale[..., 1:] / scale[..., :1]
         white = offsets / deviations
         # The lemmas of Woodbury and of determinants: a matrix of the size of the rank.
-        small = torch.linalg.cholesky(torch.eye(self.rank).to(factors) + factors.mT @ factors)
+        small = torch.linalg.cholesky(
+            torch.eye(self.rank, dtype=factors.dtype, device=factors.device) + factors.mT @ factors
+        )
         along = _solved(small, factors.mT @ white)
         square = white.square().sum(dim=-2) - along.square().sum(dim=-2)
         volume = deviations.log().sum(dim=(-2, -1)) + small.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)

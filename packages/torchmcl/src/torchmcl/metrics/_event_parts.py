@@ -31,7 +31,7 @@ class Events(NamedTuple):
 def events(
     owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
 ) -> Events:
-    """Check the input of a metric and return it with its axes, detached from nothing."""
+    """Check the input of a metric and return it with all its axes, and 0 where a target is padded."""
     if not isinstance(predictions, Predictions | Distributions):
         raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
     hypotheses, logits = predictions.hypotheses, predictions.score_logits
