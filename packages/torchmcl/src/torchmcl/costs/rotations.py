@@ -53,7 +53,7 @@ def rotation_matrices(values: Tensor) -> Tensor:
 
     Args:
         values: [..., 6], the first two columns before their orthonormalization; [..., 4], quaternions (w, x, y, z) of
-            any length; or [..., 3, 3], returned unchanged.
+            any length; or [..., 3, 3], returned unchanged, which must be rotations.
 
     Raises:
         ValueError: for another last axis.

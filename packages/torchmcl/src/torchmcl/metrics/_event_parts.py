@@ -126,11 +126,11 @@ def generalized_energy_distances(
             return cost_fn(hypotheses=left, targets=right)
 
     shares = real / real.sum(dim=-1, keepdim=True).clamp_min(1)
-    chances, shares = chances.double(), shares.double()
+    dtype, chances, shares = chances.dtype, chances.double(), shares.double()
     parts = [(hypotheses, targets, chances, shares), (hypotheses, hypotheses, chances, chances)]
     parts.append((targets, targets, shares, shares))
     means = [torch.einsum("...t,...tk,...k->...", q, distance(a, b).double(), p) for a, b, p, q in parts]
-    return RealValues(2 * means[0] - means[1] - means[2], real.any(dim=-1))
+    return RealValues((2 * means[0] - means[1] - means[2]).to(dtype), real.any(dim=-1))
 
 
 def matched_dices(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:

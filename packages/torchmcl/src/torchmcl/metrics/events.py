@@ -85,7 +85,7 @@ def generalized_energy_distance(
         >>> left, right = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
         >>> both = torch.stack([left, right]).unsqueeze(0)
         >>> generalized_energy_distance(Predictions(2 * both - 1), both)
-        tensor(0., dtype=torch.float64)
+        tensor(0.)
 
     Reference:
         Kohl et al.: A probabilistic U-Net for segmentation of ambiguous images, 2018, Eq. (5).
