@@ -7,6 +7,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from places import ROOT
 
@@ -49,6 +50,42 @@ def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows():
         found = series.measures(task, answers, units), series.measures(task, series.codebook(task, forecaster), units)
         assert len(inside) == series.N_WINDOWS
         assert all(np.isfinite(list(values.values())).all() and values["crps"] < 0.2 for values in found)
+
+
+def test_the_benchmark_of_inverse_problems_simulates_fits_draws_and_compares():
+    inverse = pytest.importorskip("inverse_problems", reason="needs scikit-learn")
+    torch.manual_seed(0)
+    for task in inverse.TASKS.values():
+        assert task.simulate(torch.zeros(5, task.dim)).isfinite().all()
+    theta = 2 * torch.rand(1000, 2) - 1
+    mirrored = -theta.flip(-1)  # the other preimage of the two moons
+    torch.manual_seed(1)
+    seen = inverse.two_moons(theta)
+    torch.manual_seed(1)
+    torch.testing.assert_close(inverse.two_moons(mirrored), seen, rtol=1e-5, atol=1e-5)
+    task = inverse.TASKS["gaussian_mixture"]
+    theta = theta * task.bound
+    options = {"annealed": True, "n_steps": 25, "n_networks": 2}
+    fitted = inverse.fit(task, theta, task.simulate(theta), spread=True, **options)
+    drawn = inverse.posterior_samples(fitted, torch.zeros(2), 200)
+    assert np.isfinite(fitted.likelihood)
+    assert drawn.abs().max() <= task.bound
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    assert inverse.c2st(rows[:20], rows[20:] + 9) == 1
+
+
+def test_the_arms_of_the_benchmark_of_robots_have_several_postures_for_a_pose():
+    robots = pytest.importorskip("robot_poses")
+    angles = 3 * torch.rand(50, 6, dtype=torch.float64) - 1.5
+    turned = angles.clone()
+    turned[:, 3:] = angles[:, 3:] * torch.tensor([1.0, -1.0, 1.0]) + torch.tensor([torch.pi, 0.0, torch.pi])
+    torch.testing.assert_close(
+        robots.space_hand(turned.float()), robots.space_hand(angles.float()), rtol=1e-4, atol=1e-5
+    )
+    pose = robots.space_hand(angles.float())[:, 3:]
+    assert (pose[:, :3] * pose[:, 3:]).sum(-1).abs().max() < 1e-5
+    straight = robots.plane_hand(torch.zeros(1, 3))
+    torch.testing.assert_close(straight, torch.tensor([[sum(robots.LENGTHS), 0.0]]))
 
 
 def test_the_tables_of_the_documentation_are_those_of_the_records():

@@ -7,6 +7,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
+from torchmcl import costs
 
 
 class RuleCase(NamedTuple):
@@ -61,6 +62,7 @@ class CostCase(NamedTuple):
     oracle: Any
     dim: int = 3
     class_ids: bool = False
+    all_pairs: bool = False  # makes a tensor of all pairs and dimensions
 
     def inputs(self, *leading, n_targets=2, n_hypotheses=3, dtype=torch.float64, dim=None):
         dim = dim or self.dim
@@ -126,6 +128,73 @@ def _one_token(*, hypotheses, targets):
 
 _one_token.public = mcl.pairwise_token_cross_entropy
 
+
+def _wide(values):
+    return values.double()
+
+
+def _factor(h):
+    """A Cholesky factor that depends on the hypothesis, so that one gradient checks both."""
+    wide = _wide(h)
+    outer = torch.tanh(wide).unsqueeze(-1) * torch.sin(wide).unsqueeze(-2)
+    return outer.tril(-1) + torch.diag_embed(torch.tanh(wide).abs() + 0.5)
+
+
+def _table(h):
+    """Standard deviations and two factors."""
+    wide = _wide(h)
+    return torch.stack([torch.tanh(wide).abs() + 0.5, torch.sin(wide), torch.tanh(wide).flip(-1)], dim=-1)
+
+
+def _plane(h):
+    """Two standard deviations and a correlation."""
+    wide = _wide(h)
+    return torch.cat([torch.tanh(wide).abs() + 0.5, 0.9 * torch.sin(wide[..., :1])], dim=-1)
+
+
+def _plane_covariance(h):
+    a, b, correlation = _plane(h)
+    return torch.stack([a * a, a * b * correlation, a * b * correlation, b * b]).view(2, 2)
+
+
+def _table_covariance(h):
+    table = _table(h)
+    return torch.diag(table[:, 0] ** 2) + table[:, 1:] @ table[:, 1:].T
+
+
+def _of_family(family, scale, event_dims=1):
+    def cost(*, hypotheses, targets):
+        events = [x if event_dims == 1 else x.unflatten(-1, (-1, 2)) for x in (hypotheses, targets)]
+        return family(hypotheses=events[0], targets=events[1], scale=scale(events[0]), event_dims=event_dims)
+
+    cost.public = family
+    return cost
+
+
+def _steps_of(oracle):
+    return lambda h, t: sum(
+        oracle(a, b) for a, b in zip(h.unflatten(-1, (-1, 2)), t.unflatten(-1, (-1, 2)), strict=True)
+    )
+
+
+def _six(*, hypotheses, targets):
+    """One rotation in the first six numbers, well away from the degenerate ones."""
+    return costs.pairwise_geodesic(hypotheses=hypotheses[..., :6], targets=targets[..., :6])
+
+
+_six.public = costs.pairwise_geodesic
+
+
+def _one_pixel(fn):
+    """A cost of maps of classes, on images of one pixel."""
+
+    def cost(*, hypotheses, targets):
+        return fn(hypotheses=hypotheses[..., None, None], targets=targets[..., None, None])
+
+    cost.public = fn
+    return cost
+
+
 COST_CASES = [
     CostCase("sq_euclidean", mcl.pairwise_sq_euclidean, oracles.sq_euclidean),
     CostCase("sq_euclidean_long", mcl.pairwise_sq_euclidean, oracles.sq_euclidean, dim=40),
@@ -150,4 +219,49 @@ COST_CASES = [
     CostCase("dice", _paths(mcl.pairwise_dice), _of_paths(oracles.dice), dim=6),
     CostCase("gaussian_nll", _with_scale(mcl.pairwise_gaussian_nll), _scaled(oracles.gaussian_nll), dim=4),
     CostCase("laplace_nll", _with_scale(mcl.pairwise_laplace_nll), _scaled(oracles.laplace_nll), dim=4),
+    CostCase(
+        "full_normal",
+        _of_family(costs.FullNormal(), _factor),
+        lambda h, t: oracles.full_normal_nll(h, t, _factor(h) @ _factor(h).mT),
+        dim=5,
+        all_pairs=True,
+    ),
+    CostCase(
+        "bivariate_normal",
+        _of_family(costs.BivariateNormal(), _plane, event_dims=2),
+        _steps_of(lambda h, t: oracles.full_normal_nll(h, t, _plane_covariance(h))),
+        dim=4,
+        all_pairs=True,
+    ),
+    CostCase(
+        "low_rank_normal",
+        _of_family(costs.LowRankNormal(rank=2), _table),
+        lambda h, t: oracles.full_normal_nll(h, t, _table_covariance(h)),
+        dim=4,
+        all_pairs=True,
+    ),
+    CostCase(
+        "von_mises",
+        _of_family(costs.VonMisesAngles(), lambda h: torch.tanh(_wide(h)).abs() + 0.5),
+        lambda h, t: oracles.von_mises_nll(h, t, torch.tanh(h).abs() + 0.5),
+        dim=4,
+        all_pairs=True,
+    ),
+    CostCase("sq_angle", costs.pairwise_sq_angle, oracles.sq_angle, dim=4),
+    CostCase("geodesic", _six, oracles.geodesic_of_six, dim=6),
+    CostCase("iou", _paths(costs.pairwise_iou), _of_paths(oracles.iou), dim=6),
+    CostCase("mask_bce", _paths(costs.pairwise_mask_bce), _of_paths(oracles.mask_bce), dim=6),
+    CostCase("focal", _paths(costs.pairwise_focal), _of_paths(oracles.focal), dim=6),
+    CostCase("boundary", _paths(costs.pairwise_boundary, width=1), _of_paths(oracles.boundary), dim=6),
+    CostCase(
+        "pixel_cross_entropy", _one_pixel(costs.pairwise_pixel_cross_entropy), oracles.cross_entropy, class_ids=True
+    ),
+    CostCase(
+        "class_dice",
+        _one_pixel(costs.pairwise_class_dice),
+        oracles.class_dice_of_a_pixel,
+        class_ids=True,
+        all_pairs=True,
+    ),
+    CostCase("rmsd", _paths(costs.pairwise_rmsd), _of_paths(oracles.rmsd), dim=6),
 ]

@@ -767,3 +767,127 @@ def mixture_distortion(weights, centres, widths, points):
             second = mass + edge_a - edge_b
             total += w * s * s * (second - 2 * off * (bell_a - bell_b) + off * off * mass)
     return total
+
+
+# ---------------------------------------------------------------------- correlated normals, angles, shapes
+
+
+def full_normal_nll(h, t, covariance):
+    """Minus the log density of one vector, from the inverse and the determinant of a covariance."""
+    off = t - h
+    square = off @ torch.linalg.inv(covariance) @ off
+    return 0.5 * (square + torch.linalg.det(covariance).log() + len(off) * math.log(2 * math.pi))
+
+
+def von_mises_nll(h, t, concentration):
+    """Minus the log density of independent angles, the Bessel function by its integral."""
+    turn = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)[:-1]
+    total = torch.zeros((), dtype=torch.float64)
+    for mean, angle, k in zip(h, t, concentration, strict=True):
+        bessel = torch.exp(k * torch.cos(turn)).mean()
+        total = total + torch.log(2 * math.pi * bessel) - k * torch.cos(angle - mean)
+    return total
+
+
+def sq_angle(h, t, period=2 * math.pi):
+    """Squares of differences, each the shortest among neighboring turns."""
+    turns = [period * n for n in range(-3, 4)]
+    return sum(min((a - b + turn) ** 2 for turn in turns) for a, b in zip(h, t, strict=True))
+
+
+def rotation_of_six(values):
+    """The matrix whose first columns are the orthonormalized halves of six numbers."""
+    first = values[:3] / _dot(values[:3], values[:3]).sqrt()
+    second = values[3:6] - _dot(first, values[3:6]) * first
+    second = second / _dot(second, second).sqrt()
+    return torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1)
+
+
+def geodesic_of_six(h, t):
+    """The angle of the rotation from one to the other, by its trace."""
+    trace = (rotation_of_six(h) * rotation_of_six(t)).sum()
+    return torch.acos((trace - 1) / 2)
+
+
+def rmsd(h, t, real=None, scaled=False):
+    """The root mean squared distance of real points after the motion that the singular vectors give."""
+    chosen = [i for i in range(len(h)) if real is None or real[i]]
+    h, t = h[chosen], t[chosen]
+    h, t = h - h.mean(0), t - t.mean(0)
+    u, s, v = torch.linalg.svd(h.T @ t)
+    signs = torch.ones(len(s), dtype=h.dtype)
+    if torch.linalg.det(u @ v) < 0:
+        signs[-1] = -1
+    turned = h @ (u * signs) @ v
+    size = (s * signs).sum() / (h * h).sum() if scaled else 1.0
+    return ((size * turned - t) ** 2).sum(-1).mean().sqrt()
+
+
+# ---------------------------------------------------------------------- masks of images
+
+
+def _pixel_pairs(h, t, real=None):
+    for row, (logits, values) in enumerate(zip(h, t, strict=True)):
+        for column, (logit, value) in enumerate(zip(logits, values, strict=True)):
+            if real is None or real[row][column]:
+                yield logit, value
+
+
+def iou(h, t, real=None, smooth=1.0):
+    """One minus intersection over union of the sigmoid of logits and a target."""
+    overlap = total = 0.0
+    for logit, value in _pixel_pairs(h, t, real):
+        probability = 1 / (1 + torch.exp(-logit))
+        overlap, total = overlap + probability * value, total + probability + value
+    return 1 - (overlap + smooth) / (total - overlap + smooth)
+
+
+def mask_bce(h, t, real=None):
+    """The mean of -t log p - (1 - t) log(1 - p)."""
+    terms = [
+        value * torch.log1p(torch.exp(-x)) + (1 - value) * torch.log1p(torch.exp(x))
+        for x, value in _pixel_pairs(h, t, real)
+    ]
+    return sum(terms) / len(terms)
+
+
+def focal(h, t, real=None, alpha=0.25, gamma=2.0):
+    """The mean of -alpha t (1 - p)^gamma log p - (1 - alpha) (1 - t) p^gamma log(1 - p)."""
+    terms = []
+    for logit, value in _pixel_pairs(h, t, real):
+        p = 1 / (1 + torch.exp(-logit))
+        inside = alpha * (1 - p) ** gamma * -torch.log(p)
+        terms.append(value * inside + (1 - value) * (1 - alpha) * p**gamma * -torch.log(1 - p))
+    return sum(terms) / len(terms)
+
+
+def boundary(h, t, width=1, smooth=1.0):
+    """One minus the shares of soft boundaries within `width` of the other."""
+
+    def around(values, i, j, reach):
+        rows, columns = range(len(values)), range(len(values[0]))
+        return [values[a][b] for a in rows for b in columns if abs(a - i) <= reach and abs(b - j) <= reach]
+
+    def over(values, reach, pick):
+        return [[pick(around(values, i, j, reach)) for j in range(len(values[0]))] for i in range(len(values))]
+
+    def edge(values):
+        inner = over(values, 1, min)
+        return [[values[i][j] - inner[i][j] for j in range(len(values[0]))] for i in range(len(values))]
+
+    edges = [edge([list(row) for row in 1 / (1 + torch.exp(-h))]), edge([list(row) for row in t])]
+    near = [over(values, width, max) for values in edges]
+    places = [(i, j) for i in range(len(h)) for j in range(len(h[0]))]
+    shared = sum(edges[0][i][j] * near[1][i][j] + near[0][i][j] * edges[1][i][j] for i, j in places)
+    total = sum(edges[0][i][j] + edges[1][i][j] for i, j in places)
+    return 1 - (shared + smooth) / (total + smooth)
+
+
+def class_dice_of_a_pixel(h, t, smooth=1.0):
+    """The mean dice distance over classes, for an image of one pixel."""
+    chances = h.exp() / sum(h.exp())
+    terms = []
+    for c, chance in enumerate(chances):
+        is_it = float(c == int(t))
+        terms.append(1 - (2 * chance * is_it + smooth) / (chance + is_it + smooth))
+    return sum(terms) / len(terms)

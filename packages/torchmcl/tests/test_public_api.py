@@ -19,7 +19,7 @@ PUBLIC = {
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
     *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
     *("MixtureNLL", "MixtureNLLWithCRPS", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
-    *("PresenceScores", "SigmoidScores", "SoftmaxScores"),
+    *("PresenceScores", "QualityScores", "SigmoidScores", "SoftmaxScores"),
     *("assign", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
     *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),
     *("MultiHypothesisHead", "MultiHypothesisMLP", "metrics", "nn"),
@@ -29,11 +29,15 @@ PUBLIC_METRICS = {
     *("distortion", "energy_score", "hypothesis_usage", "n_dead_hypotheses", "oracle_rmse"),
     *("rmse_of_mean", "score_calibration_error", "soft_distortion", "usage_entropy", "wasserstein_to_samples"),
     *("brier_min_fde", "collision_rate", "joint_min_ade", "joint_min_fde", "min_ade", "min_fde", "miss_rate"),
+    *("average_pairwise_distance", "crps", "generalized_energy_distance", "matched_dice", "mode_coverage", "mpjpe"),
+    *("pa_mpjpe", "variogram_score"),
 }
 SHELLS = {
     *("DeadHypotheses", "Distortion", "EnergyScore", "HypothesisUsage", "OracleRMSE"),
     *("RMSEOfMean", "ScoreCalibrationError", "SoftDistortion", "UsageEntropy", "WassersteinToSamples"),
     *("BrierMinFDE", "CollisionRate", "JointMinADE", "JointMinFDE", "MinADE", "MinFDE", "MissRate"),
+    *("AveragePairwiseDistance", "CRPS", "GeneralizedEnergyDistance", "MPJPE", "MatchedDice", "ModeCoverage"),
+    *("PAMPJPE", "VariogramScore"),
 }
 
 

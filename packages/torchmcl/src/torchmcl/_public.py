@@ -33,6 +33,7 @@ from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA,
 from torchmcl.schedules import Constant, Cosine, CutoffAt, Exponential, JoinedSchedule, Linear, annealed
 from torchmcl.scoring import (
     PresenceScores,
+    QualityScores,
     SigmoidScores,
     SoftmaxScores,
     normalized_scores,
@@ -65,6 +66,7 @@ __all__ = [
     "Pairwise",
     "Predictions",
     "PresenceScores",
+    "QualityScores",
     "RelaxedWTA",
     "RuleScheduler",
     "SceneWinners",

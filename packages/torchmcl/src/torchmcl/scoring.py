@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_cost, check_mask, check_sample_weights, check_tensor
+from torchmcl._checks import (
+    bad_value,
+    check_boolean,
+    check_cost,
+    check_mask,
+    check_positive,
+    check_sample_weights,
+    check_tensor,
+)
 from torchmcl.accel import accelerated, in_torch, in_triton, triton
 from torchmcl.accel.eager.one_target import summed_cross_entropy
 from torchmcl.rules.winners import WTA, AssignmentRule
@@ -147,6 +155,65 @@ class SoftmaxScores(ScoreObjective):
         """Return the softmax of the logits."""
         check_tensor("SoftmaxScores", "score_logits", score_logits)
         return score_logits.to(torch.promote_types(score_logits.dtype, torch.float32)).softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class QualityScores(ScoreObjective):
+    """Scores that predict the quality 1 - cost of their hypothesis, trained by the squared error, as the head of SAM.
+
+    A quality is no probability: two good hypotheses both have a high one. `probabilities` is a softmax, for ranking.
+    The quality of a hypothesis is the mean over the real targets of its sample.
+
+    Args:
+        rule: not used, because every hypothesis is trained.
+        cost_fn: the cost whose complement is predicted, `torchmcl.costs.pairwise_iou` for example; the matched cost of
+            the step by default.
+        temperature: > 0, of the softmax.
+
+    Example:
+        >>> quality = QualityScores()
+        >>> quality.labels(torch.tensor([[0.1, 0.6]]), torch.tensor([[1.0, 0.0]]))
+        tensor([0.9000, 0.4000])
+        >>> quality.loss(torch.tensor([[0.9, 0.6]]), torch.tensor([[0.9, 0.4]]))
+        tensor(0.0200)
+    """
+
+    cost_fn: Callable[..., Tensor] | None = None
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        check_positive("QualityScores", "temperature", self.temperature)
+
+    def labels(self, cost: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the quality of each hypothesis [..., hypotheses]; 0 without real targets."""
+        quality = 1 - cost.detach()
+        if mask is not None:
+            quality = quality.masked_fill(~mask.unsqueeze(-1), 0)
+        return _shares(quality, mask)
+
+    def loss(
+        self,
+        score_logits: Tensor,
+        labels: Tensor,
+        mask: Tensor | None = None,
+        *,
+        model_axes: int = 0,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean squared error of the qualities, over hypotheses and samples with a real target."""
+        check_tensor("QualityScores", "score_logits", score_logits)
+        terms = max(score_logits.shape[-1], 1)
+        return _mean_loss(
+            "QualityScores", _squared_error, score_logits, labels, mask, model_axes, sample_weights, terms
+        )
+
+    def probabilities(self, score_logits: Tensor) -> Tensor:
+        """Return the softmax of the qualities divided by the temperature."""
+        check_tensor("QualityScores", "score_logits", score_logits)
+        wide = score_logits.to(torch.promote_types(score_logits.dtype, torch.float32))
+        return (wide / self.temperature).softmax(dim=-1)
 
 
 def check_score_objective(owner: str, scores: object) -> None:
@@ -293,3 +360,8 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def _softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return -sum_k y_k log softmax(x)_k of each sample."""
     return -(labels * logits.log_softmax(dim=-1)).sum(dim=-1)
+
+
+def _squared_error(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return sum_k (x_k - y_k)^2 of each sample."""
+    return (scores - labels).square().sum(dim=-1)

@@ -14,7 +14,7 @@ from torchmcl.costs._parts import call_cost
 from torchmcl.fused_step import IN_C, IN_TRITON, StepProblem
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.winners import AssignmentRule, SceneWinners
-from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
+from torchmcl.scoring import QualityScores, ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Batch, Distributions, Predictions, StepOutput
 
 _SIGMOID_SCORES = SigmoidScores()
@@ -125,6 +125,9 @@ def solved(problem: StepProblem) -> StepOutput:
     logits = predictions.score_logits
     if logits is None or score_weight == 0:
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, whole)
+    if isinstance(scores, QualityScores) and scores.cost_fn is not None:
+        with torch.no_grad():
+            cost = _cost(problem, "scores.cost_fn", scores.cost_fn)
     labels = scores.labels(cost, matching.weights, mask)
     score_loss = scores.loss(logits, labels, mask, model_axes=int(stacked), sample_weights=weights)
     loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)

@@ -1,9 +1,22 @@
 """Pairwise costs: functions of keyword-only tensors with result [..., targets, hypotheses]; lower is better."""
 
-from torchmcl.costs.classification import pairwise_cross_entropy, pairwise_dice
+from torchmcl.costs.aligned import Symmetric, pairwise_rmsd
+from torchmcl.costs.classification import pairwise_cross_entropy
+from torchmcl.costs.combined import Anchored, SumOfCosts
 from torchmcl.costs.declared import MEAN, MEDIAN, Centre, CostDeclaration, Norm, NormalMixture, declaration, declares
+from torchmcl.costs.families import BivariateNormal, FullNormal, HypothesisFamily, LowRankNormal, VonMisesAngles
 from torchmcl.costs.lifted import Pairwise
 from torchmcl.costs.likelihood import MixtureNLL, MixtureNLLWithCRPS, pairwise_gaussian_nll, pairwise_laplace_nll
+from torchmcl.costs.masks import (
+    pairwise_boundary,
+    pairwise_class_dice,
+    pairwise_dice,
+    pairwise_focal,
+    pairwise_iou,
+    pairwise_mask_bce,
+    pairwise_pixel_cross_entropy,
+)
+from torchmcl.costs.rotations import pairwise_geodesic, pairwise_sq_angle, rotation_matrices, wrapped
 from torchmcl.costs.sequences import (
     pairwise_ade,
     pairwise_fde,
@@ -24,29 +37,48 @@ from torchmcl.costs.vector import (
 __all__ = [
     "MEAN",
     "MEDIAN",
+    "Anchored",
+    "BivariateNormal",
     "Centre",
     "CostDeclaration",
+    "FullNormal",
+    "HypothesisFamily",
+    "LowRankNormal",
     "MixtureNLL",
     "MixtureNLLWithCRPS",
     "Norm",
     "NormalMixture",
     "Pairwise",
+    "SumOfCosts",
+    "Symmetric",
+    "VonMisesAngles",
     "declaration",
     "declares",
     "pairwise_ade",
+    "pairwise_boundary",
+    "pairwise_class_dice",
     "pairwise_cosine",
     "pairwise_cross_entropy",
     "pairwise_dice",
     "pairwise_euclidean",
     "pairwise_fde",
+    "pairwise_focal",
     "pairwise_gaussian_nll",
+    "pairwise_geodesic",
     "pairwise_huber",
+    "pairwise_iou",
     "pairwise_l1",
     "pairwise_laplace_nll",
+    "pairwise_mask_bce",
     "pairwise_neg_si_sdr",
     "pairwise_neg_snr",
+    "pairwise_pixel_cross_entropy",
+    "pairwise_rmsd",
     "pairwise_sq_ade",
+    "pairwise_sq_angle",
     "pairwise_sq_euclidean",
     "pairwise_sq_fde",
     "pairwise_token_cross_entropy",
+    "rotation_matrices",
+    "wrapped",
 ]

@@ -12,6 +12,7 @@ density to the few points that stand for it.
 """
 
 from torchmcl.density.kernels import Bandwidth, HypothesisDensity, KernelMixture, fit_bandwidth
+from torchmcl.density.mixtures import mixture_distribution
 from torchmcl.density.on_line import HighestDensitySet
 from torchmcl.density.points import BestPoints, best_points
 from torchmcl.density.voronoi import VoronoiKernels
@@ -25,4 +26,5 @@ __all__ = [
     "VoronoiKernels",
     "best_points",
     "fit_bandwidth",
+    "mixture_distribution",
 ]

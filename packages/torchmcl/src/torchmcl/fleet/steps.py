@@ -105,6 +105,7 @@ class NetworkFacts:
             or any(layer.bias is None for layer in layers)
             or not all(parameter.requires_grad for parameter in module.parameters())
             or head.linear.out_features != sum(head.output_sizes)
+            or not isinstance(head.scales, bool)
         ):
             return None
         _, n_scores, n_scales = head.output_sizes

@@ -6,6 +6,7 @@ from math import prod
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_positive, check_positive_int
+from torchmcl.costs.families import HypothesisFamily
 from torchmcl.types import Distributions, Predictions
 
 
@@ -25,7 +26,8 @@ class MultiHypothesisHead(nn.Module):
             regression loss in the trunk.
         output_activation: applied to the hypotheses, for example `torch.tanh`; None leaves them unchanged.
         scales: whether to add a scale for each coordinate, so that a hypothesis is a distribution: softplus of
-            an output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`.
+            an output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`. A family, such as
+            `torchmcl.costs.FullNormal()`, adds the scales of that family.
         min_scale: > 0, the smallest scale; the likelihood of a narrower one could grow without limit.
 
     Example:
@@ -47,7 +49,7 @@ class MultiHypothesisHead(nn.Module):
         scores: bool = True,
         detach_scores: bool = False,
         output_activation: Callable[[Tensor], Tensor] | None = None,
-        scales: bool = False,
+        scales: bool | HypothesisFamily = False,
         min_scale: float = 1e-3,
     ) -> None:
         super().__init__()
@@ -59,6 +61,8 @@ class MultiHypothesisHead(nn.Module):
         ):
             check_positive_int("MultiHypothesisHead", name, value)
         check_positive("MultiHypothesisHead", "min_scale", min_scale)
+        if not isinstance(scales, bool | HypothesisFamily):
+            raise TypeError(bad_value("MultiHypothesisHead", "scales", "be a boolean or a family", repr(scales)))
         if output_activation is not None:
             check_callable("MultiHypothesisHead", "output_activation", output_activation, "torch.tanh")
         self.in_features = in_features
@@ -70,8 +74,9 @@ class MultiHypothesisHead(nn.Module):
         self.output_activation = output_activation
         self.min_scale = min_scale
         n_values = prod(event)
+        n_scales = n_values * int(scales) if isinstance(scales, bool) else prod(event[:-1]) * scales.n_scales(event[-1])
         #: Outputs of the linear layer that are coordinates, scores and scales, in this order.
-        self.output_sizes = [n_hypotheses * n for n in (n_values, int(scores), n_values * int(scales))]
+        self.output_sizes = [n_hypotheses * n for n in (n_values, int(scores), n_scales)]
         self.linear = nn.Linear(in_features, sum(self.output_sizes))
 
     def forward(self, features: Tensor) -> Predictions | Distributions:
@@ -96,8 +101,11 @@ class MultiHypothesisHead(nn.Module):
         logits = score_logits if n_scores else None
         if not n_scales:
             return Predictions(hypotheses, logits)
-        scale = nn.functional.softplus(raw_scale) + self.min_scale
-        return Distributions(hypotheses, logits, scale.unflatten(-1, (self.n_hypotheses, *self.event)))
+        if isinstance(self.scales, bool):
+            scale = nn.functional.softplus(raw_scale) + self.min_scale
+            return Distributions(hypotheses, logits, scale.unflatten(-1, (self.n_hypotheses, *self.event)))
+        raw_scale = raw_scale.unflatten(-1, (self.n_hypotheses, *self.event[:-1], -1))
+        return Distributions(hypotheses, logits, self.scales.scale(raw_scale, self.min_scale))
 
     def extra_repr(self) -> str:
         """Return the additional text of `print`."""

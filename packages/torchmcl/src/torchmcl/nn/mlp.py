@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int, check_share
+from torchmcl.costs.families import HypothesisFamily
 from torchmcl.nn.heads import MultiHypothesisHead
 from torchmcl.types import Distributions, Predictions
 
@@ -21,7 +22,8 @@ class MultiHypothesisMLP(nn.Module):
         detach_scores: stop the score loss at the head.
         activation: makes the activation after each hidden layer.
         output_activation: applied to the hypotheses, for example `torch.tanh`.
-        scales: whether each hypothesis is a distribution, with a scale for each coordinate.
+        scales: whether each hypothesis is a distribution, with a scale for each coordinate, or
+            the family of it, see `MultiHypothesisHead`.
         dropout: share of the hidden units that are dropped in training, in [0, 1).
 
     Example:
@@ -41,7 +43,7 @@ class MultiHypothesisMLP(nn.Module):
         detach_scores: bool = False,
         activation: Callable[[], nn.Module] = nn.ReLU,
         output_activation: Callable[[Tensor], Tensor] | None = None,
-        scales: bool = False,
+        scales: bool | HypothesisFamily = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()

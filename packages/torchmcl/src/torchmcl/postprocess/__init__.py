@@ -19,6 +19,7 @@ from torchmcl.postprocess.calibration import (
 )
 from torchmcl.postprocess.diagnosis import Diagnosis, diagnose
 from torchmcl.postprocess.files import SavedPredictions, load_fitted, read_predictions, save_fitted
+from torchmcl.postprocess.levels import MixtureLevels
 from torchmcl.postprocess.nonconformity import BallScore, DensityLevels, Nonconformity, TubeScore, union_volume
 from torchmcl.postprocess.reducing import concatenate, expected_cost, reduce
 from torchmcl.postprocess.regions import AdaptiveLevel, ConformalRegions, conformal, select_nonconformity
@@ -34,6 +35,7 @@ __all__ = [
     "IsotonicMap",
     "IsotonicScaling",
     "MissRate",
+    "MixtureLevels",
     "Nonconformity",
     "ReductionObjective",
     "SavedPredictions",

@@ -11,7 +11,7 @@ from torchmcl._checks import bad_value, check_boolean, check_callable, check_sam
 from torchmcl.costs._parts import check_takes_mask
 from torchmcl.costs.declared import declaration
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
-from torchmcl.types import check_predictions
+from torchmcl.types import Distributions, check_predictions
 
 CostFn: TypeAlias = Callable[..., Tensor]
 #: How score logits are read, or the probabilities themselves [rows, hypotheses].
@@ -31,10 +31,12 @@ class WeightedHypotheses(NamedTuple):
     Attributes:
         hypotheses: [rows, hypotheses, ...]
         probabilities: [rows, hypotheses], summing to 1.
+        scale: of hypotheses that are distributions, None for others.
     """
 
     hypotheses: Tensor
     probabilities: Tensor
+    scale: Tensor | None = None
 
 
 def as_tensor(owner: str, argument: str, value: Any) -> Tensor:
@@ -83,7 +85,8 @@ def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypot
     probabilities = probabilities_of(owner, predictions.score_logits, reader, hypotheses)
     if scores is None and predictions.score_logits is not None:
         warn_unless_sigmoid(owner, as_tensor(owner, "predictions.score_logits", predictions.score_logits))
-    return WeightedHypotheses(hypotheses, probabilities.to(hypotheses))
+    scale = predictions.scale.detach() if isinstance(predictions, Distributions) else None
+    return WeightedHypotheses(hypotheses, probabilities.to(hypotheses), scale)
 
 
 def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None:

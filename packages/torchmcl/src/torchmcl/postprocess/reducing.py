@@ -95,7 +95,7 @@ def _serves_means(
     every: WeightedHypotheses, k: int, cost_fn: CostFn, objective: ReductionObjective, moved: bool
 ) -> bool:
     squares = squared_distance(cost_fn) is not None and isinstance(objective, ExpectedCost)
-    return moved and squares and every.hypotheses.shape[1] > search.FEW_HYPOTHESES and grouping.serves(*every)
+    return moved and squares and every.hypotheses.shape[1] > search.FEW_HYPOTHESES and grouping.serves(*every[:2])
 
 
 def _means(every: WeightedHypotheses, k: int, *_: Any) -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ def solved(
     n = every.hypotheses.shape[1]
     at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
     parts = []
-    for hypotheses, weights in zip(*(part.split(at_once) for part in every), strict=True):
+    for hypotheses, weights in zip(*(part.split(at_once) for part in every[:2]), strict=True):
         geometry = Geometry(hypotheses, weights, cost_fn, objective)
         centres = _moved(geometry, k) if moved else _chosen(geometry, k)
         parts.append((centres, _masses(geometry, centres)))

@@ -279,16 +279,22 @@ def select_nonconformity(
     if len(targets) < needed:
         rule = f"have at least {needed} rows for a coverage of {coverage:g}, half of them for levels"
         raise ValueError(bad_value(owner, "targets", rule, len(targets)))
-    (fitted, shares), (judged, judged_shares) = ((part[place::2] for part in given) for place in (0, 1))
+    (fitted, shares), (judged, judged_shares) = (_every_other(given, place) for place in (0, 1))
     half = None if mask is None else mask[::2]
     mean_volumes = []
     for one in offered:
-        regions = conformal(
-            Predictions(fitted), targets[::2], nonconformity=one, coverage=coverage, mask=half, scores=shares
-        )
-        volumes = regions.volume(Predictions(judged), scores=judged_shares, n_samples=n_samples, generator=generator)
+        regions = conformal(fitted, targets[::2], nonconformity=one, coverage=coverage, mask=half, scores=shares)
+        volumes = regions.volume(judged, scores=judged_shares, n_samples=n_samples, generator=generator)
         mean_volumes.append(float(volumes.double().mean()))
     return offered[int(np.argmin(mean_volumes))]
+
+
+def _every_other(given: WeightedHypotheses, place: int) -> tuple[Predictions | Distributions, Tensor]:
+    """Return every other row from a place, as predictions and their probabilities."""
+    hypotheses, shares = given.hypotheses[place::2], given.probabilities[place::2]
+    if given.scale is None:
+        return Predictions(hypotheses), shares
+    return Distributions(hypotheses, None, given.scale[place::2]), shares
 
 
 def _values(owner: str, nonconformity: Any, given: WeightedHypotheses, targets: Any, mask: Tensor | None) -> Tensor:

@@ -1,5 +1,6 @@
 """Assignment rules: functions from a pairwise cost to detached weights of the same shape."""
 
+from torchmcl.rules.parts import by_part, factorized
 from torchmcl.rules.selective import OutsideRadius, Thresholded
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, SceneWinners, TopK
@@ -16,4 +17,6 @@ __all__ = [
     "Sinkhorn",
     "Thresholded",
     "TopK",
+    "by_part",
+    "factorized",
 ]

@@ -1,0 +1,147 @@
+"""Postures of robot arms in the plane and in space: several hypotheses against regression, ensembles and dropout.
+
+Joint angles are drawn at random, forward kinematics give the pose of the hand, and networks learn the way back. All
+methods have the same number of answers, hidden layers and steps. An answer is judged by the pose that it leads to.
+
+    python benchmarks/robot_poses.py --out out/robots.json
+"""
+
+import argparse
+import functools
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import torchmcl as mcl
+from torchmcl.costs import FullNormal, pairwise_geodesic, pairwise_sq_angle, wrapped
+from torchmcl.density import mixture_distribution
+
+LENGTHS = (0.6, 0.4, 0.25)
+# Rows of the table of Denavit and Hartenberg (shift along z, shift along x, turn about x) of an arm with six joints and
+# a wrist whose axes meet: eight postures for most poses.
+ARM = ((0.4, 0.0, math.pi / 2), (0.0, 0.5, 0.0), (0.0, 0.0, math.pi / 2), (0.4, 0.0, -math.pi / 2))
+ARM += ((0.0, 0.0, math.pi / 2), (0.1, 0.0, 0.0))
+
+
+def plane_hand(angles: Tensor) -> Tensor:
+    """Return the place [..., 2] of the hand of an arm with three joints in the plane."""
+    total = angles.cumsum(dim=-1)
+    lengths = torch.tensor(LENGTHS, device=angles.device)
+    return torch.stack([(lengths * total.cos()).sum(dim=-1), (lengths * total.sin()).sum(dim=-1)], dim=-1)
+
+
+def space_hand(angles: Tensor) -> Tensor:
+    """Return place and first two columns of the rotation [..., 9] of the hand of an arm with six joints."""
+    pose = torch.eye(4, device=angles.device).expand(*angles.shape[:-1], 4, 4)
+    for angle, (along_z, along_x, turn) in zip(angles.unbind(dim=-1), ARM, strict=True):
+        c, s, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
+        ca, sa = math.cos(turn), math.sin(turn)
+        rows = [c, -s * ca, s * sa, along_x * c, s, c * ca, -c * sa, along_x * s]
+        rows += [zero, sa * one, ca * one, along_z * one, zero, zero, zero, one]
+        pose = pose @ torch.stack(rows, dim=-1).unflatten(-1, (4, 4))
+    return torch.cat([pose[..., :3, 3], pose[..., :3, 0], pose[..., :3, 1]], dim=-1)
+
+
+ARMS = {"plane": (3, plane_hand), "space": (6, space_hand)}
+N_ANSWERS = 16
+
+
+def trained(
+    options: argparse.Namespace,
+    model: nn.Module,
+    poses: Tensor,
+    angles: Tensor,
+    rule: Callable[[int], mcl.AssignmentRule],
+    **step_options: object,
+) -> nn.Module:
+    """Return a model after training with a falling learning rate."""
+    model = model.to(poses.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
+    for step in range(options.steps):
+        rows = torch.randint(len(poses), (512,), device=poses.device)
+        output = mcl.mcl_step(model, mcl.Batch(poses[rows], angles[rows]), rule(step), **step_options)
+        optimizer.zero_grad()
+        output.loss.backward()
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+def answers_of(options: argparse.Namespace, poses: Tensor, angles: Tensor, tests: Tensor) -> dict[str, Tensor]:
+    """Return the answers [rows, answers, joints] of each method."""
+    n_in, n_joints = poses.shape[-1], angles.shape[-1]
+    mlp = functools.partial(mcl.MultiHypothesisMLP, n_in, n_joints, hidden=(256, 256, 256))
+    spread = float(n_joints) * math.pi**2 / 3
+    hard, cool = lambda step: mcl.WTA(), mcl.Exponential(spread, 1e-3 * spread, int(0.7 * options.steps))
+    train = functools.partial(trained, options, poses=poses, angles=angles)
+    angular = {"cost_fn": pairwise_sq_angle}
+    found = {}
+    single = [train(mlp(1, scores=False), rule=hard, **angular) for _ in range(options.members)]
+    found["regression"] = single[0](tests).hypotheses.expand(-1, N_ANSWERS, -1)
+    found["ensemble"] = torch.cat([each(tests).hypotheses for each in single], dim=1)
+    dropped = train(mlp(1, scores=False, dropout=0.1), rule=hard, **angular).train()
+    found["dropout"] = torch.cat([dropped(tests).hypotheses for _ in range(N_ANSWERS)], dim=1)
+    found["winner takes all"] = train(mlp(N_ANSWERS), rule=hard, **angular)(tests).hypotheses
+    annealed = train(mlp(N_ANSWERS), rule=lambda step: mcl.AnnealedWTA(cool(step)), **angular)
+    found["annealed"] = annealed(tests).hypotheses
+    mixture = {"cost_fn": mcl.MixtureNLL(FullNormal()), "score_weight": 0}
+    for name, start in (("mixture likelihood", 1.0), ("annealed mixture", 20.0)):
+        warm = mcl.Exponential(start, 1.0, options.steps // 2)
+        rule = lambda step, warm=warm: mcl.AnnealedWTA(warm(step))  # noqa: E731
+        model = train(mlp(N_ANSWERS, scales=FullNormal()), rule=rule, **mixture)
+        drawn = mixture_distribution(model(tests), FullNormal()).sample((N_ANSWERS,))
+        found[name] = drawn.transpose(0, 1)
+    return {name: value.detach() for name, value in found.items()}
+
+
+def judged(answers: Tensor, angles: Tensor, poses: Tensor, hand: Callable[[Tensor], Tensor]) -> dict[str, float]:
+    """Return errors of the poses that the answers lead to, and of the postures."""
+    reached = hand(answers)
+    n = 2 if poses.shape[-1] == 2 else 3
+    place = torch.linalg.vector_norm(reached[..., :n] - poses[:, None, :n], dim=-1)  # [rows, answers]
+    nearest = place.argmin(dim=-1)
+    turn = wrapped(answers - angles[:, None]).square().mean(dim=-1).sqrt()
+    values = {"place of the best": place.amin(dim=-1).mean(), "place of all": place.mean()}
+    values["posture of the best"] = turn.amin(dim=-1).mean()
+    if n == 3:
+        rotation = pairwise_geodesic(hypotheses=reached[..., 3:], targets=poses[:, None, 3:]).squeeze(1)
+        values["rotation of the best place"] = rotation.gather(-1, nearest[:, None]).mean()
+    values["diversity"] = mcl.metrics.average_pairwise_distance(mcl.Predictions(reached[..., :n].clone()))
+    return {name: float(value) for name, value in values.items()}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--members", type=int, default=N_ANSWERS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    results: dict[str, object] = {"steps": options.steps, "rows": options.rows, "seed": options.seed}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    for name in options.arms:
+        started = time.time()
+        torch.manual_seed(options.seed)
+        n_joints, hand = ARMS[name]
+        angles = ((2 * torch.rand(options.rows + 1000, n_joints) - 1) * 0.8 * math.pi).to(options.device)
+        poses = hand(angles)
+        answers = answers_of(options, poses[1000:], angles[1000:], poses[:1000])
+        results[name] = {way: judged(values, angles[:1000], poses[:1000], hand) for way, values in answers.items()}
+        for way, values in results[name].items():
+            print(name, f"{way:20}", {key: round(value, 3) for key, value in values.items()}, flush=True)
+        results[f"{name} seconds"] = time.time() - started
+        options.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Costs of shapes: distances after the best motion, and the best order of interchangeable points."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_callable
+from torchmcl._eager import without_autocast
+from torchmcl.accel.eager.distances import wide_dtype
+from torchmcl.costs._parts import aligned_events
+from torchmcl.costs.declared import CostDeclaration, declaration, declares
+
+
+@declares(event_dims=2)
+def pairwise_rmsd(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    scaled: bool = False,
+    reflected: bool = False,
+) -> Tensor:
+    """Return the root mean squared distance of the points of every pair after the best rotation and translation.
+
+    The algorithm of Kabsch, in closed form by singular values: no pair of shapes is ever turned, and memory does not
+    grow with pairs times points.
+
+    Args:
+        hypotheses: [..., hypotheses, points, dim]
+        targets: [..., targets, points, dim]; the contents of masked points are ignored, even NaN.
+        mask: [..., targets, points], True where a point is real; None when all are.
+        scaled: whether the hypothesis may be scaled too: the Procrustes distance.
+        reflected: whether it may be mirrored.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs; the gradient of a hit is 0.
+
+    Example:
+        >>> flag = torch.tensor([[0.0, 0.0], [0.0, 2.0], [1.0, 2.0]])
+        >>> turned = flag @ torch.tensor([[0.0, 1.0], [-1.0, 0.0]]) + 5
+        >>> shapes = {"hypotheses": turned[None], "targets": flag[None]}
+        >>> pairwise_rmsd(**shapes) < 1e-6, pairwise_rmsd(hypotheses=flag[None], targets=-flag[None].flip(-1))
+        (tensor([[True]]), tensor([[0.7872]]))
+    """
+    owner = "pairwise_rmsd"
+    hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, whole_steps=True)
+    dtype, wide = hypotheses.dtype, wide_dtype(hypotheses)
+    hypotheses, targets = hypotheses.to(wide), targets.to(wide)
+    real = (torch.ones_like(targets[..., 0]) if mask is None else mask.to(wide)).unsqueeze(-1)
+    n_real = real.sum(dim=-2).clamp_min(1)  # [..., targets, 1]
+    with without_autocast(hypotheses):
+        targets = (targets - (targets * real).sum(dim=-2, keepdim=True) / n_real.unsqueeze(-1)) * real
+        hypotheses = hypotheses - hypotheses.mean(dim=-2, keepdim=True)
+        sums = torch.einsum("...tp,...kpd->...tkd", real.squeeze(-1), hypotheses)
+        own = torch.einsum("...tp,...kp->...tk", real.squeeze(-1), hypotheses.square().sum(dim=-1))
+        own = own - sums.square().sum(dim=-1) / n_real
+        # The mean of a target is 0, so that of the hypothesis drops out of the products.
+        products = torch.einsum("...tpd,...kpe->...tkde", targets, hypotheses)
+        overlap = _largest_overlap(products, reflected)
+    energy = targets.square().sum(dim=(-2, -1)).unsqueeze(-1)
+    if scaled:
+        flat = own <= 0
+        square = energy - (overlap.square() / own.masked_fill(flat, 1)).masked_fill(flat, 0)
+    else:
+        square = energy + own - 2 * overlap
+    # Rounding leaves this much of a perfect match; its root would have an enormous gradient.
+    hit = square <= 16 * torch.finfo(wide).eps * (energy + own)
+    root = (square.masked_fill(hit, 1) / n_real).sqrt()
+    return root.masked_fill(hit, 0).to(dtype)
+
+
+def _largest_overlap(products: Tensor, reflected: bool) -> Tensor:
+    """Return the largest trace of products [..., dim, dim] times a rotation (or a reflection)."""
+    values = torch.linalg.svdvals(products)
+    if reflected:
+        return values.sum(dim=-1)
+    mirrored = torch.linalg.det(products.detach()) < 0
+    return values.sum(dim=-1) - 2 * values[..., -1] * mirrored
+
+
+@dataclass(frozen=True)
+class Symmetric:
+    """A cost of points with interchangeable ones: the lowest over some orders of the points of a target.
+
+    Args:
+        cost_fn: any cost of [points, dim], `pairwise_rmsd` or `pairwise_sq_ade` for example.
+        permutations: the orders, each with the number of every point once; the given order is one of them.
+
+    Example:
+        >>> from torchmcl import pairwise_ade
+        >>> either_end = Symmetric(pairwise_ade, permutations=[(0, 1), (1, 0)])
+        >>> stick = torch.tensor([[[0.0], [1.0]]])
+        >>> either_end(hypotheses=stick, targets=stick.flip(-2))
+        tensor([[0.]])
+    """
+
+    cost_fn: Callable[..., Tensor]
+    permutations: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_callable("Symmetric", "cost_fn", self.cost_fn, "torchmcl.costs.pairwise_rmsd")
+        orders = tuple(tuple(int(i) for i in order) for order in self.permutations)
+        if not orders or any(sorted(order) != list(range(len(orders[0]))) for order in orders):
+            rule = "hold at least one order, each with every number from 0 once"
+            raise ValueError(bad_value("Symmetric", "permutations", rule, orders))
+        object.__setattr__(self, "permutations", orders)
+
+    @property
+    def declaration(self) -> CostDeclaration:
+        """The axes of `cost_fn`, and its arguments."""
+        inner = declaration(self.cost_fn)
+        return CostDeclaration(inner.event_dims, inner.target_dims, needs=inner.needs)
+
+    def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, **extras: Any) -> Tensor:
+        """Return the cost [..., targets, hypotheses]; further arguments are those of `cost_fn`."""
+        inner = declaration(self.cost_fn)
+        n_axes = inner.event_dims if isinstance(inner.event_dims, int) else extras.get("event_dims", 2)
+        n_axes = n_axes if inner.target_dims is None else inner.target_dims
+        axis, n_points = targets.ndim - n_axes, len(self.permutations[0])
+        if targets.shape[axis] != n_points:
+            rule = f"have {n_points} points, as many as a permutation"
+            raise ValueError(bad_value("Symmetric", "targets", rule, tuple(targets.shape)))
+        lowest: Tensor | None = None
+        for order in self.permutations:
+            place = torch.tensor(order, device=targets.device)
+            given = extras if mask is None else extras | {"mask": mask.index_select(axis, place)}
+            cost = self.cost_fn(hypotheses=hypotheses, targets=targets.index_select(axis, place), **given)
+            lowest = cost if lowest is None else torch.minimum(lowest, cost)
+        assert lowest is not None
+        return lowest

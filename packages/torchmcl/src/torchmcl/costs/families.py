@@ -1,0 +1,307 @@
+"""Families of distributions around hypotheses: correlated normals and angles.
+
+A family is a pairwise cost, the negative log-likelihood, and at once the form of the scales in a
+`MultiHypothesisHead` and of a `torch.distributions` mixture: one object for training, sampling and regions.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal, VonMises
+
+from torchmcl._checks import bad_value, check_positive_int, check_tensor
+from torchmcl._eager import broadcast_shapes, without_autocast
+from torchmcl.accel.eager.distances import wide_dtype
+from torchmcl.costs._parts import aligned_events
+from torchmcl.costs.declared import CostDeclaration
+
+_LOG_TAU = math.log(2 * math.pi)
+# Up to this size plain substitution is faster than a batched triangular solver (7 times at 2, 1.5 times at 4).
+_SMALL = 4
+# The density of two coordinates grows without limit towards a correlation of 1.
+_LARGEST_CORRELATION = 0.99
+
+
+@dataclass(frozen=True)
+class HypothesisFamily(ABC):
+    """Distributions over the last axis of an event, with location and scale; steps in front of it are independent.
+
+    An instance is a cost: call it, or pass it to `mcl_step` or `MixtureNLL`. A subclass has the four methods below.
+    """
+
+    declaration = CostDeclaration(event_dims=...)
+
+    @abstractmethod
+    def scale_shape(self, dim: int) -> tuple[int, ...]:
+        """Return the axes of the scale of `dim` coordinates."""
+
+    @abstractmethod
+    def n_scales(self, dim: int) -> int:
+        """Return how many numbers of a network give the scale of `dim` coordinates."""
+
+    @abstractmethod
+    def scale(self, raw: Tensor, smallest: float) -> Tensor:
+        """Return a valid scale from any numbers [..., n_scales]."""
+
+    @abstractmethod
+    def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
+        """Return the distribution over [..., dim] as one of torch."""
+
+    @abstractmethod
+    def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
+        """Return minus the log density [..., pairs] of offsets [..., dim, pairs] from a location."""
+
+    def __call__(
+        self,
+        *,
+        hypotheses: Tensor,
+        targets: Tensor,
+        scale: Tensor,
+        mask: Tensor | None = None,
+        event_dims: int = 1,
+        per_step: bool = False,
+    ) -> Tensor:
+        """Return the negative log-density of every target under every hypothesis, [..., targets, hypotheses].
+
+        Args:
+            hypotheses: locations [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
+            targets: [..., targets, dim] or [..., targets, steps, dim]; masked steps are ignored, even NaN.
+            scale: [..., hypotheses, (steps,)] followed by the axes of `scale_shape(dim)`.
+            mask: [..., targets, steps], True where a step is real; None when all are.
+            event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
+            per_step: divide by the number of real steps, so that long and short sequences count alike.
+        """
+        owner = type(self).__name__
+        scale = self._checked(owner, scale, hypotheses)
+        if mask is not None and event_dims < 2:
+            rule = "be None for vectors, because their coordinates are correlated"
+            raise ValueError(bad_value(owner, "mask", rule, "a mask", "Sequences have a mask of steps."))
+        hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims, whole_steps=True)
+        scale_axes = len(self.scale_shape(hypotheses.shape[-1]))
+        scale = scale.to(hypotheses.dtype).expand(*hypotheses.shape[:-1], *scale.shape[scale.ndim - scale_axes :])
+        steps = hypotheses.shape[-event_dims:-1]
+        hypotheses, targets = (_one_axis_of_steps(x, event_dims, 1) for x in (hypotheses, targets))
+        scale = _one_axis_of_steps(scale, event_dims, scale_axes)
+        columns = targets.movedim(-3, -1).unsqueeze(-4)  # [..., 1, steps, dim, targets]
+        with without_autocast(hypotheses):
+            nll = self._nll(columns - hypotheses.unsqueeze(-1), scale).movedim(
+                -1, -3
+            )  # [..., targets, hypotheses, steps]
+        if mask is None:
+            return nll.sum(dim=-1) / (max(steps.numel(), 1) if per_step else 1)
+        real = mask.view(*mask.shape, *[1] * (len(steps) - 1)).expand(*mask.shape, *steps[1:]).flatten(mask.ndim - 1)
+        cost = (nll * real.unsqueeze(-2)).sum(dim=-1)
+        return cost / real.sum(dim=-1, keepdim=True).clamp_min(1) if per_step else cost
+
+    def _checked(self, owner: str, scale: Tensor, hypotheses: Tensor) -> Tensor:
+        """Return the scale with all axes of the hypotheses."""
+        check_tensor(owner, "hypotheses", hypotheses)
+        if scale is None:
+            advice = f"A head with scales={owner}(...) gives them: Distributions(hypotheses, score_logits, scale)."
+            raise ValueError(bad_value(owner, "scale", "be given", "None", advice))
+        check_tensor(owner, "scale", scale)
+        last = self.scale_shape(hypotheses.shape[-1])
+        whole = torch.Size((*hypotheses.shape[:-1], *last))
+        try:  # the last axes must be there: one of standard deviations would pass for a matrix
+            fits = scale.shape[-len(last) :] == last and broadcast_shapes(scale.shape, whole) == whole
+        except RuntimeError:
+            fits = False
+        if not fits:
+            rule = f"broadcast to {tuple(whole)} for `hypotheses` {tuple(hypotheses.shape)}"
+            raise ValueError(bad_value(owner, "scale", rule, tuple(scale.shape)))
+        return scale.expand(whole)
+
+
+@dataclass(frozen=True)
+class FullNormal(HypothesisFamily):
+    """A normal distribution with a full covariance; the scale is its Cholesky factor [..., dim, dim].
+
+    Example:
+        >>> hypotheses, targets = torch.zeros(1, 2), torch.tensor([[1.0, 1.0]])
+        >>> factor = torch.tensor([[[1.0, 0.0], [0.8, 0.6]]])  # correlation 0.8
+        >>> FullNormal()(hypotheses=hypotheses, targets=targets, scale=factor)
+        tensor([[1.8826]])
+        >>> import torchmcl as mcl
+        >>> model = mcl.MultiHypothesisMLP(in_features=3, out_features=2, n_hypotheses=4, scales=FullNormal())
+        >>> model(torch.randn(8, 3)).scale.shape
+        torch.Size([8, 4, 2, 2])
+    """
+
+    def scale_shape(self, dim: int) -> tuple[int, ...]:
+        """Return (dim, dim)."""
+        return (dim, dim)
+
+    def n_scales(self, dim: int) -> int:
+        """Return the number of entries of a triangle."""
+        return dim * (dim + 1) // 2
+
+    def scale(self, raw: Tensor, smallest: float) -> Tensor:
+        """Return a lower triangle: softplus on its diagonal, which is first, then the rows below it."""
+        dim = (math.isqrt(8 * raw.shape[-1] + 1) - 1) // 2
+        diagonal = torch.nn.functional.softplus(raw[..., :dim]) + smallest
+        entries = torch.cat([torch.zeros_like(raw[..., :1]), diagonal, raw[..., dim:]], dim=-1)
+        column = torch.arange(dim, device=raw.device)
+        row = column.unsqueeze(-1)
+        below = dim + 1 + row * (row - 1) // 2 + column  # where the entry of each place is, 0 above the diagonal
+        return entries[..., torch.where(row == column, row + 1, below.masked_fill(row < column, 0))]
+
+    def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
+        """Return a `MultivariateNormal`."""
+        return MultivariateNormal(locations, scale_tril=self._factor(scale), validate_args=False)
+
+    def _factor(self, scale: Tensor) -> Tensor:
+        """Return the lower triangle [..., dim, dim]."""
+        return scale.tril()
+
+    def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
+        factor = self._factor(scale)
+        white = _solved(factor, offsets)
+        volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1) + 0.5 * _LOG_TAU * factor.shape[-1]
+        return 0.5 * white.square().sum(dim=-2) + volume.unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class BivariateNormal(FullNormal):
+    """A normal distribution in the plane; the scale is [..., 3]: two standard deviations and their correlation.
+
+    The form of MTR, Trajectron and Social-LSTM. The head keeps the correlation within 0.99.
+
+    Example:
+        >>> one = {"hypotheses": torch.zeros(1, 2), "targets": torch.tensor([[1.0, 1.0]])}
+        >>> BivariateNormal()(**one, scale=torch.tensor([[1.0, 1.0, 0.8]]))
+        tensor([[1.8826]])
+    """
+
+    def scale_shape(self, dim: int) -> tuple[int, ...]:
+        """Return (3,), for two coordinates.
+
+        Raises:
+            ValueError: for other numbers of coordinates.
+        """
+        if dim != 2:
+            advice = "FullNormal() takes any number."
+            raise ValueError(bad_value("BivariateNormal", "hypotheses", "have two coordinates", dim, advice))
+        return (3,)
+
+    def n_scales(self, dim: int) -> int:
+        """Return 3."""
+        return self.scale_shape(dim)[0]
+
+    def scale(self, raw: Tensor, smallest: float) -> Tensor:
+        """Return softplus of two numbers and tanh of the third."""
+        deviations = torch.nn.functional.softplus(raw[..., :2]) + smallest
+        return torch.cat([deviations, _LARGEST_CORRELATION * raw[..., 2:].tanh()], dim=-1)
+
+    def _factor(self, scale: Tensor) -> Tensor:
+        first, second, correlation = scale.unbind(dim=-1)
+        zero, own = torch.zeros_like(first), second * (1 - correlation.square()).sqrt()
+        return torch.stack([first, zero, correlation * second, own], dim=-1).unflatten(-1, (2, 2))
+
+
+@dataclass(frozen=True)
+class LowRankNormal(HypothesisFamily):
+    """A normal distribution with covariance diag(s^2) + F F^T; the scale is [..., dim, 1 + rank]: s, then F.
+
+    Args:
+        rank: the number of columns of F.
+
+    Example:
+        >>> one = {"hypotheses": torch.zeros(1, 2), "targets": torch.tensor([[1.0, 1.0]])}
+        >>> LowRankNormal(rank=1)(**one, scale=torch.tensor([[[0.6, 0.8], [0.6, 0.8]]]))
+        tensor([[2.1842]])
+    """
+
+    rank: int
+
+    def __post_init__(self) -> None:
+        """Check the field."""
+        check_positive_int("LowRankNormal", "rank", self.rank, "Without factors it is pairwise_gaussian_nll.")
+
+    def scale_shape(self, dim: int) -> tuple[int, ...]:
+        """Return (dim, 1 + rank)."""
+        return (dim, 1 + self.rank)
+
+    def n_scales(self, dim: int) -> int:
+        """Return the number of entries."""
+        return dim * (1 + self.rank)
+
+    def scale(self, raw: Tensor, smallest: float) -> Tensor:
+        """Return softplus in the first column, the numbers themselves in the others."""
+        table = raw.unflatten(-1, (-1, 1 + self.rank))
+        return torch.cat([torch.nn.functional.softplus(table[..., :1]) + smallest, table[..., 1:]], dim=-1)
+
+    def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
+        """Return a `LowRankMultivariateNormal`."""
+        return LowRankMultivariateNormal(locations, scale[..., 1:], scale[..., 0].square(), validate_args=False)
+
+    def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
+        wide = wide_dtype(offsets)  # the square is a difference
+        return self._wide_nll(offsets.to(wide), scale.to(wide)).to(offsets.dtype)
+
+    def _wide_nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
+        deviations, factors = scale[..., :1], scale[..., 1:] / scale[..., :1]
+        white = offsets / deviations
+        # The lemmas of Woodbury and of determinants: a matrix of the size of the rank.
+        small = torch.linalg.cholesky(
+            torch.eye(self.rank, dtype=factors.dtype, device=factors.device) + factors.mT @ factors
+        )
+        along = _solved(small, factors.mT @ white)
+        square = white.square().sum(dim=-2) - along.square().sum(dim=-2)
+        volume = deviations.log().sum(dim=(-2, -1)) + small.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        return 0.5 * square + (volume + 0.5 * _LOG_TAU * scale.shape[-2]).unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class VonMisesAngles(HypothesisFamily):
+    """Independent angles in radians with von Mises distributions; the scale is their concentration [..., dim].
+
+    Example:
+        >>> turn = {"hypotheses": torch.tensor([[3.1]]), "targets": torch.tensor([[-3.1]])}  # 0.08 apart
+        >>> VonMisesAngles()(**turn, scale=torch.tensor([[4.0]]))
+        tensor([[0.2767]])
+    """
+
+    def scale_shape(self, dim: int) -> tuple[int, ...]:
+        """Return (dim,)."""
+        return (dim,)
+
+    def n_scales(self, dim: int) -> int:
+        """Return `dim`."""
+        return dim
+
+    def scale(self, raw: Tensor, smallest: float) -> Tensor:
+        """Return softplus."""
+        return torch.nn.functional.softplus(raw) + smallest
+
+    def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
+        """Return independent `VonMises` distributions."""
+        return Independent(VonMises(locations, scale, validate_args=False), 1)
+
+    def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
+        volume = (_LOG_TAU + torch.special.i0e(scale).log()).sum(dim=-1)
+        # 1 - cos keeps its digits in this form; i0e has the same factor exp(-concentration).
+        return (2 * scale.unsqueeze(-1) * (offsets / 2).sin().square()).sum(dim=-2) + volume.unsqueeze(-1)
+
+
+def _one_axis_of_steps(tensor: Tensor, event_dims: int, n_last: int) -> Tensor:
+    """Return a tensor [..., n, *steps, *last] with exactly one axis of steps, of length 1 for vectors."""
+    first = tensor.ndim - n_last - (event_dims - 1)
+    return tensor.unsqueeze(first) if event_dims == 1 else tensor.flatten(first, first + event_dims - 2)
+
+
+def _solved(factor: Tensor, columns: Tensor) -> Tensor:
+    """Return factor^-1 columns for a lower triangle [..., dim, dim] and [..., dim, n]."""
+    dim = factor.shape[-1]
+    if dim > _SMALL:
+        wide = wide_dtype(columns)  # which autocast does not round, in the backward pass neither
+        return torch.linalg.solve_triangular(factor.to(wide), columns.to(wide), upper=False).to(columns.dtype)
+    rows: list[Tensor] = []
+    for i in range(dim):
+        row = columns[..., i, :]
+        for j in range(i):
+            row = row - factor[..., i, j, None] * rows[j]
+        rows.append(row / factor[..., i, i, None])
+    return torch.stack(rows, dim=-2)

@@ -1,0 +1,313 @@
+"""Costs of segmentation: masks of images, as logits, and maps of classes.
+
+Each of them is a function of sums over pixels of products of a hypothesis and a target, so that all pairs are matrix
+products: a tensor of pairs and pixels is never made.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d, softplus
+
+from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
+from torchmcl.accel.eager.distances import wide_dtype
+from torchmcl.costs._parts import aligned_events, inner_products
+from torchmcl.costs.declared import declares
+
+
+class _Pixels(NamedTuple):
+    """Logits [..., hypotheses, pixels], targets [..., targets, pixels], and which pixels of a target count, or None."""
+
+    logits: Tensor
+    targets: Tensor
+    real: Tensor | None
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Return the sum of values [..., hypotheses, pixels] over the pixels that count for each target."""
+        if self.real is None:
+            return values.sum(dim=-1, dtype=wide_dtype(values)).unsqueeze(-2)
+        return inner_products(values, self.real.to(values)).cross
+
+    def mean(self, if_outside: Tensor, difference: Tensor) -> Tensor:
+        """Return the mean of a loss that is linear in the target.
+
+        Args:
+            if_outside: [..., hypotheses, pixels], the loss for targets 0.
+            difference: by how much it is larger for targets 1.
+        """
+        total = inner_products(difference, self.targets).cross + self.sums(if_outside)
+        n_pixels = self.targets.shape[-1] if self.real is None else self.real.sum(dim=-1, keepdim=True)
+        return (total / torch.as_tensor(n_pixels, device=total.device).clamp_min(1)).to(difference.dtype)
+
+
+def _pixels(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None, event_dims: int) -> _Pixels:
+    logits, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims)
+    real = None
+    if mask is not None:
+        real = mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)).expand(targets.shape).flatten(-event_dims)
+    return _Pixels(logits.flatten(-event_dims), targets.flatten(-event_dims), real)
+
+
+@declares(event_dims=...)
+def pairwise_dice(
+    *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, event_dims: int = 2, smooth: float = 1.0
+) -> Tensor:
+    """Return the dice distance of every pair of a target and the sigmoid of a hypothesis, in [0, 1].
+
+    It is 1 - (2 |p t| + smooth) / (|p| + |t| + smooth), with sums over the pixels; 0 for equal masks.
+
+    Args:
+        hypotheses: logits [..., hypotheses, height, width]
+        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
+        mask: [..., targets, height, width], True where a pixel counts; None when all do.
+        event_dims: how many axes one mask has; `mcl_step` fills it in.
+        smooth: > 0, keeps two empty masks at a distance of 0.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> import torch
+        >>> left, right = torch.tensor([[9.0, -9.0]]), torch.tensor([[-9.0, 9.0]])
+        >>> pairwise_dice(hypotheses=torch.stack([left, right]), targets=torch.tensor([[[1.0, 0.0]]]))
+        tensor([[8.2259e-05, 6.6658e-01]])
+    """
+    check_positive("pairwise_dice", "smooth", smooth)
+    pixels = _pixels("pairwise_dice", hypotheses, targets, mask, event_dims)
+    inside = pixels.logits.sigmoid()
+    overlap = inner_products(inside, pixels.targets).cross
+    total = pixels.sums(inside) + pixels.targets.sum(dim=-1, keepdim=True)
+    return (1 - (2 * overlap + smooth) / (total + smooth)).to(inside.dtype)
+
+
+@declares(event_dims=...)
+def pairwise_iou(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    event_dims: int = 2,
+    smooth: float = 1.0,
+    hard: bool = False,
+) -> Tensor:
+    """Return 1 - intersection over union of every pair of a target and the sigmoid of a hypothesis, in [0, 1].
+
+    Args:
+        hypotheses: logits [..., hypotheses, height, width]
+        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
+        mask: [..., targets, height, width], True where a pixel counts; None when all do.
+        event_dims: how many axes one mask has; `mcl_step` fills it in.
+        smooth: > 0, added to both areas; keeps two empty masks at a distance of 0.
+        hard: whether logits above 0 count as 1 and others as 0, without a gradient: the quality of the final mask.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs unless it is hard.
+
+    Example:
+        >>> masks = {"hypotheses": torch.tensor([[[9.0, 9.0]]]), "targets": torch.tensor([[[1.0, 0.0]]])}
+        >>> pairwise_iou(**masks, hard=True, smooth=1e-6)
+        tensor([[0.5000]])
+    """
+    check_positive("pairwise_iou", "smooth", smooth)
+    pixels = _pixels("pairwise_iou", hypotheses, targets, mask, event_dims)
+    inside = (pixels.logits > 0).to(pixels.logits) if hard else pixels.logits.sigmoid()
+    overlap = inner_products(inside, pixels.targets).cross
+    union = pixels.sums(inside) + pixels.targets.sum(dim=-1, keepdim=True) - overlap
+    return (1 - (overlap + smooth) / (union + smooth)).to(inside.dtype)
+
+
+@declares(event_dims=...)
+def pairwise_mask_bce(
+    *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, event_dims: int = 2
+) -> Tensor:
+    """Return the binary cross-entropy of every pair of masks, as a mean over pixels.
+
+    Args:
+        hypotheses: logits [..., hypotheses, height, width]
+        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
+        mask: [..., targets, height, width], True where a pixel counts; None when all do.
+        event_dims: how many axes one mask has; `mcl_step` fills it in.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> masks = {"hypotheses": torch.tensor([[[0.0, 2.0]]]), "targets": torch.tensor([[[1.0, 0.0]]])}
+        >>> pairwise_mask_bce(**masks)
+        tensor([[1.4100]])
+    """
+    pixels = _pixels("pairwise_mask_bce", hypotheses, targets, mask, event_dims)
+    return pixels.mean(softplus(pixels.logits), -pixels.logits)  # log(1 + e^-x) - log(1 + e^x) = -x
+
+
+@declares(event_dims=...)
+def pairwise_focal(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    event_dims: int = 2,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+) -> Tensor:
+    """Return the focal loss of every pair of masks, as a mean over pixels.
+
+    Between 0 and 1 a target counts as a share of both.
+
+    Args:
+        hypotheses: logits [..., hypotheses, height, width]
+        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
+        mask: [..., targets, height, width], True where a pixel counts; None when all do.
+        event_dims: how many axes one mask has; `mcl_step` fills it in.
+        alpha: in [0, 1], the weight of pixels inside; 1 - alpha is that of the others.
+        gamma: >= 0, by how much pixels that are right already count less; 0 is the weighted cross-entropy.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> masks = {"hypotheses": torch.tensor([[[0.0, 2.0]]]), "targets": torch.tensor([[[1.0, 0.0]]])}
+        >>> pairwise_focal(**masks)
+        tensor([[0.6404]])
+
+    Reference:
+        Lin, Goyal, Girshick, He, Dollar: Focal loss for dense object detection, 2017, Eq. (5).
+    """
+    check_fraction("pairwise_focal", "alpha", alpha)
+    check_non_negative("pairwise_focal", "gamma", gamma)
+    pixels = _pixels("pairwise_focal", hypotheses, targets, mask, event_dims)
+    inside, outside = pixels.logits.sigmoid(), (-pixels.logits).sigmoid()
+    if_inside = alpha * outside.pow(gamma) * softplus(-pixels.logits)
+    if_outside = (1 - alpha) * inside.pow(gamma) * softplus(pixels.logits)
+    return pixels.mean(if_outside, if_inside - if_outside)
+
+
+@declares(event_dims=...)
+def pairwise_boundary(
+    *,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    event_dims: int = 2,
+    width: int = 2,
+    smooth: float = 1.0,
+) -> Tensor:
+    """Return 1 - the share of both boundaries that lies within `width` pixels of the other, for every pair of masks.
+
+    The boundary of a mask is the mask minus its erosion by one pixel, also between 0 and 1. With hard masks the share
+    is the surface dice at a tolerance, in pixels along the axes.
+
+    Args:
+        hypotheses: logits [..., hypotheses, height, width]
+        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
+        mask: [..., targets, height, width], True where a pixel counts; None when all do.
+        event_dims: how many axes one mask has, at least two; `mcl_step` fills it in.
+        width: >= 1, the tolerance in pixels.
+        smooth: > 0, keeps two empty masks at a distance of 0.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> square = torch.zeros(1, 8, 8)
+        >>> square[:, 2:6, 2:6] = 1
+        >>> shifted = {"hypotheses": 99 * (2 * square.roll(1, -1) - 1), "targets": square}
+        >>> pairwise_boundary(**shifted, width=1), pairwise_iou(**shifted)
+        (tensor([[0.]]), tensor([[0.3810]]))
+    """
+    check_positive_int("pairwise_boundary", "width", width)
+    check_positive("pairwise_boundary", "smooth", smooth)
+    if event_dims < 2:
+        raise ValueError(bad_value("pairwise_boundary", "event_dims", "be at least 2", event_dims))
+    logits, targets, real = _pixels("pairwise_boundary", hypotheses, targets, mask, event_dims)
+    shape = hypotheses.shape[-event_dims:]
+    edge_h, edge_t = (_boundary(x.unflatten(-1, shape)) for x in (logits.sigmoid(), targets))
+    near_h, near_t = (_largest_around(x, width).flatten(-event_dims) for x in (edge_h, edge_t))
+    edge_h, edge_t = edge_h.flatten(-event_dims), edge_t.flatten(-event_dims)
+    if real is not None:
+        edge_t, near_t = edge_t * real, near_t * real
+    total = _Pixels(logits, targets, real).sums(edge_h) + edge_t.sum(dim=-1, keepdim=True)
+    shared = inner_products(edge_h, near_t).cross + inner_products(near_h, edge_t).cross
+    return (1 - (shared + smooth) / (total + smooth)).to(logits.dtype)
+
+
+def _boundary(masks: Tensor) -> Tensor:
+    """Return masks [..., height, width] minus their erosion; beyond the image they continue."""
+    return masks + _largest_around(-masks, 1)
+
+
+def _largest_around(values: Tensor, width: int) -> Tensor:
+    """Return the largest value within `width` pixels along both axes."""
+    flat = values.reshape(-1, 1, *values.shape[-2:])
+    return max_pool2d(flat, 2 * width + 1, stride=1, padding=width).view(values.shape) if flat.numel() else values
+
+
+@declares(event_dims=3, target_dims=2)
+def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy of every pair of a map of classes and a hypothesis, as a mean over pixels.
+
+    Args:
+        hypotheses: logits [..., hypotheses, classes, height, width]
+        targets: class ids [..., targets, height, width]; the contents of masked pixels are ignored.
+        mask: [..., targets, height, width], True where a pixel counts; None when all do.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in the logits.
+
+    Example:
+        >>> logits = torch.zeros(1, 4, 2, 2)  # four classes
+        >>> pairwise_pixel_cross_entropy(hypotheses=logits, targets=torch.tensor([[[0, 3], [1, 1]]]))
+        tensor([[1.3863]])
+    """
+    logits, classes, n_pixels = _classes("pairwise_pixel_cross_entropy", hypotheses, targets, mask)
+    total = inner_products(logits.log_softmax(dim=-1).flatten(-2), classes.flatten(-2)).cross
+    return (-total / n_pixels).to(logits.dtype)
+
+
+@declares(event_dims=3, target_dims=2)
+def pairwise_class_dice(
+    *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, smooth: float = 1.0
+) -> Tensor:
+    """Return the dice distance of every pair of a map of classes and a hypothesis, as a mean over classes.
+
+    Args:
+        hypotheses: logits [..., hypotheses, classes, height, width], the softmax over the classes is compared.
+        targets: class ids [..., targets, height, width]; the contents of masked pixels are ignored.
+        mask: [..., targets, height, width], True where a pixel counts; None when all do.
+        smooth: > 0, keeps classes that both lack at a distance of 0.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in the logits.
+
+    Example:
+        >>> ids = torch.tensor([[[0, 1], [2, 2]]])
+        >>> logits = 99.0 * torch.nn.functional.one_hot(ids).movedim(-1, -3)
+        >>> pairwise_class_dice(hypotheses=logits, targets=ids)
+        tensor([[0.]])
+    """
+    check_positive("pairwise_class_dice", "smooth", smooth)
+    logits, classes, _ = _classes("pairwise_class_dice", hypotheses, targets, mask)
+    inside, classes = logits.softmax(dim=-1).movedim(-1, -3), classes.movedim(-1, -3)  # [..., classes, n, pixels]
+    real = classes.sum(dim=-3, keepdim=True).expand_as(classes)
+    overlap = inner_products(inside, classes).cross
+    total = inner_products(inside, real).cross + classes.sum(dim=-1, keepdim=True)
+    return (1 - (2 * overlap + smooth) / (total + smooth)).mean(dim=-3).to(logits.dtype)
+
+
+def _classes(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits [..., hypotheses, pixels, classes], classes as 0 and 1 [..., targets, pixels, classes], and counts.
+
+    Masked pixels are of no class; the counts [..., targets, 1] are of the others.
+    """
+    if isinstance(hypotheses, Tensor) and hypotheses.ndim >= 4:
+        hypotheses = hypotheses.movedim(-3, -1)
+    logits, ids, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=3, ids=True)
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise TypeError(bad_value(owner, "targets", "hold integer class ids", ids.dtype, "Convert them: .long()."))
+    every = torch.arange(logits.shape[-1], device=ids.device)
+    classes = (ids.flatten(-2).unsqueeze(-1) == every).to(logits.dtype)
+    if mask is None:
+        return logits.flatten(-3, -2), classes, classes.new_full((), max(ids.shape[-1] * ids.shape[-2], 1))
+    real = mask.view(*mask.shape, *[1] * (ids.ndim - mask.ndim)).expand(ids.shape).flatten(-2)
+    return logits.flatten(-3, -2), classes * real.unsqueeze(-1), real.sum(dim=-1, keepdim=True).clamp_min(1)

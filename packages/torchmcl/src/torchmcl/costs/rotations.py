@@ -1,0 +1,146 @@
+"""Costs of directions: angles that wrap around, and rotations in space."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_event_pair, check_leading_axes, check_positive, check_tensor
+from torchmcl.costs._parts import SILENCE, aligned_pair
+from torchmcl.costs.declared import declares
+from torchmcl.costs.vector import pairwise_sq_euclidean
+
+
+@declares(event_dims=1)
+def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 * math.pi) -> Tensor:
+    """Return the sum of squared wrapped differences of every (target, hypothesis) pair of vectors of angles.
+
+    Args:
+        hypotheses: [..., hypotheses, dim]; any real numbers, equal up to multiples of `period`.
+        targets: [..., targets, dim]; padded rows must be finite.
+        period: > 0, a full turn: 2 pi for radians, 360 for degrees, 24 for hours of a day.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> pairwise_sq_angle(hypotheses=torch.tensor([[350.0], [90.0]]), targets=torch.tensor([[10.0]]), period=360.0)
+        tensor([[ 400., 6400.]])
+    """
+    check_event_pair("pairwise_sq_angle", hypotheses, targets)
+    check_positive("pairwise_sq_angle", "period", period)
+    hypotheses, targets = aligned_pair(hypotheses, targets)
+    cost = hypotheses.new_zeros(()) * (hypotheses.sum(dim=-1).unsqueeze(-2) * targets.sum(dim=-1).unsqueeze(-1))
+    for h, t in zip(hypotheses.unbind(dim=-1), targets.unbind(dim=-1), strict=True):
+        cost = cost + wrapped(h.unsqueeze(-2) - t.unsqueeze(-1), period).square()
+    return cost
+
+
+def wrapped(difference: Tensor, period: float = 2 * math.pi) -> Tensor:
+    """Return differences of angles in [-period / 2, period / 2].
+
+    Example:
+        >>> wrapped(torch.tensor([0.1, 3.5, -3.5]))
+        tensor([ 0.1000, -2.7832,  2.7832])
+    """
+    return difference - period * (difference.detach() / period).round()
+
+
+def rotation_matrices(values: Tensor) -> Tensor:
+    """Return rotation matrices [..., 3, 3] from one of three forms, recognized by the last axis.
+
+    Numbers too small for a direction (below 1e-15) give a matrix of zeros, which is at an angle from every rotation.
+
+    Args:
+        values: [..., 6], the first two columns before their orthonormalization; [..., 4], quaternions (w, x, y, z) of
+            any length; or [..., 3, 3], returned unchanged, which must be rotations.
+
+    Raises:
+        ValueError: for another last axis.
+
+    Example:
+        >>> rotation_matrices(torch.tensor([2.0, 0.0, 0.0, 1.0, 3.0, 0.0])).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+
+    Reference:
+        Zhou, Barnes, Lu, Yang, Li: On the continuity of rotation representations in neural networks, 2019, Eq. (14).
+    """
+    check_tensor("rotation_matrices", "values", values)
+    n_axes = _axes(values)
+    if n_axes is None:
+        rule = "have shape [..., 6], [..., 4] or [..., 3, 3]"
+        raise ValueError(bad_value("rotation_matrices", "values", rule, tuple(values.shape)))
+    if n_axes == 2:
+        return values
+    if values.shape[-1] == 6:
+        first = _direction(values[..., :3])
+        second = _direction(values[..., 3:] - (first * values[..., 3:]).sum(dim=-1, keepdim=True) * first)
+        return torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1)
+    w, x, y, z = _direction(values).unbind(dim=-1)
+    rows = [
+        *(w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        *(2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)),
+        *(2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z),
+    ]
+    return torch.stack(rows, dim=-1).unflatten(-1, (3, 3))
+
+
+@declares(event_dims=...)
+def pairwise_geodesic(*, hypotheses: Tensor, targets: Tensor, event_dims: int = 1) -> Tensor:
+    """Return the angle between the rotations of every pair, in radians from 0 to pi; the mean over several joints.
+
+    Where a hypothesis hits its target, and at half a turn, the gradient is 0.
+
+    Args:
+        hypotheses: [..., hypotheses, 6], [..., hypotheses, 4] or [..., hypotheses, 3, 3], see `rotation_matrices`;
+            with an axis of joints [..., hypotheses, joints, 6].
+        targets: [..., targets, ...], in the form of the hypotheses or another; padded rows must be finite.
+        event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
+
+    Returns:
+        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
+
+    Example:
+        >>> same, half_turn = [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]  # quaternions
+        >>> pairwise_geodesic(hypotheses=torch.tensor([same, half_turn]), targets=torch.eye(3)[None])
+        tensor([[0.0000, 3.1416]])
+    """
+    owner = "pairwise_geodesic"
+    check_tensor(owner, "hypotheses", hypotheses)
+    check_tensor(owner, "targets", targets)
+    n_joint_axes = event_dims - (_axes(hypotheses) or event_dims + 1)
+    n_axes = n_joint_axes + (_axes(targets) or 0)
+    if n_joint_axes < 0 or _axes(targets) is None or min(hypotheses.ndim - event_dims, targets.ndim - n_axes) < 1:
+        rule = "both end in 6, 4 or [3, 3] after an axis of hypotheses or targets, and axes of joints if any"
+        raise ValueError(bad_value(owner, "hypotheses` and `targets", rule, (*hypotheses.shape, *targets.shape)))
+    left, right = hypotheses.shape[: -event_dims - 1], targets.shape[: targets.ndim - n_axes - 1]
+    check_leading_axes(owner, hypotheses, targets, left, right)
+    dtype = torch.promote_types(torch.promote_types(hypotheses.dtype, targets.dtype), torch.float32)
+    parts = []
+    for events, leading in ((hypotheses, left), (targets, right)):
+        matrices = rotation_matrices(events.to(dtype)).flatten(-2)  # [..., events, *joints, 9]
+        first = len(leading) + 1
+        joints = matrices.flatten(first, -2) if n_joint_axes else matrices.unsqueeze(first)
+        parts.append(joints.transpose(-2, -3))  # [..., joints, events, 9]
+    if parts[0].shape[-3] != parts[1].shape[-3]:
+        rule = f"have as many joints as `hypotheses` {tuple(hypotheses.shape)}"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
+    # |R - S|^2 = 8 sin^2(angle / 2): unlike the arccosine of the trace it keeps its digits at small angles.
+    square = pairwise_sq_euclidean(hypotheses=parts[0], targets=parts[1]) / 8
+    hit, far = square <= 0, square >= 1
+    angle = 2 * square.masked_fill(hit | far, 0.5).sqrt().asin()
+    return angle.masked_fill(hit, 0).masked_fill(far, math.pi).mean(dim=-3)
+
+
+def _axes(values: Tensor) -> int | None:
+    """Return the number of axes of one rotation, None for shapes that hold none."""
+    if values.ndim and values.shape[-1] in (4, 6):
+        return 1
+    return 2 if values.ndim > 1 and values.shape[-2:] == (3, 3) else None
+
+
+def _direction(values: Tensor) -> Tensor:
+    """Return values [..., n] divided by their length, 0 for those without."""
+    energy = values.square().sum(dim=-1, keepdim=True)
+    faint = energy <= SILENCE
+    return (values / energy.masked_fill(faint, 1).sqrt()).masked_fill(faint, 0)

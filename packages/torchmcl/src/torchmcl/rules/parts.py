@@ -1,0 +1,106 @@
+"""Winners by part: another hypothesis may win each step, channel or joint of an event."""
+
+import torch
+from torch import Tensor
+
+from torchmcl._checks import bad_value, check_non_negative_int
+from torchmcl.types import Batch, Distributions, Predictions
+
+
+def by_part(
+    predictions: Predictions | Distributions, batch: Batch, axis: int
+) -> tuple[Predictions | Distributions, Batch]:
+    """Return predictions and batch with the parts of each event as samples, so that each has a winner.
+
+    Pass them to `mcl_step` as `lambda inputs: predictions` and batch: costs, rules, scores, masks and metrics work
+    unchanged. The axis remains, with length 1.
+
+    Args:
+        predictions: hypotheses [batch, hypotheses, *event]; score logits [batch, hypotheses], shared by the parts, or
+            [batch, parts, hypotheses]; a scale in the shape of the hypotheses.
+        batch: targets [batch, targets, *event] or [batch, *event]; a mask of targets or of their steps. Its inputs
+            become None, because the model was called before.
+        axis: which axis of an event: 0 for the steps of [steps, channels], 1 for its channels.
+
+    Returns:
+        Hypotheses [batch * parts, hypotheses, *event], with length 1 at the axis, and the batch for them.
+
+    Raises:
+        ValueError: for an axis that an event lacks, or targets of another shape.
+
+    Example:
+        >>> from torchmcl import WTA, mcl_step, pairwise_sq_ade
+        >>> paths = torch.tensor([[[[0.0], [0.0]], [[1.0], [1.0]]]])  # [batch, hypotheses, steps, channels]
+        >>> predictions, batch = by_part(Predictions(paths), Batch(paths, torch.tensor([[[0.0], [1.0]]])), axis=0)
+        >>> mcl_step(lambda _: predictions, batch, WTA(), cost_fn=pairwise_sq_ade).loss  # 0.5 with one winner
+        tensor(0.)
+    """
+    owner = "by_part"
+    check_non_negative_int(owner, "axis", axis)
+    hypotheses, logits = predictions.hypotheses, predictions.score_logits
+    event = hypotheses.shape[2:]
+    if axis >= len(event):
+        raise ValueError(bad_value(owner, "axis", f"be below the number of axes of an event, {len(event)}", axis))
+    targets, mask = batch.targets, batch.mask
+    if targets.shape == (len(hypotheses), *event):
+        targets = targets.unsqueeze(1)
+        mask = mask.unsqueeze(1) if mask is not None and mask.shape[1:] == event[: mask.ndim - 1] else mask
+    if targets.shape[2:] != event or len(targets) != len(hypotheses):
+        rule = f"have shape [batch, targets, *event] for `hypotheses` {tuple(hypotheses.shape)}"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
+    n_parts = event[axis]
+    moved = [_parted(tensor, axis) for tensor in (hypotheses, targets)]
+    if mask is not None:
+        mask = _parted(mask, axis) if mask.ndim > 2 + axis else mask.repeat_interleave(n_parts, dim=0)
+    if logits is not None:
+        logits = logits.repeat_interleave(n_parts, dim=0) if logits.ndim == 2 else logits.flatten(0, 1)
+    scene = None if batch.scene is None else _scenes_of_parts(batch.scene, n_parts)
+    parts = Batch(None, moved[1], mask, scene)  # type: ignore[arg-type]
+    if isinstance(predictions, Distributions):
+        scale = predictions.scale.expand(*hypotheses.shape[:-1], *predictions.scale.shape[hypotheses.ndim - 1 :])
+        return Distributions(moved[0], logits, _parted(scale, axis)), parts
+    return Predictions(moved[0], logits), parts
+
+
+def _parted(tensor: Tensor, axis: int) -> Tensor:
+    """Return [batch, n, *event] as [batch * parts, n, *event] with length 1 at an axis of the event."""
+    return tensor.movedim(2 + axis, 1).flatten(0, 1).unsqueeze(2 + axis)
+
+
+def _scenes_of_parts(scene: Tensor, n_parts: int) -> Tensor:
+    """Return a number for each part of each scene."""
+    part = torch.arange(n_parts, device=scene.device)
+    return (scene.unsqueeze(-1) * n_parts + part).flatten()
+
+
+def factorized(first: Predictions, second: Predictions) -> Predictions:
+    """Return all sums of a hypothesis of one and a hypothesis of another set: N trends and M seasons make N * M.
+
+    The winner of a target trains one trend and one season. Score logits are added, so that the scores of the parts are
+    independent; replace them for scores of all pairs.
+
+    Args:
+        first: hypotheses [batch, N, *event], with or without score logits.
+        second: hypotheses [batch, M, *event].
+
+    Returns:
+        Predictions with hypotheses [batch, N * M, *event]; hypothesis n * M + m is the sum of n and m.
+
+    Example:
+        >>> trends, seasons = Predictions(torch.tensor([[[0.0], [10.0]]])), Predictions(torch.tensor([[[1.0], [2.0]]]))
+        >>> factorized(trends, seasons).hypotheses.flatten()
+        tensor([ 1.,  2., 11., 12.])
+    """
+    a, b = first.hypotheses, second.hypotheses
+    if a.ndim < 3 or a.shape[:1] != b.shape[:1] or a.shape[2:] != b.shape[2:]:
+        rule = f"have the batch and the event of `first` {tuple(a.shape)}"
+        raise ValueError(bad_value("factorized", "second", rule, tuple(b.shape)))
+    if (first.score_logits is None) != (second.score_logits is None):
+        raise ValueError(bad_value("factorized", "score_logits", "be given for both or for none", "one"))
+    logits = None
+    if first.score_logits is not None and second.score_logits is not None:
+        both = first.score_logits.log_softmax(dim=-1).unsqueeze(2) + second.score_logits.log_softmax(dim=-1).unsqueeze(
+            1
+        )
+        logits = both.flatten(1)
+    return Predictions((a.unsqueeze(2) + b.unsqueeze(1)).flatten(1, 2), logits)
