@@ -1,15 +1,19 @@
 """A multilayer perceptron with several hypotheses: the backbone of the paper's UCI and synthetic studies."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int, check_real
 from torchmcl.nn.heads import MultiHypothesisHead
+from torchmcl.sharing import SharedNetwork
 from torchmcl.types import Distributions, Predictions
 
 
-class MultiHypothesisMLP(nn.Module):
+class MultiHypothesisMLP(SharedNetwork):
     """A network from inputs [..., in_features] to Predictions, with hidden ReLU layers.
 
     Args:
@@ -74,3 +78,39 @@ class MultiHypothesisMLP(nn.Module):
         """Return the predictions for inputs [..., in_features]."""
         predictions: Predictions | Distributions = self.head(self.trunk(inputs))
         return predictions
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The arguments that rebuild the network, with ReLU and without an output activation."""
+        linear = [layer for layer in self.trunk if isinstance(layer, nn.Linear)]
+        dropped = [layer.p for layer in self.trunk if isinstance(layer, nn.Dropout)]
+        return {
+            "in_features": linear[0].in_features if linear else self.head.in_features,
+            "out_features": list(self.head.event) if len(self.head.event) > 1 else self.head.out_features,
+            "n_hypotheses": self.head.n_hypotheses,
+            "hidden": [layer.out_features for layer in linear],
+            "scores": self.head.output_sizes[1] > 0,
+            "detach_scores": self.head.detach_scores,
+            "scales": self.head.scales,
+            "dropout": dropped[0] if dropped else 0.0,
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write the network to a folder: `model.safetensors`.
+
+        Raises:
+            ValueError: if the folder holds something else, or the network has other activations than ReLU, which are
+                code and not numbers.
+        """
+        kinds = (nn.Linear, nn.ReLU, nn.Dropout)
+        if self.head.output_activation is not None or not all(isinstance(layer, kinds) for layer in self.trunk):
+            rule, advice = "have ReLU activations and no output activation", "Save its `state_dict()`."
+            raise ValueError(bad_value("MultiHypothesisMLP.save", "self", rule, "others", advice))
+        super().save(folder)
+
+    @classmethod
+    def _check_config(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        with torch.device("meta"):  # shapes only: no memory is allocated that the file does not justify
+            expected = {name: value.shape for name, value in cls(**config).state_dict().items()}
+        if expected != {name: value.shape for name, value in tensors.items()}:
+            raise ValueError("the weights of a network have other shapes than its description")
