@@ -20,6 +20,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def _address(self):
+        return f"http://{self.headers['Host']}"
+
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         files = self.server.files
@@ -30,11 +33,11 @@ class _Handler(BaseHTTPRequestHandler):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            self._answer({"commitUrl": f"http://hub/user/model/commit/{COMMIT}", "commitOid": COMMIT, "success": True})
+            self._answer({"commitUrl": f"{self._address()}/user/model/commit/{COMMIT}", "commitOid": COMMIT, "success": True})
         elif "validate-yaml" in self.path:
             self._answer({"errors": [], "warnings": []})
         else:
-            self._answer({"url": "http://hub/user/model", "name": "user/model", "id": "user/model"})
+            self._answer({"url": f"{self._address()}/user/model", "name": "user/model", "id": "user/model"})
 
     def do_GET(self):
         name = self.path.partition("?")[0].rpartition("/")[2]

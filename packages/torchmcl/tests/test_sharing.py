@@ -81,7 +81,7 @@ def test_mlflow_logs_an_estimator_with_its_signature(tmp_path, monkeypatch):
     from torchmcl.mlflow import load_model, log_model
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri(tmp_path.as_uri())
+    mlflow.set_tracking_uri((tmp_path / "store").as_uri())
     model = MCLRegressor(**SMALL).fit(X, X[:, 0])
     with mlflow.start_run():
         logged = log_model(model, "model", X[:5])

@@ -6,6 +6,7 @@ equations are solved to rounding. The number of steps is fixed, as no row may de
 
 import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -243,11 +244,13 @@ def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
     low_end, high_end = g.Min(f0, f1), g.Max(f0, f1)
     range_ = g.Max(high_end - low_end, np.array(1e-300))
 
+    wanted = masses.sum(keep=True) * mass
+
     def halved(low: Value, high: Value) -> list[Value]:
         level = (low + high) * 0.5
         part = g.clip((high_end - level) / range_, 0.0, 1.0)
         above = part * (high_end + g.Max(level, low_end)) * 0.5 * share
-        much = above.sum(keep=True) > mass
+        much = above.sum(keep=True) > wanted
         return [g.where(much, level, low), g.where(much, high, level)]
 
     return g.repeat(_HALVINGS, halved, f.max(keep=True) * 0.0, f.max(keep=True))[0]
@@ -279,18 +282,23 @@ def _polished(
     places, low, high = (g.join(one, other, axis=1) for one, other in zip(lower, upper, strict=True))
     sign = np.repeat([-1.0, 1.0], N_PIECES)[None]
     real = places < 1e300
+    room = high - low  # the first level is not exact: an end may be in a cell beside
+    low, high = low - room, high + room
 
-    def solved(x: Value, level: Value) -> list[Value]:
+    def solved(x: Value, log_level: Value) -> list[Value]:
         f, slope = _density(k, x)
-        steep = g.where(slope < 0.0, g.Min(slope, np.array(-1e-12)), g.Max(slope, np.array(1e-12)))
-        signs = g.where(real, g.constant(sign) + x * 0.0, 0.0)
-        missing = mass - (signs * mass_below(k, x)).sum(keep=True) + (signs * f * f / steep).sum(keep=True)
-        change = (signs * f / steep).sum(keep=True)
-        better = missing / g.where(g.Abs(change) > 1e-12, change, -1e12)
-        level = g.where(better > 0.0, better, level)
-        return [g.where(real, g.Min(g.Max(x + (level - f) / steep, low), high), 0.0), level]
+        logs = g.Log(g.Max(f, np.array(1e-300)))  # of a normal tail they are nearly straight, and the tail is not
+        steep = g.where(slope < 0.0, g.Min(slope, np.array(-1e-300)), g.Max(slope, np.array(1e-300)))
+        per_log = g.clip(f / steep, -1e9, 1e9)  # how far an end moves for a level higher by a factor of e
+        weights = g.where(real, per_log * f * sign, 0.0)
+        mass_now = g.where(real, mass_below(k, x) * sign, 0.0).sum(keep=True)
+        change = weights.sum(keep=True)
+        better = (mass - mass_now + (weights * logs).sum(keep=True)) / g.where(change < -1e-12, change, -1e-12)
+        log_level = log_level + g.clip(better - log_level, -2.0, 2.0)
+        return [g.where(real, g.Min(g.Max(x + (log_level - logs) * per_log, low), high), 0.0), log_level]
 
-    x = g.where(real, g.repeat(_POLISHING, solved, g.where(real, places, 0.0), level)[0], np.inf)
+    logs = g.Log(g.Max(level, np.array(1e-300)))
+    x = g.where(real, g.repeat(_POLISHING, solved, g.where(real, places, 0.0), logs)[0], np.inf)
     return x.part(0, N_PIECES), x.part(N_PIECES, 2 * N_PIECES)
 
 
@@ -308,7 +316,7 @@ def _shallow(f: Value, inside: Value, starts: Value, fill: float) -> Value:
     return between & (valleys.part(0, N_PIECES) >= shallower * fill)
 
 
-def reaching(lower: Value, upper: Value, means: Value, between: "object") -> tuple[Value, Value]:
+def reaching(lower: Value, upper: Value, means: Value, between: Callable[[Value, Value], Value]) -> tuple[Value, Value]:
     """Return sets that reach to the mean [rows, 1] of their row, if little mass lies between.
 
     Args:
@@ -320,8 +328,8 @@ def reaching(lower: Value, upper: Value, means: Value, between: "object") -> tup
     g = lower.graph
     last = g.where(upper < 1e300, upper, -np.inf).max(keep=True)
     lowest = lower.part(0, 1)
-    down = (means < lowest) & (between(means, lowest) <= _ON_THE_WAY)  # type: ignore[operator]
-    up = (means > last) & (between(last, means) <= _ON_THE_WAY)  # type: ignore[operator]
+    down = (means < lowest) & (between(means, lowest) <= _ON_THE_WAY)
+    up = (means > last) & (between(last, means) <= _ON_THE_WAY)
     first = g.where(down, means, lowest)
     is_last = (upper <= last) & (upper >= last)
     return g.join(first, lower.part(1, 1 << 30), axis=1), g.where(is_last & up, means + upper * 0.0, upper)
