@@ -28,12 +28,16 @@ class _Handler(BaseHTTPRequestHandler):
         files = self.server.files
         if "/preupload/" in self.path:
             asked = json.loads(body)["files"]
-            self._answer({"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked]})
+            self._answer(
+                {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked]}
+            )
         elif "/commit/" in self.path:
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            self._answer({"commitUrl": f"{self._address()}/user/model/commit/{COMMIT}", "commitOid": COMMIT, "success": True})
+            self._answer(
+                {"commitUrl": f"{self._address()}/user/model/commit/{COMMIT}", "commitOid": COMMIT, "success": True}
+            )
         elif "validate-yaml" in self.path:
             self._answer({"errors": [], "warnings": []})
         else:
@@ -51,7 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(404)
 
-    do_HEAD = do_GET
+    def do_HEAD(self):
+        self.do_GET()
 
     def log_message(self, *words):
         pass

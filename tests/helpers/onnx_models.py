@@ -21,7 +21,7 @@ def check_same(got, expected):
 
 
 def check_means_of_cells(points, masses, kernels):
-    """Check that points [rows, points] are the means of their cells under kernels (values, shares, widths) [rows, n]."""
+    """Check that points [rows, points] are the means of their cells; kernels are values, shares and widths."""
     values, shares, widths = (each[:, None] for each in kernels)
     middle = (points[:, 1:] + points[:, :-1]) / 2
     ends = np.concatenate([np.full_like(points[:, :1], -1e9), middle, np.full_like(points[:, :1], 1e9)], axis=1)

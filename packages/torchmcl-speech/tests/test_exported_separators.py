@@ -37,6 +37,16 @@ def check(separator, run, shape):
     torch.testing.assert_close(torch.as_tensor(found[1]), logits, atol=1e-5, rtol=1e-5)
 
 
+def test_a_shared_separator_gives_the_same_sounds(separator, tmp_path):
+    separator.save_pretrained(tmp_path, about="Untrained.")
+    again = DPRNN.from_pretrained(tmp_path)
+    mixture = torch.randn(1, 700)
+    with torch.no_grad():
+        assert torch.equal(again(mixture).hypotheses, separator(mixture).hypotheses)
+    with pytest.raises(ValueError, match=r"MultiHypothesisMLP.load: `folder` must hold what `save` wrote"):
+        torchmcl.MultiHypothesisMLP.from_pretrained(tmp_path)
+
+
 def test_a_program_separates_recordings_of_any_length(separator, tmp_path):
     run = torch.export.load(exported(separator, tmp_path / "separator.pt2")).module()
     for shape in LENGTHS:

@@ -59,6 +59,12 @@ def test_means_are_those_of_the_regressor(exported, rows):
     check_same(run(path, feeds(rows), ["mean"])["mean"], model.predict(rows))
 
 
+def test_a_shared_model_gives_the_same_answers(exported, tmp_path):
+    model, _ = exported
+    model.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(DensityRegressor.from_pretrained(tmp_path).predict(FRAME), model.predict(FRAME))
+
+
 def test_answers_and_sets_of_a_target_with_few_values_are_the_same(exported):
     model, path = exported
     if model._answers.predictive.values is None:

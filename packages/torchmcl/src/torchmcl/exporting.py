@@ -56,7 +56,7 @@ class Onnx(ExportForm):
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
         """Write the graph, with the names of the arguments of `forward` and of the fields of its result."""
         optional_import("onnxscript", extra="export", needed_by="torchmcl.export to ONNX")
-        own = [module.onnx_translations() for module in model.modules() if hasattr(module, "onnx_translations")]
+        modules: list[Any] = [module for module in model.modules() if hasattr(module, "onnx_translations")]
         names = list(inspect.signature(model.forward).parameters)[: len(example)]
         torch.onnx.export(
             _program(model, example),
@@ -67,7 +67,9 @@ class Onnx(ExportForm):
             input_names=names,
             output_names=_output_names(model, example),
             external_data=False,
-            custom_translation_table={operation: nodes for each in own for operation, nodes in each.items()},
+            custom_translation_table={
+                name: nodes for module in modules for name, nodes in module.onnx_translations().items()
+            },
             verbose=False,
         )
 

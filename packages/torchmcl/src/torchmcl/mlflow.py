@@ -13,7 +13,11 @@ from torchmcl._optional import optional_import
 from torchmcl.persistence.headers import MODEL_FILE, read_header
 
 # Where the estimators are that a file may name; others are not loaded.
-_HOMES = {"MCLRegressor": "torchmcl.sklearn", "MCLClassifier": "torchmcl.sklearn", "DensityRegressor": "torchmcl_tables"}
+_HOMES = {
+    "MCLRegressor": "torchmcl.sklearn",
+    "MCLClassifier": "torchmcl.sklearn",
+    "DensityRegressor": "torchmcl_tables",
+}
 
 
 def log_model(estimator: Any, name: str, example: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One way to share models of all kinds: a folder with `model.safetensors` and a card, on a disk or on the Hugging Face Hub.
+"""One way to share models of all kinds: a folder with `model.safetensors` and a card, on a disk or on a Hub.
 
 A class that inherits `Shareable` has `save(folder)` and a class method `load(folder)`, in the format of
 `torchmcl.persistence`: no pickle, and nothing from a file is executed.
@@ -161,4 +161,6 @@ def model_card(model: Any, about: str) -> str:
     program = f'from {package} import {kind}\n\nmodel = {kind}.from_pretrained("user/model")'
     given = model.get_params(deep=False) if hasattr(model, "get_params") else getattr(model, "config", {})
     settings = "\n".join(f"- `{name}`: `{value!r}`" for name, value in given.items())
-    return _CARD.format(kind=kind, about=about or f"A `{kind}`.", program=program, version=__version__, settings=settings)
+    return _CARD.format(
+        kind=kind, about=about or f"A `{kind}`.", program=program, version=__version__, settings=settings
+    )

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import onnxscript
 import torch
-from onnxscript import opset18 as op
+
+op: Any = onnxscript.opset18
 
 
 def bilstm(sequences: Any, parameters: Sequence[Any]) -> Any:

@@ -21,7 +21,6 @@ from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.kernels import MOSTLY_BACKGROUND, Kernels, background
 
-
 # The level is the score of a row: the same row must not miss its own set by rounding.
 _ROUNDING = 1e-9
 
@@ -72,9 +71,9 @@ def _codes(g: Graph, column: CategoryColumn) -> Value:
     known = dict.fromkeys(["", *MISSING], column.missing_code) | ways | places
     texts, numbers = list(known), list(known.values())
     default = {"default_int64": column.other_code, "keys_strings": texts, "values_int64s": numbers}
-    codes = g.LabelEncoder(g.input(column.name, object, ["rows"]), domain="ai.onnx.ml", **default)
+    codes: Value = g.LabelEncoder(g.input(column.name, object, ["rows"]), domain="ai.onnx.ml", **default)
     codes.dtype = np.dtype(np.int64)
-    return codes  # type: ignore[no-any-return]
+    return codes
 
 
 def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
@@ -243,8 +242,8 @@ def _atom_sets(g: Graph, masses: Value, means: Value, answers: Any, coverage: fl
     level = quantile(calibrator.scores, calibrator.counts, 1 - coverage)
     n = len(values)
     if math.isinf(level):
-        ends = g.rows(np.array([[np.inf]]), masses)
-        return exporting.add_ends(g, [(-ends, ends)], answers.predictive.targets)
+        whole = g.rows(np.array([[np.inf]]), masses)
+        return exporting.add_ends(g, [(-whole, whole)], answers.predictive.targets)
     logs = g.Log(g.Max(masses, np.array(1e-300)))
     ratios = g.Max(logs.more(1) - logs.more(2), np.array(0.0))
     inner = normal_cdf(g, g.Sqrt(ratios * 2.0)) * 2.0 - 1.0  # the error function of the root
@@ -256,7 +255,7 @@ def _atom_sets(g: Graph, masses: Value, means: Value, answers: Any, coverage: fl
     def between(low: Value, high: Value) -> Value:
         return (masses * ((low < values) & (high > values)).to(np.float64)).sum(keep=True)
 
-    reached = line.reaching(*ends, means, between)
+    reached = line.reaching(ends[0], ends[1], means, between)
     return exporting.add_ends(g, [tuple(g.where(e < 1e300, e, np.nan) for e in reached)], answers.predictive.targets)
 
 

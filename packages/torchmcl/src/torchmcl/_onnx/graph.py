@@ -164,7 +164,9 @@ class Graph:
         self.nodes.append(self.onnx.helper.make_node(operator, given, names, domain=domain, **attributes))
         dtype = values[1 if operator == "Where" else 0].dtype
         dtype = bool if operator in _TRUTH else np.int64 if operator in _PLACES else dtype
-        made = [Value(self, name, np.int64 if place and operator == "TopK" else dtype) for place, name in enumerate(names)]
+        made = [
+            Value(self, name, np.int64 if place and operator == "TopK" else dtype) for place, name in enumerate(names)
+        ]
         return made[0] if n_outputs == 1 else made
 
     def repeat(self, n_times: int, step: Callable[..., Sequence[Value]], *state: Value) -> list[Value]:

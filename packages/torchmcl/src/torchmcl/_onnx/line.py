@@ -1,13 +1,13 @@
 """Mixtures of normal kernels on the line as ONNX graphs: best points and highest-density sets, solved exactly.
 
-`torchmcl.density` has the definitions. Its compiled loops interpolate the density and stop at 1e-5 of the mass; here the
-equations are solved to rounding. The number of steps is fixed, as no row may depend on another.
+`torchmcl.density` has the definitions. Its compiled loops interpolate the density and stop at 1e-5 of the mass; here
+the equations are solved to rounding. The number of steps is fixed, as no row may depend on another.
 """
 
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -335,6 +335,6 @@ def reaching(lower: Value, upper: Value, means: Value, between: Callable[[Value,
     return g.join(first, lower.part(1, 1 << 30), axis=1), g.where(is_last & up, means + upper * 0.0, upper)
 
 
-def bounded(value: Value, scale: float, mean: float, bounds: NDArray[np.float64]) -> Value:
+def bounded(value: Value, scale: Any, mean: Any, bounds: NDArray[np.float64]) -> Value:
     """Return standardized values in the units of y, within the bounds."""
     return value.graph.clip(value * scale + mean, *bounds)

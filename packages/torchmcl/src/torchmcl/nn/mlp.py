@@ -64,6 +64,17 @@ class MultiHypothesisMLP(SharedNetwork):
             layers += [nn.Linear(width, size), activation(), *([nn.Dropout(dropout)] if dropout else [])]
             width = size
         self.trunk = nn.Sequential(*layers)
+        #: The arguments that rebuild the network, with ReLU and without an output activation.
+        self.config: dict[str, Any] = {
+            "in_features": in_features,
+            "out_features": list(out_features) if isinstance(out_features, Sequence) else out_features,
+            "n_hypotheses": n_hypotheses,
+            "hidden": [int(size) for size in hidden],
+            "scores": scores,
+            "detach_scores": detach_scores,
+            "scales": scales,
+            "dropout": dropout,
+        }
         self.head = MultiHypothesisHead(
             width,
             out_features,
@@ -78,22 +89,6 @@ class MultiHypothesisMLP(SharedNetwork):
         """Return the predictions for inputs [..., in_features]."""
         predictions: Predictions | Distributions = self.head(self.trunk(inputs))
         return predictions
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The arguments that rebuild the network, with ReLU and without an output activation."""
-        linear = [layer for layer in self.trunk if isinstance(layer, nn.Linear)]
-        dropped = [layer.p for layer in self.trunk if isinstance(layer, nn.Dropout)]
-        return {
-            "in_features": linear[0].in_features if linear else self.head.in_features,
-            "out_features": list(self.head.event) if len(self.head.event) > 1 else self.head.out_features,
-            "n_hypotheses": self.head.n_hypotheses,
-            "hidden": [layer.out_features for layer in linear],
-            "scores": self.head.output_sizes[1] > 0,
-            "detach_scores": self.head.detach_scores,
-            "scales": self.head.scales,
-            "dropout": dropped[0] if dropped else 0.0,
-        }
 
     def save(self, folder: str | Path) -> None:
         """Write the network to a folder: `model.safetensors`.

@@ -4,6 +4,7 @@
 "upper", which are NaN where a row has fewer pieces; a classifier has "probabilities", "classes" and "label".
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,13 +54,15 @@ def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool =
     assert isinstance(encoder, PiecewiseLinear)
     edges = [encoder.edges[place] for place in binned]
     columns = np.repeat(binned, [len(each) - 1 for each in edges])
-    starts, widths = (np.concatenate(part) for part in zip(*((each[:-1], np.diff(each)) for each in edges), strict=True))
+    starts, widths = (
+        np.concatenate(part) for part in zip(*((each[:-1], np.diff(each)) for each in edges), strict=True)
+    )
     passed = g.clip((g.Gather(known, columns, axis=1) - starts) / widths, 0.0, 1.0)
     return g.join(standard.to(dtype), passed.to(dtype), axis=1)
 
 
 def network_outputs(g: Graph, inputs: Value, module: Any) -> list[Value | None]:
-    """Return values [rows, hypotheses, dim], score logits [rows, hypotheses] and raw scales, None where there are none."""
+    """Return values [rows, hypotheses, dim], score logits [rows, hypotheses] and raw scales; None for absent ones."""
     hidden = inputs
     for layer in (*module.trunk, module.head.linear):
         if isinstance(layer, nn.Linear):
@@ -69,7 +72,7 @@ def network_outputs(g: Graph, inputs: Value, module: Any) -> list[Value | None]:
             hidden = g.Relu(hidden)
     sizes = module.head.output_sizes
     ends = np.cumsum([0, *sizes])
-    parts = [hidden.part(int(a), int(b), 1) if b > a else None for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [hidden.part(int(a), int(b), 1) if b > a else None for a, b in itertools.pairwise(ends)]
     n, dim = module.head.n_hypotheses, math.prod(module.head.event)
     return [part if part is None or place == 1 else part.shaped(-1, n, dim) for place, part in enumerate(parts)]
 
@@ -80,7 +83,7 @@ def normalized_scores(g: Graph, logits: Value) -> Value:
 
 
 def _hypotheses(g: Graph, rows: Value, predictive: Predictive) -> tuple[Value, Value]:
-    """Return the standardized hypotheses of all networks [rows, kernels, outputs], and probabilities [rows, kernels]."""
+    """Return standardized hypotheses of all networks [rows, kernels, outputs], and probabilities [rows, kernels]."""
     inputs = encoded(g, rows, predictive.encoder, np.float64)
     given = [network_outputs(g, inputs, module) for module in predictive.modules]
     scores = [normalized_scores(g, logits) * (1 / len(given)) for _, logits, _ in given if logits is not None]
@@ -116,13 +119,14 @@ def add_sets(g: Graph, kernels: Sequence[LineKernels], means: Value, answers: An
     for place, own in enumerate(kernels):
         level = quantile(calibrator.scores[place], calibrator.counts, 1 - coverage)
         if math.isinf(level):
-            ends = g.rows(np.array([[np.inf] + [np.nan] * (line.N_PIECES - 1)]), means)
-            found.append((-ends, ends))
+            whole = g.rows(np.array([[np.inf] + [np.nan] * (line.N_PIECES - 1)]), means)
+            found.append((-whole, whole))
             continue
         mean = means.part(place, place + 1, 1)
         ends = add_line_sets(g, own, mean, level, float(calibrator.fill[place]))
         unit = targets.scaler.scale[place], targets.scaler.mean[place], targets.bounds[:, place]
-        found.append(tuple(g.where(end < 1e300, line.bounded(end, *unit), np.nan) for end in ends))
+        lower, upper = (g.where(end < 1e300, line.bounded(end, *unit), np.nan) for end in ends)
+        found.append((lower, upper))
     add_ends(g, found, targets)
 
 
@@ -144,7 +148,7 @@ def add_mean(g: Graph, means: Value, targets: Targets) -> None:
     g.output("mean", restored.shaped(-1) if flat else restored, ["rows"] if flat else ["rows", targets.n_outputs])
 
 
-def add_answers(g: Graph, values: Value, probabilities: Value, targets: Targets, *, bound: bool = True) -> None:
+def add_answers(g: Graph, values: Value, probabilities: Value, targets: Targets) -> None:
     """Add "hypotheses" and "probabilities" from standardized values [rows, answers, outputs]."""
     restored = line.bounded(values, targets.scaler.scale, targets.scaler.mean, targets.bounds)
     g.output("hypotheses", restored, ["rows", "hypotheses", targets.n_outputs])
@@ -233,8 +237,8 @@ def notes(estimator: Any, coverage: float) -> dict[str, str]:
 def export(self: Any, path: str | Path, *, coverage: float = 0.9) -> Path:
     """Write the whole fitted estimator to an ONNX file, which runs with onnxruntime and NumPy alone.
 
-    The input "X" is [rows, features] in double precision, NaN where a value is missing. Give it about a thousand rows at
-    a time: answers of a density take about a megabyte for each. Ask for the outputs that are needed with
+    The input "X" is [rows, features] in double precision, NaN where a value is missing. Give it about a thousand rows
+    at a time: answers of a density take about a megabyte for each. Ask for the outputs that are needed with
     `only_execute_path_to_fetches` of onnxruntime's `RunOptions`: "mean" alone takes a hundredth of the time.
 
     Args:
