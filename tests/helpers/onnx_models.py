@@ -7,12 +7,9 @@ from scipy.special import ndtr
 
 def run(path, feeds, outputs=None):
     """Return the outputs of a file by name, or some of them alone."""
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(path)
-    options = runtime.RunOptions()
-    options.only_execute_path_to_fetches = outputs is not None
+    session = pytest.importorskip("onnxruntime").InferenceSession(path)
     names = outputs or [one.name for one in session.get_outputs()]
-    return dict(zip(names, session.run(names, feeds, options), strict=True))
+    return dict(zip(names, session.run(names, feeds), strict=True))
 
 
 def check_same(got, expected):

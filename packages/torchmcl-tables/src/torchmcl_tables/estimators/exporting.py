@@ -1,6 +1,7 @@
 """DensityRegressor as one ONNX file: columns of any kind, networks, forest, blend, answers and calibrated sets."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -302,7 +303,7 @@ def _few_values(g: Graph, whole: Members, knowing: Members, estimator: Any, cove
     _atom_sets(g, masses, means, answers, coverage)
 
 
-def export(self: Any, path: str | Path, *, coverage: float = 0.9) -> Path:
+def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
     """Write the whole fitted estimator to an ONNX file, which runs with onnxruntime and NumPy alone.
 
     A model of an array has the input "X", [rows, features] in double precision. A model of a data frame has an input
@@ -310,12 +311,13 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9) -> Path:
     1970 in double precision (`dates.astype("datetime64[us]").astype(float) / 86_400e6`), NaN where one is missing;
     categories as text, "" where one is missing. Unseen categories are answered as none of the known ones.
 
-    Outputs, the number of rows at a time and how to ask for some outputs only are those of `MCLRegressor.export`.
+    Outputs and the number of rows at a time are those of `MCLRegressor.export`.
 
     Args:
         self: the estimator.
         path: ending with ".onnx".
         coverage: of the sets "lower" and "upper".
+        outputs: names of the outputs to write; all by default.
 
     Returns:
         The path.
@@ -332,5 +334,5 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9) -> Path:
     else:
         rows = frame_inputs(g, self._frame)
     _blend(g, rows, self, coverage)
-    g.save(path, exporting.notes(self, coverage))
+    g.save(path, exporting.notes(self, coverage), outputs)
     return path

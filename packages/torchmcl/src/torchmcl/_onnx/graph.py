@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmcl._checks import bad_value
 from torchmcl._optional import optional_import
 
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
@@ -228,15 +229,37 @@ class Graph:
         low, order = self.node("TopK", value, np.array([size]), n_outputs=2, axis=-1, largest=0, sorted=1)
         return low, order
 
-    def save(self, path: Path, notes: dict[str, str]) -> None:
+    def _needed(self, outputs: Sequence[Any]) -> tuple[list[Any], set[str]]:
+        """Return the nodes that some outputs need, in order, and the names that those read."""
+        wanted, kept = {each.name for each in outputs}, []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.output):
+                kept.append(node)
+                wanted.update(node.input)
+                bodies = (attribute.g for attribute in node.attribute if attribute.name == "body")
+                wanted.update(name for body in bodies for inner in body.node for name in inner.input)
+        return kept[::-1], wanted
+
+    def save(self, path: Path, notes: dict[str, str], outputs: Sequence[str] | None = None) -> None:
         """Check the graph and write it.
 
         Args:
             path: of the file.
             notes: kept in the file, by name.
+            outputs: to keep, with what they need; all by default.
+
+        Raises:
+            ValueError: for an output that the graph does not have.
         """
-        helper, initializers = self.onnx.helper, [tensor for _, tensor in self._constants.values()]
-        graph = helper.make_graph(self.nodes, "torchmcl", self.inputs, self.outputs, initializers)
+        known = {each.name: each for each in self.outputs}
+        for name in outputs or ():
+            if name not in known:
+                raise ValueError(bad_value("export", "outputs", f"be some of {', '.join(known)}", repr(name)))
+        chosen = [known[name] for name in known if outputs is None or name in outputs]
+        nodes, names = self._needed(chosen)
+        helper = self.onnx.helper
+        initializers = [tensor for value, tensor in self._constants.values() if value.name in names]
+        graph = helper.make_graph(nodes, "torchmcl", self.inputs, chosen, initializers)
         opsets = [helper.make_opsetid(*pair) for pair in _OPSETS.items()]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="torchmcl")
         helper.set_model_props(model, notes)

@@ -234,17 +234,18 @@ def notes(estimator: Any, coverage: float) -> dict[str, str]:
     return {"model": type(estimator).__name__, "coverage": str(coverage), "torchmcl": __version__}
 
 
-def export(self: Any, path: str | Path, *, coverage: float = 0.9) -> Path:
+def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
     """Write the whole fitted estimator to an ONNX file, which runs with onnxruntime and NumPy alone.
 
-    The input "X" is [rows, features] in double precision, NaN where a value is missing. Give it about a thousand rows
-    at a time: answers of a density take about a megabyte for each. Ask for the outputs that are needed with
-    `only_execute_path_to_fetches` of onnxruntime's `RunOptions`: "mean" alone takes a hundredth of the time.
+    The input "X" is [rows, features] in double precision, NaN where a value is missing. Give it some hundred rows at a
+    time if it has answers and sets of densities, which take up to a megabyte for each row. A runtime computes all
+    outputs of a file: write those that are needed, as "mean" alone takes a hundredth of the time.
 
     Args:
         self: the estimator.
         path: ending with ".onnx".
         coverage: of the sets "lower" and "upper"; classifiers have none.
+        outputs: names of the outputs to write; all by default.
 
     Returns:
         The path.
@@ -261,5 +262,5 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9) -> Path:
         _classifier(g, rows, self)
     else:
         _regressor(g, rows, self, coverage)
-    g.save(path, notes(self, coverage))
+    g.save(path, notes(self, coverage), outputs)
     return path
