@@ -17,8 +17,8 @@ from torchmcl._onnx.graph import Graph, Value
 # The distribution function is cubic between nodes of this distance, with an error of 1e-11; beyond REACH it is 0 or 1.
 _PER_WIDTH, _REACH = 128, 8.0
 # Places of the nodes of each kernel, in widths, between which the density is followed.
-_NODES = (-5.0, -2.7, -1.2, 0.0, 1.2, 2.7, 5.0)
-_ROUNDS, _HALVINGS, _DOUBLINGS, _POLISHING = 16, 24, 7, 6
+_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0)
+_ROUNDS, _HALVINGS, _DOUBLINGS, _POLISHING = 16, 40, 7, 8
 # Atoms of a kernel and groups of them, at least, among which the first points are chosen.
 _ATOMS, _GROUPS = 5, 48
 #: Pieces of a set, at most.
@@ -73,7 +73,7 @@ def mass_below(k: LineKernels, x: Value) -> Value:
 def best_points(k: LineKernels, n_points: int) -> tuple[Value, Value, Value]:
     """Return points, masses and deviations [rows, points]: each point is the mean of its cell.
 
-    They begin with the best groups of kernels, and go on with Newton's method.
+    Newton's method starts from the best groups of kernels.
     """
     g = k.centres.graph
     whole = k.shares.sum(keep=True)
