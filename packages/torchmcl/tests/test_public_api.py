@@ -23,7 +23,7 @@ PUBLIC = {
     *("assign", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
     *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),
     *("MultiHypothesisHead", "MultiHypothesisMLP", "metrics", "nn"),
-    *("__version__", "debug_checks"),
+    *("__version__", "debug_checks", "export"),
 }
 PUBLIC_METRICS = {
     *("distortion", "energy_score", "hypothesis_usage", "n_dead_hypotheses", "oracle_rmse"),

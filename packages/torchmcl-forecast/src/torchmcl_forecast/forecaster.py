@@ -22,6 +22,7 @@ from torchmcl.density import KernelMixture
 from torchmcl.persistence.stopping import saves_when_stopped
 from torchmcl.postprocess import TubeScore, conformal
 from torchmcl.rules.winners import WTA
+from torchmcl.sharing import Shareable
 from torchmcl.types import Distributions, Predictions
 from torchmcl_forecast.calibrating import Calibration, choose_calibration
 from torchmcl_forecast.codebook import Codebook, best_share
@@ -52,7 +53,7 @@ _N_DRAWN, _SHARE_UNMEASURED = 60, 0.5
 _AT_ONCE = 1024
 
 
-class Forecaster(BaseEstimator):
+class Forecaster(Shareable, BaseEstimator):
     """Several futures of each series of a table, with probabilities.
 
     One network is trained on windows of all series, each in units of its own past. Its hypotheses are whole paths with
@@ -250,6 +251,11 @@ class Forecaster(BaseEstimator):
             raise NotFittedError(bad_value("Forecaster.save", "self", "be fitted", "an unfitted one", advice))
         parameters = self.get_params(deep=False) | {"progress": False}
         write_fitted(Path(folder), parameters, {name: getattr(self, name) for name in FITTED})
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Forecaster":
+        """Return the forecaster written by `save`, as `load_forecaster` does."""
+        return load_forecaster(folder)
 
     def _in_order(self, owner: str, panel: Panel) -> Panel:
         """Return series that are forecast together in the order of the fit: each has its own place in the network."""

@@ -25,6 +25,7 @@ from torchmcl.costs import (
     pairwise_sq_fde,
     pairwise_token_cross_entropy,
 )
+from torchmcl.exporting import export
 from torchmcl.loop import RuleScheduler
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
@@ -79,6 +80,7 @@ __all__ = [
     "annealed",
     "assign",
     "debug_checks",
+    "export",
     "mcl_loss",
     "mcl_step",
     "metrics",

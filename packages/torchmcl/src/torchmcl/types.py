@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import _register_namedtuple  # the only way that torch has for named tuples
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -128,3 +129,7 @@ def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Calla
 
 # The way that PyTorch documents for custom types; a plain namedtuple with a None in it cannot be collated.
 default_collate_fn_map[Batch] = collate_batches
+
+# `torch.export.save` writes the form of a model's output by these names.
+for _kind in (Batch, Predictions, Distributions):
+    _register_namedtuple(_kind, serialized_type_name=f"torchmcl.{_kind.__name__}")

@@ -21,6 +21,24 @@ _FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _ARM = platform.machine().lower() in ("aarch64", "arm64")
 
 
+@torch.library.custom_op("torchmcl_speech::bilstm", mutates_args=())
+def exported_bilstm(sequences: Tensor, parameters: list[Tensor]) -> Tensor:
+    """Return a bidirectional LSTM of [batch, sequences, time, features] as one operation of exported programs.
+
+    torch.export would write down every step of an `nn.LSTM`, and so fix the number of steps.
+    """
+    lstm = BiLSTM(sequences.shape[-1], parameters[1].shape[-1]).to(sequences.device, parameters[0].dtype)
+    lstm.load_state_dict(dict(zip(lstm.state_dict(), parameters, strict=True)))
+    with torch.no_grad():
+        hidden: Tensor = lstm(sequences)
+    return hidden.contiguous()
+
+
+@exported_bilstm.register_fake
+def _(sequences: Tensor, parameters: list[Tensor]) -> Tensor:
+    return sequences.new_empty(*sequences.shape[:-1], 2 * parameters[1].shape[-1])
+
+
 class BiLSTM(nn.LSTM):
     """A bidirectional LSTM over one axis of a map; the replaceable part of `DPRNN`.
 
@@ -42,6 +60,9 @@ class BiLSTM(nn.LSTM):
 
     def forward(self, sequences: Tensor) -> Tensor:  # type: ignore[override]
         """Return [batch, sequences, time, 2 * hidden] for [batch, sequences, time, features]."""
+        if torch.compiler.is_exporting():
+            exported: Tensor = exported_bilstm(sequences, list(self._parameters.values()))
+            return exported
         if sequences.device.type == "cpu" and self._can_compile(sequences):
             return self._compiled(sequences)
         batch_shape = sequences.shape[:2]
@@ -56,6 +77,12 @@ class BiLSTM(nn.LSTM):
                 time_first = F.pad(time_first, (0, 0, 0, -n_sequences % 8))
             hidden = super().forward(time_first)[0][:, :n_sequences]
         return hidden.unflatten(1, batch_shape).permute(1, 2, 0, 3)
+
+    def onnx_translations(self) -> dict[Any, Any]:
+        """Return the operations of this module that `torchmcl.export` writes to ONNX, and their nodes."""
+        from torchmcl_speech.nn.lstm_onnx import translations
+
+        return translations()
 
     def _can_compile(self, sequences: Tensor) -> bool:
         parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]

@@ -30,9 +30,11 @@ from torchmcl._checks import (
     check_positive_int,
     check_tensor,
 )
+from torchmcl.sharing import SharedNetwork
 from torchmcl.types import Predictions
 from torchmcl_speech.nn.bilstm import FusedBiLSTM
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm
+from torchmcl_speech.nn.sizes import check_sizes
 
 
 def segment(frames: Tensor, size: int, hop: int) -> Tensor:
@@ -57,6 +59,8 @@ def segment(frames: Tensor, size: int, hop: int) -> Tensor:
     if time < size or (time - size) % hop:
         rule = f"have {size} + {hop} * n frames on the axis before the last"
         raise ValueError(bad_value("segment", "frames", rule, tuple(frames.shape), "Pad it first."))
+    if torch.compiler.is_exporting():  # splitting an axis of unknown length would hide that the size is a constant
+        return frames.unfold(-2, size, hop).transpose(-2, -1).contiguous()
     hops = frames.unflatten(-2, (-1, hop))  # [..., hops, hop, features]
     n_segments = hops.shape[-3] - n_hops + 1
     return torch.cat([hops.narrow(-3, shift, n_segments) for shift in range(n_hops)], dim=-2)
@@ -185,7 +189,7 @@ class DualPathBlock(nn.Module):
         return out.transpose(1, 2)
 
 
-class DPRNN(nn.Module):
+class DPRNN(SharedNetwork):
     """Separate a waveform into any number of waveforms.
 
     Args:
@@ -307,6 +311,9 @@ class DPRNN(nn.Module):
         length = max(waveform.shape[-1], self.kernel_size)
         length += -(length - self.kernel_size) % self.stride  # so that the last samples are in a frame too
         waveform = F.pad(waveform, (0, length - waveform.shape[-1]))
+        if torch.compiler.is_exporting():  # the same, without a view whose strides would become rules
+            filters = self.encoder.weight.unsqueeze(1)
+            return torch.relu(F.conv1d(waveform.unsqueeze(1), filters, stride=self.stride)).transpose(1, 2).contiguous()
         windows = segment(waveform.unsqueeze(-1), self.kernel_size, self.stride).squeeze(-1)
         return torch.relu(self.encoder(windows))
 
@@ -324,14 +331,24 @@ class DPRNN(nn.Module):
     def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
         """Return waveforms [batch, n_outputs, length] of masked frames."""
         masked = frames.unsqueeze(-2) * masks  # [batch, time, n_outputs, n_filters]
-        windows = torch.einsum("btnf,nfk->bntk", masked, self.decoder)
-        return overlap_add(windows.unsqueeze(-1), self.stride).squeeze(-1)[..., :length]
+        if torch.compiler.is_exporting():  # one by one: a joint product would have rules for strides
+            windows = torch.stack([masked[..., n, :] @ self.decoder[n] for n in range(self.n_outputs)], dim=1)
+        else:
+            windows = torch.einsum("btnf,nfk->bntk", masked, self.decoder)
+        waveforms = overlap_add(windows.unsqueeze(-1), self.stride).squeeze(-1)
+        if torch.compiler.is_exporting():  # to cut off nothing would be a case of its own there, and forbidden
+            waveforms = F.pad(waveforms, (0, 1))
+        return waveforms[..., :length]
 
     def _score_logits(self, features: Tensor) -> Tensor | None:
         if self.score is None:
             return None
         features = features.detach() if self.detach_scores else features
         return self.score(features.mean(dim=1)).squeeze(-1)
+
+    @classmethod
+    def _check_config(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        check_sizes(config, tensors)
 
     def extra_repr(self) -> str:
         """Return the additional text of `print`."""
@@ -341,6 +358,8 @@ class DPRNN(nn.Module):
 
 def _in_memory_order(layer: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
     """Apply a layer of the last axis to a permuted view without a copy."""
+    if torch.compiler.is_exporting():  # an order by strides would be a rule for them
+        return layer(features)
     strides = features.stride()
     order = sorted(range(features.ndim - 1), key=lambda axis: -strides[axis])
     back = [order.index(axis) for axis in range(features.ndim - 1)]

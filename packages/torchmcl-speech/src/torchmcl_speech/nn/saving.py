@@ -4,19 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from torchmcl._checks import bad_value, nearest_hint
 from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
 from torchmcl.persistence.headers import MODEL_FILE
 from torchmcl.persistence.reading import as_written
 from torchmcl_speech.nn.dprnn import DPRNN
+from torchmcl_speech.nn.sizes import check_sizes
 
 _FILE_KIND = "torchmcl network"
 _KINDS: dict[str, type[DPRNN]] = {"DPRNN": DPRNN}
-_SIZES = ("n_outputs", "n_filters", "kernel_size", "stride", "segment_size", "hidden_size", "width", "n_blocks")
-# No filter, segment or layer is larger.
-_MAX_SIZE = 1_000_000
 
 
 def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None = None, *, half: bool = False) -> None:
@@ -52,21 +50,7 @@ def load_model(folder: Path | str, **options: Any) -> tuple[nn.Module, dict[str,
         kind, config, notes = str(state["model"])[:80], dict(state["config"]), dict(state["notes"])
         if kind not in _KINDS:
             raise ValueError(f"a model {kind!r}, which is not one of {sorted(_KINDS)}.{nearest_hint(kind, _KINDS)}")
-        _check_sizes(config, weights)
+        check_sizes(config, weights)
         model = _KINDS[kind](**config, **options)
         model.load_state_dict(weights)
     return model.eval(), notes
-
-
-def _check_sizes(config: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    """Reject a description that needs more memory than its weights, before any is allocated."""
-    for name in _SIZES:
-        value = config[name]
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"{name} is {str(value)[:80]!r}, which is not an integer")
-        if not 1 <= value <= _MAX_SIZE:
-            raise ValueError(f"{name} is {str(value)[:80]}, which is not from 1 to {_MAX_SIZE}")
-    width, hidden, n_filters = config["width"], config["hidden_size"], config["n_filters"]
-    needed = 16 * config["n_blocks"] * hidden * (width + hidden) + config["n_outputs"] * width**2 + n_filters * width
-    if needed + n_filters * config["kernel_size"] > sum(value.numel() for value in weights.values()):
-        raise ValueError("it describes a larger model")

@@ -10,9 +10,11 @@ from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from torch import nn
 
 from torchmcl.schedules import Schedule
+from torchmcl.sharing import Shareable
 from torchmcl.sklearn import answers, saving
 from torchmcl.sklearn.tables import checked_table, set_fitted
 from torchmcl_tables.data.schema import RECORDS, TableSchema
+from torchmcl_tables.estimators import exporting
 from torchmcl_tables.estimators.blend import AtomCalibrator, Blend
 from torchmcl_tables.estimators.blending import blend_further, blend_of
 from torchmcl_tables.estimators.forest import Forest, blurred
@@ -36,7 +38,7 @@ def without_rows(estimator: Any) -> Any:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
-class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
+class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
     """A density for each row, several answers that represent it, and calibrated intervals.
 
     The density of a row is a *blend*: mixture density networks on standardized columns, the same on columns with bins,
@@ -183,6 +185,7 @@ class DensityRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     distortion = answers.distortion
     transform = answers.transform
     get_feature_names_out = answers.get_feature_names_out
+    export = exporting.export
 
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""

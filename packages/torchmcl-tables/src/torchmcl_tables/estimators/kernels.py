@@ -99,7 +99,7 @@ class Kernels(NamedTuple):
         Args:
             share: below 1/2; the rest is normalized to 1.
         """
-        order = self.values.squeeze(-1).argsort(dim=1)
+        order = self.values.squeeze(-1).argsort(dim=1, stable=True)  # trees may agree: the first ones go first
         own = self.probabilities.gather(1, order)
         above = own.cumsum(dim=1)
         whole = above[:, -1:]
@@ -193,8 +193,8 @@ def _read(outputs: Tensor, head: Any) -> Kernels:
 # Input-independent background component, in standardized units: a normal distribution like that of all targets, in case
 # the others learned nothing, and a wide one, so that outliers are not impossible.
 _BACKGROUND_WIDTHS, _BACKGROUND_SHARES = (1.0, 4.0), (0.9, 0.1)
-# With so large a weight of the background the others have learned little.
-_MOSTLY_BACKGROUND = 0.3
+#: With so large a weight of the background the others have learned little.
+MOSTLY_BACKGROUND = 0.3
 
 
 def mixed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
@@ -204,7 +204,7 @@ def mixed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
 
 def informed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
     """Return the kernels of all members but the last, the background; of all if these contribute little."""
-    if weights[-1] >= _MOSTLY_BACKGROUND:
+    if weights[-1] >= MOSTLY_BACKGROUND:
         return mixed(members, weights)
     return mixed(members[:-1], weights[:-1] / weights[:-1].sum())
 

@@ -1,16 +1,20 @@
 """A multilayer perceptron with several hypotheses: the backbone of the paper's UCI and synthetic studies."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_callable, check_positive_int, check_share
 from torchmcl.costs.families import HypothesisFamily
 from torchmcl.nn.heads import MultiHypothesisHead
+from torchmcl.sharing import SharedNetwork
 from torchmcl.types import Distributions, Predictions
 
 
-class MultiHypothesisMLP(nn.Module):
+class MultiHypothesisMLP(SharedNetwork):
     """A network from inputs [..., in_features] to Predictions, with hidden ReLU layers.
 
     Args:
@@ -60,6 +64,17 @@ class MultiHypothesisMLP(nn.Module):
             layers += [nn.Linear(width, size), activation(), *([nn.Dropout(dropout)] if dropout else [])]
             width = size
         self.trunk = nn.Sequential(*layers)
+        #: The arguments that rebuild the network, with ReLU and without an output activation.
+        self.config: dict[str, Any] = {
+            "in_features": in_features,
+            "out_features": list(out_features) if isinstance(out_features, Sequence) else out_features,
+            "n_hypotheses": n_hypotheses,
+            "hidden": [int(size) for size in hidden],
+            "scores": scores,
+            "detach_scores": detach_scores,
+            "scales": scales,
+            "dropout": dropout,
+        }
         self.head = MultiHypothesisHead(
             width,
             out_features,
@@ -73,3 +88,23 @@ class MultiHypothesisMLP(nn.Module):
     def forward(self, inputs: Tensor) -> Predictions | Distributions:
         """Return the predictions for inputs [..., in_features]."""
         return self.head(self.trunk(inputs))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the network to a folder: `model.safetensors`.
+
+        Raises:
+            ValueError: if the folder holds something else, or the network has other activations than ReLU, which are
+                code and not numbers.
+        """
+        kinds = (nn.Linear, nn.ReLU, nn.Dropout)
+        if self.head.output_activation is not None or not all(isinstance(layer, kinds) for layer in self.trunk):
+            rule, advice = "have ReLU activations and no output activation", "Save its `state_dict()`."
+            raise ValueError(bad_value("MultiHypothesisMLP.save", "self", rule, "others", advice))
+        super().save(folder)
+
+    @classmethod
+    def _check_config(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        with torch.device("meta"):  # shapes only: no memory is allocated that the file does not justify
+            expected = {name: value.shape for name, value in cls(**config).state_dict().items()}
+        if expected != {name: value.shape for name, value in tensors.items()}:
+            raise ValueError("the weights of a network have other shapes than its description")

@@ -19,7 +19,8 @@ from torchmcl.fleet import FleetSearch, MixtureLogLoss, default_batch_size
 from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.schedules import Schedule
-from torchmcl.sklearn import saving, training
+from torchmcl.sharing import Shareable
+from torchmcl.sklearn import exporting, saving, training
 from torchmcl.sklearn.classes import ClassMixture, dealt_folds, fitted_temperature, fold_data, log_shares, watched_folds
 from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of, trainer_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
@@ -57,7 +58,7 @@ class TopClasses(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
-class MCLClassifier(ClassifierMixin, BaseEstimator):
+class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
     """Several guesses of the class of each row, with calibrated probabilities.
 
     A network gives `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple
@@ -183,6 +184,8 @@ class MCLClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(bad_value(type(self).__name__, "y", f"have {len(values)} rows", len(truth)))
         right = (values == truth[:, None]).any(axis=1)
         return float(np.average(right, weights=sample_weight))
+
+    export = exporting.export
 
     classes_: NDArray[Any] = field(init=False)
     _mixture: ClassMixture = field(init=False)

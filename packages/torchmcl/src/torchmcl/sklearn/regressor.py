@@ -16,7 +16,8 @@ from torchmcl.fleet import FleetSearch, default_batch_size
 from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Schedule
-from torchmcl.sklearn import answers, saving, tables, training
+from torchmcl.sharing import Shareable
+from torchmcl.sklearn import answers, exporting, saving, tables, training
 from torchmcl.sklearn.answers import Answers, check_converged
 from torchmcl.sklearn.calibration import Calibrator, supported_gaps
 from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of, trainer_of
@@ -34,7 +35,7 @@ _ENOUGH_TO_SELECT = 20
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
-class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
+class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
     """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
 
     Networks are trained by multiple choice learning: each gives `n_hypotheses` answers with scores, and one bandwidth
@@ -173,6 +174,7 @@ class MCLRegressor(RegressorMixin, TransformerMixin, BaseEstimator):
     distortion = answers.distortion
     transform = answers.transform
     get_feature_names_out = answers.get_feature_names_out
+    export = exporting.export
 
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""

@@ -1,0 +1,338 @@
+"""DensityRegressor as one ONNX file: columns of any kind, networks, forest, blend, answers and calibrated sets."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torchmcl._onnx import line
+from torchmcl._onnx.graph import Graph, Value
+from torchmcl._onnx.line import LineKernels, normal_cdf
+from torchmcl.postprocess.regions import quantile
+from torchmcl.sklearn import exporting
+from torchmcl.sklearn.exporting import add_answers, add_mean, add_sets, encoded, network_outputs
+from torchmcl_tables.data.columns import BOOLEANS, CategoryColumn, Column, DateColumn, NumberColumn
+from torchmcl_tables.data.values import MISSING
+from torchmcl_tables.estimators.blend import Blend
+from torchmcl_tables.estimators.forest import Forest
+from torchmcl_tables.estimators.frames import FrameColumns
+from torchmcl_tables.estimators.kernels import MOSTLY_BACKGROUND, Kernels, background
+
+# The level is the score of a row: the same row must not miss its own set by rounding.
+_ROUNDING = 1e-9
+
+
+class Members(NamedTuple):
+    """Kernels: values [rows, kernels, outputs], probabilities [rows, kernels], widths as values, and their number."""
+
+    values: Value
+    shares: Value
+    widths: Value
+    n: int
+
+
+# ---------------------------------------------------------------------- columns
+
+
+def frame_inputs(g: Graph, frame: FrameColumns) -> Value:
+    """Return the columns of a frame as numbers [rows, columns] in double precision, from one input for each column."""
+    encoder = frame.encoder
+    parts, place = [], 0
+    for column in frame.schema.columns:
+        n_values = len(column.value_names)
+        unit = encoder.mean[place : place + n_values], encoder.scale[place : place + n_values]
+        parts.append(_column(g, column, *unit))
+        place += n_values
+    return g.join(*parts, axis=1).to(np.float64)
+
+
+def _column(g: Graph, column: Column, mean: NDArray[np.float64], scale: NDArray[np.float64]) -> Value:
+    """Return the inputs of the network from a column, [rows, inputs] in single precision."""
+    if isinstance(column, CategoryColumn):
+        codes = _codes(g, column)
+        every = np.arange(len(column.input_names), dtype=np.int64)
+        return g.Equal(codes.more(1), every).to(np.float32)
+    given = g.input(column.name, np.float64, ["rows"]).more(1)
+    for code in column.codes if isinstance(column, NumberColumn) else ():
+        given = g.where(g.Equal(given, np.array(code)), np.nan, given)
+    missing = g.IsNaN(given)
+    values = _date_parts(g, given, column.parts) if isinstance(column, DateColumn) else given
+    standard = g.where(missing, 0.0, (values - mean) / scale).to(np.float32)
+    return g.join(standard, missing.to(np.float32), axis=1) if column.missing else standard
+
+
+def _codes(g: Graph, column: CategoryColumn) -> Value:
+    """Return the code of each text; an empty one is missing."""
+    places = {category: place for place, category in enumerate(column.categories)}
+    ways = {way: places[text] for text, ways in BOOLEANS.items() if text in places for way in ways}
+    known = dict.fromkeys(["", *MISSING], column.missing_code) | ways | places
+    texts, numbers = list(known), list(known.values())
+    default = {"default_int64": column.other_code, "keys_strings": texts, "values_int64s": numbers}
+    codes: Value = g.LabelEncoder(g.input(column.name, object, ["rows"]), domain="ai.onnx.ml", **default)
+    codes.dtype = np.dtype(np.int64)
+    return codes
+
+
+def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
+    """Return numbers of dates [rows, parts] from days since 1970 [rows, 1], in the calendar of Gregory.
+
+    Years begin with March here, so that the day of a leap year is the last; 400 of them have 146 097 days.
+    """
+
+    def whole(value: Value, by: float) -> Value:
+        return g.Floor((value + 0.5) / by)  # integers, so that rounding cannot matter
+
+    day = g.Floor(days)
+    since = day + 719_468.0
+    era = whole(since, 146_097)
+    of_era = since - era * 146_097.0
+    year = whole(of_era - whole(of_era, 1460) + whole(of_era, 36_524) - whole(of_era, 146_096), 365)
+    of_year = of_era - (year * 365.0 + whole(year, 4) - whole(year, 100))
+    month = whole(of_year * 5.0 + 2.0, 153)
+    later = month >= 10.0  # January and February
+    found = {
+        "year": year + era * 400.0 + later.to(np.float64),
+        "month": g.where(later, month - 9.0, month + 3.0),
+        "weekday": day + 3.0 - whole(day + 3.0, 7) * 7.0 + 1.0,
+        "hour": g.Floor((days - day) * 24.0 + 1e-9),
+        "days": days,
+    }
+    return g.join(*(found[part] for part in parts), axis=1)
+
+
+# ---------------------------------------------------------------------- members
+
+
+def _members(g: Graph, rows: Value, blend: Blend) -> list[Members]:
+    """Return the kernels of each member of a blend but the background."""
+    stretches = np.ones(len(blend.encoders)) if blend.stretches is None else blend.stretches
+    members = []
+    for encoder, networks, stretch in zip(blend.encoders, blend.networks, stretches, strict=True):
+        inputs = encoded(g, rows, encoder, np.float32)
+        given: list[Any] = [network_outputs(g, inputs, network) for network in networks]
+        least = networks[0].head.min_scale
+        values = g.join(*(each[0] for each in given), axis=1).to(np.float64)
+        widths = (g.join(*(g.Softplus(each[2]) for each in given), axis=1) + least).to(np.float64) * float(stretch)
+        shares = [g.Softmax(each[1].to(np.float64), axis=-1) * (1 / len(given)) for each in given]
+        members.append(Members(values, g.join(*shares, axis=1), widths, len(given) * networks[0].head.n_hypotheses))
+    if blend.forest is not None:
+        dense = encoded(g, rows, blend.encoders[0], np.float32, bins=False)
+        members.append(_forest(g, dense, blend.forest, blend.factor, blend.floor))
+    return members
+
+
+def _forest(g: Graph, inputs: Value, forest: Forest, factor: float, floor: float) -> Members:
+    """Return a kernel for each tree. The trees give places of leaves, which single precision holds exactly."""
+    n_nodes, n_trees = len(forest.columns), forest.n_trees
+    if n_nodes >= 2**24:
+        raise ValueError(f"DensityRegressor.export: the forest must have less than 16,777,216 nodes, got {n_nodes:,}.")
+    places = np.arange(n_nodes)
+    tree = np.searchsorted(forest.roots, places, side="right") - 1
+    first = forest.roots[tree]
+    leaf = forest.children == places
+    kinds = np.where(leaf, "LEAF", "BRANCH_LEQ").tolist()
+    child = np.where(leaf, 0, forest.children - first)
+    found = g.TreeEnsembleRegressor(
+        inputs,
+        domain="ai.onnx.ml",
+        n_targets=n_trees,
+        nodes_treeids=tree.tolist(),
+        nodes_nodeids=(places - first).tolist(),
+        nodes_featureids=forest.columns.tolist(),
+        nodes_values=np.where(leaf, 0.0, forest.thresholds).astype(np.float32).tolist(),
+        nodes_modes=kinds,
+        nodes_truenodeids=child.tolist(),
+        nodes_falsenodeids=np.where(leaf, 0, child + 1).tolist(),
+        target_treeids=tree[leaf].tolist(),
+        target_nodeids=(places - first)[leaf].tolist(),
+        target_ids=tree[leaf].tolist(),
+        target_weights=places[leaf].astype(np.float32).tolist(),
+    )
+    at = found.to(np.int64)
+    widths = g.Gather(np.hypot(floor, factor * forest.spreads), at, axis=0)
+    shares = g.rows(np.full((1, n_trees), 1 / n_trees), at)
+    values = g.Gather(forest.values, at, axis=0)
+    return Members(values, shares, widths.more(2) + values * 0.0, n_trees)
+
+
+def _background(g: Graph, like: Value, n_outputs: int) -> Members:
+    zeros = torch.zeros(1, 1, n_outputs, dtype=torch.float64)
+    fixed = background(Kernels(zeros, zeros[..., 0], zeros))
+    values, shares, widths = (g.rows(part.contiguous().numpy(), like) for part in fixed)
+    return Members(values, shares, widths, fixed.values.shape[1])
+
+
+def _mixed(g: Graph, members: list[Members], weights: NDArray[np.float64]) -> Members:
+    shares = [member.shares * float(weight) for member, weight in zip(members, weights, strict=True)]
+    values, widths = ([getattr(member, name) for member in members] for name in ("values", "widths"))
+    n = sum(member.n for member in members)
+    return Members(g.join(*values, axis=1), g.join(*shares, axis=1), g.join(*widths, axis=1), n)
+
+
+def _trimmed(g: Graph, shares: Value, values: Value, n: int, share: float) -> Value:
+    """Return the probabilities [rows, kernels] without a share at each end of the line."""
+    order = g.sorted(values, n)[1]
+    own = g.GatherElements(shares, order, axis=1)
+    above = g.CumSum(own, np.array(1))
+    total = own.sum(keep=True)
+    kept = g.Max(g.Min(above, total * (1 - share)) - g.Max(above - own, total * share), np.array(0.0))
+    left = g.ScatterElements(shares * 0.0, order, kept, axis=1)
+    return left / left.sum(keep=True)
+
+
+# ---------------------------------------------------------------------- few values
+
+
+def _masses(g: Graph, k: Members, atoms: NDArray[np.float64]) -> Value:
+    """Return the mass nearest to each atom, [rows, atoms]."""
+    borders = (atoms[1:] + atoms[:-1]) / 2
+    below = normal_cdf(g, (k.values * -1.0 + borders) / k.widths)  # [rows, kernels, borders]
+    upto = (below * k.shares.more(2)).sum(1)
+    none = upto.part(0, 1) * 0.0
+    masses = g.Max(g.join(upto, none + 1.0, axis=1) - g.join(none, upto, axis=1), np.array(0.0))
+    return masses / masses.sum(keep=True)
+
+
+def _best_atoms(g: Graph, masses: Value, atoms: NDArray[np.float64], n_points: int) -> tuple[Value, Value]:
+    """Return the most representative atoms and the mass nearest to each, as `atoms.best_atoms` does."""
+    n = len(atoms)
+    if n_points >= n:
+        return g.rows(atoms[None], masses), masses
+    parts = masses, masses * atoms, masses * atoms**2
+    upto = [g.CumSum(part, np.array(1)) for part in parts]
+    before = [total - own for total, own in zip(upto, parts, strict=True)]
+    mass, first, second = (one.more(1) - other.more(2) for one, other in zip(upto, before, strict=True))
+    every = np.arange(n)
+    place = _searched(g, first / g.Max(mass, np.array(1e-300)), (atoms[1:] + atoms[:-1]) / 2)
+    place = g.Min(g.Max(place, every[:, None]), np.maximum(every, every[:, None]))
+    at = g.Gather(atoms, place, axis=0)
+    cost = g.Max(second - at * first * 2.0 + at * at * mass, np.array(0.0))
+    cost = g.where(g.constant((every < every[:, None])[None]), np.inf, cost)
+    end, values, shares = g.rows(np.full((1, 1), n - 1), masses), [], []
+    for start in reversed(line.runs(g, cost, n_points, n)):
+        begin = g.GatherElements(start, end, axis=1)
+        values.append(g.GatherElements(at.shaped(0, -1), begin * n + end, axis=1))
+        earlier = g.Max(begin - 1, np.array(0))
+        below = g.where(begin > 0, g.GatherElements(upto[0], earlier, axis=1), 0.0)
+        shares.append(g.GatherElements(upto[0], end, axis=1) - below)
+        end = earlier
+    shares = [g.Max(share, np.array(0.0)) for share in shares]
+    return g.join(*reversed(values), axis=1), g.join(*reversed(shares), axis=1)
+
+
+def _searched(g: Graph, values: Value, borders: NDArray[np.float64]) -> Value:
+    """Return how many of the increasing borders lie below each value."""
+    padded = np.append(borders, np.inf)
+    place = g.constant(np.array(0))
+    step = 1 << max(len(borders).bit_length() - 1, 0)
+    while step:
+        last = g.Min(place + step, np.array(len(borders) + 1)) - 1
+        passed = g.Gather(padded, last, axis=0) < values
+        place = g.where(passed, last + 1, place)
+        step //= 2
+    return place
+
+
+def _atom_sets(g: Graph, masses: Value, means: Value, answers: Any, coverage: float) -> None:
+    """Add the sets of a discrete target."""
+    calibrator, values = answers.calibrator, answers.predictive.values
+    level = quantile(calibrator.scores, calibrator.counts, 1 - coverage)
+    n = len(values)
+    if math.isinf(level):
+        whole = g.rows(np.array([[np.inf]]), masses)
+        return exporting.add_ends(g, [(-whole, whole)], answers.predictive.targets)
+    logs = g.Log(g.Max(masses, np.array(1e-300)))
+    ratios = g.Max(logs.more(1) - logs.more(2), np.array(0.0))
+    inner = normal_cdf(g, g.Sqrt(ratios * 2.0)) * 2.0 - 1.0  # the error function of the root
+    inside = (masses.more(1) * inner).sum() <= level + _ROUNDING
+    outside = g.rows(np.zeros((1, 1), bool), masses)
+    left, right = g.join(outside, inside.part(0, n - 1), axis=1), g.join(inside.part(1, n), outside, axis=1)
+    ends = [g.sorted(g.where(inside & ~near, values + masses * 0.0, np.inf), n)[0] for near in (left, right)]
+
+    def between(low: Value, high: Value) -> Value:
+        return (masses * ((low < values) & (high > values)).to(np.float64)).sum(keep=True)
+
+    reached = line.reaching(ends[0], ends[1], means, between)
+    return exporting.add_ends(g, [tuple(g.where(e < 1e300, e, np.nan) for e in reached)], answers.predictive.targets)
+
+
+# ---------------------------------------------------------------------- the whole
+
+
+def _blend(g: Graph, rows: Value, estimator: Any, coverage: float) -> None:
+    answers, blend = estimator._answers, estimator._answers.predictive
+    targets = blend.targets
+    members = _members(g, rows, blend)
+    members.append(_background(g, rows, targets.n_outputs))
+    whole = _mixed(g, members, blend.weights)
+    n_known = len(members) - (blend.weights[-1] < MOSTLY_BACKGROUND)
+    own = blend.weights[:n_known]
+    knowing = _mixed(g, members[:n_known], own / own.sum())
+    if blend.values is not None:
+        return _few_values(g, whole, knowing, estimator, coverage)
+    if blend.trim:
+        trimmed = _trimmed(g, knowing.shares, knowing.values.shaped(0, -1), knowing.n, blend.trim)
+        knowing = knowing._replace(shares=trimmed)
+    means = (knowing.values * knowing.shares.more(2)).sum(1)
+    add_mean(g, means, targets)
+    exporting.check_one_output(type(estimator).__name__, targets)
+    line_of = [LineKernels(k.values.shaped(0, -1), k.shares, k.widths.shaped(0, -1), k.n) for k in (knowing, whole)]
+    points, masses, _ = line.best_points(line_of[0], blend.n_points)
+    low, high = (targets.bounds - targets.scaler.mean) / targets.scaler.scale
+    add_answers(g, g.clip(points, low, high).more(2), masses, targets)
+    return add_sets(g, line_of[1:], means, answers, coverage)
+
+
+def _few_values(g: Graph, whole: Members, knowing: Members, estimator: Any, coverage: float) -> None:
+    answers, blend = estimator._answers, estimator._answers.predictive
+    assert blend.atoms is not None
+    atoms, values = blend.atoms.numpy(), blend.values
+    masses, informed_masses = _masses(g, whole, atoms), _masses(g, knowing, atoms)
+    if blend.trim:
+        informed_masses = _trimmed(g, informed_masses, g.rows(atoms[None], masses), len(atoms), blend.trim)
+    means = (informed_masses * values).sum(keep=True)
+    flat = blend.targets.is_flat
+    g.output("mean", means.shaped(-1) if flat else means, ["rows"] if flat else ["rows", 1])
+    found, shares = _best_atoms(g, informed_masses, values, blend.n_points)
+    g.output("hypotheses", found.more(2), ["rows", "hypotheses", 1])
+    g.output("probabilities", shares, ["rows", "hypotheses"])
+    _atom_sets(g, masses, means, answers, coverage)
+
+
+def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
+    """Write the whole fitted estimator to an ONNX file, which runs with onnxruntime and NumPy alone.
+
+    A model of an array has the input "X", [rows, features] in double precision. A model of a data frame has an input
+    [rows] for each column, by its name: numbers in double precision, NaN where one is missing; dates as days since
+    1970 in double precision (`dates.astype("datetime64[us]").astype(float) / 86_400e6`), NaN where one is missing;
+    categories as text, "" where one is missing. Unseen categories are answered as none of the known ones.
+
+    Outputs and the number of rows at a time are those of `MCLRegressor.export`.
+
+    Args:
+        self: the estimator.
+        path: ending with ".onnx".
+        coverage: of the sets "lower" and "upper".
+        outputs: names of the outputs to write; all by default.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: without the package onnx: `pip install torchmcl[export]`.
+        ValueError: for another suffix, a coverage that is out of range or that the calibrating rows do not support, or
+            several outputs.
+    """
+    path = exporting.check_exportable(self, path, coverage)
+    g = Graph(type(self).__name__)
+    if self._frame is None:
+        rows = g.input("X", np.float64, ["rows", self.n_features_in_])
+    else:
+        rows = frame_inputs(g, self._frame)
+    _blend(g, rows, self, coverage)
+    g.save(path, exporting.notes(self, coverage), outputs)
+    return path

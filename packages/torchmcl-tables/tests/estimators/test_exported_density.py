@@ -1,0 +1,105 @@
+"""An exported DensityRegressor gives its answers, from columns of any kind."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from onnx_models import check_means_of_cells, check_same, check_sets, run
+from torchmcl.postprocess.regions import quantile
+from torchmcl_tables import DensityRegressor
+
+pytest.importorskip("onnx")
+N = 200
+RNG = np.random.default_rng(0)
+HOURS = pd.to_timedelta(RNG.integers(0, 25_000 * 24, N), unit="h")
+FRAME = pd.DataFrame(
+    {
+        "size": RNG.normal(size=N),
+        "age": np.where(RNG.random(N) < 0.1, np.nan, RNG.uniform(0, 50, N)),
+        "city": RNG.choice(["Ulm", "Bonn", "Köln"], N),
+        "built": pd.Timestamp("1951-01-01") + HOURS,
+        "heated": RNG.random(N) < 0.5,
+        "kind": RNG.choice(["a", "b", None], N),
+    }
+)
+NOISY = np.where(RNG.random(N) < 0.5, 3, -3) * FRAME["size"] + FRAME["age"].fillna(9) / 20 + RNG.normal(size=N)
+TARGETS = {"continuous": NOISY.to_numpy(), "few values": np.clip(np.round(NOISY.to_numpy() / 3) ** 3, -8, 8) + 0.1}
+
+
+def feeds(frame):
+    """Return the inputs of a file as a server without pandas would make them."""
+    dates = frame["built"].to_numpy().astype("datetime64[us]")
+    return {
+        "size": frame["size"].to_numpy(float),
+        "age": frame["age"].to_numpy(float),
+        "city": frame["city"].fillna("").to_numpy(object),
+        "built": np.where(np.isnat(dates), np.nan, dates.astype(np.int64) / 86_400e6),
+        "heated": np.where(frame["heated"], "true", "false").astype(object),
+        "kind": frame["kind"].fillna("").to_numpy(object),
+    }
+
+
+def awkward_rows():
+    """Return rows with an unseen category, missing values of every kind, and a date of a leap year."""
+    rows = FRAME.head(30).copy()
+    rows.loc[0, "city"], rows.loc[1, "kind"], rows.loc[2, "city"] = "Rom", "z", None
+    rows.loc[3, "built"], rows.loc[4, "size"], rows.loc[5, "built"] = pd.NaT, np.nan, pd.Timestamp("2024-02-29 23:00")
+    return rows
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def exported(request, tmp_path_factory):
+    model = DensityRegressor(n_epochs=5, hidden=(8,), n_restarts=2, random_state=0).fit(FRAME, TARGETS[request.param])
+    return model, model.export(tmp_path_factory.mktemp("model") / "model.onnx")
+
+
+@pytest.mark.parametrize("rows", [awkward_rows().head(1), awkward_rows(), awkward_rows().iloc[2:6]], ids=len)
+def test_means_are_those_of_the_regressor(exported, rows):
+    model, path = exported
+    check_same(run(path, feeds(rows), ["mean"])["mean"], model.predict(rows))
+
+
+def test_a_shared_model_gives_the_same_answers(exported, tmp_path):
+    model, _ = exported
+    model.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(DensityRegressor.from_pretrained(tmp_path).predict(FRAME), model.predict(FRAME))
+
+
+def test_answers_and_sets_of_a_target_with_few_values_are_the_same(exported):
+    model, path = exported
+    if model._answers.predictive.values is None:
+        pytest.skip("of the other target")
+    rows = awkward_rows()
+    found, answers, sets = run(path, feeds(rows)), model.predict_hypotheses(rows), model.predict_interval(rows)
+    check_same(found["hypotheses"], answers.values)
+    check_same(found["probabilities"], answers.probabilities)
+    check_same(found["lower"], sets.lower)
+    check_same(found["upper"], sets.upper)
+
+
+def test_answers_and_sets_of_a_density_are_as_defined(exported):
+    model, path = exported
+    blend, calibrator = model._answers.predictive, model._answers.calibrator
+    if blend.values is not None:
+        pytest.skip("of the other target")
+    rows = awkward_rows()
+    found, numbers = run(path, feeds(rows)), model._numbers(rows)
+    scaler = blend.targets.scaler
+    kernels = [part.reshape(len(rows), -1).numpy() for part in blend.kernels(numbers, knowing=True)]
+    points = ((found["hypotheses"] - scaler.mean) / scaler.scale)[..., 0]
+    low, high = ((blend.targets.bounds - scaler.mean) / scaler.scale)[:, 0]
+    free = ((points > low + 1e-9) & (points < high - 1e-9)).all(axis=1)
+    check_means_of_cells(points[free], found["probabilities"][free], [kernels[place][free] for place in (0, 1, 2)])
+    expected = model.predict_interval(rows)
+    off = np.abs(found["lower"] - expected.lower) + np.abs(found["upper"] - expected.upper)
+    assert np.nanmedian(off / expected.width[:, None]) < 1e-3
+    if calibrator.fill[0] >= 1:
+        level = quantile(calibrator.scores[0], calibrator.counts, 0.1)
+        check_sets(found["lower"], found["upper"], model.predict_distribution(rows), level)
+
+
+def test_arrays_with_missing_numbers(tmp_path):
+    X = FRAME[["size", "age"]].to_numpy()
+    model = DensityRegressor(n_epochs=3, hidden=(8,), n_restarts=1, random_state=0).fit(X, TARGETS["continuous"])
+    found = run(model.export(tmp_path / "model.onnx"), {"X": X[:20]}, ["mean"])
+    check_same(found["mean"], model.predict(X[:20]))

@@ -1,0 +1,1 @@
+"""ONNX graphs of fitted models, written node by node."""

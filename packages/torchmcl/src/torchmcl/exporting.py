@@ -1,0 +1,181 @@
+"""Networks as files for other programs: torch.export, ONNX, TorchScript and packages of AOTInductor.
+
+The suffix of the file decides on the form, or an object of this module does.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from torchmcl._checks import bad_value
+from torchmcl._optional import optional_import
+
+
+class ExportForm(ABC):
+    """A form of file. Subclasses write one network in `write`."""
+
+    @abstractmethod
+    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+        """Write a network in evaluation mode.
+
+        Args:
+            model: the network.
+            path: of the file.
+            example: inputs, with at least two entries on each first axis.
+        """
+
+
+@dataclass(frozen=True)
+class Program(ExportForm):
+    """A graph of torch operations, for `torch.export.load`: any PyTorch, no torchmcl model class. Suffix ".pt2"."""
+
+    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+        """Write the program."""
+        torch.export.save(_program(model, example), path)
+
+
+@dataclass(frozen=True)
+class Onnx(ExportForm):
+    """An ONNX graph, for runtimes without PyTorch. Suffix ".onnx".
+
+    A module with operations of its own has a method `onnx_translations`: operation -> function that makes the nodes.
+
+    Attributes:
+        opset: the version of ONNX's operators.
+    """
+
+    opset: int = 18
+
+    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+        """Write the graph, with the names of the arguments of `forward` and of the fields of its result."""
+        optional_import("onnxscript", extra="export", needed_by="torchmcl.export to ONNX")
+        modules: list[Any] = [module for module in model.modules() if hasattr(module, "onnx_translations")]
+        names = list(inspect.signature(model.forward).parameters)[: len(example)]
+        torch.onnx.export(
+            _program(model, example),
+            example,
+            str(path),
+            dynamo=True,
+            opset_version=self.opset,
+            input_names=names,
+            output_names=_output_names(model, example),
+            external_data=False,
+            custom_translation_table={
+                name: nodes for module in modules for name, nodes in module.onnx_translations().items()
+            },
+            verbose=False,
+        )
+
+
+@dataclass(frozen=True)
+class Traced(ExportForm):
+    """A TorchScript trace, for `torch.jit.load` and C++ programs that use it. Suffix ".ts".
+
+    The result is a plain tuple. A trace keeps the length of the example; the batch may be of any size.
+    """
+
+    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+        """Write the trace."""
+        traced = torch.jit.trace(_Tuples(model), example, check_trace=False)
+        traced.save(str(path))
+
+
+@dataclass(frozen=True)
+class Compiled(ExportForm):
+    """A package of machine code by AOTInductor, for `torch._inductor.aoti_load_package`; needs a C++ compiler."""
+
+    def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
+        """Compile and write the package."""
+        torch._inductor.aoti_compile_and_package(_program(model, example), package_path=str(path))
+
+
+_BY_SUFFIX: Mapping[str, ExportForm] = {".pt2": Program(), ".onnx": Onnx(), ".ts": Traced()}
+
+
+def export(
+    model: nn.Module, path: str | Path, example: Tensor | tuple[Tensor, ...], form: ExportForm | None = None
+) -> Path:
+    """Write a network to a file that runs without its Python class.
+
+    The first axis of all inputs may have any size, and so may every other axis that the network accepts in several
+    sizes, such as the length of a sequence. The network is exported as it is in evaluation mode, and stays in its own.
+
+    Args:
+        model: that returns `Predictions`, `Distributions`, tensors or tuples of them.
+        path: of the file: ".pt2" for `Program`, ".onnx" for `Onnx` (`pip install torchmcl[export]`), ".ts" for
+            `Traced`.
+        example: the input, or a tuple of the inputs, on the device of the model; only types and shapes matter.
+        form: an object, where the suffix is not enough: `Compiled()`, or `Onnx(opset=21)`.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: for a suffix without a form.
+
+    Example:
+        >>> import tempfile, torchmcl
+        >>> model = torchmcl.MultiHypothesisMLP(in_features=6, out_features=1, n_hypotheses=5)
+        >>> path = export(model, tempfile.mkdtemp() + "/model.pt2", torch.randn(4, 6))
+        >>> torch.export.load(path).module()(torch.randn(100, 6)).hypotheses.shape
+        torch.Size([100, 5, 1])
+    """
+    path = Path(path)
+    if form is None and path.suffix not in _BY_SUFFIX:
+        rule = f"end with {', '.join(_BY_SUFFIX)}"
+        raise ValueError(bad_value("export", "path", rule, repr(str(path)), "Or give a `form`, such as Compiled()."))
+    chosen = _BY_SUFFIX[path.suffix] if form is None else form
+    if not isinstance(chosen, ExportForm):
+        advice = "Program(), Onnx(), Traced() and Compiled() are some."
+        raise TypeError(bad_value("export", "form", "be an ExportForm", repr(form), advice))
+    inputs = example if isinstance(example, tuple) else (example,)
+    if not all(isinstance(each, Tensor) and each.ndim for each in inputs):
+        raise TypeError(bad_value("export", "example", "be a tensor with a batch axis, or a tuple of them", example))
+    # One row alone would be taken for a constant.
+    inputs = tuple(torch.cat([each, each]) if len(each) == 1 else each for each in inputs)
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            chosen.write(model, path, inputs)
+    finally:
+        for module in training:
+            module.training = True
+    return path
+
+
+def _program(model: nn.Module, example: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    names = list(inspect.signature(model.forward).parameters)
+    shapes = {
+        name: {axis: Dim.AUTO if axis else Dim.DYNAMIC for axis in range(each.ndim)}
+        for name, each in zip(names, example, strict=False)
+    }
+    return torch.export.export(model, example, dynamic_shapes=shapes)
+
+
+def _output_names(model: nn.Module, example: tuple[Tensor, ...]) -> list[str]:
+    """Return the names of the tensors that a model returns."""
+    result = model(*example)
+    if isinstance(result, Tensor):
+        return ["output"]
+    fields = result._asdict() if hasattr(result, "_asdict") else {f"output{i}": one for i, one in enumerate(result)}
+    return [name for name, value in fields.items() if value is not None]
+
+
+class _Tuples(nn.Module):
+    """A model with plain tuples without None, the only ones that a trace can return."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Tensor) -> Any:
+        result = self.model(*inputs)
+        return result if isinstance(result, Tensor) else tuple(one for one in result if one is not None)

@@ -1,0 +1,266 @@
+"""Fitted estimators as one ONNX file each: columns, networks, answers and calibrated sets.
+
+`predict` is the output "mean", `predict_hypotheses` "hypotheses" and "probabilities", `predict_interval` "lower" and
+"upper", which are NaN where a row has fewer pieces; a classifier has "probabilities", "classes" and "label".
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from torchmcl._checks import bad_value
+from torchmcl._onnx import line
+from torchmcl._onnx.graph import Graph, Value
+from torchmcl._onnx.line import LineKernels
+from torchmcl._version import __version__
+from torchmcl.density import Bandwidth
+from torchmcl.postprocess.regions import quantile
+from torchmcl.sklearn.predictive import Predictive
+from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, Scaler
+from torchmcl.sklearn.tables import Targets
+
+# As in `Scaler`.
+_MOST_DEVIATIONS = 1e12
+
+
+def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool = True) -> Value:
+    """Return rows [rows, columns] as inputs of a network.
+
+    Args:
+        g: the graph.
+        rows: in double precision, NaN where a value is missing.
+        encoder: of the columns.
+        dtype: of the network.
+        bins: whether to add the bins of columns.
+    """
+    if isinstance(encoder, MissingIndicators):
+        missing = g.Gather(g.IsNaN(rows), encoder.columns, axis=1).to(dtype)
+        inner = encoded(g, g.where(g.IsNaN(rows), encoder.means, rows), encoder.encoder, dtype, bins=bins)
+        return g.join(missing, inner, axis=1)
+    scaler: Scaler = encoder.scaler if isinstance(encoder, PiecewiseLinear) else encoder
+    known = g.where(g.IsNaN(rows), scaler.mean, rows)
+    standard = (known - scaler.mean) / scaler.scale
+    if np.dtype(dtype) == np.float32:
+        standard = g.clip(standard, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+    binned = [place for place, edges in enumerate(getattr(encoder, "edges", ())) if len(edges) > 2]
+    if not binned or not bins:
+        return standard.to(dtype)
+    assert isinstance(encoder, PiecewiseLinear)
+    edges = [encoder.edges[place] for place in binned]
+    columns = np.repeat(binned, [len(each) - 1 for each in edges])
+    starts, widths = (
+        np.concatenate(part) for part in zip(*((each[:-1], np.diff(each)) for each in edges), strict=True)
+    )
+    passed = g.clip((g.Gather(known, columns, axis=1) - starts) / widths, 0.0, 1.0)
+    return g.join(standard.to(dtype), passed.to(dtype), axis=1)
+
+
+def network_outputs(g: Graph, inputs: Value, module: Any) -> list[Value | None]:
+    """Return values [rows, hypotheses, dim], score logits [rows, hypotheses] and raw scales; None for absent ones."""
+    hidden = inputs
+    for layer in (*module.trunk, module.head.linear):
+        if isinstance(layer, nn.Linear):
+            weight, bias = (part.detach().cpu().numpy().astype(inputs.dtype) for part in (layer.weight, layer.bias))
+            hidden = g.Gemm(hidden, weight, bias, transB=1)
+        elif isinstance(layer, nn.ReLU):
+            hidden = g.Relu(hidden)
+    sizes = module.head.output_sizes
+    ends = np.cumsum([0, *sizes])
+    parts = [hidden.part(int(a), int(b), 1) if b > a else None for a, b in itertools.pairwise(ends)]
+    n, dim = module.head.n_hypotheses, math.prod(module.head.event)
+    return [part if part is None or place == 1 else part.shaped(-1, n, dim) for place, part in enumerate(parts)]
+
+
+def normalized_scores(g: Graph, logits: Value) -> Value:
+    """Return sigmoids that sum to 1."""
+    return g.Softmax(g.Min(logits, np.array(0.0)) - g.Log(g.Exp(-g.Abs(logits)) + 1.0), axis=-1)
+
+
+def _hypotheses(g: Graph, rows: Value, predictive: Predictive) -> tuple[Value, Value]:
+    """Return standardized hypotheses of all networks [rows, kernels, outputs], and probabilities [rows, kernels]."""
+    inputs = encoded(g, rows, predictive.encoder, np.float64)
+    given = [network_outputs(g, inputs, module) for module in predictive.modules]
+    scores = [normalized_scores(g, logits) * (1 / len(given)) for _, logits, _ in given if logits is not None]
+    return g.join(*(values for values, _, _ in given if values is not None), axis=1), g.join(*scores, axis=1)
+
+
+def _bandwidth(g: Graph, rule: Bandwidth, values: Value, shares: Value) -> Value:
+    """Return the bandwidth of each row, [rows, 1]."""
+    weights = shares.more(-1)
+    off = values - (weights * values).sum(1, keep=True)
+    variance = g.ReduceMean((weights * off * off).sum(1), np.array([-1]), keepdims=1)
+    return g.Sqrt(variance * rule.spread**2 + rule.floor**2)
+
+
+def add_line_sets(g: Graph, kernels: LineKernels, means: Value, level: float, fill: float) -> tuple[Value, Value]:
+    """Return the calibrated set of one output in standardized units, [rows, pieces], padded with infinity."""
+    if level >= 1:
+        rule = "be low enough for a set of less than all of the mass"
+        advice = "The calibrating rows were too surprising; export a lower coverage, or calibrate with more rows."
+        raise ValueError(bad_value("export", "coverage", rule, f"a level of {level:g}", advice))
+    lower, upper = line.highest_density(kernels, math.nextafter(level, 1.0), fill)
+
+    def between(low: Value, high: Value) -> Value:
+        return line.mass_below(kernels, high) - line.mass_below(kernels, low)
+
+    return line.reaching(lower, upper, means, between)
+
+
+def add_sets(g: Graph, kernels: Sequence[LineKernels], means: Value, answers: Any, coverage: float) -> None:
+    """Add "lower" and "upper" of all outputs, [rows, pieces] or [rows, outputs, pieces]."""
+    calibrator, targets = answers.calibrator, answers.predictive.targets
+    found = []
+    for place, own in enumerate(kernels):
+        level = quantile(calibrator.scores[place], calibrator.counts, 1 - coverage)
+        if math.isinf(level):
+            whole = g.rows(np.array([[np.inf] + [np.nan] * (line.N_PIECES - 1)]), means)
+            found.append((-whole, whole))
+            continue
+        mean = means.part(place, place + 1, 1)
+        ends = add_line_sets(g, own, mean, level, float(calibrator.fill[place]))
+        unit = targets.scaler.scale[place], targets.scaler.mean[place], targets.bounds[:, place]
+        lower, upper = (g.where(end < 1e300, line.bounded(end, *unit), np.nan) for end in ends)
+        found.append((lower, upper))
+    add_ends(g, found, targets)
+
+
+def add_ends(g: Graph, found: Sequence[Any], targets: Targets) -> None:
+    """Add the outputs "lower" and "upper" without columns that no row uses."""
+    for name, ends in zip(("lower", "upper"), zip(*found, strict=True), strict=True):
+        joined = g.join(*(end.more(1) for end in ends), axis=1)  # [rows, outputs, pieces]
+        used = (~g.IsNaN(joined)).to(np.int64).sum(-1)
+        n_pieces = g.Max(g.ReduceMax(used, keepdims=0), np.array(1)).shaped(1)
+        cut = g.Slice(joined, np.array([0]), n_pieces, np.array([2]))
+        flat = targets.is_flat
+        g.output(name, cut.sum(1) if flat else cut, ["rows", *([] if flat else [targets.n_outputs]), "pieces"])
+
+
+def add_mean(g: Graph, means: Value, targets: Targets) -> None:
+    """Add the output "mean"."""
+    restored = line.bounded(means, targets.scaler.scale, targets.scaler.mean, targets.bounds)
+    flat = targets.is_flat
+    g.output("mean", restored.shaped(-1) if flat else restored, ["rows"] if flat else ["rows", targets.n_outputs])
+
+
+def add_answers(g: Graph, values: Value, probabilities: Value, targets: Targets) -> None:
+    """Add "hypotheses" and "probabilities" from standardized values [rows, answers, outputs]."""
+    restored = line.bounded(values, targets.scaler.scale, targets.scaler.mean, targets.bounds)
+    g.output("hypotheses", restored, ["rows", "hypotheses", targets.n_outputs])
+    g.output("probabilities", probabilities, ["rows", "hypotheses"])
+
+
+def check_one_output(owner: str, targets: Targets) -> None:
+    """Check that answers of a density are on the line.
+
+    Raises:
+        ValueError: for several outputs.
+    """
+    if targets.n_outputs > 1:
+        rule = "have one output, or a single network"
+        advice = "Fit one model for each output."
+        raise ValueError(bad_value(f"{owner}.export", "self", rule, f"{targets.n_outputs} outputs", advice))
+
+
+def _regressor(g: Graph, rows: Value, estimator: Any, coverage: float) -> None:
+    answers, predictive = estimator._answers, estimator._answers.predictive
+    targets = predictive.targets
+    values, shares = _hypotheses(g, rows, predictive)
+    widths = _bandwidth(g, predictive.bandwidth, values, shares)
+    means = (values * shares.more(-1)).sum(1)
+    add_mean(g, means, targets)
+    n = predictive.n_answers
+    if len(predictive.modules) == 1:
+        add_answers(g, values, shares, targets)
+        wide = [widths + shares * 0.0] * targets.n_outputs
+    else:
+        check_one_output(type(estimator).__name__, targets)
+        centres = values.shaped(0, -1)
+        kernels = LineKernels(centres, shares, widths + shares * 0.0, n * len(predictive.modules))
+        points, shares, deviations = line.best_points(kernels, n)
+        low, high = (targets.bounds - targets.scaler.mean) / targets.scaler.scale
+        values, wide = g.clip(points, low, high).more(-1), [deviations]
+        add_answers(g, values, shares, targets)
+    columns = [g.Gather(values, np.array(place), axis=2) for place in range(targets.n_outputs)]
+    own = [LineKernels(column, shares, width, n) for column, width in zip(columns, wide, strict=True)]
+    add_sets(g, own, means, answers, coverage)
+
+
+def _classifier(g: Graph, rows: Value, estimator: Any) -> None:
+    mixture, classes = estimator._mixture, np.asarray(estimator.classes_)
+    inputs = encoded(g, rows, mixture.encoder, np.float64)
+    found = []
+    for module in mixture.modules:
+        values, logits, _ = network_outputs(g, inputs, module)
+        assert values is not None
+        assert logits is not None
+        logs = g.LogSoftmax(values, axis=-1) + g.LogSoftmax(logits, axis=-1).more(-1)
+        mixed = g.ReduceLogSumExp(logs, np.array([1]), keepdims=0)
+        found.append(g.Softmax(mixed * (1 / mixture.temperature), axis=-1))
+    total = g.Sum(*found)
+    shares = total / total.sum(keep=True)
+    named = classes.astype(object) if classes.dtype.kind in "OU" else classes
+    n = estimator.n_answers_
+    top, places = g.node("TopK", shares, np.array([n]), n_outputs=2, axis=-1, largest=1, sorted=1)
+    g.output("label", g.Gather(named, g.ArgMax(shares, axis=-1, keepdims=0), axis=0), ["rows"])
+    g.output("probabilities", shares, ["rows", len(classes)])
+    g.output("hypotheses", g.Gather(named, places, axis=0), ["rows", n])
+    g.output("hypothesis_probabilities", top, ["rows", n])
+
+
+def check_exportable(estimator: Any, path: str | Path, coverage: float) -> Path:
+    """Return the path of the file, after a check of all arguments of `export`.
+
+    Raises:
+        ValueError: for another suffix than ".onnx", or a coverage outside of (0, 1).
+    """
+    check_is_fitted(estimator)
+    owner, path = f"{type(estimator).__name__}.export", Path(path)
+    if path.suffix != ".onnx":
+        advice = "A file for Python is written by `save`."
+        raise ValueError(bad_value(owner, "path", "end with .onnx", repr(str(path)), advice))
+    if not 0 < coverage < 1:
+        raise ValueError(bad_value(owner, "coverage", "lie in (0, 1)", repr(coverage)))
+    return path
+
+
+def notes(estimator: Any, coverage: float) -> dict[str, str]:
+    """Return the notes in a file."""
+    return {"model": type(estimator).__name__, "coverage": str(coverage), "torchmcl": __version__}
+
+
+def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
+    """Write the whole fitted estimator to an ONNX file, which runs with onnxruntime and NumPy alone.
+
+    The input "X" is [rows, features] in double precision, NaN where a value is missing. Give it some hundred rows at a
+    time if it has answers and sets of densities, which take up to a megabyte for each row. A runtime computes all
+    outputs of a file: write those that are needed, as "mean" alone takes a hundredth of the time.
+
+    Args:
+        self: the estimator.
+        path: ending with ".onnx".
+        coverage: of the sets "lower" and "upper"; classifiers have none.
+        outputs: names of the outputs to write; all by default.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: without the package onnx: `pip install torchmcl[export]`.
+        ValueError: for another suffix, a coverage that is out of range or that the calibrating rows do not support, or
+            an ensemble of several outputs.
+    """
+    path = check_exportable(self, path, coverage)
+    g = Graph(type(self).__name__)
+    rows = g.input("X", np.float64, ["rows", self.n_features_in_])
+    if hasattr(self, "_mixture"):
+        _classifier(g, rows, self)
+    else:
+        _regressor(g, rows, self, coverage)
+    g.save(path, notes(self, coverage), outputs)
+    return path

@@ -1,0 +1,111 @@
+"""Exported networks give the answers of the network, for other batches and lengths than the example's."""
+
+import warnings
+
+import pytest
+import torch
+
+import torchmcl
+from torchmcl.exporting import Compiled, ExportForm, Onnx, Program
+
+MODELS = {
+    "scores": lambda: torchmcl.MultiHypothesisMLP(6, 1, 5, hidden=(8,)),
+    "sequences, scales": lambda: torchmcl.MultiHypothesisMLP(6, (3, 2), 4, hidden=(8,), scales=True, scores=False),
+    "dropout, head apart": lambda: torchmcl.MultiHypothesisMLP(6, 2, 3, hidden=(8,), dropout=0.5, detach_scores=True),
+}
+
+
+class Deep(torch.nn.Module):
+    """Sequences of any length."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = torchmcl.MultiHypothesisHead(4, 2, 3)
+
+    def forward(self, frames, offset):
+        return self.head(frames.cumsum(dim=1) + offset[:, None])
+
+
+def fields(result):
+    return [one for one in (result if isinstance(result, tuple | list) else [result]) if one is not None]
+
+
+def exported(model, path, example, form=None):
+    with warnings.catch_warnings():  # torch's own
+        warnings.simplefilter("ignore")
+        return torchmcl.export(model, path, example, form)
+
+
+def check_equal(model, run, *inputs):
+    with torch.no_grad():
+        expected = fields(model.eval()(*inputs))
+    for got, want in zip(fields(run(*inputs)), expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), want, atol=1e-5, rtol=1e-5)
+
+
+def onnx_runner(path):
+    session = pytest.importorskip("onnxruntime").InferenceSession(path)
+    names = [one.name for one in session.get_inputs()]
+    return session, lambda *x: session.run(None, {n: v.numpy() for n, v in zip(names, x, strict=True)})
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_program_runs_for_every_batch_and_returns_the_same_type(kind, dtype, tmp_path):
+    model = MODELS[kind]().to(dtype)
+    path = exported(model, tmp_path / "model.pt2", torch.randn(1, 6, dtype=dtype))
+    loaded = torch.export.load(path).module()
+    assert type(loaded(torch.randn(2, 6, dtype=dtype))) is type(model(torch.randn(2, 6, dtype=dtype)))
+    for n_rows in (1, 2, 33):
+        check_equal(model, loaded, torch.randn(n_rows, 6, dtype=dtype))
+
+
+def test_onnx_has_the_names_of_arguments_and_fields_and_free_axes(tmp_path):
+    pytest.importorskip("onnxscript")
+    model = Deep()
+    path = exported(model, tmp_path / "model.onnx", (torch.randn(2, 5, 4), torch.randn(2, 4)))
+    session, run = onnx_runner(path)
+    assert [one.name for one in session.get_inputs()] == ["frames", "offset"]
+    assert [one.name for one in session.get_outputs()] == ["hypotheses", "score_logits"]
+    for n_rows, length in ((1, 1), (3, 17)):
+        check_equal(model, run, torch.randn(n_rows, length, 4), torch.randn(n_rows, 4))
+
+
+def test_a_trace_runs_for_every_batch(tmp_path):
+    model = MODELS["sequences, scales"]()
+    path = exported(model, tmp_path / "model.ts", torch.randn(3, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_equal(model, torch.jit.load(path), torch.randn(7, 6))
+
+
+@pytest.mark.slow
+def test_a_package_of_machine_code_runs_for_every_batch(tmp_path):
+    model = MODELS["scores"]()
+    path = exported(model, tmp_path / "model.pt2", torch.randn(3, 6), Compiled())
+    run = torch._inductor.aoti_load_package(str(path))
+    for n_rows in (1, 40):
+        check_equal(model, run, torch.randn(n_rows, 6))
+
+
+def test_export_leaves_the_mode_of_the_model(tmp_path):
+    model = MODELS["dropout, head apart"]().train()
+    model.trunk.eval()
+    exported(model, tmp_path / "model.pt2", torch.randn(2, 6), Program())
+    assert model.training
+    assert not model.trunk.training
+
+
+@pytest.mark.parametrize(
+    ("path", "example", "form", "message"),
+    [
+        ("model.pth", torch.randn(2, 6), None, r"export: `path` must end with .pt2, .onnx, .ts, got 'model.pth'"),
+        ("model.onnx", torch.randn(2, 6), "onnx", r"export: `form` must be an ExportForm, got 'onnx'"),
+        ("model.onnx", 3.0, None, r"export: `example` must be a tensor with a batch axis"),
+        ("model.onnx", torch.tensor(3.0), Onnx(), r"export: `example` must be a tensor with a batch axis"),
+    ],
+)
+def test_bad_arguments_are_named(path, example, form, message, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=message):
+        torchmcl.export(MODELS["scores"](), path if "pth" in path else tmp_path / path, example, form)
+    assert issubclass(Onnx, ExportForm)

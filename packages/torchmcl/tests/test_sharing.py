@@ -1,0 +1,92 @@
+"""Models in folders with cards, on a server of the Hub's interface, and in MLflow's file store."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import torchmcl
+from hub import local_hub
+from torchmcl.sklearn import MCLClassifier, MCLRegressor
+
+X = np.random.default_rng(0).normal(size=(80, 2))
+SMALL = {"n_epochs": 2, "hidden": (4,), "n_restarts": 1, "random_state": 0}
+
+
+def network():
+    return torchmcl.MultiHypothesisMLP(2, (2, 1), 3, hidden=(4, 5), scores=False, scales=True, dropout=0.25)
+
+
+def test_a_network_comes_back_with_its_card(tmp_path):
+    model = network().eval()
+    model.save_pretrained(tmp_path / "model", about="Measured on nothing.")
+    model.save_pretrained(tmp_path / "model", about="Measured on nothing.")  # replaces the first
+    again = torchmcl.MultiHypothesisMLP.from_pretrained(tmp_path / "model")
+    x = torch.randn(5, 2)
+    assert all(torch.equal(one, other) for one, other in zip(model(x), again(x), strict=True) if one is not None)
+    assert again.config == model.config
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "library_name: torchmcl" in card
+    assert "Measured on nothing." in card
+    assert 'MultiHypothesisMLP.from_pretrained("user/model")' in card
+
+
+@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
+def test_an_estimator_comes_back(kind, tmp_path):
+    y = X[:, 0].round() if kind is MCLClassifier else X[:, 0]
+    model = kind(**SMALL).fit(X, y)
+    model.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(kind.from_pretrained(str(tmp_path)).predict(X), model.predict(X))
+
+
+def test_networks_with_code_inside_are_refused(tmp_path):
+    model = torchmcl.MultiHypothesisMLP(2, 1, 3, output_activation=torch.tanh)
+    with pytest.raises(ValueError, match=r"MultiHypothesisMLP.save: `self` must have ReLU activations"):
+        model.save_pretrained(tmp_path / "model")
+
+
+def test_another_kind_of_model_is_refused(tmp_path):
+    network().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"MCLRegressor.load: `folder` must hold what `save` wrote"):
+        MCLRegressor.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"`name` must be a folder, or a repository as 'user/model', got 'nowhere'"):
+        MCLRegressor.from_pretrained("nowhere")
+
+
+PROGRAM = """
+import sys, torch, torchmcl
+torch.manual_seed(0)
+model = torchmcl.MultiHypothesisMLP(2, 1, 3, hidden=(4,)).eval()
+assert "commit" in model.push_to_hub("user/model", about="From a test.")
+again = torchmcl.MultiHypothesisMLP.from_pretrained("user/model")
+assert torch.equal(model(torch.ones(1, 2)).hypotheses, again(torch.ones(1, 2)).hypotheses)
+"""
+
+
+def test_a_repository_of_the_hub_takes_and_gives_a_model(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    with local_hub() as (address, files):
+        settings = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_XET": "1"}
+        command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+        subprocess.run(command, check=True, env=os.environ | settings | {"HF_HUB_DISABLE_TELEMETRY": "1"})
+        assert sorted(files) == ["README.md", "model.safetensors"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_logs_an_estimator_with_its_signature(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    from torchmcl.mlflow import load_model, log_model
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "store").as_uri())
+    model = MCLRegressor(**SMALL).fit(X, X[:, 0])
+    with mlflow.start_run():
+        logged = log_model(model, "model", X[:5])
+    assert logged.signature.inputs is not None
+    np.testing.assert_array_equal(load_model(logged.model_uri).predict(X), model.predict(X))
+    np.testing.assert_array_equal(mlflow.pyfunc.load_model(logged.model_uri).predict(X), model.predict(X))
+    with pytest.raises(TypeError, match=r"log_model: `estimator` must be one of"):
+        log_model(object(), "model", X)
