@@ -45,7 +45,7 @@ RUNS = [
     "diagnose predictions.npz -o diagnosis.html --softmax",
     "diagnose predictions.npz --out diagnosis.html",
     "forecast --example -o forecast --steps 5 --members 1 --futures 2 --coverage 0.8 --seed 3 --device cpu --quiet",
-    "forecast sales.csv --time date --value sold --series shop --horizon 7 --out together --joint --steps 5",
+    "forecast sales.csv --time date --value sold --series shop --horizon 7 --out together --joint --steps 5 --restart",
     "demo --out demo --seeds 1 --epochs 2 --quiet",
     "play --out play.html",
     "reproduce uci --out uci --data uci-data --sets yacht --methods mcl --protocol last --folds 0 --seeds 1 --epochs 2 "
@@ -67,6 +67,9 @@ SPEECH_RUNS = [
 ]
 # What needs more than a folder, with the test that has the run.
 ELSEWHERE = {
+    "forecast": dict.fromkeys(
+        ("--known", "--past", "--future"), "packages/torchmcl-forecast/tests/test_forecast_cli.py"
+    ),
     "reproduce uci": {"--cluster": "studies/tests/test_cluster.py"},
     "play": {"--open": "packages/torchmcl/tests/test_play.py"},
 }

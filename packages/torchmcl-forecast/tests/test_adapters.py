@@ -62,7 +62,18 @@ def test_the_forecaster_of_sktime_is_the_forecaster():
     np.testing.assert_allclose(theirs.predict()["shop 1"], expected.mean()["mean"].to_numpy()[[3, 5]])
     quantiles = theirs.predict_quantiles(alpha=[0.1, 0.9])
     np.testing.assert_allclose(quantiles[("shop 0", 0.9)], expected.quantiles([0.9])["q0.9"][[0, 2]])
-    assert len(theirs.forecast_().futures()) == 6
+    assert len(theirs.forecast().futures()) == 6
+
+
+@pytest.mark.parametrize("periods", [False, True])
+def test_panels_of_sktime_are_one_network_and_keep_their_order(periods):
+    pytest.importorskip("sktime", reason="sktime is not installed")
+    frame = sales(60, 2).assign(unique_id=lambda f: f.unique_id.replace({"shop 0": "z", "shop 1": "a"}))
+    found = (
+        adapters.SktimeForecaster(Forecaster(**QUICK)).fit(frame.set_index(["unique_id", "ds"]), fh=[1, 2]).predict()
+    )
+    assert found.index.get_level_values(0).tolist() == ["a", "a", "z", "z"]
+    assert found.loc["a"].y.min() > found.loc["z"].y.max()  # shop 1 sells twice as much
 
 
 @pytest.mark.slow

@@ -90,11 +90,11 @@ def test_files_of_others_are_not_replaced(table, tmp_path, capsys):
 
 def test_covariates_and_their_future_are_read(table, tmp_path, capsys):
     frame = pd.read_csv("sales.csv")
-    frame["price"] = [1.0, 2.0] * 120
+    frame["price"], frame["visitors"] = [1.0, 2.0] * 120, range(240)
     frame.to_csv("sales.csv", index=False)
     ahead = pd.DataFrame({"date": pd.date_range("2024-04-30", periods=7), "price": 1.5})
     ahead.to_csv("plan.csv", index=False)
-    assert main([*table, *QUICK, "--known", "price", "--future", "plan.csv"]) == 0
+    assert main([*table, *QUICK, "--known", "price", "--past", "visitors", "--future", "plan.csv"]) == 0
     ahead.iloc[1:].to_csv("plan.csv", index=False)
     assert main([*table, *QUICK, "--known", "price", "--future", "plan.csv"]) == 2
     assert "`future` must have values of all 7 steps" in capsys.readouterr().err

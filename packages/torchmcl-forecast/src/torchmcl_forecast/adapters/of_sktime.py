@@ -28,7 +28,7 @@ class SktimeForecaster(BaseForecaster):
 
     All instances of a panel and all columns of a table are learned by one network. `X` holds covariates that are known
     ahead. `predict` returns means, `predict_quantiles` and `predict_interval` quantiles of each step;
-    `forecast_` of the fitted object gives futures with probabilities, tubes, samples and plots.
+    `forecast` gives futures with probabilities, tubes, samples and plots.
 
     Args:
         forecaster: with the parameters to use; names of columns and covariates are set by this class.
@@ -37,11 +37,12 @@ class SktimeForecaster(BaseForecaster):
         forecaster_: the fitted `Forecaster`.
 
     Example:
-        >>> import pandas as pd
-        >>> from torchmcl_forecast import Forecaster
-        >>> from torchmcl_forecast.adapters import SktimeForecaster  # doctest: +SKIP
+        >>> import warnings
         >>> y = pd.Series(range(40), index=pd.period_range("2020-01", periods=40, freq="M"))
-        >>> SktimeForecaster(Forecaster(n_steps=40)).fit(y, fh=[1, 2, 3]).predict()  # doctest: +SKIP
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     forecaster = SktimeForecaster(Forecaster(n_steps=1)).fit(y, fh=[1, 3])
+        >>> forecaster.predict().index.astype(str).tolist()
+        ['2023-05', '2023-07']
     """
 
     _tags = {  # noqa: RUF012
@@ -78,16 +79,21 @@ class SktimeForecaster(BaseForecaster):
         self.forecaster_ = forecaster.fit(self._long(y, X), horizon=horizon)
         return self
 
-    def forecast_(self, X: pd.DataFrame | None = None) -> Forecast:  # noqa: N803
-        """Return the forecast of all steps, with series named by instances and columns."""
-        return self._forecast(X)
+    def forecast(self, X: pd.DataFrame | None = None) -> Forecast:  # noqa: N803
+        """Return the forecast from the present cutoff, with series named by instances and numbers of columns.
+
+        Args:
+            X: covariates of the horizon, if there were any in `fit`.
+        """
+        future = None if not self._n_covariates else self._future(X)
+        return self.forecaster_.forecast(self._long(self._y, self._X), future=future)
 
     def _predict(self, fh: Any, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
-        steps = self._forecast(X).mean()["mean"].to_numpy()
+        steps = self.forecast(X).mean()["mean"].to_numpy()
         return self._wide(fh, steps, self._names)
 
     def _predict_quantiles(self, fh: Any, X: pd.DataFrame | None, alpha: list[float]) -> pd.DataFrame:  # noqa: N803
-        found = self._forecast(X).quantiles(np.clip(alpha, 1e-6, 1 - 1e-6))
+        found = self.forecast(X).quantiles(np.clip(alpha, 1e-6, 1 - 1e-6))
         parts = [self._wide(fh, found.iloc[:, 2 + k].to_numpy(), self._names) for k in range(len(alpha))]
         names = self._get_varnames()
         columns = pd.MultiIndex.from_product([names, alpha])
@@ -98,13 +104,9 @@ class SktimeForecaster(BaseForecaster):
     def _covariates(self) -> list[str]:
         return [f"x{k}" for k in range(self._n_covariates)]
 
-    def _forecast(self, X: pd.DataFrame | None) -> Forecast:  # noqa: N803
-        """Return the forecast from the present cutoff, which `update` moves."""
-        future = None if not self._n_covariates else self._future(X)
-        return self.forecaster_.forecast(self._long(self._y, self._X), future=future)
-
     def _long(self, y: pd.DataFrame, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
-        """Return a long frame: a series for each instance and column."""
+        """Return a long frame: a series for each instance and column, in sktime's order of answers."""
+        y = y.sort_index()
         beside = {}
         if self._n_covariates and X is not None:
             beside = dict(zip(self._covariates, X.reindex(y.index).to_numpy(dtype=float).T, strict=True))
@@ -134,13 +136,11 @@ class SktimeForecaster(BaseForecaster):
         n_columns = len(names)
         # Series come by column, then by instance: in the order of the long frame.
         values = np.asarray(steps).reshape(n_columns, -1, horizon)[:, :, chosen]
-        index = self._index_of(fh, values.shape[1])
+        if fh.freq is None and isinstance(self.cutoff, pd.DatetimeIndex):  # as in panels of dates
+            times = self._y.index.get_level_values(-1).unique().sort_values()
+            fh = type(fh)(chosen + 1, is_relative=True, freq=pd.infer_freq(times))
+        index = fh.get_expected_pred_idx(self._y, cutoff=self.cutoff)
         return pd.DataFrame(values.reshape(n_columns, -1).T, index=index, columns=names)
-
-    def _index_of(self, fh: Any, n_instances: int) -> pd.Index:
-        if isinstance(self._y.index, pd.MultiIndex):
-            return fh.get_expected_pred_idx(self._y, cutoff=self.cutoff)
-        return fh.get_expected_pred_idx(self.cutoff)
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
