@@ -17,6 +17,8 @@ __all__ = ["Layout", "Source", "Window", "choose_context"]
 _LEAST_UNIT = 1e-3
 # A window needs at least this many values of its past.
 _LEAST_PAST = 3
+# Values of the past that are read even for a short horizon, where the series have them.
+_LEAST_CONTEXT = 96
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tupl
 
     Example:
         >>> choose_context(48, (24, 168), 700), choose_context(28, (7, 365), 1500)
-        ((144, (168,)), (84, (365,)))
+        ((144, (168,)), (96, (365,)))
     """
-    context = max(3 * horizon, 2 * min(seasons, default=1))
+    context = max(3 * horizon, 2 * min(seasons, default=1), _LEAST_CONTEXT)
     # A short series leaves a few windows to learn from.
     context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
     lags = (season * -(-horizon // season) for season in sorted(seasons)[1:])
