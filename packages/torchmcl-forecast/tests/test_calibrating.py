@@ -25,7 +25,7 @@ def test_the_correlation_of_drawn_paths_is_found_again(correlation):
 
 def test_many_series_are_calibrated_at_several_moments():
     values = np.random.default_rng(0).normal(size=(400, 60))
-    frame = pd.DataFrame(values.T, columns=[f"s{k}" for k in range(400)], index=pd.RangeIndex(60, name="ds"))
+    frame = pd.DataFrame(values.T, columns=[f"s{k}" for k in range(400)], index=pd.date_range("2024-01-01", periods=60))
     layout = Layout(horizon=3, context=12, periods=(1,), lags=(), n_channels=1, n_calendar=0)
     source = Source(read_panel("test", frame, Columns()), layout, 1)
     calibration = choose_calibration(source, 0.9)

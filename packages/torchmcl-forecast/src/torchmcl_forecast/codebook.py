@@ -7,9 +7,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from torchmcl.metrics import energy_score
-from torchmcl.scoring import SoftmaxScores
-from torchmcl.types import Distributions, Predictions
+from torchmcl.types import Distributions
 
 __all__ = ["Codebook", "best_share"]
 
@@ -102,12 +100,16 @@ def best_share(ours: Tensor, others: Tensor, truth: Tensor) -> float:
         >>> best_share(far, near, torch.zeros(9, 2))
         1.0
     """
-    known = ~truth.isnan()
-    paths = torch.cat([ours, others], dim=1) * known.unsqueeze(1)
-    targets = (truth.nan_to_num() * known).unsqueeze(1)
-    losses = []
-    for share in _SHARES:
-        parts = [(1 - share) / ours.shape[1]] * ours.shape[1] + [share / others.shape[1]] * others.shape[1]
-        logits = torch.tensor(parts, dtype=paths.dtype).clamp_min(1e-12).log().expand(len(paths), -1)
-        losses.append(float(energy_score(Predictions(paths, logits), targets, scores=SoftmaxScores())))
-    return _SHARES[losses.index(min(losses))]
+    known = (~truth.isnan()).unsqueeze(1)
+    parts = [part * known for part in (ours, others, truth.nan_to_num().unsqueeze(1))]
+    ours_far, others_far = (float(torch.cdist(part, parts[2]).mean()) for part in parts[:2])
+    ours_wide, others_wide, between = (
+        float(torch.cdist(parts[a], parts[b]).mean()) for a, b in ((0, 0), (1, 1), (0, 1))
+    )
+
+    def energy(share: float) -> float:
+        rest = 1 - share
+        wide = rest**2 * ours_wide + share**2 * others_wide + 2 * share * rest * between
+        return rest * ours_far + share * others_far - wide / 2
+
+    return min(_SHARES, key=energy)

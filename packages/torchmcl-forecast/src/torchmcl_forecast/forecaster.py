@@ -41,8 +41,8 @@ _SLOW = 0.2
 _MOST_STEPS = 1600
 # Windows from which the linear map is computed.
 _N_LINEAR = 20_000
-# Paths that are drawn to weigh networks and codebook, and the share of the codebook where nothing can be measured.
-_N_DRAWN, _SHARE_UNMEASURED = 60, 0.5
+# Windows, and paths drawn of each, that weigh networks and codebook, and the share of the codebook where nothing can be measured.
+_N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED = 600, 60, 0.5
 # Windows that are forecast at once.
 _AT_ONCE = 1024
 
@@ -284,14 +284,15 @@ class Forecaster(BaseEstimator):
 
     def _share(self, source: Source, calibration: Calibration) -> float:
         """Return how much of the mixture the codebook gets, by the windows that nothing was learned from."""
-        window = source.window(calibration.places)
+        places = calibration.places[torch.randperm(len(calibration.places))[:_N_WEIGHED]]
+        window = source.window(places)
         # Series alone count alike, those of a joint path by their values.
         unit = window.unit if self.layout_.n_channels == 1 else torch.ones_like(window.unit)
         truth = window.targets * window.unit / unit
         drawn = []
         for share in (0.0, 1.0):
             self.codebook_share_ = share
-            paths, scales, shares = self._answers(source, calibration.places)
+            paths, scales, shares = self._answers(source, places)
             parts = ((paths - window.naive.unsqueeze(1)) / unit.unsqueeze(1), scales / unit.unsqueeze(1), shares)
             drawn.append(drawn_paths(*parts, _N_DRAWN, path_correlation(*parts, truth)).flatten(2))
         return best_share(*drawn, truth.flatten(1))
