@@ -41,7 +41,7 @@ _SLOW = 0.2
 _MOST_STEPS = 1600
 # Windows from which the linear map is computed.
 _N_LINEAR = 20_000
-# Windows, and paths drawn of each, that weigh networks and codebook, and the share of the codebook where nothing can be measured.
+# Windows, and paths drawn of each, that weigh networks and codebook; the share of the codebook without any.
 _N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED = 600, 60, 0.5
 # Windows that are forecast at once.
 _AT_ONCE = 1024
@@ -253,7 +253,7 @@ class Forecaster(BaseEstimator):
         self.codebook_share_, self.correlation_ = _SHARE_UNMEASURED, 0.0
         with Progress(40 * self.n_members * (1 + (calibration is not None)), "futures", show=self.progress) as bar:
             self._phase(source, earlier, self.rule, how, bar.step)
-            self.tube_level_ = None
+            self.tube_level_: float | None = None
             if calibration is not None:
                 self.codebook_share_ = self._share(source, calibration)
                 self._calibrate(source, calibration)
@@ -295,7 +295,7 @@ class Forecaster(BaseEstimator):
             paths, scales, shares = self._answers(source, places)
             parts = ((paths - window.naive.unsqueeze(1)) / unit.unsqueeze(1), scales / unit.unsqueeze(1), shares)
             drawn.append(drawn_paths(*parts, _N_DRAWN, path_correlation(*parts, truth)).flatten(2))
-        return best_share(*drawn, truth.flatten(1))
+        return best_share(drawn[0], drawn[1], truth.flatten(1))
 
     def _calibrate(self, source: Source, calibration: Calibration) -> None:
         """Set the factor on the widths of tubes and the correlation of samples, by windows that were not seen."""
