@@ -21,7 +21,6 @@ from series_rivals import LEVEL, N_PATHS, RIVALS, Answer, Task, answer_of, ends,
 from torchmcl import Predictions
 from torchmcl.metrics import energy_score
 from torchmcl_forecast import Forecaster
-from torchmcl_forecast.scenarios import variogram_score
 
 N_WINDOWS = 20
 
@@ -76,6 +75,21 @@ def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answe
         low, high = (tube[name].to_numpy().reshape(truth.shape) for name in ("low", "high"))
         inside.append(float(((truth >= low) & (truth <= high)).all(axis=1).mean()))
     return forecaster, answers, inside
+
+
+def variogram_score(samples: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Return the variogram score of order 1/2 over steps 1, 2, 4, 8 ... apart, [series].
+
+    Args:
+        samples: [series, samples, steps]
+        truth: [series, steps]
+    """
+    parts, lag = [], 1
+    while lag < truth.shape[-1]:
+        given = (samples[..., lag:] - samples[..., :-lag]).abs().sqrt().mean(dim=1)
+        parts.append(((truth[..., lag:] - truth[..., :-lag]).abs().sqrt() - given).square())
+        lag *= 2
+    return torch.cat(parts, dim=-1).mean(dim=-1)
 
 
 def measures(task: Task, answers: list[Answer], units: list[torch.Tensor]) -> dict[str, float]:

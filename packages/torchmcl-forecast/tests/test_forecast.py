@@ -58,7 +58,7 @@ def actual(frame):
 def test_scores_are_better_for_what_was_forecast_than_for_the_opposite(fitted, frame):
     found, truth = fitted.forecast(), actual(frame)
     good, bad = found.scores(truth), found.scores(truth.assign(y=2 * truth.y.to_numpy()[::-1]))
-    assert good.keys() == {"crps", "energy", "variogram", "distortion", "coverage"}
+    assert good.keys() == {"crps", "energy", "distortion", "coverage"}
     assert all(good[name] < bad[name] for name in ("crps", "energy", "distortion"))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchmcl_forecast import reduce_samples, variogram_score
+from torchmcl_forecast import reduce_samples
 
 
 def forks(n_series=2, n_samples=400, horizon=6, seed=0):
@@ -48,15 +48,3 @@ def test_scenarios_that_are_not_moved_are_samples():
 def test_bad_samples_are_named(samples, n, message):
     with pytest.raises(ValueError, match=f"^reduce_samples: {message}"):
         reduce_samples(samples, n)
-
-
-def test_the_variogram_score_tells_paths_from_shuffled_ones_and_leaves_missing_steps_out():
-    generator = torch.Generator().manual_seed(0)
-    walks = torch.randn(5, 400, 9, generator=generator).cumsum(dim=-1)
-    truth = torch.randn(5, 9, generator=generator).cumsum(dim=-1)
-    shuffled = torch.stack([walks[:, torch.randperm(400, generator=generator), k] for k in range(9)], dim=-1)
-    assert (variogram_score(walks, truth) < variogram_score(shuffled, truth)).float().mean() > 0.5
-    torch.testing.assert_close(variogram_score(truth[:, None], truth), torch.zeros(5))
-    truth[:, 4] = torch.nan
-    assert variogram_score(walks, truth).isfinite().all()
-    assert variogram_score(walks[..., :1], truth[:, :1]).tolist() == [0.0] * 5

@@ -7,15 +7,15 @@ from torchmcl._optional import lazy_names
 if TYPE_CHECKING:
     from torchmcl_forecast.forecast import Forecast
     from torchmcl_forecast.forecaster import Forecaster, load_forecaster
-    from torchmcl_forecast.scenarios import Scenarios, reduce_samples, variogram_score
+    from torchmcl_forecast.scenarios import Scenarios, reduce_samples
 
-__all__ = ["Forecast", "Forecaster", "Scenarios", "load_forecaster", "reduce_samples", "variogram_score"]
+__all__ = ["Forecast", "Forecaster", "Scenarios", "load_forecaster", "reduce_samples"]
 
 # The command prints its help without torch.
 _HOMES = {
     "forecast": ("Forecast",),
     "forecaster": ("Forecaster", "load_forecaster"),
-    "scenarios": ("Scenarios", "reduce_samples", "variogram_score"),
+    "scenarios": ("Scenarios", "reduce_samples"),
 }
 __getattr__, __dir__ = lazy_names(
     __name__, {name: f"torchmcl_forecast.{home}" for home, names in _HOMES.items() for name in names}

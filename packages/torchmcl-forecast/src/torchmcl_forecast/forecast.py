@@ -15,7 +15,6 @@ from torchmcl.postprocess import reduce
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.types import Predictions
 from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
-from torchmcl_forecast.scenarios import variogram_score
 
 __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
 
@@ -129,14 +128,13 @@ class Forecast:
 
         - `crps`: mean weighted quantile loss of the levels 0.1 ... 0.9 over the sum of |actual|, as in GIFT-Eval.
         - `energy`: mean energy score of sampled paths over their length, in units of the values.
-        - `variogram`: mean variogram score of sampled paths, see `variogram_score`, in units of the values.
         - `distortion`: mean root of the mean squared error of the nearest of `n_futures` futures.
         - `coverage`: share of whole paths inside their tubes; missing without calibration.
 
         Args:
             actual: a frame with the values that followed, in the form of the frame of `fit`; times are ignored but
                 for their order, and exactly `horizon` of each series are expected.
-            n_samples: for the energy and variogram scores.
+            n_samples: for the energy score.
         """
         truth = self._actual(actual)  # [groups, channels, horizon]
         known = ~truth.isnan()
@@ -145,11 +143,7 @@ class Forecast:
         loss = 2 * torch.maximum(levels * error, (levels - 1) * error).nan_to_num().sum(dim=(1, 2, 3))
         found = {"crps": float((loss / truth.nan_to_num().abs().sum()).mean())}
         filled = truth.nan_to_num().flatten(1)
-        samples = self.sample_paths(n_samples)
-        found["variogram"] = float(
-            variogram_score(samples.transpose(1, 2).flatten(0, 1), truth.flatten(0, 1)).nanmean()
-        )
-        paths = samples.flatten(2) * known.flatten(1).unsqueeze(1)
+        paths = self.sample_paths(n_samples).flatten(2) * known.flatten(1).unsqueeze(1)
         length = known.flatten(1).sum(dim=1).clamp_min(1).double().sqrt().view(-1, 1, 1)
         found["energy"] = float(energy_score(Predictions(paths / length), (filled.unsqueeze(1) / length)))
         few = self.reduced()[0]

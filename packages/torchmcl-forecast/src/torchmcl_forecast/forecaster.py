@@ -253,10 +253,11 @@ class Forecaster(BaseEstimator):
         self.codebook_share_, self.correlation_ = _SHARE_UNMEASURED, 0.0
         with Progress(40 * self.n_members * (1 + (calibration is not None)), "futures", show=self.progress) as bar:
             self._phase(source, earlier, self.rule, how, bar.step)
-            self.tube_level_: float | None = None
+            self.tube_level_ = None
             if calibration is not None:
                 self.codebook_share_ = self._share(source, calibration)
-                self._calibrate(source, calibration)
+                self.correlation_ = self._correlation(source, calibration)
+                self.tube_level_ = self._level(source, calibration)
                 slow = replace(how, n_steps=int(_REFINEMENT * n_steps), learning_rate=_SLOW * how.learning_rate)
                 self._phase(source, places, WTA(), slow, bar.step)
 
@@ -297,18 +298,22 @@ class Forecaster(BaseEstimator):
             drawn.append(drawn_paths(*parts, _N_DRAWN, path_correlation(*parts, truth)).flatten(2))
         return best_share(drawn[0], drawn[1], truth.flatten(1))
 
-    def _calibrate(self, source: Source, calibration: Calibration) -> None:
-        """Set the factor on the widths of tubes and the correlation of samples, by windows that were not seen."""
+    def _correlation(self, source: Source, calibration: Calibration) -> float:
+        """Return the correlation of the errors of neighboring steps, by the windows that the networks have not seen."""
         window = source.window(calibration.places)
         truth = window.targets * window.unit + window.naive
-        answers = self._answers(source, calibration.places)
-        self.correlation_ = path_correlation(*answers, truth)
-        offsets = tube_offsets(*answers, truth).flatten(0, 1)
+        return path_correlation(*self._answers(source, calibration.places), truth)
+
+    def _level(self, source: Source, calibration: Calibration) -> float:
+        """Return the factor on the widths of tubes, by the windows that the networks have not seen."""
+        window = source.window(calibration.places)
+        truth = window.targets * window.unit + window.naive
+        offsets = tube_offsets(*self._answers(source, calibration.places), truth).flatten(0, 1)
         known = ~offsets.isnan()
         offsets, known = offsets[known.any(dim=1)], known[known.any(dim=1)]
         middle = Predictions(torch.zeros(len(offsets), 1, offsets.shape[1], dtype=offsets.dtype))
         tubes = conformal(middle, offsets, nonconformity=TubeScore(), coverage=self.coverage, mask=known)
-        self.tube_level_ = float(tubes.levels[0])
+        return float(tubes.levels[0])
 
     @torch.no_grad()
     def _answers(self, source: Source, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torchmcl.postprocess import expected_cost, reduce
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.types import Predictions
 
-__all__ = ["Scenarios", "reduce_samples", "variogram_score"]
+__all__ = ["Scenarios", "reduce_samples"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,27 +88,3 @@ def _energy(few: torch.Tensor, logits: torch.Tensor, paths: torch.Tensor) -> tor
     ours = energy_score(Predictions(few.unsqueeze(0), logits.unsqueeze(0)), truths, scores=scores)
     theirs = energy_score(Predictions(paths.unsqueeze(0)), truths)
     return (ours - theirs) / length
-
-
-def variogram_score(samples: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Return how far the mean roots of differences along sampled paths are from those of the truth, [series].
-
-    The variogram score of Scheuerer and Hamill (order 1/2) over steps 1, 2, 4, 8 ... apart: it sees whether the steps
-    of a path belong together, which scores of single steps do not. Lower is better.
-
-    Args:
-        samples: [series, samples, steps]
-        truth: [series, steps], NaN where missing.
-
-    Example:
-        >>> level = torch.randn(1, 500, 1, generator=torch.Generator().manual_seed(0))
-        >>> flat, shuffled = level.expand(-1, -1, 8), torch.randn(1, 500, 8)
-        >>> bool(variogram_score(flat, torch.ones(1, 8)) < variogram_score(shuffled, torch.ones(1, 8)))
-        True
-    """
-    parts, lag = [], 1
-    while lag < truth.shape[-1]:
-        given = (samples[..., lag:] - samples[..., :-lag]).abs().sqrt().mean(dim=1)
-        parts.append(((truth[..., lag:] - truth[..., :-lag]).abs().sqrt() - given).square())
-        lag *= 2
-    return torch.cat(parts, dim=-1).nanmean(dim=-1) if parts else torch.zeros(len(truth))
