@@ -6,7 +6,7 @@ import torch
 
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
-from torchmcl_forecast.windows import Layout, Source, choose_context
+from torchmcl_forecast.windows import Layout, Source, choose_context, described
 
 RNG = np.random.default_rng(0)
 GRID = Grid("number", 1.0)
@@ -101,3 +101,13 @@ def test_places_leave_out_both_ends():
 def test_the_context_holds_seasons_twice_but_leaves_windows_of_short_series():
     assert choose_context(13, (52,), 1000) == (104, ())
     assert choose_context(12, (12,), 40) == (18, ())
+
+
+@pytest.mark.parametrize("horizon", [12, 24, 48, 96])
+def test_a_season_is_repeated_even_if_the_horizon_is_a_multiple_of_it(horizon):
+    hours = torch.arange(400.0)
+    values = torch.sin(2 * torch.pi * hours / 24) + 0.01 * torch.randn(400, generator=torch.Generator().manual_seed(0))
+    layout = Layout(horizon=horizon, context=300, periods=(1, 24), lags=(), n_channels=1, n_calendar=0)
+    _, naive, unit = described(values[None, None, :300].double(), torch.zeros(1, 1, 1), layout)
+    assert (naive - values[300 : 300 + horizon]).abs().max() < 0.1
+    assert unit.item() < 0.03

@@ -7,9 +7,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from torchmcl.metrics import energy_score
-from torchmcl.scoring import SoftmaxScores
-from torchmcl.types import Distributions, Predictions
+from torchmcl.types import Distributions
 
 __all__ = ["Codebook", "best_share"]
 
@@ -21,40 +19,50 @@ _SHARES = tuple(k / 10 for k in range(11))
 
 
 class Codebook(nn.Module):
-    """The same paths around every naive forecast, in its units; k-means of what happened before.
+    """The same paths around every naive forecast; k-means of what happened before.
 
-    Where the past says nothing about the future, as in exchange rates, a network can only add noise to it.
+    Where the past says nothing about the future, as in exchange rates, a network can only add noise to it. Paths are in
+    units of the naive forecast. Several channels keep half of their usual unit (the geometric mean of the two), as calm
+    and wild times do not last, and count in k-means by the size of their changes.
 
     Args:
         n_hypotheses: how many paths.
-        n_values: numbers of a path.
+        n_channels: series of a path.
+        horizon: steps of a path.
     """
 
-    def __init__(self, n_hypotheses: int, n_values: int) -> None:
+    def __init__(self, n_hypotheses: int, n_channels: int, horizon: int) -> None:
         super().__init__()
-        self.register_buffer("centers", torch.zeros(n_hypotheses, n_values))
-        self.register_buffer("scales", torch.ones(n_hypotheses, n_values))
+        self.register_buffer("centers", torch.zeros(n_hypotheses, n_channels, horizon))
+        self.register_buffer("scales", torch.ones(n_hypotheses, n_channels, horizon))
         self.register_buffer("logits", torch.zeros(n_hypotheses))
+        self.register_buffer("usual", torch.ones(n_channels, 1, dtype=torch.float64))
 
     @property
     def n_hypotheses(self) -> int:
         """How many paths there are."""
         return len(self.get_buffer("logits"))
 
-    def fit(self, targets: Tensor, seed: int) -> "Codebook":
+    def fit(self, targets: Tensor, units: Tensor, seed: int) -> "Codebook":
         """Set centers, deviations of their members, and shares.
 
         Args:
-            targets: [windows, values], NaN where missing; windows with missing ones are left out.
+            targets: [windows, channels, horizon], NaN where missing; windows with missing ones are left out.
+            units: [windows, channels, 1], those of the targets.
             seed: of k-means.
         """
-        rows = targets[~targets.isnan().any(dim=1)][:_N_ROWS].clamp(-_FARTHEST, _FARTHEST)
-        n = min(self.n_hypotheses, len(rows))
+        whole = ~targets.isnan().flatten(1).any(dim=1)
+        targets, units = targets[whole][:_N_ROWS].clamp(-_FARTHEST, _FARTHEST), units[whole][:_N_ROWS]
+        n = min(self.n_hypotheses, len(targets))
         if n == 0:  # every window has a gap: one path, the naive forecast
             return self
+        usual = units.median(dim=0).values
+        self.get_buffer("usual").copy_(usual)
+        rows = targets / self._factors(units)
+        weighed = (rows * (usual / usual.mean())).flatten(1) if len(usual) > 1 else rows.flatten(1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different windows than paths: some stay empty
-            labels = KMeans(n, n_init=1, random_state=seed).fit(rows.numpy()).labels_
+            labels = KMeans(n, n_init=2, random_state=seed).fit(weighed.numpy()).labels_
         owner = torch.from_numpy(labels).long()
         spread = rows.std(dim=0, correction=0).clamp_min(1e-3)
         for k in owner.unique().tolist():
@@ -67,11 +75,16 @@ class Codebook(nn.Module):
         self.get_buffer("logits").copy_((counts / counts.sum()).clamp_min(1e-6).log())
         return self
 
-    def forward(self, inputs: Tensor) -> Distributions:
-        """Return paths [windows, hypotheses, values, 1], the same for all inputs [windows, ...]."""
-        n = len(inputs)
-        centers, scales = (self.get_buffer(name).expand(n, -1, -1).unsqueeze(-1) for name in ("centers", "scales"))
-        return Distributions(centers, self.get_buffer("logits").expand(n, -1), scales)
+    def _factors(self, units: Tensor) -> Tensor:
+        """Return what paths are multiplied by to be in units of windows, [windows, channels, 1]."""
+        usual = self.get_buffer("usual")
+        return (usual / units).sqrt().float() if len(usual) > 1 else torch.ones_like(units, dtype=torch.float32)
+
+    def forward(self, units: Tensor) -> Distributions:
+        """Return paths [windows, hypotheses, channels * horizon, 1] in units [windows, channels, 1]."""
+        factors = self._factors(units).unsqueeze(1)
+        centers, scales = ((self.get_buffer(name) * factors).flatten(2).unsqueeze(-1) for name in ("centers", "scales"))
+        return Distributions(centers, self.get_buffer("logits").expand(len(units), -1), scales)
 
 
 def best_share(ours: Tensor, others: Tensor, truth: Tensor) -> float:
@@ -87,12 +100,16 @@ def best_share(ours: Tensor, others: Tensor, truth: Tensor) -> float:
         >>> best_share(far, near, torch.zeros(9, 2))
         1.0
     """
-    known = ~truth.isnan()
-    paths = torch.cat([ours, others], dim=1) * known.unsqueeze(1)
-    targets = (truth.nan_to_num() * known).unsqueeze(1)
-    losses = []
-    for share in _SHARES:
-        parts = [(1 - share) / ours.shape[1]] * ours.shape[1] + [share / others.shape[1]] * others.shape[1]
-        logits = torch.tensor(parts, dtype=paths.dtype).clamp_min(1e-12).log().expand(len(paths), -1)
-        losses.append(float(energy_score(Predictions(paths, logits), targets, scores=SoftmaxScores())))
-    return _SHARES[losses.index(min(losses))]
+    known = (~truth.isnan()).unsqueeze(1)
+    parts = [part * known for part in (ours, others, truth.nan_to_num().unsqueeze(1))]
+    ours_far, others_far = (float(torch.cdist(part, parts[2]).mean()) for part in parts[:2])
+    ours_wide, others_wide, between = (
+        float(torch.cdist(parts[a], parts[b]).mean()) for a, b in ((0, 0), (1, 1), (0, 1))
+    )
+
+    def energy(share: float) -> float:
+        rest = 1 - share
+        wide = rest**2 * ours_wide + share**2 * others_wide + 2 * share * rest * between
+        return rest * ours_far + share * others_far - wide / 2
+
+    return min(_SHARES, key=energy)

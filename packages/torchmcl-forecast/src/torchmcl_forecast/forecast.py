@@ -18,7 +18,7 @@ from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
 from torchmcl_forecast.plots import draw_forecast
 from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_loss
 
-__all__ = ["LEVELS", "Forecast", "mixture_quantiles", "tube_offsets"]
+__all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
 
 _HALVINGS = 40
 #: Levels of quantiles by default, those of GIFT-Eval.
@@ -39,6 +39,7 @@ class Forecast:
         tube_level: factor on the widths of the mixture for tubes of `coverage`; None without calibration.
         coverage: the share of whole paths that a tube holds.
         least: no value is below; minus infinity without a bound.
+        correlation: of the error of a sampled path around its hypothesis with that one step earlier.
     """
 
     panel: Panel
@@ -50,6 +51,7 @@ class Forecast:
     tube_level: float | None
     coverage: float
     least: float
+    correlation: float = 0.0
 
     @property
     def horizon(self) -> int:
@@ -69,9 +71,12 @@ class Forecast:
         return self._frame(values | shares)
 
     def reduced(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return n paths [groups, n, channels, horizon] that stand for all, and their probabilities [groups, n]."""
+        """Return n paths [groups, n, channels, horizon] that stand for all, and their probabilities [groups, n].
+
+        Distances of joint paths are those of their values: series of a table are in one unit.
+        """
         k = min(self.n_futures, self.paths.shape[1]) if n is None else n
-        unit = self.paths.std(dim=(1, 3), keepdim=True, correction=0).clamp_min(1e-12)  # channels count alike
+        unit = self.paths.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(1e-12)
         given = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # members may have share 0
         few = reduce(given, k, scores=SoftmaxScores())
         assert few.score_logits is not None
@@ -139,9 +144,8 @@ class Forecast:
     def sample_paths(self, n: int, random_state: int = 0) -> Tensor:
         """Return n paths drawn from the mixture, [groups, n, channels, horizon]."""
         generator = torch.Generator().manual_seed(random_state)
-        mixture = KernelMixture(self.paths.flatten(2), self.probabilities, 1.0, self.scales.flatten(2))
-        paths = mixture.sample((n,), generator).transpose(0, 1)
-        return self._bounded(paths.unflatten(-1, self.paths.shape[2:]))
+        parts = (self.paths, self.scales, self.probabilities)
+        return self._bounded(drawn_paths(*parts, n, self.correlation, generator))
 
     def scores(self, actual: Any, *, n_samples: int = 200) -> dict[str, float]:
         """Return how good the forecast was, lower is better but for `coverage`; missing values are left out.
@@ -200,6 +204,34 @@ class Forecast:
         times = panel.grid.shown(panel.times_after(horizon))
         frame = {self.columns.series: np.repeat(panel.names, horizon), self.columns.time: times}
         return written_like(pd.DataFrame(frame | parts), panel.like, self.columns.time)
+
+
+def drawn_paths(
+    paths: Tensor, scales: Tensor, probabilities: Tensor, n: int, correlation: float, generator: Any = None
+) -> Tensor:
+    """Return n paths drawn from mixtures, [groups, n, channels, horizon], with errors that last.
+
+    Args:
+        paths: [groups, hypotheses, channels, horizon]
+        scales: of the same shape.
+        probabilities: [groups, hypotheses]
+        n: how many.
+        correlation: of an error with that one step earlier, in [0, 1).
+        generator: of random numbers.
+
+    Example:
+        >>> zeros = torch.zeros(1, 1, 1, 500)
+        >>> drawn = drawn_paths(zeros, zeros + 1, torch.ones(1, 1), 20, 0.9, torch.Generator().manual_seed(0))
+        >>> round(float((drawn[..., 1:] * drawn[..., :-1]).mean()), 1), round(float(drawn.std()), 1)
+        (0.9, 1.0)
+    """
+    chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)[:, :, None, None]
+    chosen = chosen.expand(-1, -1, *paths.shape[2:])
+    noise = torch.randn(chosen.shape, dtype=paths.dtype, generator=generator)
+    fresh = (1 - correlation**2) ** 0.5
+    for step in range(1, noise.shape[-1]):
+        noise[..., step] = correlation * noise[..., step - 1] + fresh * noise[..., step]
+    return paths.gather(1, chosen) + scales.gather(1, chosen) * noise
 
 
 def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, levels: Any) -> Tensor:

@@ -18,16 +18,15 @@ from torchmcl._messages import bad_value
 from torchmcl._progress import Progress
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.course import check_rule_like
-from torchmcl.density import KernelMixture
 from torchmcl.persistence.stopping import saves_when_stopped
 from torchmcl.postprocess import TubeScore, conformal
 from torchmcl.rules.winners import WTA
 from torchmcl.sharing import Shareable
-from torchmcl.types import Distributions, Predictions
-from torchmcl_forecast.calibrating import Calibration, choose_calibration
+from torchmcl.types import Predictions
+from torchmcl_forecast.calibrating import Calibration, choose_calibration, path_correlation
 from torchmcl_forecast.codebook import Codebook, best_share
 from torchmcl_forecast.covariates import find_scaling, scaled, standardized
-from torchmcl_forecast.forecast import LEVELS, Forecast, tube_offsets
+from torchmcl_forecast.forecast import LEVELS, Forecast, drawn_paths, tube_offsets
 from torchmcl_forecast.frames import Columns, Panel, check_columns, read_future, read_panel
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.parameters import check_parameters
@@ -43,12 +42,13 @@ __all__ = ["Forecaster", "load_forecaster"]
 _REFINEMENT = 0.25
 # ... at this share of the learning rate: they are few.
 _SLOW = 0.2
-# A longer training is better on some sets (ETTh1), but 400 hourly series would take several minutes.
-_MOST_STEPS = 800
+# A longer training is better on some sets (ETTh1), but 400 hourly series would take several minutes. Twice the steps
+# of one network are better than two networks.
+_MOST_STEPS = 1600
 # Windows from which the linear map is computed.
 _N_LINEAR = 20_000
-# Paths that are drawn to weigh networks and codebook, and the share of the codebook where nothing can be measured.
-_N_DRAWN, _SHARE_UNMEASURED = 60, 0.5
+# Windows, and paths drawn of each, that weigh networks and codebook; the share of the codebook without any.
+_N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED = 600, 60, 0.5
 # Windows that are forecast at once.
 _AT_ONCE = 1024
 
@@ -93,6 +93,7 @@ class Forecaster(Shareable, BaseEstimator):
         networks_: those that were trained.
         codebook_: paths that happened before, as another member.
         codebook_share_: its probability in the mixture, chosen on the last windows.
+        correlation_: of the error of a sampled path with that one step earlier, measured on the last windows.
         tube_level_: factor on the widths for tubes; None if the series are too short to calibrate it.
 
     Example:
@@ -110,7 +111,7 @@ class Forecaster(Shareable, BaseEstimator):
         n_futures: int = 5,
         *,
         n_hypotheses: int = 16,
-        n_members: int = 2,
+        n_members: int = 1,
         rule: Any = AutoAnnealing(),  # noqa: B008
         joint: bool = False,
         coverage: float = 0.9,
@@ -225,7 +226,8 @@ class Forecaster(Shareable, BaseEstimator):
         source = Source(panel, self.layout_, self._season)
         paths, scales, probabilities = self._answers(source, source.ends())
         columns, level = self._columns(), self.tube_level_
-        return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, level, self.coverage, self.least_)
+        widths = (level, self.coverage, self.least_, self.correlation_)
+        return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, *widths)
 
     def _given(self, frame: Any, future: Any) -> Panel:
         """Return the series to forecast, with covariates in the units of the fit."""
@@ -296,7 +298,7 @@ class Forecaster(Shareable, BaseEstimator):
         how = Training(n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device))
         self.networks_ = [self._network(source, earlier) for _ in range(self.n_members)]
         self.codebook_ = self._new_codebook(source, earlier)
-        self.codebook_share_ = _SHARE_UNMEASURED
+        self.codebook_share_, self.correlation_ = _SHARE_UNMEASURED, 0.0
         n_slow = max(int(_REFINEMENT * n_steps), 1)
         slow = replace(how, n_steps=n_slow, learning_rate=_SLOW * how.learning_rate)
         n_parts = self.n_members * (how.n_parts + (0 if calibration is None else slow.n_parts))
@@ -307,6 +309,7 @@ class Forecaster(Shareable, BaseEstimator):
             self.tube_level_ = None
             if calibration is not None:
                 self.codebook_share_ = course.once("share", lambda: self._share(source, calibration))
+                self.correlation_ = course.once("correlation", lambda: self._correlation(source, calibration))
                 self.tube_level_ = course.once("level", lambda: self._level(source, calibration))
                 self._phase(source, places, WTA(), slow, course)
 
@@ -331,17 +334,29 @@ class Forecaster(Shareable, BaseEstimator):
 
     def _new_codebook(self, source: Source, places: Tensor) -> Codebook:
         window = source.window(places[torch.randperm(len(places))[:_N_LINEAR]])
-        codebook = Codebook(self.n_hypotheses, self.layout_.n_channels * self.layout_.horizon)
-        return codebook.fit(window.targets.flatten(1), self.random_state)
+        codebook = Codebook(self.n_hypotheses, self.layout_.n_channels, self.layout_.horizon)
+        return codebook.fit(window.targets, window.unit, self.random_state)
 
-    @torch.no_grad()
     def _share(self, source: Source, calibration: Calibration) -> float:
         """Return how much of the mixture the codebook gets, by the windows that nothing was learned from."""
+        places = calibration.places[torch.randperm(len(calibration.places))[:_N_WEIGHED]]
+        window = source.window(places)
+        # Series alone count alike, those of a joint path by their values.
+        unit = window.unit if self.layout_.n_channels == 1 else torch.ones_like(window.unit)
+        truth = window.targets * window.unit / unit
+        drawn = []
+        for share in (0.0, 1.0):
+            self.codebook_share_ = share
+            paths, scales, shares = self._answers(source, places)
+            parts = ((paths - window.naive.unsqueeze(1)) / unit.unsqueeze(1), scales / unit.unsqueeze(1), shares)
+            drawn.append(drawn_paths(*parts, _N_DRAWN, path_correlation(*parts, truth)).flatten(2))
+        return best_share(drawn[0], drawn[1], truth.flatten(1))
+
+    def _correlation(self, source: Source, calibration: Calibration) -> float:
+        """Return the correlation of the errors of neighboring steps, by the windows that the networks have not seen."""
         window = source.window(calibration.places)
-        n = -(-_N_DRAWN // len(self.networks_))
-        ours = torch.cat([_drawn_paths(network(window.inputs), n) for network in self.networks_], dim=1)
-        others = _drawn_paths(self.codebook_(window.inputs), _N_DRAWN)
-        return best_share(ours, others, window.targets.flatten(1))
+        truth = window.targets * window.unit + window.naive
+        return path_correlation(*self._answers(source, calibration.places), truth)
 
     def _level(self, source: Source, calibration: Calibration) -> float:
         """Return the factor on the widths of tubes, by the windows that the networks have not seen."""
@@ -360,7 +375,7 @@ class Forecaster(Shareable, BaseEstimator):
         parts = []
         for some in places.split(_AT_ONCE):
             window = source.window(some)
-            found = [member(window.inputs) for member in (*self.networks_, self.codebook_)]
+            found = [*(network(window.inputs) for network in self.networks_), self.codebook_(window.unit)]
             shape = (self.layout_.n_channels, self.layout_.horizon)
             paths, scales = (
                 torch.cat([part[..., 0].unflatten(-1, shape) for part in which], dim=1).double()
@@ -374,14 +389,6 @@ class Forecaster(Shareable, BaseEstimator):
             parts.append((paths * unit + naive, scales * unit, shares))
         paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
         return paths, scales, shares
-
-
-def _drawn_paths(found: Distributions, n: int) -> Tensor:
-    """Return n paths drawn from the mixture of each window, [windows, n, values]."""
-    assert found.score_logits is not None
-    shares = found.score_logits.softmax(dim=-1)
-    mixture = KernelMixture(found.hypotheses.squeeze(-1), shares, 1.0, found.scale.squeeze(-1))
-    return mixture.sample((n,)).transpose(0, 1)
 
 
 def load_forecaster(folder: Path | str) -> Forecaster:

@@ -25,6 +25,7 @@ _KIND = "torchmcl forecaster"
 #: Attributes of a fitted forecaster.
 FITTED = (
     *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "codebook_share_"),
+    "correlation_",
     *("networks_", "codebook_", "scaling_", "_panel"),
 )
 _Forecaster = TypeVar("_Forecaster")
@@ -53,7 +54,7 @@ def _network(layout: Layout, n_hypotheses: int, hidden: list[int], weights: dict
 
 
 def _codebook(layout: Layout, tensors: dict[str, Tensor]) -> Codebook:
-    codebook = Codebook(len(tensors["logits"]), layout.n_channels * layout.horizon)
+    codebook = Codebook(len(tensors["logits"]), layout.n_channels, layout.horizon)
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise ValueError("the codebook is not finite")
     codebook.load_state_dict(tensors)

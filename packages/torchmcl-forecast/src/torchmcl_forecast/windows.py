@@ -18,6 +18,11 @@ __all__ = ["Layout", "Source", "Window", "choose_context"]
 _LEAST_UNIT = 1e-3
 # A window needs at least this many values of its past.
 _LEAST_PAST = 3
+# Where in the horizon errors of naive forecasts are measured: not at a few lags that are all multiples of a season, at
+# which the last value would seem as good as the last season.
+_SHARES_OF_HORIZON = (0.2, 0.45, 0.7, 1.0)
+# Values of the past that are read even for a short horizon, where the series have them.
+_LEAST_CONTEXT = 96
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,9 @@ def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tupl
 
     Example:
         >>> choose_context(48, (24, 168), 700), choose_context(28, (7, 365), 1500)
-        ((144, (168,)), (84, (365,)))
+        ((144, (168,)), (96, (365,)))
     """
-    context = max(3 * horizon, 2 * min(seasons, default=1))
+    context = max(3 * horizon, 2 * min(seasons, default=1), _LEAST_CONTEXT)
     # A short series leaves a few windows to learn from.
     context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
     lags = (season * -(-horizon // season) for season in sorted(seasons)[1:])
@@ -229,15 +234,17 @@ def _changes(values: Tensor, period: int) -> Tensor:
 
 
 def _naive_error(values: Tensor, given: Tensor, period: int, horizon: int, deviation: Tensor) -> Tensor:
-    """Return the mean error of repeating a period, half of the horizon ahead, [windows, channels, 1]."""
-    lag = period * max(1, math.ceil(horizon / 2 / period))
-    if lag >= values.shape[-1]:
-        return deviation if period == 1 else torch.full_like(deviation, torch.inf)
-    known = given[..., lag:] & given[..., :-lag]
-    n_known = known.sum(dim=-1, keepdim=True)
-    error = ((values[..., lag:] - values[..., :-lag]).abs() * known).sum(dim=-1, keepdim=True) / n_known.clamp_min(1)
-    # Too few pairs say nothing; the deviation is what the last value misses.
-    return torch.where(n_known >= _LEAST_PAST, error, deviation if period == 1 else torch.inf)
+    """Return the mean error of repeating a period, at a few steps of the horizon, [windows, channels, 1]."""
+    total, count = torch.zeros_like(deviation), torch.zeros_like(deviation)
+    for lag in sorted({period * math.ceil(share * horizon / period) for share in _SHARES_OF_HORIZON}):
+        known = given[..., lag:] & given[..., : max(values.shape[-1] - lag, 0)]
+        error = (values[..., lag:] - values[..., : max(values.shape[-1] - lag, 0)]).abs() * known
+        n_known = known.sum(dim=-1, keepdim=True)
+        # Too few pairs say nothing.
+        total += torch.where(n_known >= _LEAST_PAST, error.sum(dim=-1, keepdim=True) / n_known.clamp_min(1), 0.0)
+        count += n_known >= _LEAST_PAST
+    # The deviation is what the last value misses.
+    return torch.where(count > 0, total / count.clamp_min(1), deviation if period == 1 else torch.inf)
 
 
 def _from_first(recent: Tensor, level: Tensor) -> Tensor:

@@ -1,0 +1,39 @@
+"""Samples keep the correlation that errors had, and several moments calibrate tubes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from quick_sales import QUICK
+
+from torchmcl_forecast import Forecaster
+from torchmcl_forecast.calibrating import choose_calibration, path_correlation
+from torchmcl_forecast.forecast import drawn_paths
+from torchmcl_forecast.frames import Columns, read_panel
+from torchmcl_forecast.windows import Layout, Source
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+def test_the_correlation_of_drawn_paths_is_found_again(correlation):
+    paths = torch.stack([torch.zeros(300, 1, 40), torch.full((300, 1, 40), 50.0)], dim=1)
+    shares = torch.tensor([[0.7, 0.3]]).expand(300, -1)
+    drawn = drawn_paths(paths, torch.full_like(paths, 2.0), shares, 1, correlation, torch.Generator().manual_seed(0))
+    truth = drawn[:, 0]
+    truth[:, :, 7] = torch.nan
+    assert path_correlation(paths, torch.full_like(paths, 2.0), shares, truth) == pytest.approx(correlation, abs=0.03)
+
+
+def test_many_series_are_calibrated_at_several_moments():
+    values = np.random.default_rng(0).normal(size=(400, 60))
+    frame = pd.DataFrame(values.T, columns=[f"s{k}" for k in range(400)], index=pd.date_range("2024-01-01", periods=60))
+    layout = Layout(horizon=3, context=12, periods=(1,), lags=(), n_channels=1, n_calendar=0)
+    source = Source(read_panel("test", frame, Columns()), layout, 1)
+    calibration = choose_calibration(source, 0.9)
+    assert calibration.n_steps == 12
+    assert calibration.places[:, 1].unique().tolist() == [48, 51, 54, 57]
+
+
+def test_a_walk_has_samples_whose_errors_last():
+    walk = np.random.default_rng(0).normal(size=(500, 1)).cumsum(axis=0)
+    frame = pd.DataFrame(walk, columns=["walk"], index=pd.date_range("2020-01-01", periods=500))
+    assert Forecaster(**QUICK).fit(frame, horizon=5).correlation_ > 0.2
