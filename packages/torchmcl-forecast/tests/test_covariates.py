@@ -45,13 +45,6 @@ def test_what_is_known_ahead_moves_the_forecast_of_its_day(informed, parts):
     assert moved[days].min() > 0.5 > moved[~days].max()
 
 
-def test_covariates_make_the_forecast_better(informed, parts):
-    past, ahead = parts
-    plain = Forecaster(**QUICK).fit(past, horizon=HORIZON).forecast().scores(ahead)
-    found = informed.forecast(future=ahead[["unique_id", "ds", "promotion"]]).scores(ahead)
-    assert found["crps"] < 0.8 * plain["crps"]
-
-
 def test_a_saved_forecaster_keeps_its_covariates(informed, parts, tmp_path):
     informed.save(tmp_path)
     future = parts[1]

@@ -58,7 +58,10 @@ def test_the_example_runs_as_it_is(tmp_path, monkeypatch, capsys):
     [
         (["--value", "price"], "`--value` must name a column of sales.csv: 'shop', 'date', 'sold', got 'price'"),
         (["--series", "date"], "`date` must have each time of a series once"),
-        (["--time", "shop"], "`shop` must hold numbers or dates"),
+        (
+            ["--time", "shop"],
+            "`value` must name different columns for series, time, value and covariates, got 'shop' twice",
+        ),
     ],
 )
 def test_bad_columns_are_named_and_nothing_is_written(table, tmp_path, capsys, change, message):
