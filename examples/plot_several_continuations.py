@@ -129,7 +129,7 @@ class NormalizedAfterwards(mcl.AssignmentRule):
 ids, _ = draw(4000)
 fresh, chain = draw(2000)
 base = pretrained(Transformer(N_STATES, N_TOKENS), ids, n_steps=200)
-bound, n_steps = entropy(), 200
+bound, n_steps = entropy(), 300
 rules = {
     "annealed": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, n_steps // 2)),
     "winner takes all": lambda step: mcl.WTA(),
@@ -171,7 +171,7 @@ plt.show()
 
 # %%
 # Texts that are part of Python: its help pages, and the source of a module. Two adapters compete for lines of both,
-# byte by byte. From the same first bytes, one continues with prose and one with code.
+# byte by byte, and continue the same first bytes differently.
 
 lines = [line for topic in topics.values() for line in topic.splitlines() if line.startswith("   ")]
 prose = [line.strip() for line in lines if line.count(" ") > 8 and "(" not in line]
