@@ -129,7 +129,7 @@ class NormalizedAfterwards(mcl.AssignmentRule):
 ids, _ = draw(4000)
 fresh, chain = draw(2000)
 base = pretrained(Transformer(N_STATES, N_TOKENS), ids, n_steps=200)
-bound, n_steps = entropy(), 200
+bound, n_steps = entropy(), 300
 rules = {
     "annealed": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, n_steps // 2)),
     "winner takes all": lambda step: mcl.WTA(),
@@ -163,7 +163,7 @@ axes[0].tick_params(axis="x", labelrotation=15)
 axes[0].legend()
 winners = found["annealed"].argmin(dim=-1)
 table = torch.stack([torch.bincount(winners[chain == c], minlength=N_CHAINS) for c in range(N_CHAINS)])
-axes[1].imshow(table, cmap="Blues")
+axes[1].imshow(table, cmap="Blues", alpha=0.5)
 axes[1].set(xlabel="winning adapter", ylabel="chain", xticks=range(N_CHAINS), yticks=range(N_CHAINS))
 for row, column in torch.cartesian_prod(*[torch.arange(N_CHAINS)] * 2).tolist():
     axes[1].text(column, row, int(table[row, column]), ha="center", va="center")
@@ -171,7 +171,7 @@ plt.show()
 
 # %%
 # Texts that are part of Python: its help pages, and the source of a module. Two adapters compete for lines of both,
-# byte by byte. From the same first bytes, one continues with prose and one with code.
+# byte by byte, and continue the same first bytes differently.
 
 lines = [line for topic in topics.values() for line in topic.splitlines() if line.startswith("   ")]
 prose = [line.strip() for line in lines if line.count(" ") > 8 and "(" not in line]
