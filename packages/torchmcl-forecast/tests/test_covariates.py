@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from quick_sales import QUICK, sales
 
-from torchmcl_forecast import Forecaster, load_forecaster
+from torchmcl_forecast import Forecaster
 
 HORIZON = 7
 
@@ -48,7 +48,7 @@ def test_what_is_known_ahead_moves_the_forecast_of_its_day(informed, parts):
 def test_a_saved_forecaster_keeps_its_covariates(informed, parts, tmp_path):
     informed.save(tmp_path)
     future = parts[1]
-    loaded = load_forecaster(tmp_path).predict(future=future)
+    loaded = Forecaster.load(tmp_path).predict(future=future)
     pd.testing.assert_frame_equal(loaded, informed.predict(future=future))
     pd.testing.assert_frame_equal(loaded, informed.predict(parts[0], future=future))
 

@@ -6,7 +6,7 @@ from quick_sales import counted_steps, sales
 
 from torchmcl.cli import main
 from torchmcl.persistence import Stopped
-from torchmcl_forecast import Forecaster, load_forecaster
+from torchmcl_forecast import Forecaster
 
 QUICK = ["--steps", "40", "--members", "1", "--quiet"]
 
@@ -42,7 +42,7 @@ def test_futures_quantiles_page_and_model_are_written(table, tmp_path):
     page = (tmp_path / "out" / "index.html").read_text()
     assert "shop 0 &lt;b&gt;&amp;" in page
     assert "<b>&<" not in page
-    assert len(load_forecaster(tmp_path / "out" / "model").predict()) == 14
+    assert len(Forecaster.load(tmp_path / "out" / "model").predict()) == 14
     assert main([*table, *QUICK]) == 0  # its own files are replaced
 
 

@@ -8,14 +8,14 @@ import pytest
 from quick_sales import QUICK
 
 from torchmcl.persistence import read_checkpoint, write_checkpoint
-from torchmcl_forecast import Forecaster, load_forecaster
+from torchmcl_forecast import Forecaster
 
 FILE = "model.safetensors"
 
 
 def test_a_loaded_forecaster_gives_the_same_frames(fitted, frame, tmp_path):
     fitted.save(tmp_path / "model")
-    loaded = load_forecaster(tmp_path / "model")
+    loaded = Forecaster.load(tmp_path / "model")
     pd.testing.assert_frame_equal(loaded.predict(), fitted.predict())
     pd.testing.assert_frame_equal(loaded.forecast(frame).tube(), fitted.forecast(frame).tube())
     assert loaded.get_params()["rule"] == fitted.rule
@@ -31,7 +31,7 @@ def test_series_named_by_numbers_and_times_that_are_numbers_are_saved(tmp_path):
     frame = pd.DataFrame({"unique_id": np.repeat([7, 8], 40), "ds": np.tile(np.arange(40), 2), "y": np.arange(80.0)})
     forecaster = Forecaster(**QUICK).fit(frame, horizon=3)
     forecaster.save(tmp_path)
-    pd.testing.assert_frame_equal(load_forecaster(tmp_path).predict(), forecaster.predict())
+    pd.testing.assert_frame_equal(Forecaster.load(tmp_path).predict(), forecaster.predict())
 
 
 def test_what_cannot_be_saved_is_named(fitted, frame, tmp_path):
@@ -63,16 +63,16 @@ def test_a_changed_layout_is_refused(fitted, tmp_path, change):
     state = json.loads(json.dumps(saved.state))
     state["fitted"]["layout_"]["$Layout"].update(change)
     write_checkpoint(tmp_path / FILE, saved.kind, state=state, tensors=saved.tensors)
-    with pytest.raises(ValueError, match=r"^load_forecaster: `folder` must be as `Forecaster\.save` wrote it"):
-        load_forecaster(tmp_path)
+    with pytest.raises(ValueError, match=r"^Forecaster.load: `folder` must be as `Forecaster\.save` wrote it"):
+        Forecaster.load(tmp_path)
 
 
 def test_a_damaged_or_missing_file_is_refused(fitted, tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
-        load_forecaster(tmp_path / "none")
+        Forecaster.load(tmp_path / "none")
     fitted.save(tmp_path)
     content = bytearray((tmp_path / FILE).read_bytes())
     content[-5] ^= 1
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(ValueError, match="checksum"):
-        load_forecaster(tmp_path)
+        Forecaster.load(tmp_path)

@@ -6,15 +6,15 @@ from torchmcl._optional import lazy_names
 
 if TYPE_CHECKING:
     from torchmcl_forecast.forecast import Forecast
-    from torchmcl_forecast.forecaster import Forecaster, load_forecaster
+    from torchmcl_forecast.forecaster import Forecaster
     from torchmcl_forecast.scenarios import Scenarios, reduce_samples
 
-__all__ = ["Forecast", "Forecaster", "Scenarios", "load_forecaster", "reduce_samples"]
+__all__ = ["Forecast", "Forecaster", "Scenarios", "reduce_samples"]
 
 # The command prints its help without torch.
 _HOMES = {
     "forecast": ("Forecast",),
-    "forecaster": ("Forecaster", "load_forecaster"),
+    "forecaster": ("Forecaster",),
     "scenarios": ("Scenarios", "reduce_samples"),
 }
 __getattr__, __dir__ = lazy_names(

@@ -23,7 +23,7 @@ Other columns that explain the values are named by --past, or by --known if thei
 table of --future, which has a row for each time of the horizon, and for each series unless all share them.
 
 Written are a page (index.html), the futures (futures.csv), quantiles and the calibrated tube of each step
-(quantiles.csv), and the forecaster (model/), which `torchmcl_forecast.load_forecaster` reads.
+(quantiles.csv), and the forecaster (model/), which `torchmcl_forecast.Forecaster.load` reads.
 
 Rerun the same command to resume a training that was stopped or killed: until all is written, its state is kept in a
 folder OUT.checkpoint beside it. --restart discards that state.

@@ -36,8 +36,6 @@ from torchmcl_forecast.seasons import calendar_features, find_seasons
 from torchmcl_forecast.training import Training, train
 from torchmcl_forecast.windows import Layout, Source, choose_context
 
-__all__ = ["Forecaster", "load_forecaster"]
-
 # The most recent windows calibrate the tubes first; then the network sees them for this share of the steps.
 _REFINEMENT = 0.25
 # ... at this share of the learning rate: they are few.
@@ -256,8 +254,19 @@ class Forecaster(Shareable, BaseEstimator):
 
     @classmethod
     def load(cls, folder: Path | str) -> "Forecaster":
-        """Return the forecaster written by `save`, as `load_forecaster` does."""
-        return load_forecaster(folder)
+        """Return the forecaster that `save` wrote. Nothing from the file is executed.
+
+        Raises:
+            ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.
+        """
+
+        def made(parameters: dict[str, Any], fitted: dict[str, Any]) -> Forecaster:
+            forecaster = cls(**parameters)
+            for name, value in fitted.items():
+                setattr(forecaster, name, value)
+            return forecaster
+
+        return read_fitted("Forecaster.load", Path(folder), made)
 
     def _in_order(self, owner: str, panel: Panel) -> Panel:
         """Return series that are forecast together in the order of the fit: each has its own place in the network."""
@@ -389,19 +398,3 @@ class Forecaster(Shareable, BaseEstimator):
             parts.append((paths * unit + naive, scales * unit, shares))
         paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
         return paths, scales, shares
-
-
-def load_forecaster(folder: Path | str) -> Forecaster:
-    """Return the forecaster that `Forecaster.save` wrote. Nothing from the file is executed.
-
-    Raises:
-        ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.
-    """
-
-    def made(parameters: dict[str, Any], fitted: dict[str, Any]) -> Forecaster:
-        forecaster = Forecaster(**parameters)
-        for name, value in fitted.items():
-            setattr(forecaster, name, value)
-        return forecaster
-
-    return read_fitted("load_forecaster", Path(folder), made)
