@@ -43,7 +43,7 @@ def test_a_shared_separator_gives_the_same_sounds(separator, tmp_path):
     mixture = torch.randn(1, 700)
     with torch.no_grad():
         assert torch.equal(again(mixture).hypotheses, separator(mixture).hypotheses)
-    with pytest.raises(ValueError, match=r"MultiHypothesisMLP.load: `folder` must hold what `save` wrote"):
+    with pytest.raises(ValueError, match=r"MultiHypothesisMLP.load: `folder` must be as `save` wrote it"):
         torchmcl.MultiHypothesisMLP.from_pretrained(tmp_path)
 
 
