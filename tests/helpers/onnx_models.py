@@ -29,22 +29,3 @@ def check_means_of_cells(points, masses, kernels):
     np.testing.assert_allclose(masses, own, atol=1e-5)
     heavy = own > 1e-6
     np.testing.assert_allclose(points[heavy], (np.diff(first, axis=1) / np.maximum(own, 1e-12))[heavy], atol=1e-5)
-
-
-def check_sets(lower, upper, density, mass):
-    """Check that the density is the same at all ends of a set, and that its mass is the wanted one.
-
-    Args:
-        lower: [rows, pieces], NaN where a row has fewer.
-        upper: the same.
-        density: a `KernelMixture` in the same units.
-        mass: of the sets.
-    """
-    import torch
-
-    ends = torch.from_numpy(np.concatenate([lower, upper], axis=1)).mT.unsqueeze(-1)
-    below = density.cdf(ends).mT.numpy()
-    inside = np.nansum(below[:, lower.shape[1] :] - below[:, : lower.shape[1]], axis=1)
-    np.testing.assert_allclose(inside, mass, atol=1e-5)
-    heights = density.log_prob(ends).exp().mT.numpy()
-    np.testing.assert_allclose(np.nanmax(heights, axis=1), np.nanmin(heights, axis=1), rtol=1e-4)

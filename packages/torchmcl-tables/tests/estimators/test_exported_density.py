@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from onnx_models import check_means_of_cells, check_same, check_sets, run
-from torchmcl.postprocess.regions import quantile
+from onnx_models import check_means_of_cells, check_same, run
 from torchmcl_tables import DensityRegressor
 
 pytest.importorskip("onnx")
@@ -77,9 +76,9 @@ def test_answers_and_sets_of_a_target_with_few_values_are_the_same(exported):
     check_same(found["upper"], sets.upper)
 
 
-def test_answers_and_sets_of_a_density_are_as_defined(exported):
+def test_points_of_a_density_are_as_defined_and_sets_are_close(exported):
     model, path = exported
-    blend, calibrator = model._answers.predictive, model._answers.calibrator
+    blend = model._answers.predictive
     if blend.values is not None:
         pytest.skip("of the other target")
     rows = awkward_rows()
@@ -93,9 +92,6 @@ def test_answers_and_sets_of_a_density_are_as_defined(exported):
     expected = model.predict_interval(rows)
     off = np.abs(found["lower"] - expected.lower) + np.abs(found["upper"] - expected.upper)
     assert np.nanmedian(off / expected.width[:, None]) < 1e-3
-    if calibrator.fill[0] >= 1:
-        level = quantile(calibrator.scores[0], calibrator.counts, 0.1)
-        check_sets(found["lower"], found["upper"], model.predict_distribution(rows), level)
 
 
 def test_arrays_with_missing_numbers(tmp_path):
