@@ -86,7 +86,7 @@ def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatc
         model.predict(table, strict=True)
     notices = []
     assert model.predict(table, notify=notices.append).height == 150
-    assert notices == ["city: 1 cell (first 'Rome' in row 131) are answered as none of the known ones"]
+    assert notices == ["city: 1 cell (first 'Rome' in row 131) encoded as none of the known categories"]
 
 
 def test_sets_hold_their_ends_and_columns_can_be_kept(model, path):

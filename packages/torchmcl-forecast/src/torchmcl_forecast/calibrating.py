@@ -21,7 +21,7 @@ _TIMES_NEEDED = 3
 
 
 class Calibration(NamedTuple):
-    """Windows that the first training does not see.
+    """Windows held out from the first part of the training.
 
     Attributes:
         places: [windows, 2], see `Source.places`.

@@ -25,7 +25,7 @@ def find_scaling(panel: Panel) -> NDArray[np.float64]:
 
 
 def scaled(panel: Panel, scaling: NDArray[np.float64]) -> Panel:
-    """Return a panel whose covariates have mean 0 and deviation 1; missing ones are the last known one, or the mean.
+    """Return a panel with standardized covariates; missing values become the last known value, or else the mean.
 
     Example:
         >>> from torchmcl_forecast.grids import Grid

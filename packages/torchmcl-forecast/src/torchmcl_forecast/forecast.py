@@ -209,7 +209,7 @@ class Forecast:
 def drawn_paths(
     paths: Tensor, scales: Tensor, probabilities: Tensor, n: int, correlation: float, generator: Any = None
 ) -> Tensor:
-    """Return n paths drawn from mixtures, [groups, n, channels, horizon], with errors that last.
+    """Return n paths drawn from mixtures, [groups, n, channels, horizon], with autocorrelated errors.
 
     Args:
         paths: [groups, hypotheses, channels, horizon]
@@ -235,7 +235,7 @@ def drawn_paths(
 
 
 def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, levels: Any) -> Tensor:
-    """Return quantiles [levels, groups, channels, horizon] of each step of mixtures, by halving intervals.
+    """Return quantiles [levels, groups, channels, horizon] of mixtures at each step, by bisection.
 
     Example:
         >>> paths, scales = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1)

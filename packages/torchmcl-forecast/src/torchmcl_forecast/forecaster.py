@@ -208,7 +208,7 @@ class Forecaster(Shareable, BaseEstimator):
         return self.forecast(frame, future=future).quantiles(levels)
 
     def forecast(self, frame: Any = None, *, future: Any = None) -> Forecast:
-        """Return the mixture of paths of each series, from which all else is read.
+        """Return the mixture of paths of each series, from which all other results are computed.
 
         Args:
             frame: series, new ones too, whose futures follow their ends; those of the fit by default.

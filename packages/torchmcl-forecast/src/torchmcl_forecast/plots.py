@@ -44,7 +44,7 @@ def draw_forecast(forecast: Any, series: Any, axis: Any, n: int | None, n_past: 
 
 
 def _place(names: Any, series: Any) -> int:
-    """Return the place of a series that is given by its name, or the first one by default."""
+    """Return the index of the series with a name; the first by default."""
     if series is None:
         return 0
     found = np.flatnonzero(names == series)

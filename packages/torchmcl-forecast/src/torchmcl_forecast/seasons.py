@@ -67,7 +67,7 @@ def _adds_to(season: int, shorter: int, agreement: NDArray[np.float64]) -> bool:
 
 
 def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:
-    """Return the correlation of changes with those of each lag, as a mean over series long enough, [lags]."""
+    """Return the autocorrelation of the changes, averaged over the series that are long enough, [lags]."""
     n_lags = min(n_lags, values.shape[1] // 2 + 1)
     n_times = 1 << int(np.ceil(np.log2(2 * values.shape[1])))
     changes = np.diff(values, axis=1)

@@ -93,7 +93,7 @@ class Window(NamedTuple):
 
 
 def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tuple[int, tuple[int, ...]]:
-    """Return the length of the context, and the lags of seasons but the shortest.
+    """Return the length of the context, and the lags of all seasons but the shortest.
 
     Args:
         horizon: steps to forecast.

@@ -56,7 +56,7 @@ def count_log_loss(score_logits: Tensor, n_voices: Tensor) -> Tensor:
 
 
 def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
-    """Return the temperature of score logits with calibrated probabilities of counts.
+    """Return the temperature of score logits that calibrates the probabilities of counts.
 
     It minimizes `count_log_loss`, among 0.1 to 10 in steps of 1 %.
 

@@ -30,7 +30,7 @@ def sound_names(recording: Path | str, n_outputs: int) -> list[str]:
 
 
 def check_replaceable(owner: str, folder: Path, recording: Path | str, names: list[str]) -> None:
-    """Check that no output file would replace a foreign file.
+    """Check that outputs replace only files of an earlier separation of this recording.
 
     Args:
         owner: named in the error.

@@ -181,7 +181,7 @@ def test_a_new_category_is_none_of_the_known_ones_and_an_error_if_asked():
         schema.values(new, strict=True)
     unfit = Unfit()
     codes = schema.values(new, unfit=unfit)
-    assert unfit.notices() == ["city: 1 cell (first 'Rome' in row 2) are answered as none of the known ones"]
+    assert unfit.notices() == ["city: 1 cell (first 'Rome' in row 2) encoded as none of the known categories"]
     encoder = ColumnEncoder(schema).fit(np.zeros((2, 1)))
     assert encoder(codes).tolist() == [[0, 1], [0, 0]]
 

@@ -239,7 +239,7 @@ def check_finite(
     always: bool = False,
     advice: str = "Look at the step that made it.",
 ) -> None:
-    """Name the first index of a NaN or infinity; does nothing outside `debug_checks` by default.
+    """Raise an error at the first NaN or infinity; by default, only inside `debug_checks`.
 
     Args:
         owner: who asks.

@@ -62,7 +62,7 @@ def may_work_in_place() -> bool:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return a context without rounding of products to half precision; the meta device has no autocast."""
+    """Return a context with autocast disabled; an empty one for the meta device, which has no autocast."""
     return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)
 
 

@@ -63,7 +63,7 @@ class Distributions(NamedTuple):
 
 
 def check_predictions(owner: str, argument: str, value: object) -> None:
-    """Check that `value` is what a model returns."""
+    """Check that `value` is `Predictions` or `Distributions`."""
     if not isinstance(value, Predictions | Distributions):
         raise TypeError(bad_value(owner, argument, "be Predictions", type(value).__name__))
 

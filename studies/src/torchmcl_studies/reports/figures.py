@@ -30,7 +30,7 @@ _OWNER = "torchmcl reproduce"
 
 
 def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
-    """Draw the answers of the first seed above, distortion and unused answers of all seeds below."""
+    """Draw the answers of the first seed (top), and distortion and unused answers of all seeds (bottom)."""
     methods = _names(tables["results"], "method")
     figure = new_figure(12, 7)
     grid = figure.add_gridspec(2, 6, height_ratios=(1.75, 1), hspace=0.18, wspace=0.9)

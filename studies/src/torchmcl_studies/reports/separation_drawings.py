@@ -118,7 +118,7 @@ def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
 
 
 def draw_transition(runs: Sequence[RunRecords]) -> Any:
-    """Return the negative MCL SI-SDR of the validation against the temperature, which falls from right to left."""
+    """Draw the negative validation MCL SI-SDR against the temperature, which falls from right to left."""
     figure = new_figure(6.8, 4.0)
     axis = figure.subplots()
     for run, colour in zip(sorted(runs, key=lambda run: run.temperature), PALETTE, strict=False):

@@ -1,4 +1,4 @@
-"""Forecasts in the forms of other packages: gluonts and sktime, each loaded when it is asked for."""
+"""Adapters for gluonts and sktime, each loaded on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Forecasts as those of gluonts, and datasets of gluonts as frames."""
+"""Conversion of forecasts to gluonts forecasts, and of gluonts datasets to frames."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -19,7 +19,7 @@ def product_layout(n):  # type: ignore[no-untyped-def]
 
 @gluon.constexpr_function
 def memory_layout(n, width):  # type: ignore[no-untyped-def]
-    """Return the same for [sequences, columns] in memory, with 1 or 4 columns for each unit."""
+    """Return the matching register layout of [sequences, columns] in memory, with 1 or 4 columns per unit."""
     gates = [[0, 1 << bit] for bit in range(2)] if width == 4 else []
     more = [[8 << bit, 0] for bit in range((n // 8).bit_length() - 1)]
     registers = [*gates, [0, width], [1, 0], *more]

@@ -177,7 +177,7 @@ class DualPathBlock(nn.Module):
         self.recompute = recompute
 
     def forward(self, segments: Tensor) -> Tensor:
-        """Return the same shape for [batch, segments, size, width]."""
+        """Return a tensor of the shape of the input, [batch, segments, size, width]."""
         if self.recompute and torch.is_grad_enabled():
             # Nothing in our blocks is random: there is no state of a generator to restore.
             return checkpoint(self._both, segments, use_reentrant=False, preserve_rng_state=False)

@@ -35,5 +35,5 @@ def _by_direction(values: Sequence[Any]) -> Any:
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Return the operations that ONNX has no name for, and their nodes."""
+    """Return the ONNX translations of custom operators, by operator."""
     return {torch.ops.torchmcl_speech.bilstm.default: bilstm}

@@ -64,7 +64,7 @@ class UnfinishedTraining:
 
     @classmethod
     def beside(cls, out: Path, options: argparse.Namespace) -> "UnfinishedTraining":
-        """Return the training state of a model's folder, which is replaced as a whole and cannot contain it."""
+        """Return the training state, stored beside the model's folder because that is replaced as a whole."""
         plain = (bool, int, float, str, list, tuple, type(None))
         command = {k: v for k, v in vars(options).items() if k not in _FREE and isinstance(v, plain)}
         command["table"] = hashlib.sha256(options.table.read_bytes()).hexdigest()

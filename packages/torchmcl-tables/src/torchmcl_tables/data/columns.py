@@ -240,7 +240,7 @@ class NumberColumn(Column):
 
     def odd_words(self, *, strict: bool) -> str | None:
         """Return the treatment of cells that are not numbers; None if they are an error."""
-        return "count as missing" if self.not_numbers else None
+        return "treated as missing" if self.not_numbers else None
 
     @property
     def is_plain(self) -> bool:
@@ -296,7 +296,7 @@ class DateColumn(Column):
 
     def odd_words(self, *, strict: bool) -> str | None:
         """Return the treatment of cells that are not dates; None if they are an error."""
-        return "count as missing" if self.not_dates else None
+        return "treated as missing" if self.not_dates else None
 
     def describe(self) -> str:
         """Return a description of the reading of the column."""
@@ -364,7 +364,7 @@ class CategoryColumn(Column):
 
     def odd_words(self, *, strict: bool) -> str | None:
         """Return the treatment of unknown categories; None if they are an error."""
-        return None if strict else "are answered as none of the known ones"
+        return None if strict else "encoded as none of the known categories"
 
     @property
     def is_plain(self) -> bool:

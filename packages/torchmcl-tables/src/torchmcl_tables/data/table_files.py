@@ -278,7 +278,7 @@ _NUMBER = f"^(?:{NUMBER.pattern})$"
 
 
 def escape_formulas(frame: Any) -> Any:
-    """Return a polars data frame in which no text and no column name is taken for a formula.
+    """Return a polars data frame without text or column names that spreadsheets would read as formulas.
 
     Such text gets an apostrophe in front, as a user would type it. Numbers, also those that come as text, stay as they
     are.

@@ -157,7 +157,7 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DensityRegressor":
-        """Train for one more epoch on further rows, after the last call (or `fit`).
+        """Continue training from the last call (or `fit`) for one epoch, on further rows.
 
         The learning rate stays at its first value if it is not a schedule. Inputs and targets are standardized as in
         the first call. Without a `fit` before there is no forest. The held-out share of each call joins the rows that

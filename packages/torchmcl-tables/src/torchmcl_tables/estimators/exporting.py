@@ -78,7 +78,7 @@ def _codes(g: Graph, column: CategoryColumn) -> Value:
 
 
 def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
-    """Return numbers of dates [rows, parts] from days since 1970 [rows, 1], in the calendar of Gregory.
+    """Return the parts of dates [rows, parts] from days since 1970 [rows, 1], in the Gregorian calendar.
 
     Years begin with March here, so that the day of a leap year is the last; 400 of them have 146 097 days.
     """
@@ -309,7 +309,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     A model of an array has the input "X", [rows, features] in double precision. A model of a data frame has an input
     [rows] for each column, by its name: numbers in double precision, NaN where one is missing; dates as days since
     1970 in double precision (`dates.astype("datetime64[us]").astype(float) / 86_400e6`), NaN where one is missing;
-    categories as text, "" where one is missing. Unseen categories are answered as none of the known ones.
+    categories as text, "" where one is missing. Unseen categories are encoded as none of the known ones.
 
     Outputs and the number of rows at a time are those of `MCLRegressor.export`.
 

@@ -82,7 +82,7 @@ _MOST_TREES = 1000
 
 @dataclass(frozen=True)
 class Forest:
-    """Fully grown trees, each on another subset of the rows.
+    """Fully grown trees, each on a different subset of the rows.
 
     Attributes:
         thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.forest.NODE`.
@@ -151,7 +151,7 @@ class Forest:
         return cls(**parts)
 
     def __post_init__(self) -> None:
-        """Check that no row can leave the nodes, because a file may come from an untrusted source."""
+        """Check that all node indices are valid, because a file may come from an untrusted source."""
         for name, (kind, n_axes) in _KINDS.items():  # C reads the memory without checks
             array = getattr(self, name)
             if array.dtype != kind or array.ndim != n_axes:

@@ -217,7 +217,7 @@ def _targets_and_weights(blend: Blend, judges: Rows) -> tuple[Any, Any]:
 
 
 def _stretched(blend: Blend, judges: Rows) -> Blend:
-    """Return a blend with factors for the widths of each kind of networks."""
+    """Return a blend with factors for the widths of each kind of network."""
     blend = replace(blend, stretches=None)
     kinds = blend.members(judges.inputs.astype(np.float64))[: len(blend.encoders)]
     known = _targets_and_weights(blend, judges)

@@ -126,7 +126,7 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
 
 
 def _usage(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the frequency of each answer to be the nearest and its mean probability, the most probable first."""
+    """Return how often each answer is the nearest, and its mean probability, the most probable first."""
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
     return {"wins": _lists((order == winners[:, None]).mean(axis=0)), "probability": _lists(ranked.mean(axis=0))}
@@ -238,7 +238,7 @@ def _by_number(judged: _Judged) -> dict[str, Any]:
 
 
 def calibration(given: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -> dict[str, Any]:
-    """Return the frequency of hits, called `word`, in bins of the predicted probability; all [answers]."""
+    """Return the calibration in ten bins of the predicted probability, with the frequency of hits under `word`."""
     bins = np.minimum((given * 10).astype(int), 9)
     counts, given_sums, hit_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, hit))
     filled = counts > 0

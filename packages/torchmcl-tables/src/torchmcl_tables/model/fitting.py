@@ -1,4 +1,4 @@
-"""Training on a table, and its measures."""
+"""Training on a table, and its evaluation."""
 
 import time
 from collections.abc import Sequence

@@ -82,7 +82,7 @@ class Answering(ABC):
             table: with the columns of the schema.
             interval: the probability that a set contains the true value; no sets by default.
             keep: columns of the table to copy in front, each once.
-            strict: refuse categories that were never seen; by default they are answered as none of the known ones.
+            strict: refuse categories that were never seen; by default they are encoded as none of the known ones.
             notify: called with a sentence about each column with cells that do not fit and are accepted.
             progress: show a bar.
 

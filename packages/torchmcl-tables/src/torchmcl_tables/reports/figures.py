@@ -98,7 +98,7 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
 
 
 def over_time_figure(found: dict[str, Any], errors: Sequence[float], words: str) -> Any:
-    """Return an error over time, with the mean of all parts."""
+    """Return a figure of an error over time."""
     figure, axis = axes((8.4, 3.6))
     times = np.array(found["times"])
     if found["dates"]:

@@ -69,7 +69,7 @@ def number(value: float | None, scale: float | None = None) -> str:
 
 
 def percent(share: float, decimals: int = 0) -> str:
-    """Return a share of 1 in percent.
+    """Return a fraction as a percentage.
 
     Example:
         >>> percent(0.123), percent(0.123, decimals=1)

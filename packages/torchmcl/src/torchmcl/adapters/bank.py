@@ -132,7 +132,7 @@ class AdapterBank(nn.Module):
             self._is_active = before
 
     def merge(self, number: int) -> nn.Module:
-        """Add an adapter to the weights of the network and return that, until `unmerge`."""
+        """Add an adapter to the weights of the network until `unmerge`, and return the network."""
         if self._merged is not None or number not in range(self.n_hypotheses):
             rule = f"be in 0 .. {self.n_hypotheses - 1}, and no other adapter be merged"
             raise ValueError(bad_value("AdapterBank", "number", rule, f"{number!r} after {self._merged!r}"))

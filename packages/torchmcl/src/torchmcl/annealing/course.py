@@ -168,7 +168,7 @@ class LoopAnnealing:
                 group["weight_decay"] = max(own, decay) if own > 0 else own
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that resuming needs, as tensors."""
+        """Return the state needed to resume, as tensors."""
         sizes = torch.tensor([self._driver.n_hypotheses, self._driver.n_coordinates, int(self.has_observed)])
         initial = {f"initial.{i}": value.clone() for i, value in enumerate(self._initial or ())}
         return {

@@ -76,7 +76,7 @@ _ROUNDING = 1e-5
 
 
 class CostScale(NamedTuple):
-    """Sizes of the costs, one entry per model.
+    """Statistics of the costs, one entry per model.
 
     Attributes:
         mean: over hypotheses, samples and real targets.

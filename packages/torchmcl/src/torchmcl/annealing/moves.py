@@ -43,7 +43,7 @@ class Samples(NamedTuple):
 
     @classmethod
     def of(cls, predictions: Predictions, batch: Batch, real_rows: Tensor | None = None) -> "Samples | None":
-        """Return the samples of stacked models, None where targets are not of the kind of the hypotheses.
+        """Return the samples of stacked models; None if the targets cannot be compared with the hypotheses.
 
         Args:
             predictions: for [models, rows, ...].

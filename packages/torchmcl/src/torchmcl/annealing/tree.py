@@ -1,4 +1,4 @@
-"""The hypothesis tree: how the answers to one input part as the temperature falls, and the weights it is read from."""
+"""The hypothesis tree of an input: splits of the hypotheses as the temperature falls, from a history of weights."""
 
 import copy
 from collections.abc import Sequence

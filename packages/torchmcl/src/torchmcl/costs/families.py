@@ -48,7 +48,7 @@ class HypothesisFamily(ABC):
 
     @abstractmethod
     def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
-        """Return the distribution over [..., dim] as one of torch."""
+        """Return a torch distribution over [..., dim]."""
 
     @abstractmethod
     def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torchmcl.costs.declared import declares
 
 
 class _Pixels(NamedTuple):
-    """Logits [..., hypotheses, pixels], targets [..., targets, pixels], and which pixels of a target count, or None."""
+    """Logits [..., hypotheses, pixels], targets [..., targets, pixels], and a mask of real pixels, or None."""
 
     logits: Tensor
     targets: Tensor

@@ -62,7 +62,7 @@ class ModeProblem:
         return Batch(inputs, torch.stack(targets, dim=1))
 
     def floor(self, n_inputs: int = 48, n_draws: int = 8000, device: str = "cpu") -> float:
-        """Return the lowest distortion of `n_hypotheses` points, the best of 12 k-means runs at each of some inputs.
+        """Return the lowest distortion of `n_hypotheses` points (best of 12 k-means runs), averaged over inputs.
 
         Example:
             >>> round(mode_problem("3 branches").floor(n_inputs=4, n_draws=1000), 4)  # the variance of the noise
@@ -206,7 +206,7 @@ def _uniform(x: Tensor, generator: Generator) -> Tensor:
 
 
 def _random_branches(seed: int, n: int, dim: int, n_inputs: int) -> Draw:
-    """Smooth random functions around random places, which bend and cross."""
+    """Smooth random branches around random offsets, which may cross."""
     fixed = Generator().manual_seed(seed)
     slopes = torch.randn(n, dim, 24, n_inputs, generator=fixed) / 0.6
     phases = 2 * math.pi * torch.rand(n, dim, 24, generator=fixed)

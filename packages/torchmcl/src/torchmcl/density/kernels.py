@@ -159,7 +159,7 @@ class HypothesisDensity(OnLine):
         return self._changed(lambda part, n_axes: part.reshape(-1, *part.shape[part.ndim - n_axes :]))
 
     def rows(self, chosen: slice | Tensor) -> Self:
-        """Return the distributions at some places of the first axis of the batch."""
+        """Return the distributions at the given indices of the first batch axis."""
         return self._changed(lambda part, n_axes: part[chosen])
 
     def _changed(self, change: Callable[[Tensor, int], Tensor]) -> Self:

@@ -42,7 +42,7 @@ def densest(cells: Cells, mass: Tensor, fill: float) -> HighestDensitySet:
 
 
 def gap_depth(cells: Cells, mass: Tensor) -> Tensor:
-    """Return the depth of the deepest gap of the set of `mass` [...], 1 without a gap."""
+    """Return the depth of the deepest gap in the highest-density set with `mass`, [...]; 1 without a gap."""
     depths, _ = _depths(cells.height, _inside(cells, mass))
     return depths.nan_to_num(1.0).amin(dim=-1)
 

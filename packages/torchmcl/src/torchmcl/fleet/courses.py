@@ -159,7 +159,7 @@ class RuleCourses:
         return StackedRule(tuple(parts))
 
     def check_hypotheses(self, n_hypotheses: int) -> None:
-        """Check the limits of the rules on the number of hypotheses; in training their values are tensors."""
+        """Check that the largest `k` of each rule is valid for the number of hypotheses, before training."""
         for group in self.groups:
             if "k" in group.values:
                 largest: dict[str, Any] = {"k": float(group.values["k"].max())}

@@ -1,4 +1,4 @@
-"""The state of a training run, its history and its checkpoints; a resumed run ends with the same bits.
+"""The state of a training run, its history and its checkpoints; a resumed run is bit-identical.
 
 A folder of checkpoints holds `plan.json`, the fingerprint of the training, and the last few states of each chunk,
 `chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.persistence`.

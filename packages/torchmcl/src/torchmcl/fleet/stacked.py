@@ -71,7 +71,7 @@ def is_feed_forward(module: nn.Module) -> bool:
 
 
 def has_global_hooks() -> bool:
-    """Return whether every module of this process has a hook."""
+    """Return whether any global module hook is registered."""
     return any(getattr(nn.modules.module, f"_global{name}") for name in _HOOKS)
 
 
@@ -312,7 +312,7 @@ class CompiledAdam(Adam):
         self.step(state, lr, decay)(flat, grad)
 
     def step(self, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> compiled.AdamStep:
-        """Return the step in the form of the backend, including its count."""
+        """Return the step in the format of the backend, including the step count."""
         moments = state["mean"], state["square"], state["n_steps"]
         return compiled.AdamStep(*moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
 

@@ -130,7 +130,7 @@ _HIDDEN_LAYERS = ([nn.Linear, nn.ReLU], [nn.Linear, nn.ReLU, nn.Dropout])
 
 
 class RowFacts(NamedTuple):
-    """The form of rows.
+    """Properties of the rows of a fleet.
 
     Attributes:
         n_features: of inputs that are vectors, None for others.

@@ -123,7 +123,7 @@ class RealValues(NamedTuple):
     counts: Tensor
 
     def sums(self, model_axes: int = 0) -> tuple[Tensor, Tensor]:
-        """Return the sum of the values that count and their number, after the leading model axes."""
+        """Return the sum and the number of the values that count, over all axes but the leading model axes."""
         axes = tuple(range(model_axes, self.values.ndim))
         return self.values.masked_fill(~self.counts, 0).sum(dim=axes), self.counts.sum(dim=axes)
 

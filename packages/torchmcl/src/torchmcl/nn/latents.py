@@ -65,7 +65,7 @@ class EmbeddedLatent(nn.Module):
         return torch.arange(n_hypotheses, device=device).expand(n_rows, n_hypotheses)
 
     def forward(self, latents: Tensor) -> Tensor:
-        """Return the vectors of numbers, [..., size]."""
+        """Return the embeddings of hypothesis numbers, [..., size]."""
         vectors: Tensor = self.embedding(latents)
         return vectors
 

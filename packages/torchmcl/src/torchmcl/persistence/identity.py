@@ -160,7 +160,7 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
 
 
 def own_attributes(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes of a module beyond those of every module."""
+    """Return the attributes of a module other than those of every `nn.Module`."""
     return {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
 
 

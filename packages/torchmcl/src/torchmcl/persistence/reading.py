@@ -92,7 +92,7 @@ def read_text(owner: str, path: Path, size: str = "file_bytes") -> str:
 
 
 def json_value(owner: str, name: str, text: str) -> Any:
-    """Return the value of a text in JSON.
+    """Return the parsed value of a JSON text.
 
     Raises:
         ValueError: if the text is not JSON, or nested without end.

@@ -31,7 +31,7 @@ class ScoreMap(ABC):
 
     @abstractmethod
     def __call__(self, logs: Tensor) -> Tensor:
-        """Return log-probabilities that sum to 1."""
+        """Return normalized log-probabilities."""
 
 
 class CalibrationMethod(ABC):
@@ -59,7 +59,7 @@ class TemperatureMap(ScoreMap):
     temperature: float
 
     def __call__(self, logs: Tensor) -> Tensor:
-        """Return log-probabilities that sum to 1."""
+        """Return normalized log-probabilities."""
         return (logs / self.temperature).log_softmax(dim=-1)
 
 
@@ -116,7 +116,7 @@ class VectorMap(ScoreMap):
     offsets: Tensor
 
     def __call__(self, logs: Tensor) -> Tensor:
-        """Return log-probabilities that sum to 1."""
+        """Return normalized log-probabilities."""
         if logs.shape[-1] != len(self.slopes):
             rule = f"have {len(self.slopes)} hypotheses, as those it was fitted on"
             raise ValueError(bad_value("VectorMap", "predictions", rule, logs.shape[-1]))
@@ -177,7 +177,7 @@ class IsotonicMap(ScoreMap):
     values: Tensor
 
     def __call__(self, logs: Tensor) -> Tensor:
-        """Return log-probabilities that sum to 1."""
+        """Return normalized log-probabilities."""
         knots, values = self.knots.to(logs), self.values.to(logs)
         if len(knots) == 1:
             return torch.zeros_like(logs).log_softmax(dim=-1)

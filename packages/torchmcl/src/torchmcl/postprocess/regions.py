@@ -32,7 +32,7 @@ _PERCENT = "0.9 holds 90 % of the targets."
 
 
 def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the weights [rows] in units of the mean weight of a new row; their sum is the effective number.
+    """Return the weights [rows] divided by the expected weight of a new row; they sum to the effective sample size.
 
     Weighted rows represent a population from which rows are drawn in proportion to their weights. The conformal
     quantile is that of the weighted scores, with the weight of the new row at infinity. This weight is unknown. A row

@@ -41,7 +41,7 @@ def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Ten
     Args:
         density: of each row.
         values: [rows, 1]
-        fill: gaps that are at least this deep are closed in the sets, see `KernelMixture.highest_density`.
+        fill: gaps of the sets that are less deep are filled, see `KernelMixture.highest_density`.
     """
     mass = density.mass_above(values) if fill >= 1 else _smallest_mass(density, values, fill)
     distances = (values - density.hypotheses.squeeze(-1)).abs() / density.widths.squeeze(-1)
@@ -113,7 +113,7 @@ def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Ten
 
 
 def _balls(density: KernelMixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
-    """Return the union of intervals of `radius` bandwidths around the hypotheses, and of closed gaps."""
+    """Return the union of intervals of `radius` bandwidths around the hypotheses, with the filled gaps."""
     reach = density.widths.squeeze(-1) * radius
     centres = density.hypotheses.squeeze(-1)
     if fill >= 1:
@@ -201,7 +201,7 @@ class Calibrator:
     """Conformity scores of calibration rows.
 
     Attributes:
-        fill: [outputs], gaps of the sets that are less deep are closed.
+        fill: [outputs], gaps of the sets that are less deep are filled.
         scores: [outputs, rows], the mass of the density above each target.
         surprise: [rows], minus the log density of all outputs together.
         counts: [rows], how much each row counts beside a fresh row, which counts 1.

@@ -156,7 +156,7 @@ def add_answers(g: Graph, values: Value, probabilities: Value, targets: Targets)
 
 
 def check_one_output(owner: str, targets: Targets) -> None:
-    """Check that answers of a density are on the line.
+    """Check that a density has a single output.
 
     Raises:
         ValueError: for several outputs.

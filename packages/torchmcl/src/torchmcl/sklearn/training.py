@@ -304,7 +304,7 @@ class Continuation:
     annealing: dict[str, Tensor] | None = None
 
     def holding_out(self, split: Split) -> "Continuation":
-        """Return the state with the held-out rows of a split after those of earlier ones."""
+        """Return the state with the held-out rows of a split appended to those of earlier splits."""
         held_out = split.held_out
         if self.held_out:
             held_out = tuple(old.joined(new) for old, new in zip(self.held_out, held_out, strict=True))  # type: ignore[assignment]

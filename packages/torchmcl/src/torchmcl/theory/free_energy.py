@@ -157,7 +157,7 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
 
 
 def _infinitely_hot(cost: Tensor) -> Tensor:
-    """Return the limit of the free energy for T to infinity, [..., targets, 1].
+    """Return the limit of the free energy as T goes to infinity, [..., targets, 1].
 
     That is the mean cost minus T log n for the n hypotheses of finite cost: minus infinity, the cost itself for a
     single one, and infinity for none.

@@ -48,7 +48,7 @@ class RatePoints(NamedTuple):
 
 
 def mutual_information(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return I(hypothesis; target) of a soft assignment in bits: the information of the choice about y.
+    """Return I(hypothesis; target) of a soft assignment in bits: the information that the choice carries about y.
 
     It is 0 when all targets have the same weights, and at most log2 of the number of hypotheses.
 

@@ -67,7 +67,7 @@ class Ladders(NamedTuple):
 
 
 def _between_0_and_1(inputs: Tensor) -> Tensor:
-    """Return which columns of inputs [..., columns] contain only such values."""
+    """Return a mask [columns] of the columns of inputs [..., columns] with all values between 0 and 1."""
     return ((inputs >= 0) & (inputs <= 1)).flatten(0, -2).all(dim=0)
 
 

@@ -122,7 +122,7 @@ def _contiguous(mixtures: Mixtures) -> Mixtures:
 
 
 def _asked(mixtures: Mixtures, start: int, stop: int, n_columns: int) -> tuple[_Line, Tensor]:
-    """Return the request for some rows, and memory for it that must live as long as the call."""
+    """Return the request for rows `start` to `stop`, and its scratch memory, to be kept alive during the call."""
     centres = mixtures.centres
     line = _Line(stop - start, centres.shape[1], centres.dtype == torch.float64)
     line.centres, line.weights, line.widths = (part[start:].data_ptr() for part in mixtures)
