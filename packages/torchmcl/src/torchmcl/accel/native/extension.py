@@ -5,7 +5,9 @@ extension is missing the plain formulas are used, as shown by `torchmcl --versio
 """
 
 import ctypes
+import functools
 import importlib
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
@@ -102,8 +104,13 @@ def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
         part(0, n_rows)
         return
     bounds = [n_rows * i // n_threads for i in range(n_threads + 1)]
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(part, bounds[:-1], bounds[1:]))
+    list(_pool(n_threads, os.getpid()).map(part, bounds[:-1], bounds[1:]))
+
+
+@functools.cache
+def _pool(n_threads: int, process: int) -> ThreadPoolExecutor:
+    """Return the threads of a process, which are started once: a forked process has none of its parent's."""
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="torchmcl")
 
 
 class NetworkFields(Structure):
