@@ -5,9 +5,9 @@ extension is missing the plain formulas are used, as shown by `torchmcl --versio
 """
 
 import ctypes
-import functools
 import importlib
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 64
+_POOLS = threading.local()
 _RESULTS = {
     "torchmcl_instruction_set": c_char_p,
     "torchmcl_scratch_size": c_int64,
@@ -104,13 +105,15 @@ def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
         part(0, n_rows)
         return
     bounds = [n_rows * i // n_threads for i in range(n_threads + 1)]
-    list(_pool(n_threads, os.getpid()).map(part, bounds[:-1], bounds[1:]))
+    list(_pool().map(part, bounds[:-1], bounds[1:]))
 
 
-@functools.cache
-def _pool(n_threads: int, process: int) -> ThreadPoolExecutor:
-    """Return the threads of a process, which are started once: a forked process has none of its parent's."""
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="torchmcl")
+def _pool() -> ThreadPoolExecutor:
+    """Return the pool of the calling thread, started once: no caller waits for the work of another."""
+    key = os.getpid(), torch.get_num_threads()  # a forked process has no threads of its parent
+    if getattr(_POOLS, "key", None) != key:
+        _POOLS.key, _POOLS.pool = key, ThreadPoolExecutor(key[1], thread_name_prefix="torchmcl")
+    return _POOLS.pool
 
 
 class NetworkFields(Structure):
