@@ -2,7 +2,7 @@
 Ensembles, quantiles, mixtures and hypotheses on a fork
 =======================================================
 
-The target lies on an upper or on a lower branch, independent of the input. A deep ensemble, quantile regression, a
+The target lies on an upper or on a lower branch, independently of the input. A deep ensemble, quantile regression, a
 mixture density network and multiple choice learning predict five values each. All members of the ensemble lie between
 the branches; the other three methods have values on both.
 """

@@ -2,9 +2,9 @@
 Annealing that needs no tuning
 ==============================
 
-When to cool, from where and how fast? :class:`~torchmcl.annealing.AutoAnnealing` decides by measurements in training:
-it waits while a single answer keeps improving, and cools at once where a single answer explains little. Two tables
-with the same architecture and the same settings get very different schedules.
+When to cool, from where and how fast? :class:`~torchmcl.annealing.AutoAnnealing` uses measurements during training:
+it holds the temperature while a single answer keeps improving, and cools at once if a single answer explains little.
+Two tables with the same architecture and the same settings get very different schedules.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +15,8 @@ from torchmcl.annealing import AutoAnnealing
 from torchmcl.fleet import Fleet, FleetData
 
 # %%
-# In both the truth forks into two branches around a curve. In the first the branches are close together, so that most
-# of what there is to learn is the curve; in the second they are far apart, and the curve says little.
+# In both tables the target forks into two branches around a curve. In the first the branches are close together, so
+# the curve explains most of the variance; in the second they are far apart, and the curve explains little.
 
 generator = torch.Generator().manual_seed(0)
 x = torch.rand(400, 1, generator=generator) * 4 - 2
@@ -36,7 +36,7 @@ data = FleetData.of_sets([(x, y) for y in tables.values()], [0, 1])
 history = fleet.fit(data, n_epochs=600, batch_size="all", progress=False)
 
 # %%
-# The temperatures that were decided on. Near branches: the temperature follows the falling error of the single answer
+# The selected temperatures. Near branches: the temperature follows the falling error of the single answer
 # as long as that keeps improving. Far branches: a single answer explains little, and the hold ends after its probe.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))

@@ -50,8 +50,8 @@ models = {n: fit(n) for n in (1, 2, 4)}
 # %%
 # Oracle accuracy: the share of images for which any guess is right. A guess is the most likely class of one
 # hypothesis, and the scores are their probabilities. The guesses are specialists. If only one answer is needed, a
-# mixture by normalized scores is better than the guess with the best score, and training a single guess is better
-# still.
+# mixture weighted by normalized scores is better than the guess with the best score, and training a single guess
+# is better still.
 
 oracle, mixed, trusted = [], [], []
 for model in models.values():

@@ -36,7 +36,7 @@ torch.manual_seed(0)
 
 
 def wrapped(angle):
-    """Return the same angle between -pi and pi."""
+    """Return the angle, wrapped to [-pi, pi)."""
     return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 

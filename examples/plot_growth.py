@@ -2,7 +2,7 @@
 How a fleet grows
 =================
 
-A fleet of twice as many models takes less than twice as long, until the processor is busy. A line through a few
+A fleet of twice as many models takes less than twice as long, until the processor is fully used. A line through a few
 measured points predicts the time of a larger fleet.
 """
 
@@ -25,10 +25,10 @@ y = torch.where(torch.rand(200, 1, generator=generator) < 0.5, x, -x).unsqueeze(
 
 
 def seconds_of(n_models):
-    """Return the processor's seconds of an epoch."""
+    """Return the CPU seconds of an epoch."""
     fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 2, hidden=(32,)), n_models)
     data = FleetData.shared(x, y, n_models)
-    fleet.fit(data, n_epochs=2, batch_size="all", progress=False)  # whatever is set up on first use
+    fleet.fit(data, n_epochs=2, batch_size="all", progress=False)  # warm-up
     start = time.process_time()
     fleet.fit(data, n_epochs=10, batch_size="all", progress=False)
     return (time.process_time() - start) / 10
@@ -38,8 +38,8 @@ sizes = np.array([1, 10, 30, 100, 300])
 measured = np.array([seconds_of(int(n)) for n in sizes])
 
 # %%
-# The line ``fixed + each * n`` is fitted to all but the largest fleet, with relative errors, and predicts its
-# time.
+# The line ``fixed + each * n`` is fitted to all but the largest fleet, by relative error, and predicts the time of
+# the largest.
 
 known = slice(0, -1)
 system = np.stack([1 / measured[known], sizes[known] / measured[known]], axis=1)

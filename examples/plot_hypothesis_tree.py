@@ -34,7 +34,7 @@ for step in range(n_steps):
         history.add(rule(step).temperature, model)
 
 # %%
-# The tree at x = 0.9 has one root, three modes and the single hypotheses below them.
+# The tree at x = 0.9 has one root, three modes and the individual hypotheses below them.
 
 (tree,) = HypothesisTree.for_inputs(torch.tensor([[0.9]]), history)
 for mode in tree.children(tree.root):

@@ -46,7 +46,7 @@ inputs, targets = samples.observed.diff(dim=1).flatten(1), samples.future - last
 torch.manual_seed(0)
 model = mcl.MultiHypothesisMLP(14, (12, 2), n_hypotheses=10, hidden=(64, 64))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(1.0, 0.97, cutoff=1e-3))  # in metres
+rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(1.0, 0.97, cutoff=1e-3))  # in meters
 for step in range(400):
     rows = torch.randint(half, (64,))
     batch = mcl.Batch(inputs[rows], targets[rows].unsqueeze(1))

@@ -3,7 +3,7 @@ PIT: one hypothesis for each target
 ===================================
 
 For inputs with several targets without an order, :class:`~torchmcl.PIT` finds the cheapest one-to-one assignment.
-:class:`~torchmcl.WTA` would assign two close targets to one hypothesis; here each target has its own. There may be
+:class:`~torchmcl.WTA` would assign two close targets to one hypothesis; under PIT each target has its own. There may be
 more hypotheses than targets, and the number of real targets may vary.
 """
 

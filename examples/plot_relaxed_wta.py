@@ -3,7 +3,7 @@ RelaxedWTA: a small weight for all
 ==================================
 
 :class:`~torchmcl.RelaxedWTA` gives the winner the weight 1 - ε and divides ε among the others. Every hypothesis
-has a gradient, so none stays at its initial position. The price is a bias to the mean of the data: hypotheses that
+has a gradient, so none stays at its initial position. The price is a bias towards the mean of the data: hypotheses that
 rarely win gather there, and with a large ε even the winners are drawn towards it.
 """
 

@@ -9,7 +9,7 @@ that are part of Python, byte by byte.
 """
 
 # %%
-# A tiny transformer: one causal attention layer and a perceptron. Any ``torch`` module with linear layers will do.
+# A tiny transformer: one causal attention layer and a perceptron. Any ``torch`` module with linear layers works.
 
 import argparse
 import copy
@@ -89,7 +89,7 @@ def costs(bank):
 
 
 # %%
-# Three Markov chains on eight states. A sequence follows one of them, and no label tells which. The best loss with the
+# Three Markov chains on eight states. A sequence follows one of them and has no label. The best loss with the
 # chain given is the conditional entropy. The best of three adapters should reach it; the pretrained model cannot.
 
 N_STATES, N_TOKENS, N_CHAINS = 8, 24, 3
@@ -117,7 +117,7 @@ def entropy():
 
 @dataclass(frozen=True, eq=False)
 class NormalizedAfterwards(mcl.AssignmentRule):
-    """exp(-cost / T), normalized afterwards, as published with LoRA-MCL: 0 / 0 when it is cold."""
+    """exp(-cost / T), normalized afterwards, as published with LoRA-MCL: 0 / 0 at low temperatures."""
 
     temperature: float
 
@@ -148,7 +148,7 @@ for name, rule in rules.items():
     print(f"{name}: best of {N_CHAINS} {best:.3f} ({best / bound - 1:+.1%} of the bound)")
 
 # %%
-# The annealed adapters are the chains: each wins the sequences of one. The formula that normalizes afterwards ends in
+# The annealed adapters match the chains: each wins the sequences of one. The formula that normalizes afterwards ends in
 # NaN, as its weights are 0 / 0 once the temperature is far below the losses.
 
 plt.style.use("tableau-colorblind10")
@@ -170,7 +170,7 @@ for row, column in torch.cartesian_prod(*[torch.arange(N_CHAINS)] * 2).tolist():
 plt.show()
 
 # %%
-# Texts that are part of Python: its help pages, and the source of a module. Two adapters compete for lines of both,
+# Texts that come with Python: its help pages, and the source of a module. Two adapters compete for lines of both,
 # byte by byte, and continue the same first bytes differently.
 
 lines = [line for topic in topics.values() for line in topic.splitlines() if line.startswith("   ")]

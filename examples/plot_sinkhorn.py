@@ -4,7 +4,7 @@ Sinkhorn: equal loads
 
 :class:`~torchmcl.Sinkhorn` is :class:`~torchmcl.AnnealedWTA` with an additional constraint: over the targets of a
 sample, every hypothesis has the same total weight. Rows and columns of the weights are rescaled in turn until both
-sums hold. A hypothesis far from all targets, which a softmin would ignore, gets its share of the weight and is
+constraints hold. A hypothesis far from all targets, which a softmin would ignore, gets its share of the weight and is
 drawn to the targets.
 """
 
