@@ -27,7 +27,7 @@ SLOW = (
         "test_estimator_combinations",
         "test_missing_packages",
     ),
-    *("test_figures", "test_gallery", "test_kernels", "test_lightning_nodes", "test_numerical_soak"),
+    *("test_figures", "test_gallery", "test_kernels_of_networks", "test_lightning_nodes", "test_numerical_soak"),
     *("test_separation_study", "test_table_cli", "test_table_report"),
     *("test_trajectory_study", "theory/test_critical", "theory/test_quantizers"),
 )

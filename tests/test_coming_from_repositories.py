@@ -32,6 +32,8 @@ def random_arguments():
         "places": torch.randn(7, 4, 3),
         "factors": factors,
         "logits": torch.randn(7, 4),
+        "nll": 2 + torch.rand(7, 4),
+        "samples": torch.randn(7, 4, 2),
     }
     given = {
         "target": torch.randn(7, 5, 2),
@@ -40,6 +42,7 @@ def random_arguments():
         "joint_weights": torch.rand(6) + 0.5,
         "segment": torch.rand(7, 6, 5).round(),
         "parameters": torch.randn(7, 3),
+        "point": torch.randn(7, 2),
     }
     trained = {name: value.double().requires_grad_() for name, value in floats.items()}
     return trained | {name: value.double() for name, value in given.items()} | {"mask": mask}
@@ -56,7 +59,7 @@ def value_and_gradients(name):
 
 
 def test_the_page_has_all_pairs():
-    assert NAMES == ["manipose", "mf_awta", "npe", "sam", "timeprism"]
+    assert NAMES == ["imle", "lora_mcl", "manipose", "mf_awta", "npe", "sam", "timemcl", "timeprism"]
 
 
 @for_each("name", NAMES)

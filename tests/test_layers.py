@@ -1,6 +1,7 @@
 """Imports point down only: in each package from room to room, and between the packages of the street."""
 
 import ast
+import re
 from functools import cache
 
 from grids import for_each
@@ -18,7 +19,7 @@ BELOW = {
 MODELS = ("nn", "model", "estimators", "fleet", "loop")
 # A page of the demonstration shows this program as users write it.
 AS_USERS = {"torchmcl.demo.conditional_example"}
-STREET_PRIVATE = {"torchmcl.lightning._backend"}
+STREET_PRIVATE = {"torchmcl.lightning._backend", "torchmcl.postprocess._search"}
 MOST_FLOORS = 10
 
 
@@ -118,3 +119,19 @@ def test_nothing_that_is_published_names_the_studies():
     for source in PACKAGES[:4]:
         for path in source.rglob("*.py"):
             assert "torchmcl_studies" not in path.read_text(), path.relative_to(ROOT)
+
+
+def test_the_table_of_the_developer_guide_has_every_module_above_those_it_imports():
+    guide = (ROOT / "docs" / "developer" / "index.rst").read_text(encoding="utf-8")
+    table = guide.partition("The modules of the library, from the top.")[2].partition("``_public`` collects")[0]
+    rows = re.findall(r"^   \* - (.*)$", table, re.MULTILINE)[1:]
+    heights = {room: len(rows) - row for row, names in enumerate(rows) for room in re.findall(r"``(\w+)``", names)}
+    graph = {room: below for room, below in rooms("torchmcl").items() if not room.startswith("_")}
+    assert sorted(heights) == sorted(graph), "name each module once in the table of docs/developer/index.rst"
+    wrong = [
+        f"{room} imports {other}"
+        for room in graph
+        for other in graph[room] & graph.keys()
+        if heights[other] >= heights[room]
+    ]
+    assert wrong == [], "correct the table of docs/developer/index.rst, or import from below"

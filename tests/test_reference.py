@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from torchmcl.fleet import Fleet
+from torchmcl.fleet.backends import BACKENDS
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="needs the documentation's sources")
@@ -40,6 +43,14 @@ def test_links_of_the_pages_lead_to_the_reference():
             if name not in known and (in_class not in known or in_class.rpartition(".")[2].islower()):
                 lost.setdefault(path.name, set()).add(name)
     assert lost == {}
+
+
+def test_every_backend_is_described():
+    pages = [(DOCS / name).read_text(encoding="utf-8") for name in ("fleets.rst", "developer/backends.rst")]
+    for name in BACKENDS:
+        assert f'"{name}"' in Fleet.__doc__, f"describe the backend {name} in the docstring of Fleet"
+        assert f'``"{name}"``' in pages[0], f"describe the backend {name} in docs/fleets.rst"
+        assert f"* - ``{name}``" in pages[1], f"describe the backend {name} in docs/developer/backends.rst"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
-from torchmcl import costs
+from torchmcl import costs, rules
 
 
 class RuleCase(NamedTuple):
@@ -32,6 +32,8 @@ RULE_CASES = [
     RuleCase(mcl.TopK(2.4), oracles.top_k, (2,)),
     RuleCase(mcl.TopK(3), oracles.top_k, (3,)),
     RuleCase(mcl.PIT(), oracles.pit),
+    RuleCase(rules.Thresholded(mcl.AnnealedWTA(0.5), 0.23), oracles.thresholded, (0.5, 0.23)),
+    RuleCase(rules.OutsideRadius(mcl.WTA(), 0.3), oracles.outside_radius, (0.3,)),
     RuleCase(mcl.Sinkhorn(0.0), oracles.sinkhorn, (0.0, 50)),
     RuleCase(mcl.Sinkhorn(0.5), oracles.sinkhorn, (0.5, 50)),
     RuleCase(mcl.Sinkhorn(temperature=0.5, n_iters=3), oracles.sinkhorn, (0.5, 3)),
@@ -43,6 +45,8 @@ TENSOR_CASES = [
     RuleCase(mcl.AnnealedWTA(torch.tensor(0.0)), oracles.annealed_wta, (0.0,)),
     RuleCase(mcl.AnnealedWTA(torch.tensor(0.5)), oracles.annealed_wta, (0.5,)),
     RuleCase(mcl.TopK(torch.tensor(2)), oracles.top_k, (2,)),
+    RuleCase(rules.Thresholded(mcl.AnnealedWTA(0.5), torch.tensor(0.23)), oracles.thresholded, (0.5, 0.23)),
+    RuleCase(rules.OutsideRadius(mcl.WTA(), torch.tensor(0.3)), oracles.outside_radius, (0.3,)),
     RuleCase(mcl.Sinkhorn(torch.tensor(0.0), n_iters=5), oracles.sinkhorn, (0.0, 5)),
     RuleCase(mcl.Sinkhorn(torch.tensor(0.5), n_iters=5), oracles.sinkhorn, (0.5, 5)),
 ]

@@ -125,6 +125,22 @@ def top_k(cost, real, n):
     return weights
 
 
+def thresholded(cost, real, temperature, threshold):
+    """The annealed weights without those below the threshold, the largest of a row excepted."""
+    weights = []
+    for row in annealed_wta(cost, real, temperature):
+        kept = [value if value >= threshold or k == row.index(max(row)) else 0.0 for k, value in enumerate(row)]
+        weights.append([value / (math.fsum(kept) or 1.0) for value in kept])
+    return weights
+
+
+def outside_radius(cost, real, radius):
+    """Winner-takes-all on the hypotheses that are not within the radius of a real target; on all if none is left."""
+    rows = [row for row, is_real in zip(cost, real, strict=True) if is_real]
+    far = [k for k in range(len(cost[0])) if all(row[k] >= radius for row in rows)] or range(len(cost[0]))
+    return wta([[value if k in far else math.inf for k, value in enumerate(row)] for row in cost], real)
+
+
 def pit(cost, real):
     """Eq. (38) by trying every injection of the real targets into the hypotheses."""
     rows = [s for s, is_real in enumerate(real) if is_real]

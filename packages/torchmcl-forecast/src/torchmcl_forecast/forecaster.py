@@ -323,7 +323,7 @@ class Forecaster(Shareable, BaseEstimator):
                 self._phase(source, places, WTA(), slow, course)
 
     def _identity(self, source: Source) -> str:
-        """Return a digest of all that a saved training must share; `RuleScheduler` compares rules by itself."""
+        """Return a digest of all that a saved training must share; `RuleScheduler` compares the rules."""
         unimportant = ("rule", "n_futures", "progress", "device")
         parameters = {name: repr(value) for name, value in self.get_params().items() if name not in unimportant}
         digest = hashlib.sha256(json.dumps(parameters | {"horizon": self.horizon_}, sort_keys=True).encode())

@@ -22,7 +22,7 @@ _BETWEEN_SAVES = 5.0
 
 
 class Course:
-    """Trainings one after the other, each of several parts.
+    """Training runs one after the other, each of several parts.
 
     Args:
         bar: of progress, a step for each part.
@@ -96,7 +96,7 @@ class Course:
             check_stop(f"The training is saved in {str(self._series.folder)!r}: the same call resumes it.")
 
     def once(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return a number measured between two trainings, from the saved state if they were resumed after it."""
+        """Return a number measured between two training runs, from the saved state if they were resumed after it."""
         if name not in self._notes:
             self._notes[name] = measure()
         return self._notes[name]

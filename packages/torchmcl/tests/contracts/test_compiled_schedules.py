@@ -16,14 +16,14 @@ SCHEDULES = [
     mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 15)), (10,)),
 ]
 # A rule made of one number, and numbers for a whole schedule.
-RULES = [
-    (mcl.AnnealedWTA, [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 1e-3, 1e-30, 0.0]),
-    (mcl.RelaxedWTA, [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 1e-3, 0.0]),
-    (lambda value: mcl.Sinkhorn(value, n_iters=3), [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.0]),
-    (mcl.TopK, [5.0, 4.4, 1.0, 4.0, 3.5, 3.0, 2.2, 2.0, 1.4, 1.0]),
-]
-for_all_rules = pytest.mark.parametrize(("rule_of", "values"), RULES, ids=["annealed", "relaxed", "sinkhorn", "top_n"])
-ANNEALED = RULES[0][1]
+RULES = {
+    "annealed": (mcl.AnnealedWTA, [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 1e-3, 1e-30, 0.0]),
+    "relaxed": (mcl.RelaxedWTA, [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 1e-3, 0.0]),
+    "sinkhorn": (lambda value: mcl.Sinkhorn(value, n_iters=3), [1.0, 0.8, 0.0, 0.6, 0.4, 0.3, 0.2, 0.1, 0.0]),
+    "top_k": (mcl.TopK, [5.0, 4.4, 1.0, 4.0, 3.5, 3.0, 2.2, 2.0, 1.4, 1.0]),
+}
+for_all_rules = pytest.mark.parametrize(("rule_of", "values"), RULES.values(), ids=RULES)
+ANNEALED = RULES["annealed"][1]
 
 
 @pytest.fixture(autouse=True)

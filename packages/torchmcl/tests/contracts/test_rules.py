@@ -15,6 +15,7 @@ import torchmcl as mcl
 from families import ALL_RULE_CASES, ALL_RULES, DEVICE_RULES, RULE_CASES
 from grids import for_each
 from problems import make_cost, make_mask
+from torchmcl import rules
 
 for_all_rules = for_each("rule", ALL_RULES)
 for_device_rules = for_each("rule", DEVICE_RULES)
@@ -199,7 +200,7 @@ def test_equal_rules_are_one_key_of_a_dictionary():
 
 @for_each("rule", [case.rule for case in RULE_CASES])
 def test_repr_can_be_read_back(rule):
-    assert eval(repr(rule), vars(mcl) | {"inf": math.inf}) == rule
+    assert eval(repr(rule), vars(mcl) | vars(rules) | {"inf": math.inf}) == rule
 
 
 @for_all_rules
@@ -317,3 +318,10 @@ def test_rule_never_reads_a_value_on_the_host(rule):
         cost, mask = torch.rand(4, 3, 4), torch.ones(4, 3, dtype=torch.bool)
         assert rule(cost).shape == cost.shape
         assert rule(cost, mask).shape == cost.shape
+
+
+def test_every_rule_is_under_this_contract():
+    public = {value for name in rules.__all__ if isinstance(value := getattr(rules, name), type)}
+    # SceneWinners couples the samples of a batch; costs/test_sequences.py has its tests.
+    missing = public - {type(rule) for rule in ALL_RULES} - {mcl.AssignmentRule, mcl.SceneWinners}
+    assert sorted(rule.__name__ for rule in missing) == [], "add a RuleCase to RULE_CASES in tests/helpers/families.py"

@@ -144,7 +144,7 @@ class SktimeForecaster(BaseForecaster):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """Return parameters of quick trainings, for sktime's checks."""
+        """Return parameters of quick training runs, for sktime's checks."""
         quick: dict[str, Any] = {
             "n_members": 1,
             "n_steps": 2,

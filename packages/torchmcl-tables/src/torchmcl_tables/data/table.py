@@ -217,7 +217,7 @@ def as_polars(frame: Any) -> Any:
 
 
 def _arrow_series(name: str, column: Any) -> Any:
-    """Return an Arrow column as a series; dictionaries become categories, whatever their value type."""
+    """Return an Arrow column as a series; dictionaries of any value type become categories."""
     series = pl.Series(name, column)
     is_dictionary = type(column.type).__name__ == "DictionaryType"
     return series.cast(pl.String).cast(pl.Categorical) if is_dictionary else series
