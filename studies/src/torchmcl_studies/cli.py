@@ -50,7 +50,7 @@ def _add_common(
     folder: str | None = None,
     seeds: str | None = None,
 ) -> None:
-    """Add the common options of all studies."""
+    """Add the options common to all studies."""
     out = Path("out") / (folder or study)
     command.add_argument("--out", type=Path, default=out, help="folder for the results (default: %(default)s)")
     command.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")

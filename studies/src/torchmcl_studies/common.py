@@ -15,7 +15,7 @@ def check_known(owner: str, argument: str, names: Iterable[str], known: Collecti
     """Check that all names are known.
 
     Raises:
-        ValueError: for the first that is not, with the nearest known one.
+        ValueError: for the first unknown name, with the nearest known one.
     """
     for name in names:
         if name not in known:
@@ -26,7 +26,7 @@ def check_known(owner: str, argument: str, names: Iterable[str], known: Collecti
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
     """Make dropout independent of earlier draws, and restore the CPU generator afterwards."""
-    # The generator of a GPU is left as it ends: captured graphs hold on to its state.
+    # The GPU generator is not restored: captured graphs refer to its state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

@@ -16,10 +16,10 @@ from torchmcl_speech import speaker_genders
 
 #: The parts of the study: the table, the number of hypotheses, the phase transition, an automatic schedule.
 PARTS = ("methods", "hypotheses", "transition", "automatic")
-#: Who is of which gender, beside the runs.
+#: The genders of the speakers, beside the runs.
 SPEAKERS_FILE = "speakers.csv"
 _OWNER = "separation study"
-# Where the data was read, and by how many processes, does not change the result.
+# Options about the location and the loading of the data, which do not affect the result.
 _OF_THE_MACHINE = ("root", "pack", "n_workers")
 _MEASURES = {"pit": "pit_si_sdr", "mcl": "mcl_si_sdr", "input": "input_si_sdr"}
 
@@ -57,12 +57,12 @@ class RunRecords:
 
     @property
     def n_speakers(self) -> int:
-        """Speakers of a mixture."""
+        """The number of speakers in a mixture."""
         return int(max(self.config["data"]["n_speakers"]))
 
     @property
     def n_outputs(self) -> int:
-        """Outputs of the network."""
+        """The number of outputs of the network."""
         return int(self.config["model"]["n_outputs"])
 
     @property
@@ -129,7 +129,7 @@ def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
     """Return the training runs of both, part by part, with the notes of the first.
 
     Raises:
-        ValueError: if both have a training of the same name.
+        ValueError: if both have a training run of the same name.
     """
     if twice := sorted({run.name for run in study.runs} & {run.name for run in more.runs}):
         advice = "Records are added, never replaced."
@@ -147,7 +147,7 @@ def packed_study(study: StudyRecords, notes: Mapping[str, Any]) -> tuple[str, st
 
     Returns:
         JSON lines, first the notes and genders, then the configuration and the epochs of each run; and a CSV table
-        with a row for each run and mixture, SI-SDR rounded to 0.001 dB. Mixtures are counted as their table lists them.
+        with a row for each run and mixture, SI-SDR rounded to 0.001 dB. Mixtures are numbered in table order.
     """
     heard = {speaker for run in study.runs for record in run.mixtures for speaker in record["speakers"]}
     genders = {speaker: gender for speaker, gender in sorted(study.genders.items()) if speaker in heard}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast", "Forecaster", "Scenarios", "reduce_samples"]
 
-# The command prints its help without torch.
+# The command can print its help without torch.
 _HOMES = {
     "forecast": ("Forecast",),
     "forecaster": ("Forecaster",),

@@ -1,4 +1,4 @@
-"""Windows at the ends of the series that are kept apart to calibrate tubes and samples."""
+"""Windows at the ends of the series, held out to calibrate tubes and samples."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ __all__ = ["Calibration", "choose_calibration", "path_correlation"]
 
 # The standard deviation of the coverage of a level from this many independent windows is below two percent.
 _ENOUGH_ROWS = 300
-# Windows of a moment share its shocks, however many series there are (coverage of M4's weekly series at one moment by a
-# level of others was 0.76 to 0.99): a level needs several moments.
+# Windows at the same time share its shocks, however many series there are (for M4's weekly series, a level from other
+# times had a coverage of 0.76 to 0.99 at a single time): a level needs several times.
 _ENOUGH_MOMENTS = 8
-# At most this share of the times is kept apart.
+# At most this share of the times is held out.
 _LARGEST_SHARE = 0.2
-# Fewer windows than this, times those without which no level exists, are not trusted.
+# Required number of windows, as a multiple of the minimum for which a level exists.
 _TIMES_NEEDED = 3
 
 
@@ -25,7 +25,7 @@ class Calibration(NamedTuple):
 
     Attributes:
         places: [windows, 2], see `Source.places`.
-        n_steps: how many steps at the end of the series their horizons take.
+        n_steps: the number of steps at the end of the series covered by their horizons.
     """
 
     places: Tensor
@@ -33,10 +33,10 @@ class Calibration(NamedTuple):
 
 
 def choose_calibration(source: Source, coverage: float) -> Calibration | None:
-    """Return the last windows of the series, or None if they are too short to spare any.
+    """Return the last windows of the series; None if the series are too short to hold out any.
 
-    Several windows of each series, one after the other: more of them where there are few series, and overlapping ones
-    where those would be too few.
+    Consecutive windows of each series: more of them if there are few series, and overlapping ones if there would still
+    be too few.
 
     Args:
         source: of the windows.
@@ -60,9 +60,9 @@ def choose_calibration(source: Source, coverage: float) -> Calibration | None:
 
 
 def path_correlation(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tensor) -> float:
-    """Return the correlation of errors around the path that happened with those one step earlier, in [0, 0.99].
+    """Return the lag-1 autocorrelation of errors around the realized path, in [0, 0.99].
 
-    Errors of a forecast last; samples whose steps are independent would cross and recross their path.
+    Forecast errors persist; samples with independent steps would cross their path back and forth.
 
     Args:
         paths: [windows, hypotheses, channels, horizon]

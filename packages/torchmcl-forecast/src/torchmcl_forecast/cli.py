@@ -69,7 +69,7 @@ def add_forecast_command(commands: Commands) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Check all that can be checked without torch, and read the table."""
+    """Run all checks that do not need torch, and read the table."""
     from torchmcl_forecast.example import EXAMPLE, EXAMPLE_COLUMNS, write_example
     from torchmcl_forecast.frames import Columns, check_columns, read_future, read_panel
 
@@ -104,7 +104,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _checkpoint(out: Path) -> Path:
-    """Return the folder of an unfinished training, beside the one of the answers."""
+    """Return the folder of the training state, beside the output folder."""
     folder = out.resolve().with_name(f"{out.resolve().name}.checkpoint")
     if folder.exists() and not (folder.is_dir() and all(path.suffix == ".safetensors" for path in folder.iterdir())):
         rule = "not have other files in the place of its checkpoint"
@@ -115,7 +115,7 @@ def _checkpoint(out: Path) -> Path:
 
 
 def _read(argument: str, path: Path, series: str) -> Any:
-    """Return a table; names of series are text, as in 007."""
+    """Return a table; names of series are read as text, to keep 007."""
     import pandas as pd
 
     if not path.is_file():
@@ -124,7 +124,7 @@ def _read(argument: str, path: Path, series: str) -> Any:
         if path.suffix.lower() in (".parquet", ".pq"):
             return pd.read_parquet(path)
         read = pd.read_csv(path, dtype={series: str})
-        for mark in ";\t":  # as spreadsheets write them where numbers have decimal commas
+        for mark in ";\t":  # as spreadsheets write them in locales with decimal commas
             if len(read.columns) == 1 and mark in read.columns[0]:
                 read = pd.read_csv(path, dtype={series: str}, sep=mark, decimal="," if mark == ";" else ".")
         return read
@@ -166,7 +166,7 @@ def _forecast(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
     trained = [f"{len(forecast.panel.names):,} series. Seasons found, in steps: {seasons}.", _tube_note(forecaster)]
-    # The page first: by it the folder is known as torchmcl's, should the command be stopped between the files.
+    # Write the page first: it marks the folder as torchmcl's if the command is stopped between files.
     write_page(options.out / "index.html", forecast, source=options.table.name, value=options.value, trained=trained)
     write_atomically(options.out / "futures.csv", futures.to_csv(index=False))
     write_atomically(options.out / "quantiles.csv", quantiles.to_csv(index=False))

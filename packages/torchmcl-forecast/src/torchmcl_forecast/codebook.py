@@ -1,4 +1,4 @@
-"""A member without a network: centers of past errors of the naive forecast, and how far it is to be trusted."""
+"""A member without a network: centers of past errors of the naive forecast, and their weight in the mixture."""
 
 import warnings
 
@@ -11,22 +11,22 @@ from torchmcl.types import Distributions
 
 __all__ = ["Codebook", "best_share"]
 
-# Targets further away, in units of the naive forecast, are drawn nearer.
+# Targets are clipped to this distance, in units of the naive forecast.
 _FARTHEST = 20.0
 _N_ROWS = 10_000
-# The shares of the codebook among which held-out windows choose.
+# Candidate shares of the codebook, selected on held-out windows.
 _SHARES = tuple(k / 10 for k in range(11))
 
 
 class Codebook(nn.Module):
-    """The same paths around every naive forecast; k-means of what happened before.
+    """The same paths around every naive forecast: k-means centers of past errors.
 
-    Where the past says nothing about the future, as in exchange rates, a network can only add noise to it. Paths are in
+    If the past contains no information about the future, as for exchange rates, a network only adds noise. Paths are in
     units of the naive forecast. Several channels keep half of their usual unit (the geometric mean of the two), as calm
     and wild times do not last, and count in k-means by the size of their changes.
 
     Args:
-        n_hypotheses: how many paths.
+        n_hypotheses: the number of paths.
         n_channels: series of a path.
         horizon: steps of a path.
     """
@@ -40,35 +40,35 @@ class Codebook(nn.Module):
 
     @property
     def n_hypotheses(self) -> int:
-        """How many paths there are."""
+        """The number of paths."""
         return len(self.get_buffer("logits"))
 
     def fit(self, targets: Tensor, units: Tensor, seed: int) -> "Codebook":
-        """Set centers, deviations of their members, and shares.
+        """Fit the centers, the deviations around them, and their probabilities.
 
         Args:
-            targets: [windows, channels, horizon], NaN where missing; windows with missing ones are left out.
-            units: [windows, channels, 1], those of the targets.
+            targets: [windows, channels, horizon], NaN where missing; windows with missing values are left out.
+            units: [windows, channels, 1], the units of the targets.
             seed: of k-means.
         """
         whole = ~targets.isnan().flatten(1).any(dim=1)
         targets, units = targets[whole][:_N_ROWS].clamp(-_FARTHEST, _FARTHEST), units[whole][:_N_ROWS]
         n = min(self.n_hypotheses, len(targets))
-        if n == 0:  # every window has a gap: one path, the naive forecast
+        if n == 0:  # every window has missing values: one path, the naive forecast
             return self
         usual = units.median(dim=0).values
         self.get_buffer("usual").copy_(usual)
         rows = targets / self._factors(units)
         weighed = (rows * (usual / usual.mean())).flatten(1) if len(usual) > 1 else rows.flatten(1)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different windows than paths: some stay empty
+            warnings.simplefilter("ignore", ConvergenceWarning)  # with few distinct windows, some paths stay empty
             labels = KMeans(n, n_init=2, random_state=seed).fit(weighed.numpy()).labels_
         owner = torch.from_numpy(labels).long()
         spread = rows.std(dim=0, correction=0).clamp_min(1e-3)
         for k in owner.unique().tolist():
             own = rows[owner == k]
             self.get_buffer("centers")[k] = own.mean(dim=0)
-            # A center of few rows knows little of its width: that of all counts as two more rows.
+            # Shrink the width of a center towards that of all rows, with the weight of two rows.
             square = (own - own.mean(dim=0)).square().sum(dim=0) + 2 * spread.square()
             self.get_buffer("scales")[k] = (square / (len(own) + 2)).sqrt()
         counts = torch.bincount(owner, minlength=self.n_hypotheses).float()
@@ -76,7 +76,7 @@ class Codebook(nn.Module):
         return self
 
     def _factors(self, units: Tensor) -> Tensor:
-        """Return what paths are multiplied by to be in units of windows, [windows, channels, 1]."""
+        """Return the factors that convert paths to the units of windows, [windows, channels, 1]."""
         usual = self.get_buffer("usual")
         return (usual / units).sqrt().float() if len(usual) > 1 else torch.ones_like(units, dtype=torch.float32)
 

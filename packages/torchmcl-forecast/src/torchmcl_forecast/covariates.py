@@ -11,7 +11,7 @@ from torchmcl_forecast.frames import Panel
 
 __all__ = ["find_scaling", "padded_covariates", "scaled", "standardized", "windows_of_covariates"]
 
-# Further away, in deviations, than anything that was learned from.
+# Standardized covariates are clipped to this magnitude.
 _FARTHEST = 10.0
 
 
@@ -49,7 +49,7 @@ def standardized(values: NDArray[np.float64], scaling: NDArray[np.float64]) -> N
 
 
 def padded_covariates(panel: Panel, past: int, horizon: int) -> Tensor:
-    """Return covariates with room before and after, [series, past + times + horizon, covariates]."""
+    """Return covariates padded before and after, [series, past + times + horizon, covariates]."""
     if panel.covariates is None:
         return torch.zeros(len(panel.names), past + panel.values.shape[1] + horizon, 0)
     padded = np.pad(panel.covariates, ((0, 0), (past, horizon), (0, 0)))
@@ -59,11 +59,11 @@ def padded_covariates(panel: Panel, past: int, horizon: int) -> Tensor:
 
 
 def windows_of_covariates(values: Tensor, n_known: int, n_recent: int) -> Tensor:
-    """Return the covariates of windows as rows of numbers: those known ahead, and the last ones of all.
+    """Return the flattened covariates of windows: known ones over the horizon, and all of them over the recent steps.
 
     Args:
         values: [..., recent + horizon, covariates]
-        n_known: how many are known ahead, the first ones.
+        n_known: the number of covariates known ahead, which come first.
         n_recent: steps before the horizon.
     """
     return torch.cat([values[..., n_recent:, :n_known].flatten(-2), values[..., :n_recent, :].flatten(-2)], dim=-1)

@@ -17,7 +17,7 @@ _N_DAYS, _SHOPS = 420, ("Harbor", "Market", "Station", "University")
 
 
 def write_example(path: Path) -> None:
-    """Write daily sales of four shops: a week, a slow season, promotions that nothing announces, and closed days.
+    """Write daily sales of four shops, with a weekly and a yearly season, unannounced promotions, and closed days.
 
     Raises:
         ValueError: if the file exists and holds something else.
@@ -33,7 +33,7 @@ def write_example(path: Path) -> None:
         level = 40 + 25 * number
         week = 1 + 0.35 * np.isin(days % 7, (4, 5)) - 0.3 * (days % 7 == 6)
         season = 1 + 0.2 * np.sin(2 * np.pi * days / 365)
-        # A promotion begins on some days and lifts the sales of two weeks.
+        # A promotion begins on random days and raises sales for two weeks.
         promoted = np.convolve(rng.uniform(size=_N_DAYS) < 0.02, np.ones(14))[:_N_DAYS] > 0
         sold = rng.poisson(level * week * season * (1 + 0.6 * promoted))
         begins = 60 * (number == 3)  # the last shop opened later

@@ -1,4 +1,4 @@
-"""What a forecast holds: a mixture of whole paths for each series, and the frames that are read off it."""
+"""The forecast: a mixture of whole paths for each series, and the frames computed from it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_
 __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
 
 _HALVINGS = 40
-#: Levels of quantiles by default, those of GIFT-Eval.
+#: Default levels of quantiles, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
 
@@ -35,11 +35,11 @@ class Forecast:
         paths: [groups, hypotheses, channels, horizon], the hypotheses; a group is a series, or all of them if joint.
         scales: of the same shape, standard deviations of each step around its path.
         probabilities: [groups, hypotheses]
-        n_futures: how many futures are shown.
+        n_futures: the number of futures to return by default.
         tube_level: factor on the widths of the mixture for tubes of `coverage`; None without calibration.
-        coverage: the share of whole paths that a tube holds.
-        least: no value is below; minus infinity without a bound.
-        correlation: of the error of a sampled path around its hypothesis with that one step earlier.
+        coverage: the share of whole paths inside a tube.
+        least: the lower bound of all values; minus infinity without a bound.
+        correlation: lag-1 autocorrelation of the error of a sampled path around its hypothesis.
     """
 
     panel: Panel
@@ -55,7 +55,7 @@ class Forecast:
 
     @property
     def horizon(self) -> int:
-        """How many steps are forecast."""
+        """The number of steps to forecast."""
         return self.paths.shape[-1]
 
     def futures(self, n: int | None = None) -> Any:
@@ -71,9 +71,9 @@ class Forecast:
         return self._frame(values | shares)
 
     def reduced(self, n: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return n paths [groups, n, channels, horizon] that stand for all, and their probabilities [groups, n].
+        """Return n representative paths [groups, n, channels, horizon], and their probabilities [groups, n].
 
-        Distances of joint paths are those of their values: series of a table are in one unit.
+        Distances between joint paths are those of their values, assuming that all series have the same unit.
         """
         k = min(self.n_futures, self.paths.shape[1]) if n is None else n
         unit = self.paths.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(1e-12)
@@ -124,7 +124,7 @@ class Forecast:
 
         Args:
             series: its name; the first one by default.
-            axis: of matplotlib, to draw on; a new one by default.
+            axis: the matplotlib axis to draw on; a new one by default.
             n: how many futures; `n_futures` of the forecaster by default.
             n_past: steps of the history; twice the horizon by default.
 
@@ -148,7 +148,7 @@ class Forecast:
         return self._bounded(drawn_paths(*parts, n, self.correlation, generator))
 
     def scores(self, actual: Any, *, n_samples: int = 200) -> dict[str, float]:
-        """Return how good the forecast was, lower is better but for `coverage`; missing values are left out.
+        """Return scores of the forecast, lower is better except for `coverage`; missing values are left out.
 
         - `crps`: mean weighted quantile loss of the levels 0.1 ... 0.9 over the sum of |actual|, as in GIFT-Eval.
         - `energy`: mean energy score of sampled paths over their length, in units of the values.
@@ -196,7 +196,7 @@ class Forecast:
         return values.reshape(-1).numpy()
 
     def _repeated(self, values: Tensor) -> Any:
-        """Return a column from one value of each group."""
+        """Return a column from a single value per group."""
         return values.double().repeat_interleave(self.paths.shape[2] * self.horizon).numpy()
 
     def _frame(self, parts: dict[str, Any]) -> Any:
@@ -216,7 +216,7 @@ def drawn_paths(
         scales: of the same shape.
         probabilities: [groups, hypotheses]
         n: how many.
-        correlation: of an error with that one step earlier, in [0, 1).
+        correlation: lag-1 autocorrelation of the errors, in [0, 1).
         generator: of random numbers.
 
     Example:
@@ -255,15 +255,15 @@ def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, leve
 
 
 def tube_parts(paths: Tensor, scales: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the widths below and above the median, and the median between them, [groups, channels, horizon]."""
+    """Return the width below the median, the median, and the width above it, [groups, channels, horizon] each."""
     low, middle, high = mixture_quantiles(paths, scales, probabilities, [0.1, 0.5, 0.9])
-    # The deviation of the mixture keeps a width from vanishing where one hypothesis holds all of the mass.
+    # A share of the mean scale bounds the widths from below, so that they cannot vanish.
     least = 0.05 * (probabilities[:, :, None, None] * scales).sum(dim=1)
     return (middle - low).maximum(least), middle, (high - middle).maximum(least)
 
 
 def tube_offsets(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor) -> Tensor:
-    """Return how many widths of a tube each step is from the median, [groups, channels, horizon]; NaN where missing."""
+    """Return the offset of each step from the median in tube widths, [groups, channels, horizon]; NaN where missing."""
     low, middle, high = tube_parts(paths, scales, probabilities)
     offset = truth - middle
     return offset / torch.where(offset < 0, low, high)

@@ -36,16 +36,16 @@ from torchmcl_forecast.seasons import calendar_features, find_seasons
 from torchmcl_forecast.training import Training, train
 from torchmcl_forecast.windows import Layout, Source, choose_context
 
-# The most recent windows calibrate the tubes first; then the network sees them for this share of the steps.
+# The most recent windows first calibrate the tubes; then the network is trained on them for this share of the steps.
 _REFINEMENT = 0.25
-# ... at this share of the learning rate: they are few.
+# ... at this share of the learning rate, because they are few.
 _SLOW = 0.2
-# A longer training is better on some sets (ETTh1), but 400 hourly series would take several minutes. Twice the steps
+# Longer training is better on some data sets (ETTh1), but 400 hourly series would take several minutes. Twice the steps
 # of one network are better than two networks.
 _MOST_STEPS = 1600
 # Windows from which the linear map is computed.
 _N_LINEAR = 20_000
-# Windows, and paths drawn of each, that weigh networks and codebook; the share of the codebook without any.
+# Windows, and paths drawn per window, to weigh networks and codebook; the share of the codebook without windows.
 _N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED = 600, 60, 0.5
 # Windows that are forecast at once.
 _AT_ONCE = 1024
@@ -61,13 +61,13 @@ class Forecaster(Shareable, BaseEstimator):
     forecast is.
 
     Args:
-        n_futures: how many futures `predict` gives.
-        n_hypotheses: paths of each network, of which the futures are made.
-        n_members: networks that answer together.
+        n_futures: the number of futures that `predict` returns.
+        n_hypotheses: paths of each network, which are reduced to the futures.
+        n_members: networks in the ensemble.
         rule: an assignment rule, a function part of the training (at most 40) -> rule, or `AutoAnnealing()`.
         joint: whether all series are forecast together, as channels of one path; a future then is one of all.
-        coverage: the share of whole paths that tubes hold.
-        context: steps of the past that are read; by default by horizon, seasons and lengths.
+        coverage: the share of whole paths inside tubes.
+        context: steps of the past that are read; by default chosen from horizon, seasons and lengths.
         seasons: lengths of seasons in steps; found in the values by default.
         hidden: sizes of the hidden layers.
         dropout: share of hidden units dropped in training.
@@ -86,12 +86,12 @@ class Forecaster(Shareable, BaseEstimator):
         progress: whether to show a progress bar.
 
     Attributes:
-        horizon_: how many steps are forecast.
+        horizon_: the number of steps to forecast.
         seasons_: lengths of the seasons, in steps.
-        networks_: those that were trained.
-        codebook_: paths that happened before, as another member.
+        networks_: the trained networks.
+        codebook_: representative past errors, as an additional member.
         codebook_share_: its probability in the mixture, chosen on the last windows.
-        correlation_: of the error of a sampled path with that one step earlier, measured on the last windows.
+        correlation_: lag-1 autocorrelation of the error of a sampled path, measured on the last windows.
         tube_level_: factor on the widths for tubes; None if the series are too short to calibrate it.
 
     Example:
@@ -160,7 +160,7 @@ class Forecaster(Shareable, BaseEstimator):
 
         Args:
             frame: of pandas or polars.
-            horizon: how many steps to forecast.
+            horizon: the number of steps to forecast.
             checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
         Raises:
@@ -183,7 +183,7 @@ class Forecaster(Shareable, BaseEstimator):
             longest = int((~np.isnan(panel.values)).sum(axis=1).max())
             rule = f"have a series of at least {horizon + 3} values for a horizon of {horizon}"
             raise ValueError(bad_value("Forecaster.fit", "frame", rule, f"{longest} at most"))
-        # Dropout and the rule draw from torch's own generators, which are left as they were.
+        # Dropout and the rule draw from torch's global generators, whose states are restored.
         with torch.random.fork_rng(devices=[self.device] if torch.device(self.device).type == "cuda" else []):
             torch.manual_seed(self.random_state)
             self._train(source, places, choose_calibration(source, self.coverage), checkpoint)
@@ -269,7 +269,7 @@ class Forecaster(Shareable, BaseEstimator):
         return read_fitted("Forecaster.load", Path(folder), made)
 
     def _in_order(self, owner: str, panel: Panel) -> Panel:
-        """Return series that are forecast together in the order of the fit: each has its own place in the network."""
+        """Return series that are forecast together in the order of the fit: each has its own channel in the network."""
         places = {name: row for row, name in enumerate(panel.names)}
         if places.keys() != set(self._panel.names):
             rule = f"hold the {len(self._panel.names)} series of the fit, which are forecast together"
@@ -301,7 +301,7 @@ class Forecaster(Shareable, BaseEstimator):
     ) -> None:
         """Train the members, first without the windows that calibrate the tubes, then with them."""
         earlier = places if calibration is None else source.places(last=calibration.n_steps)
-        # About 40 passes over the windows: a few windows would be learned by heart in more.
+        # About 40 passes over the windows: with more, a few windows would be memorized.
         enough = min(max(40 * len(earlier) // self.batch_size, 160), _MOST_STEPS)
         n_steps = enough if self.n_steps is None else self.n_steps
         how = Training(n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device))
@@ -323,7 +323,7 @@ class Forecaster(Shareable, BaseEstimator):
                 self._phase(source, places, WTA(), slow, course)
 
     def _identity(self, source: Source) -> str:
-        """Return a digest of all that a saved training must share; `RuleScheduler` compares the rules."""
+        """Return a digest of everything that a saved training run must match; `RuleScheduler` compares the rules."""
         unimportant = ("rule", "n_futures", "progress", "device")
         parameters = {name: repr(value) for name, value in self.get_params().items() if name not in unimportant}
         digest = hashlib.sha256(json.dumps(parameters | {"horizon": self.horizon_}, sort_keys=True).encode())
@@ -347,10 +347,10 @@ class Forecaster(Shareable, BaseEstimator):
         return codebook.fit(window.targets, window.unit, self.random_state)
 
     def _share(self, source: Source, calibration: Calibration) -> float:
-        """Return how much of the mixture the codebook gets, by the windows that nothing was learned from."""
+        """Return the share of the codebook in the mixture, from the held-out windows."""
         places = calibration.places[torch.randperm(len(calibration.places))[:_N_WEIGHED]]
         window = source.window(places)
-        # Series alone count alike, those of a joint path by their values.
+        # Separate series have equal weight; those of a joint path are weighted by their values.
         unit = window.unit if self.layout_.n_channels == 1 else torch.ones_like(window.unit)
         truth = window.targets * window.unit / unit
         drawn = []
@@ -362,13 +362,13 @@ class Forecaster(Shareable, BaseEstimator):
         return best_share(drawn[0], drawn[1], truth.flatten(1))
 
     def _correlation(self, source: Source, calibration: Calibration) -> float:
-        """Return the correlation of the errors of neighboring steps, by the windows that the networks have not seen."""
+        """Return the correlation of the errors of neighboring steps, from the held-out windows."""
         window = source.window(calibration.places)
         truth = window.targets * window.unit + window.naive
         return path_correlation(*self._answers(source, calibration.places), truth)
 
     def _level(self, source: Source, calibration: Calibration) -> float:
-        """Return the factor on the widths of tubes, by the windows that the networks have not seen."""
+        """Return the factor on the widths of tubes, from the held-out windows."""
         window = source.window(calibration.places)
         truth = window.targets * window.unit + window.naive
         offsets = tube_offsets(*self._answers(source, calibration.places), truth).flatten(0, 1)

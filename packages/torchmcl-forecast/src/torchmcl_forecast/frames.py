@@ -1,4 +1,4 @@
-"""Data frames of users, long or wide, of pandas or polars, as a panel of series, and answers as frames again."""
+"""Conversion of long or wide pandas or polars frames to a panel of series, and of forecasts to frames."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,11 @@ from torchmcl_forecast.grids import Grid, find_grid, parsed_times
 
 __all__ = ["Columns", "Panel", "check_columns", "read_future", "read_panel", "written_like"]
 
-# Times may lie off the grid by rounding.
+# Times may be off the grid by rounding errors.
 _TOLERANCE = 1e-6
 # Squares of larger values are not finite.
 _LARGEST = 1e100
-# More places than these in a panel are due to a time that is far from all others.
+# A panel with more cells than this is due to a time far from all others.
 _MOST_PLACES = 200_000_000
 
 
@@ -27,7 +27,7 @@ class Columns:
     Attributes:
         series: identities of the series.
         time: their times.
-        value: what is forecast.
+        value: the values to forecast.
         known: covariates that are known ahead.
         past: covariates that are not.
     """
@@ -40,7 +40,7 @@ class Columns:
 
     @property
     def covariates(self) -> tuple[str, ...]:
-        """All covariates, those that are known ahead first."""
+        """All covariates, those known ahead first."""
         return self.known + self.past
 
 
@@ -175,7 +175,7 @@ def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon:
 
 
 def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame") -> tuple[pd.DataFrame, str]:
-    """Return a table with the column of times, and the kind of the frame."""
+    """Return a pandas table with the column of times, and the kind of the frame."""
     if isinstance(frame, pd.DataFrame):
         table, like = frame, "pandas"
         in_index = {columns.series, columns.time} & set(map(str, table.index.names)) - set(map(str, table.columns))
@@ -205,7 +205,7 @@ def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame"
 
 
 def _of_polars(column: Any) -> Any:
-    """Return the values of a column; by column, as the conversion of a whole frame would need pyarrow."""
+    """Return the values of a column; converting a whole frame would require pyarrow."""
     zone = getattr(column.dtype, "time_zone", None)
     values = column.to_numpy()
     return values if zone is None else pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(zone)
@@ -258,7 +258,7 @@ def _check_duplicates(owner: str, name: str, parts: list[NDArray[Any]], names: N
 
 
 def _places(owner: str, name: str, grid: Grid, times: NDArray[Any], end: Any, series: Any) -> NDArray[np.int64]:
-    """Return how many steps before the end each time lies."""
+    """Return the number of steps from each time to the end."""
     places = grid.places(np.append(times, end))
     before = (places[-1] - places)[:-1]
     nearest = np.round(before)
@@ -271,7 +271,7 @@ def _places(owner: str, name: str, grid: Grid, times: NDArray[Any], end: Any, se
 
 
 def _irregular(times: NDArray[Any], end: Any, series: Any) -> str:
-    """Return the first time that does not follow the one before it by the most common distance, or multiples of it."""
+    """Return a message about the first step that is not a multiple of the most common one."""
     gaps = np.diff(times)
     if not len(gaps):
         return f"{_text(times[0])} in series {series!r}, off the steps that end at {_text(end)}"
@@ -309,7 +309,7 @@ def _matrix(places: list[NDArray[np.int64]], values: list[NDArray[np.float64]]) 
 
 
 def written_like(table: pd.DataFrame, like: str, time: str) -> Any:
-    """Return a frame of the kind that was given, with times of that kind; see `Panel.like`."""
+    """Return a frame of the kind of the input, with times of that kind; see `Panel.like`."""
     if like == "pandas":
         return table
     import polars

@@ -1,4 +1,4 @@
-"""Regular times: how the times of a series become places on a grid, and which times lie around the last one."""
+"""Regular times: conversion of times to positions on a grid, and times before and after the last one."""
 
 import re
 import warnings
@@ -15,7 +15,7 @@ __all__ = ["Grid", "Times", "find_grid", "parsed_times"]
 
 _DAY = 86_400 * 10**9  # nanoseconds
 _SHORTEST_MONTH = 28 * _DAY
-# Day of the month of times that are the last working day of theirs.
+# Day of the month that denotes the last working day.
 _LAST_WORKDAY = 0
 # 31.12.2024, 12/31/2024 or 31-12-24: which of the first two numbers is the day?
 _YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
@@ -26,8 +26,8 @@ class Times(NamedTuple):
 
     Attributes:
         values: numbers, or dates without a time zone.
-        zone: the time zone that they had, or "".
-        wall: whether dates are those of a clock on the wall there; otherwise of UTC.
+        zone: their original time zone, or "".
+        wall: whether dates are in local time of that zone; otherwise in UTC.
     """
 
     values: NDArray[Any]
@@ -41,10 +41,10 @@ class Grid:
 
     Attributes:
         kind: "number", "time" (a fixed duration), "business" (Monday to Friday) or "month".
-        step: of numbers, in nanoseconds, or in months; 1 for business days.
+        step: a number, a duration in nanoseconds, or months; 1 for business days.
         day: of the month, the last one in shorter months; 0 for the last working day.
         zone: time zone of the dates that are shown, or "".
-        wall: whether a step is one of a clock on the wall in that zone, such as a day that has 23 hours once a year.
+        wall: whether steps are in local time of that zone, in which a day may have 23 hours.
     """
 
     kind: str
@@ -60,11 +60,11 @@ class Grid:
 
     @property
     def per_day(self) -> float:
-        """How many steps a day has; below 1 for steps of several days."""
+        """The number of steps per day; below 1 for steps of several days."""
         return {"number": 0.0, "business": 1.0, "month": 1 / (30.4 * self.step)}.get(self.kind, _DAY / self.step)
 
     def places(self, times: Any) -> NDArray[np.float64]:
-        """Return the place of each time on the grid; an integer if it lies on it, up to a common offset."""
+        """Return the position of each time in steps; times on the grid are integers, up to a common offset."""
         if self.kind == "number":
             return np.asarray(times, dtype=float) / self.step
         dates = pd.DatetimeIndex(times).as_unit("ns")
@@ -74,11 +74,11 @@ class Grid:
         if self.kind == "business":
             places = np.busday_count("1970-01-01", dates.values.astype("datetime64[D]")).astype(float)
             return np.where(np.is_busday(dates.values.astype("datetime64[D]")), places, places + 0.5)
-        # Nanoseconds since 1970 have more digits than a float.
+        # Nanoseconds since 1970 exceed the precision of a float.
         return (dates.asi8 // int(self.step)).astype(float) + (dates.asi8 % int(self.step)) / self.step
 
     def around(self, last: Any, steps: Any) -> Any:
-        """Return the times this many steps after `last`, before it for negative ones; dates without a time zone.
+        """Return the times `steps` after `last`, or before it if negative; dates have no time zone.
 
         Example:
             >>> Grid("number", 2.0).around(10, [-1, 0, 1])
@@ -104,11 +104,11 @@ class Grid:
         return self.around(last, np.arange(1, n_steps + 1))
 
     def shown(self, times: Any) -> Any:
-        """Return times with their time zone, as users know them."""
+        """Return times in their time zone, for output."""
         if not self.zone:
             return times
         dates = pd.DatetimeIndex(times)
-        if self.wall:  # an hour that a zone skips or repeats
+        if self.wall:  # for hours that a zone skips or repeats
             return dates.tz_localize(self.zone, nonexistent="shift_forward", ambiguous=np.ones(len(dates), bool))
         return dates.tz_localize("UTC").tz_convert(self.zone)
 
@@ -116,8 +116,8 @@ class Grid:
 def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -> Times:
     """Return a column of times as numbers, or as dates.
 
-    Dates with a time zone are read as those of its clock if they have all the same hour, and in UTC otherwise: hours
-    are regular there on the days on which clocks are changed.
+    Dates with a time zone are read in local time if all have the same hour, and in UTC otherwise, in which hours are
+    regular even when clocks change.
 
     Args:
         owner: whom errors speak for.
@@ -166,7 +166,7 @@ def _as_dates(owner: str, name: str, column: pd.Series) -> pd.DatetimeIndex:
         raise ValueError(bad_value(owner, name, "hold numbers or dates between 1678 and 2262", repr(text), advice))
     if year_last is not None and len(found) == 2 and year_last.group(1) != "." and (found[True] != found[False]).any():
         raise ValueError(bad_value(owner, name, "tell days from months", repr(text), advice))
-    return next(iter(found.values()))  # with dots the day comes first
+    return next(iter(found.values()))  # in dates with dots, the day comes first
 
 
 def _read_dates(column: pd.Series, day_first: bool) -> pd.DatetimeIndex | None:
@@ -212,7 +212,7 @@ def _months(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
 
 
 def _dates_of(months: NDArray[np.int64], day: int) -> pd.DatetimeIndex:
-    """Return the days of months since 1970."""
+    """Return the dates of a given day in months since 1970."""
     first = months.astype("datetime64[M]").astype("datetime64[D]")
     last = (months + 1).astype("datetime64[M]").astype("datetime64[D]") - 1
     if day == _LAST_WORKDAY:

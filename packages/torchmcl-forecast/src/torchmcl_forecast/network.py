@@ -11,15 +11,15 @@ __all__ = ["PathNetwork"]
 
 
 class PathNetwork(nn.Module):
-    """Inputs of windows in, distributions of paths out.
+    """A network from the inputs of windows to distributions of paths.
 
-    All is relative to the best naive forecast of the window. A linear map of its changes and of the other naive
+    Everything is relative to the best naive forecast of the window. A linear map of its changes and of the other naive
     forecasts, the same for all channels, corrects it; the hypotheses are what a perceptron adds. Paths of all
     channels are one hypothesis, [channels * horizon, 1].
 
     Args:
         layout: of the windows.
-        n_hypotheses: how many paths.
+        n_hypotheses: the number of paths.
         hidden: sizes of the hidden layers.
         dropout: share of the hidden units that are dropped in training.
 
@@ -59,7 +59,7 @@ class PathNetwork(nn.Module):
 
         Args:
             inputs: [windows, n_inputs]
-            targets: [windows, channels, horizon]; windows with missing ones are left out.
+            targets: [windows, channels, horizon]; windows with missing values are left out.
             strength: of the penalty, relative to the variance of an input.
         """
         past, truth = self.past(inputs).flatten(0, 1).double(), targets.flatten(0, 1).double()
@@ -72,5 +72,5 @@ class PathNetwork(nn.Module):
         self.linear.bias.copy_(solution[-1])
 
 
-# Targets further away than this, in units of the naive forecast, would decide the whole linear map.
+# Windows with targets beyond this, in units of the naive forecast, would dominate the linear map; they are left out.
 _UNUSUAL = 8.0

@@ -1,4 +1,4 @@
-"""The page of a forecast: what to expect in words, pictures of history and futures, and sums over the horizon."""
+"""The page of a forecast: a summary in words, pictures of history and futures, and sums over the horizon."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ __all__ = ["write_page"]
 
 # Series that are drawn; more would make the page too long to read.
 _MOST_SERIES = 12
-# Ends of what is called likely: eight cases of ten lie between.
+# Quantile levels of the likely range, which contains eight cases out of ten.
 _LIKELY = (0.1, 0.9)
 _N_SAMPLES = 1000
 _HOUR = 3600 * 10**9
@@ -86,7 +86,7 @@ def _steps(grid: Grid, horizon: int) -> str:
 
 
 def _period(forecast: Forecast) -> str:
-    """Return from when to when the forecast goes; series may end at different times."""
+    """Return the period of the forecast as text; series may end at different times."""
     times = forecast.panel.times_after(forecast.horizon).reshape(-1, forecast.horizon)
     first, last = times[:, 0].min(), times[:, -1].max()
     if forecast.panel.grid.kind == "number":

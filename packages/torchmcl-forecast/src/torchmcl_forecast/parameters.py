@@ -21,8 +21,8 @@ def check_parameters(forecaster: Any, horizon: Any) -> None:
     """Check parameters and the horizon.
 
     Raises:
-        TypeError: for another type.
-        ValueError: for another value; it names the parameter.
+        TypeError: for an invalid type.
+        ValueError: for an invalid value; the message names the parameter.
     """
     owner = type(forecaster).__name__
     check_positive_int(owner, "horizon", horizon, "For example fit(frame, horizon=28).")

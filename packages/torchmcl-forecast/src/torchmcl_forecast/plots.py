@@ -10,7 +10,7 @@ from torchmcl._pages.pictures import GREY, INK, PALETTE
 
 __all__ = ["draw_forecast"]
 
-# Points of the thinnest line, and how many are added to one of probability 1.
+# Width of the thinnest line in points, and the additional width at probability 1.
 _THINNEST, _WIDER = 0.7, 5.0
 
 

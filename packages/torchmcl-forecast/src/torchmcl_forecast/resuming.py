@@ -1,4 +1,4 @@
-"""The course of a fit: its parts are counted, and saved on the way so that a killed fit resumes exactly."""
+"""Progress of a fit: its parts are counted, and its state is saved regularly, so that a killed fit resumes exactly."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +17,18 @@ from torchmcl.persistence.stopping import check_stop, stop_requested
 __all__ = ["Course"]
 
 _KIND = "torchmcl forecast training"
-# Seconds between two saves: about as much as a kill may cost.
+# Seconds between saves: the most that a kill loses, approximately.
 _BETWEEN_SAVES = 5.0
 
 
 class Course:
-    """Training runs one after the other, each of several parts.
+    """Consecutive training runs, each of several parts.
 
     Args:
-        bar: of progress, a step for each part.
-        networks: all that are trained, in place.
+        bar: the progress bar, with a step for each part.
+        networks: all trained networks; changed in place.
         folder: to save to, and to resume from; None saves nothing.
-        identity: of data and parameters; a state of another one is refused.
+        identity: a digest of data and parameters; a state with a different one is rejected.
 
     Raises:
         ValueError: if the folder holds a state of another fit.
@@ -52,10 +52,10 @@ class Course:
             self._saved, self._notes = saved, saved["notes"]
 
     def begin(self, network: nn.Module, parts: Mapping[str, Any], n_parts: int) -> int:
-        """Return how many parts of a training are done, after setting everything to the state of that time.
+        """Restore the saved state of a training run, and return the number of its finished parts.
 
         Args:
-            network: that is trained.
+            network: the network to train.
             parts: optimizer and schedulers, by name.
             n_parts: of this training.
         """
@@ -63,7 +63,7 @@ class Course:
         if self._saved is None or n_saved <= n_before:
             return 0
         network.load_state_dict(self._saved["networks"][self._place(network)])
-        if n_saved <= n_before + n_parts:  # the one that was interrupted, or had just ended
+        if n_saved <= n_before + n_parts:  # the run that was interrupted or had just ended
             for name, part in parts.items():
                 part.load_state_dict(self._saved["parts"][name])
             _set_generators(self._saved["generators"])
@@ -73,7 +73,7 @@ class Course:
         return done
 
     def step(self, parts: Mapping[str, Any]) -> None:
-        """Count a part; save, if it is due.
+        """Count a finished part, and save if it is due.
 
         Raises:
             Stopped: if a signal requests it.
@@ -96,7 +96,7 @@ class Course:
             check_stop(f"The training is saved in {str(self._series.folder)!r}: the same call resumes it.")
 
     def once(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return a number measured between two training runs, from the saved state if they were resumed after it."""
+        """Return a number measured between two training runs, or its saved value after a resumption."""
         if name not in self._notes:
             self._notes[name] = measure()
         return self._notes[name]

@@ -29,11 +29,11 @@ FITTED = (
     *("networks_", "codebook_", "scaling_", "_panel"),
 )
 _Forecaster = TypeVar("_Forecaster")
-# No forecast has use for more numbers of a window than this; a file that asks for more is refused.
+# No forecast needs more numbers per window than this; a file that requests more is rejected.
 _MOST_NUMBERS = 10_000_000
 
 
-# Beside rules and schedules, which parameters may hold.
+# In addition to rules and schedules, which parameters may contain.
 _CODEC = estimator_codec(Grid, Layout)
 
 
@@ -43,7 +43,7 @@ def _network_parts(network: PathNetwork) -> dict[str, Any]:
 
 
 def _network(layout: Layout, n_hypotheses: int, hidden: list[int], weights: dict[str, Tensor]) -> PathNetwork:
-    with torch.device("meta"):  # shapes only: no memory is allocated that the file does not justify
+    with torch.device("meta"):  # shapes only: no more memory is allocated than the file contains
         network = PathNetwork(layout, n_hypotheses, tuple(hidden))
     if {name: value.shape for name, value in network.state_dict().items()} != {n: w.shape for n, w in weights.items()}:
         raise ValueError("the weights of a network have other shapes than its description")
@@ -107,7 +107,7 @@ def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any
 
 
 def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[str, Any]], _Forecaster]) -> _Forecaster:
-    """Return the forecaster that was written, as `make` puts it together. Nothing from the file is executed.
+    """Return the saved forecaster, constructed by `make`. Nothing from the file is executed.
 
     Args:
         owner: whom errors speak for.
@@ -131,7 +131,7 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
 
 
 def _check_sizes(state: Any) -> None:
-    """Refuse sizes that would ask for memory that no fit has use for, before anything is made of them."""
+    """Reject sizes that would require more memory than any fit needs, before anything is allocated."""
     layout = state["fitted"]["layout_"]["$Layout"]
     lags, periods = layout["lags"]["$tuple"], layout["periods"]["$tuple"]
     names = ("horizon", "context", "n_channels", "n_calendar", "n_known", "n_past")

@@ -1,4 +1,4 @@
-"""Anybody's sample paths as a few scenarios with probabilities, and the loss of telling no more."""
+"""Reduction of sample paths of any forecaster to a few scenarios with probabilities, and the resulting loss."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,10 @@ __all__ = ["Scenarios", "reduce_samples"]
 
 @dataclass(frozen=True, eq=False)
 class Scenarios:
-    """A few paths that stand for many.
+    """A few paths that represent many.
 
     Attributes:
-        paths: [series, n, horizon], the most likely first; [n, horizon] of a single series.
+        paths: [series, n, horizon], the most likely first; [n, horizon] for a single series.
         probabilities: [series, n], or [n].
         loss: [series], the root of the mean squared distance of a sample path to the nearest scenario, per step.
         spread: [series], the same with the mean of all samples as the only scenario.
@@ -37,11 +37,11 @@ class Scenarios:
 
 
 def reduce_samples(samples: Any, n: int = 5, *, moved: bool = True) -> Scenarios:
-    """Return n scenarios with probabilities that stand for many sample paths of any forecaster.
+    """Return n scenarios with probabilities that represent the sample paths of any forecaster.
 
     Args:
         samples: [samples, horizon] of one series, or [series, samples, horizon], array or tensor.
-        n: how many scenarios.
+        n: the number of scenarios.
         moved: whether scenarios are means of groups of samples; otherwise n of the samples themselves.
 
     Raises:
@@ -77,12 +77,12 @@ def reduce_samples(samples: Any, n: int = 5, *, moved: bool = True) -> Scenarios
     return Scenarios(*(np.asarray(part[0] if given.ndim == 2 and part.ndim > 1 else part) for part in parts))
 
 
-# Samples that serve as truth, and with which scenarios are compared.
+# Approximate number of samples that serve as truth for the scenarios.
 _N_TRUTHS = 200
 
 
 def _energy(few: torch.Tensor, logits: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
-    """Return the excess of the energy score of the scenarios over that of the samples, by step."""
+    """Return the excess of the energy score of the scenarios over that of the samples, divided by sqrt(horizon)."""
     truths = paths[:: max(len(paths) // _N_TRUTHS, 1)].unsqueeze(0)
     scores, length = SoftmaxScores(), paths.shape[1] ** 0.5
     ours = energy_score(Predictions(few.unsqueeze(0), logits.unsqueeze(0)), truths, scores=scores)

@@ -1,4 +1,4 @@
-"""How good a forecast was: CRPS of steps, energy and variogram score of paths, distortion of the nearest future."""
+"""Scores of forecasts: CRPS of steps, energy and variogram score of paths, distortion of the nearest future."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from torchmcl.types import Predictions
 
 __all__ = ["distortion", "path_scores", "weighted_quantile_loss"]
 
-# Differences of pairs of steps that are held at once.
+# Maximum number of differences between pairs of steps in memory.
 _AT_ONCE = 10_000_000
 
 
@@ -61,7 +61,7 @@ def variogram_score(paths: Tensor, truth: Tensor, order: float = 0.5) -> Tensor:
         tensor(1.)
     """
     n_steps = paths.shape[1]
-    if n_steps < 2:  # there is no pair
+    if n_steps < 2:  # there are no pairs
         return paths.new_zeros(())
     expected = torch.zeros(n_steps, n_steps, dtype=paths.dtype)
     for some in paths.split(max(_AT_ONCE // n_steps**2, 1)):

@@ -1,4 +1,4 @@
-"""Seasons of series, found in their values, and the parts of the calendar that may matter."""
+"""Seasons of series, detected from their values, and calendar features."""
 
 import numpy as np
 import pandas as pd
@@ -8,22 +8,22 @@ from torchmcl_forecast.grids import Grid
 
 __all__ = ["calendar_features", "filled", "find_seasons"]
 
-# Days of the seasons that a calendar has.
+# Lengths of calendar seasons in days.
 _SEASON_DAYS = (1.0, 7.0, 365.25)
 # Seasons of series without dates: quarters, working days, weeks, months, hours of a day and of a week.
 _OF_NUMBERS = (4, 5, 7, 12, 24, 48, 52, 96, 168, 336)
 # Changes one season apart must agree by this correlation; noise alone gives 1 / sqrt(n) at most.
 _AGREEMENT = 0.15
-# A season is not kept beside one that agrees so much better and is no multiple of it; multiples must agree better by
-# the second number.
+# A season is dropped if its correlation is below this share of the strongest one, unless the strongest season is its
+# multiple; a multiple must exceed the correlation of shorter ones by the second number.
 _WEAKEST, _CLEARLY = 0.6, 0.01
 
 
 def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
     """Return the lengths of seasons in steps, in increasing order; often none.
 
-    A season is one of the calendar's, or of common ones for times that are numbers, at which the correlation of the
-    changes of the series with those one season earlier has a peak.
+    Candidates are the seasons of the calendar, or common lengths if times are numbers. A season is one at which the
+    correlation of the changes of the series with those one season earlier has a peak.
 
     Args:
         values: [series, times], NaN where missing.
@@ -55,9 +55,9 @@ def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
 
 
 def _adds_to(season: int, shorter: int, agreement: NDArray[np.float64]) -> bool:
-    """Return whether a season is more than the repetition of a shorter one, whose multiples agree as well.
+    """Return whether a season is more than the repetition of a shorter one, whose multiples also correlate.
 
-    A week adds to a day if it agrees better than two, three, four, five and six days do.
+    A week adds to a day if its correlation is larger than those of two, three, four, five and six days.
     """
     if season % shorter:
         return True
@@ -73,23 +73,23 @@ def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:
     changes = np.diff(values, axis=1)
     spread = np.nanstd(np.where(np.isnan(changes).all(axis=1, keepdims=True), 0.0, changes), axis=1, keepdims=True)
     unit = np.where(spread > 0, spread, 1.0)
-    changes = np.clip(np.nan_to_num(changes / unit), -5, 5)  # one jump must not decide
+    changes = np.clip(np.nan_to_num(changes / unit), -5, 5)  # a single jump must not dominate
     spectrum = np.fft.rfft(changes, n_times, axis=1)
     products = np.fft.irfft(np.abs(spectrum) ** 2, n_times, axis=1)[:, :n_lags]
     lengths = (~np.isnan(values)).sum(axis=1, keepdims=True)
-    # Fewer products at long lags; three seasons must have been seen.
+    # There are fewer products at long lags; a series must contain three seasons.
     share = np.clip(1 - np.arange(n_lags) / np.maximum(lengths, 1), 0.1, 1)
     long_enough = (lengths >= 3 * np.arange(n_lags)) & (products[:, :1] > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         of_series = products / products[:, :1] / share
         means = np.where(long_enough, of_series, 0.0).sum(axis=0) / long_enough.sum(axis=0)
-    # Lags that most series that vary are long enough for: a first part of all, as long lags ask for more.
+    # Keep the lags for which most of the non-constant series are long enough; these are the first ones.
     usual = long_enough.sum(axis=0) * 2 > max(int((products[:, 0] > 0).sum()), 1)
     return np.asarray(means[usual])
 
 
 def filled(values: NDArray[np.float64], season: int) -> NDArray[np.float64]:
-    """Return values in which a missing one is that of a season earlier, else the last known one; NaN before the first.
+    """Return values with missing ones filled from a season earlier, or else the last known value; NaN before the first.
 
     Example:
         >>> filled(np.array([[np.nan, 1.0, 2.0, np.nan, np.nan]]), season=2)
@@ -110,7 +110,7 @@ def calendar_features(grid: Grid, ends: NDArray[np.datetime64], n_back: int) -> 
     Args:
         grid: of the times.
         ends: [series], the last time of each.
-        n_back: how many steps before the end; the last entry is that of the end.
+        n_back: the number of steps before the end; the last entry is the end itself.
     """
     if not grid.is_calendar:
         return np.zeros((len(ends), n_back + 1, 0), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Training of the network: winners of whole paths by a rule, their likelihood, scores, and the CRPS of each step."""
+"""Training of the network: winning paths selected by a rule, their likelihood, scores, and the CRPS of each step."""
 
 import math
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ from torchmcl_forecast.windows import Source
 
 __all__ = ["Training", "marginal_crps", "train"]
 
-# Parts into which a training is divided, one for each step of a short one: `AutoAnnealing` decides at their ends.
+# Maximum number of parts of a training run; a part has at least one step. `AutoAnnealing` is updated after each part.
 _MOST_PARTS = 40
-# Steps of a path of which the CRPS is computed at a time: pairs of hypotheses at all of them would take most of a step.
+# Random steps of a path at which the CRPS is computed: pairs of hypotheses at all steps would be too slow.
 _N_CRPS_STEPS = 4
-# Targets further away, in deviations of their past, are drawn nearer: a jump must not decide a batch.
+# Targets are clipped to this magnitude, in units of their window: a jump must not dominate a batch.
 _FARTHEST = 20.0
-# Share of windows of which only a part of the past is read, so that short series are nothing new.
+# Share of training windows with a shortened past, so that the network learns to handle short series.
 _SHORTENED = 0.1
 _LARGEST_GRADIENT = 1.0
 
 
 @dataclass(frozen=True)
 class Training:
-    """How the network is trained.
+    """Settings of the training of a network.
 
     Attributes:
         n_steps: of the optimizer.
         batch_size: windows of a step.
-        learning_rate: to begin with; it falls to 0.
+        learning_rate: the initial one; it falls to 0.
         weight_decay: decoupled, of AdamW.
         crps: weight of the CRPS beside the likelihood of whole paths.
         device: to train on.
@@ -52,7 +52,7 @@ class Training:
 
     @property
     def n_parts(self) -> int:
-        """Into how many parts it is divided."""
+        """The number of parts of the training run."""
         return min(_MOST_PARTS, self.n_steps)
 
 
@@ -69,9 +69,9 @@ def train(
     Args:
         network: to train, in place.
         source: of the windows.
-        places: [windows, 2], those to draw from.
+        places: [windows, 2], the windows to draw from.
         rule: a rule, a function part -> rule, or `AutoAnnealing`.
-        how: sizes of it.
+        how: the settings.
         course: of the whole fit, which is saved after each part.
 
     Raises:
@@ -119,7 +119,7 @@ def drawn(source: Source, places: Tensor, how: Training) -> Batch:
 
 
 def _path_nll(*, hypotheses: Tensor, targets: Tensor, scale: Tensor, mask: Tensor, event_dims: int) -> Tensor:
-    """Return minus the log-likelihood of each path, by step: long and short horizons weigh alike against the scores."""
+    """Return the negative log-likelihood per step of each path, so that its scale does not depend on the horizon."""
     return pairwise_gaussian_nll(
         hypotheses=hypotheses, targets=targets, scale=scale, mask=mask, event_dims=event_dims, per_step=True
     )
@@ -128,7 +128,7 @@ def _path_nll(*, hypotheses: Tensor, targets: Tensor, scale: Tensor, mask: Tenso
 def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor) -> Tensor:
     """Return the mean CRPS of the mixtures at a few steps drawn at random.
 
-    A likelihood of whole paths pays little attention to how far a step is from a narrow mixture; the CRPS does.
+    The likelihood of whole paths is insensitive to the distance of a step from a narrow mixture; the CRPS is not.
 
     Args:
         predictions: paths [windows, hypotheses, steps, 1] with scales and score logits.
@@ -154,7 +154,7 @@ def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor) -> Tensor:
 
 
 class _MeanDistance(torch.autograd.Function):
-    """The mean of |offset + scale z| for a standard normal z; its derivatives are parts of it and need no more work."""
+    """The mean of |offset + scale z| for a standard normal z; its derivatives are by-products."""
 
     @staticmethod
     def forward(ctx: Any, offset: Tensor, scale: Tensor) -> Tensor:

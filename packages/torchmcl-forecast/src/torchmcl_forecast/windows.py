@@ -14,30 +14,30 @@ from torchmcl_forecast.seasons import calendar_features, filled
 
 __all__ = ["Layout", "Source", "Window", "choose_context"]
 
-# A unit is at least this share of the deviation of the whole series: a flat stretch does not make what follows huge.
+# Minimum unit, as a share of the deviation of the whole series, so that values after a flat stretch stay moderate.
 _LEAST_UNIT = 1e-3
 # A window needs at least this many values of its past.
 _LEAST_PAST = 3
-# Where in the horizon errors of naive forecasts are measured: not at a few lags that are all multiples of a season, at
-# which the last value would seem as good as the last season.
+# Positions in the horizon at which errors of naive forecasts are measured. If all were multiples of a season, the last
+# value would seem as good as the last season.
 _SHARES_OF_HORIZON = (0.2, 0.45, 0.7, 1.0)
-# Values of the past that are read even for a short horizon, where the series have them.
+# Minimum length of the context, if the series are long enough, even for a short horizon.
 _LEAST_CONTEXT = 96
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the windows.
+    """The layout of windows.
 
     Attributes:
         horizon: steps to forecast.
         context: steps of the past that the network reads.
-        periods: 1 and the shortest season, if any; repeating the last one of them is a naive forecast.
+        periods: 1 and the shortest season, if any; repeating the last period is a naive forecast.
         lags: longer seasons, or multiples of them, whose values at the horizon are read too.
         n_channels: series that are forecast together.
         n_calendar: features of the calendar.
         n_known: covariates that are known ahead.
-        n_past: covariates that are not.
+        n_past: covariates that are not known ahead.
     """
 
     horizon: int
@@ -51,28 +51,28 @@ class Layout:
 
     @property
     def past(self) -> int:
-        """How many values before the horizon a window reads."""
+        """The number of values that a window reads before the horizon."""
         return max(self.context, *self.lags, 0)
 
     @property
     def n_linear(self) -> int:
-        """Numbers of one channel that the linear map reads: covariates, changes, and naive forecasts."""
+        """The number of inputs of the linear map for one channel: covariates, changes, and naive forecasts."""
         covariates = self.horizon * self.n_known + self.n_recent * (self.n_known + self.n_past)
         return covariates + self.context + self.horizon * (len(self.periods) + 1 + len(self.lags))
 
     @property
     def n_recent(self) -> int:
-        """Steps before the horizon whose covariates are read."""
+        """The number of steps before the horizon whose covariates are read."""
         return min(self.context, max(self.horizon, *self.periods))
 
     @property
     def n_of_channel(self) -> int:
-        """Numbers of one channel: also its values, and some sizes."""
+        """The number of inputs of one channel: those of the linear map, its values, and statistics."""
         return self.n_linear + self.context + len(self.periods) + 3
 
     @property
     def n_inputs(self) -> int:
-        """Numbers that the network reads of a window: those of all channels, and the calendar."""
+        """The number of inputs of the network: those of all channels, and the calendar."""
         return self.n_channels * self.n_of_channel + self.n_calendar
 
 
@@ -105,7 +105,7 @@ def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tupl
         ((144, (168,)), (96, (365,)))
     """
     context = max(3 * horizon, 2 * min(seasons, default=1), _LEAST_CONTEXT)
-    # A short series leaves a few windows to learn from.
+    # Keep a few windows for training if the series are short.
     context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
     lags = (season * -(-horizon // season) for season in sorted(seasons)[1:])
     return context, tuple(lag for lag in lags if lag + 2 * horizon < n_times)
@@ -127,7 +127,7 @@ class Source:
         shape = (-1, layout.n_channels, past + values.shape[1] + horizon)
         known = filled(values, season)
         deviation = np.nanstd(values, axis=1)
-        # Room for windows that begin before the series, and for the horizon after it.
+        # Padding for windows that begin before the series, and for the horizon after it.
         room = ((0, 0), (past, horizon))
         self.known = torch.from_numpy(np.pad(known, room, constant_values=np.nan)).view(shape)
         self.truth = torch.from_numpy(np.pad(values, room, constant_values=np.nan)).view(shape)
@@ -141,15 +141,15 @@ class Source:
 
     @property
     def n_groups(self) -> int:
-        """How many series, or groups of channels, there are."""
+        """The number of series, or of groups of channels."""
         return len(self.known)
 
     def places(self, last: int = 0, first: int = 0) -> Tensor:
-        """Return all windows, [windows, 2]: the group, and how many values lie before the horizon.
+        """Return all windows, [windows, 2]: the group, and the number of values before the horizon.
 
         Args:
-            last: how many steps at the end of the series are left out.
-            first: how many at their beginning.
+            last: the number of steps to leave out at the end of the series.
+            first: the number of steps to leave out at the beginning.
         """
         past, horizon = self.layout.past, self.layout.horizon
         before = torch.arange(self.n_times)
@@ -164,11 +164,11 @@ class Source:
         return torch.stack([torch.arange(self.n_groups), torch.full((self.n_groups,), self.n_times)], dim=1)
 
     def window(self, places: Tensor, shortened: Tensor | None = None) -> Window:
-        """Return windows.
+        """Return the inputs and targets of windows.
 
         Args:
             places: [windows, 2], of `places` or `ends`.
-            shortened: [windows], values of the past that are read; all by default.
+            shortened: [windows], the number of past values to read; all by default.
         """
         layout = self.layout
         group, before = places.unbind(dim=1)
@@ -188,7 +188,7 @@ class Source:
 
 
 def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inputs [windows, channels, numbers], the best naive forecast and the unit of the past of windows.
+    """Return inputs [windows, channels, numbers], the best naive forecast, and the unit, from the past of windows.
 
     Args:
         read: [windows, channels, past], NaN before the series begins.
@@ -224,12 +224,12 @@ def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tens
 
 
 def _repeated(values: Tensor, period: int, horizon: int) -> Tensor:
-    """Return the last period again and again, [windows, channels, horizon]."""
+    """Return the last period repeated over the horizon, [windows, channels, horizon]."""
     return values[..., values.shape[-1] - period + torch.arange(horizon) % period]
 
 
 def _changes(values: Tensor, period: int) -> Tensor:
-    """Return the changes over a period, 0 where there is none before."""
+    """Return the changes over a period, 0 in the first period."""
     return torch.nn.functional.pad(values[..., period:] - values[..., :-period], (period, 0))
 
 
@@ -240,15 +240,15 @@ def _naive_error(values: Tensor, given: Tensor, period: int, horizon: int, devia
         known = given[..., lag:] & given[..., : max(values.shape[-1] - lag, 0)]
         error = (values[..., lag:] - values[..., : max(values.shape[-1] - lag, 0)]).abs() * known
         n_known = known.sum(dim=-1, keepdim=True)
-        # Too few pairs say nothing.
+        # Lags with too few pairs are ignored.
         total += torch.where(n_known >= _LEAST_PAST, error.sum(dim=-1, keepdim=True) / n_known.clamp_min(1), 0.0)
         count += n_known >= _LEAST_PAST
-    # The deviation is what the last value misses.
+    # Without any pairs, the error of the last value is the deviation.
     return torch.where(count > 0, total / count.clamp_min(1), deviation if period == 1 else torch.inf)
 
 
 def _from_first(recent: Tensor, level: Tensor) -> Tensor:
-    """Return values with the first known one in the place of those before it, or the level if none is known."""
+    """Return values with missing ones replaced by the first known value, or by the level if none is known."""
     known = ~recent.isnan()
     first = known.to(torch.uint8).argmax(dim=-1, keepdim=True)
     value = torch.where(known.any(dim=-1, keepdim=True), recent.gather(-1, first), level)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchmcl_speech.train import differing_options as differing_options
     from torchmcl_speech.train import train_separator as train_separator
 
-# Loaded when asked for: evaluating needs no Lightning, reading a configuration no audio.
+# Loaded on first use: evaluation does not need Lightning, and reading a configuration does not need audio packages.
 _HOMES = {
     "config": ("DataConfig", "SeparationConfig", "load_config", "shipped_configs"),
     "counting": ("count_log_loss", "count_probabilities", "fit_count_temperature"),

@@ -26,7 +26,7 @@ from torchmcl.persistence.reading import read_text
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.nn.dprnn import DPRNN
 
-# Values that an annotation admits. An integer is a number too; YAML reads 1e-3 as text.
+# Types allowed by an annotation. An integer is also a valid float; YAML reads 1e-3 as text.
 _TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
     str: ((str,), "text"),
     int: ((int,), "an integer"),
@@ -39,7 +39,7 @@ _TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Values without aliases, which can expand a short text to gigabytes."""
+    """A YAML loader without aliases, which can expand a short text to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -48,16 +48,16 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def yaml_value(owner: str, name: str, text: str) -> Any:
-    """Return the value of a text in YAML; tags with code (`!!python/object...`) are rejected.
+    """Return the parsed value of a YAML text; tags with code (`!!python/object...`) are rejected.
 
     Raises:
         ValueError: if it is not YAML, or more than plain values.
     """
     try:
         return yaml.load(text, Loader=_PlainLoader)  # noqa: S506  (a SafeLoader)
-    except RecursionError:  # not chained: a thousand frames say nothing
+    except RecursionError:  # not chained: a thousand stack frames are not helpful
         raise ValueError(bad_value(owner, name, "be YAML", "lists in lists without end")) from None
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # a key that is a list, a 13th month
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # for example a list as a key, or month 13
         raise ValueError(bad_value(owner, name, "be YAML", " ".join(str(error).split())[:300])) from error
 
 
@@ -145,13 +145,13 @@ class DataConfig:
         sample_rate: everything is resampled to it.
         crop: seconds of a training sample.
         dynamic: new mixtures in every epoch.
-        on_device: make them, and what `augmentation` asks for, on the device of the training; needs `dynamic`.
+        on_device: create and augment them on the training device; requires `dynamic`.
         spread_db: gains of new mixtures lie between -spread_db and spread_db.
         samples_per_epoch: all of them by default.
         validation_samples: how many mixtures of the validation part to use; all by default.
-        n_workers: processes that prepare samples.
+        n_workers: number of processes that prepare samples.
         skip_bad: leave out recordings that cannot be used, with a count.
-        outside: also read recordings outside of `root`, if the list of them is one that you trust.
+        outside: also read recordings outside of `root`; only for trusted lists of files.
     """
 
     layout: str = option("auto", _one_of("auto", "tables", "wsj0", "librimix", "speakers"))
@@ -192,9 +192,9 @@ class ObjectiveConfig:
         rule: "pit", "mcl" (winner takes all), "relaxed-wta", "amcl" (annealed), "sinkhorn", or "auto": annealed by
             `torchmcl.AutoAnnealing`, which decides on temperature and tail of the learning rate in training.
         epsilon: of "relaxed-wta".
-        temperature: where "amcl" begins, or the one of "sinkhorn", in decibels.
+        temperature: the initial one of "amcl", or the constant one of "sinkhorn", in decibels.
         annealing_epochs: epochs after which the temperature of "amcl" is 0.
-        decay: cool "amcl" by this factor an epoch, Eq. (44), instead of linearly, Eq. (43).
+        decay: factor of the temperature of "amcl" per epoch, Eq. (44), instead of linear cooling, Eq. (43).
         in_order: let "pit" give n sources to the first n outputs, so that scores can indicate their number.
         score_weight: of the score loss, if the model gives scores.
         limit_db: SI-SDR at which a source is good enough, so that easy ones, a single speaker for example, leave the
@@ -223,21 +223,21 @@ class TrainingConfig:
     """The length and the learning rate of the training run.
 
     Args:
-        epochs: in all.
-        batch_size: samples of a step.
+        epochs: total number.
+        batch_size: samples per step.
         learning_rate: of Adam.
-        schedule: "plateau" halves the rate where the validation no longer improves; "cosine" lowers it to 0
-            over all epochs, which gives more in a short training; "budget" over all epochs or the minutes that the
-            training is given, whichever end first.
+        schedule: "plateau" halves the rate when the validation score no longer improves; "cosine" lowers it to 0 over
+            all epochs, which is better for short training runs; "budget" lowers it to 0 over all epochs or the given
+            minutes, whichever ends first.
         warmup: epochs over which the rate of "cosine" and "budget" rises.
-        patience: epochs without a better validation until the rate is halved.
-        clip: largest norm of the gradient.
+        patience: epochs without a better validation score until the rate is halved.
+        clip: maximum norm of the gradient.
         precision: "32-true" or "bf16-mixed".
         ema: decay of the averaged weights; none by default.
-        checkpoint_every: epochs between checkpoints, of which one more is written at the end.
-        captured: replay the passes of the model as CUDA graphs, on a GPU.
-        max_skipped: batches with a loss that is not finite to leave out, before one is an error.
-        seed: decides weights, order and crops.
+        checkpoint_every: epochs between checkpoints; another one is written at the end.
+        captured: on a GPU, replay forward and backward passes as CUDA graphs.
+        max_skipped: batches with a non-finite loss to skip before raising an error.
+        seed: for initial weights, order and crops.
     """
 
     epochs: int = option(200, check_positive_int)
@@ -273,7 +273,7 @@ class SeparationConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def __post_init__(self) -> None:
-        """Check options that depend on each other."""
+        """Check combinations of options."""
         check_known("model", self.model, [name for name in signature(DPRNN).parameters if name != "bilstm"])
         if not self.augmentation.is_none() and not self.data.on_device:
             advice = "Set data.on_device=true, or leave the part out."
@@ -289,7 +289,7 @@ class SeparationConfig:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the configuration as plain values, for JSON."""
         plain = asdict(self)
         plain["data"]["n_speakers"] = list(self.data.n_speakers)
         return plain

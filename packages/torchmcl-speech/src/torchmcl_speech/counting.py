@@ -13,8 +13,8 @@ from torchmcl._checks import bad_value
 def count_probabilities(score_logits: Tensor) -> Tensor:
     """Return the probability of each number of voices, from 0 to all outputs.
 
-    Each score is the probability that its output is a voice, given by the network for each output; taken as
-    independent, their sum has the distribution that is returned.
+    Each score is the probability that its output is a voice. The result is the distribution of the number of voices if
+    these are independent.
 
     Args:
         score_logits: [..., outputs]
@@ -61,7 +61,7 @@ def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
     It minimizes `count_log_loss`, among 0.1 to 10 in steps of 1 %.
 
     Args:
-        score_logits: of recordings that no training heard, [recordings, outputs].
+        score_logits: of recordings not used in training, [recordings, outputs].
         n_voices: the true numbers [recordings].
 
     Raises:

@@ -27,7 +27,7 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
         self.n_samples = data.samples_per_epoch
         self.on_device, self.crop, self.augmentation = data.on_device, data.crop, augmentation
         self._mixed: DeviceMixtures | None = None
-        # What is mixed on the device may be shorter than the crop: it is silent before or after.
+        # Recordings mixed on the device may be shorter than the crop: they are padded with silence.
         self.train = SpeechMixtures(
             listed_mixtures(data, "tr"),
             store,
@@ -50,9 +50,9 @@ class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]
             raise ValueError(bad_value("training", "batch_size", rule, self.batch_size, advice))
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Return a loader that begins with the current epoch, which is not 0 in a resumed run.
+        """Return a loader that starts at the current epoch, which is not 0 in a resumed run.
 
-        Lightning tells the sampler too, but only after the workers have begun with what they were told here.
+        Lightning also sets the epoch of the sampler, but only after the workers have started with the epoch set here.
         """
         trainer = self.trainer
         share = {"seed": self.seed, "n_replicas": trainer.world_size, "rank": trainer.global_rank}

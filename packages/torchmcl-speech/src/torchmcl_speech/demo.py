@@ -38,7 +38,7 @@ def run_speech_demo(
         out: folder for the files.
         model: name of a bundled separator, or folder of a saved model.
         device: where to compute.
-        overwrite: whether to replace files that no earlier demonstration wrote.
+        overwrite: whether to replace files that were not written by an earlier demonstration.
         progress: whether to show a bar.
 
     Returns:
@@ -56,7 +56,7 @@ def run_speech_demo(
     voices = [read_audio(_VOICES / f"{name}.flac") for name in _NAMES]
     length, rate = min(len(voice) for voice in voices), 8000
     sources: Samples = np.stack([voice[:length] for voice in voices])
-    n_voices = len(voices) if separator.score is not None else None  # the others would be left out
+    n_voices = len(voices) if separator.score is not None else None  # the other outputs would be left out
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / _MIXTURE
         write_audio(recording, sources.sum(axis=0), rate)

@@ -41,10 +41,10 @@ def evaluate_separator(
 
     Args:
         model: name of a bundled separator, or folder of a saved model.
-        data: where the mixtures are; crops are not taken.
+        data: the location of the mixtures; they are not cropped.
         part: "tt" for the test part.
-        out: folder for `evaluation-<part>.jsonl`; nothing is written without.
-        limit: evaluate only this many of the first mixtures, as many of each number of speakers.
+        out: folder for `evaluation-<part>.jsonl`; nothing is written if it is None.
+        limit: evaluate only the first mixtures, this many in total, equally many per number of speakers.
         device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
 
@@ -99,7 +99,7 @@ def _counted(logits: Tensor | None, temperature: float) -> dict[str, Any]:
 
 
 def trained_precision(notes: Mapping[str, Any], device: str) -> torch.autocast:
-    """Return the precision for a saved model: bfloat16 on a GPU if trained so, else that of its weights."""
+    """Return the autocast context of a saved model: bfloat16 on a GPU if trained that way, else disabled."""
     kind = torch.device(device).type
     half = notes.get("configuration", {}).get("training", {}).get("precision") == "bf16-mixed"
     return torch.autocast(kind, dtype=torch.bfloat16, enabled=half and kind == "cuda")
@@ -146,9 +146,9 @@ def calibrate_counts(
 
     Args:
         model: folder of a saved model with scores; its notes get `score_temperature`, its weights stay.
-        data: where the mixtures are; `n_speakers` should be all numbers that the model may meet.
-        part: "cv" for the validation part; the test part must decide nothing.
-        limit: use this many mixtures, as many of each number of speakers.
+        data: the location of the mixtures; `n_speakers` should contain all numbers that may occur in use.
+        part: "cv" for the validation part; the test part must not be used for calibration.
+        limit: use this many mixtures, equally many per number of speakers.
         device: where to compute.
         progress: whether to show a bar.
 

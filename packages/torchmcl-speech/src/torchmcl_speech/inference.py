@@ -18,18 +18,18 @@ from torchmcl_speech.nn.long_recordings import StreamingSeparator
 from torchmcl_speech.pretrained import load_separator
 
 CHUNK_SECONDS = 10.0
-# What chunks share: a few words tell voices apart, and more of it is work done twice.
+# Overlap of chunks: a few words are enough to match the voices, and more would be redundant work.
 _OVERLAP_SECONDS = 1.0
 
 
 class RecordingSeparator:
-    """One recording and one separator.
+    """Separates one recording with one separator.
 
     Args:
         recording: any audio file that soundfile reads.
         model: name of a bundled separator, or folder of a saved model.
-        owner: whom errors speak for.
-        chunk_seconds: longer recordings are taken in even chunks of this length at most, one after the other.
+        owner: named in errors.
+        chunk_seconds: longer recordings are processed in equal chunks of at most this length, one after another.
         device: where to compute; on a GPU, in the precision of the training.
 
     Raises:
@@ -50,7 +50,7 @@ class RecordingSeparator:
         if self.info.length_at(self.model_rate) < 1:
             length, rate = self.info.length, self.info.sample_rate
             raise BadAudio(f"{recording}: is too short; {length} samples at {rate} Hz. Use a longer recording.")
-        #: How many waveforms the separator gives, and whether it scores them.
+        #: The number of outputs of the separator, and whether it has scores.
         self.n_outputs: int = separator.n_outputs  # type: ignore[assignment]
         self.has_scores = separator.score is not None
         longest = max(round(chunk_seconds * self.model_rate), 2)
@@ -111,7 +111,7 @@ class RecordingSeparator:
         return count_probabilities(logits).tolist()
 
     def facts(self) -> dict[str, Any]:
-        """Return a record of the recording."""
+        """Return facts about the recording, for the record."""
         return {
             "recording": str(self.recording),
             "seconds": self.info.length / self.info.sample_rate,
@@ -122,7 +122,7 @@ class RecordingSeparator:
 
 
 def _even_chunk(length: int, longest: int, overlap: int) -> int:
-    """Return the length of as few even chunks as possible, because a short last chunk wastes work."""
+    """Return the length of as few equal chunks as possible, because a short last chunk wastes work."""
     if length <= longest:
         return longest
     n_chunks = math.ceil((length - overlap) / (longest - overlap))

@@ -23,8 +23,7 @@ from torchmcl_speech.config import ObjectiveConfig, TrainingConfig
 class OrderedPIT(PIT):
     """`PIT` among the first outputs only, as many as real sources.
 
-    Otherwise nothing says which outputs are left over, each is left over sometimes, and no score can tell a voice from
-    what remains.
+    Otherwise any output may be unused, each is unused at times, and no score can distinguish a voice from residue.
 
     Example:
         >>> one_source = torch.tensor([[3.0, 1.0, 0.0]])
@@ -35,7 +34,7 @@ class OrderedPIT(PIT):
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         places = torch.arange(cost.shape[-1], device=cost.device)
         n_real = cost.shape[-2] if mask is None else mask.sum(dim=-1)[..., None, None]
-        return super()._assign(cost.masked_fill(places >= n_real, torch.inf), mask)  # infinity forbids a pair
+        return super()._assign(cost.masked_fill(places >= n_real, torch.inf), mask)  # an infinite cost excludes a pair
 
 
 def rule_of(objective: ObjectiveConfig) -> RuleLike:
@@ -73,7 +72,7 @@ def pit_si_sdr(output: StepOutput) -> Tensor:
 
 
 def mcl_si_sdr(output: StepOutput) -> Tensor:
-    """Return the SI-SDR of the best output for each source; outputs may serve several sources."""
+    """Return the SI-SDR of the best output for each source; an output may be the best for several sources."""
     return si_sdr_under(WTA(), output.matching)
 
 
@@ -89,14 +88,14 @@ def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput]
 
 
 def count_accuracy(output: StepOutput) -> Tensor:
-    """Return the share of mixtures with as many scores above one half as sources."""
+    """Return the share of mixtures in which the number of scores above one half equals the number of sources."""
     logits = output.predictions.score_logits
     assert logits is not None
     return ((logits > 0).sum(dim=-1) == output.matching.mask.sum(dim=-1)).float().mean()
 
 
 def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) -> Tensor:
-    """Return the negative SI-SDR with an added error that bounds it by -limit_db, for gradients of easy sources.
+    """Return the negative SI-SDR with an added error that bounds it by -limit_db, to limit gradients of easy sources.
 
     Example:
         >>> target = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
@@ -109,7 +108,7 @@ def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) 
 
 
 def trained_cost(objective: ObjectiveConfig) -> Callable[..., Tensor] | None:
-    """Return the trained cost if it differs from the matched one."""
+    """Return the cost to train on if it differs from the cost used for matching, else None."""
     if objective.limit_db is None:
         return None
     return functools.partial(limited_neg_si_sdr, limit_db=objective.limit_db)
@@ -120,11 +119,11 @@ class CosineBudget:
     """Epoch -> learning rate: a warm-up, then a cosine to 0.
 
     Args:
-        rate: the highest.
+        rate: the maximum.
         n_epochs: after which it is 0.
         warmup: epochs until it is highest.
-        seconds: after which it is 0 in any case, from the making of this object; a training that resumes has as many
-            again, and the rest of its epochs.
+        seconds: after which it is 0 in any case, counted from the creation of this object; a resumed training run gets
+            the full time again, for the rest of its epochs.
         clock: returns the time.
 
     Example:
@@ -144,7 +143,7 @@ class CosineBudget:
         self._began = self.clock()
 
     def __call__(self, step: float) -> float:
-        """Return the rate of the epoch `step`, which begins now."""
+        """Return the rate of the epoch `step`, which starts now."""
         done = step / self.n_epochs
         if math.isfinite(self.seconds):
             done = max(done, (self.clock() - self._began) / max(self.seconds, 1e-9))

@@ -93,7 +93,7 @@ def _unknown(model: Path | str) -> ValueError:
     )
 
 
-# What depends on the number of outputs, output after output.
+# Parameters that depend on the number of outputs, output after output.
 _OUTPUTS = ("outputs.weight", "outputs.bias", "decoder")
 _MAY_BE_NEW = ("score.weight", "score.bias")
 
@@ -102,18 +102,18 @@ _MAY_BE_NEW = ("score.weight", "score.bias")
 def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
     """Copy the weights of a saved model into another of the same sizes.
 
-    Outputs that the saved model has are copied; more of them get features at random, as a new network has, and the mean
-    of its decoders. A score head that it lacks stays new.
+    Outputs of the saved model are copied; additional ones get random features, as in a new network, and the mean of its
+    decoders. A score head missing in the saved model is newly initialized.
 
     Args:
         model: changed in place.
         start: name of a bundled separator, or folder of a saved model.
 
     Returns:
-        The names of weights that are, in part at least, new.
+        The names of weights that are at least partly new.
 
     Raises:
-        ValueError: if there is no such model, or its sizes are others.
+        ValueError: if there is no such model, or its sizes differ.
     """
     saved, _ = load_separator(start)
     found, new = saved.state_dict(), []
@@ -140,7 +140,7 @@ def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
 def config_like(config: SeparationConfig, start: Path | str) -> SeparationConfig:
     """Return the configuration with open options filled from the initial model.
 
-    If it names no sizes of a model, sizes, sample rate, numbers of speakers and rule are those of the saved one.
+    If it specifies no model sizes, then sizes, sample rate, numbers of speakers and rule are those of the saved model.
     """
     saved, notes = load_separator(start)
     if config.model:

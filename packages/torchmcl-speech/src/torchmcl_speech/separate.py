@@ -59,11 +59,11 @@ def _written_before(folder: Path, recording: Path | str) -> set[str]:
         sounds = [record["mixture"], *(output["file"] for output in record["outputs"])]
         sounds += [reference["file"] for reference in record.get("references", [])]
         return {RECORD_FILE, PAGE_FILE, *sounds}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no record, or a file of somebody else
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # no record, or a foreign file
         return set()
 
 
-#: The separator that tells how many speak.
+#: The separator that estimates the number of speakers.
 COUNTING_MODEL = "any-number"
 
 
@@ -81,16 +81,16 @@ def separate_recording(
     """Write a WAV file for each voice, one for the mixture as input of the model, and `separation.json`.
 
     With a model with scores, the most likely number of outputs is written, the most likely
-    first. Without, all are, ordered by the share of the energy they have. The recording is mixed down to mono,
+    first. Without scores, all outputs are, by share of the energy. The recording is mixed down to mono,
     resampled for the model, and the outputs are resampled back: files have its length and its sample rate, and the
-    frequencies that the model hears. If one exceeds full scale, all are turned down.
+    frequency range of the model. If one exceeds full scale, all are attenuated.
 
     Args:
         recording: any audio file that soundfile reads.
         out: folder for the files, `<recording>-<place>.wav` and `<recording>-mixture.wav`.
         model: name of a bundled separator, or folder of a saved model.
         n_voices: outputs to write; the predicted number of speakers by default, or all if the model has no scores.
-        chunk_seconds: longer recordings are taken in chunks of this length at most, which share a second.
+        chunk_seconds: longer recordings are processed in chunks of at most this length, which overlap by a second.
         device: where to compute; on a GPU, in the precision of the training.
         overwrite: whether to replace files of these names, and an `index.html`, that no earlier separation of this
             recording wrote.
@@ -152,8 +152,8 @@ def count_speakers(
     Args:
         recording: any audio file that soundfile reads.
         model: a separator with scores: name of a bundled one, or folder of a saved model.
-        chunk_seconds: longer recordings are taken in chunks of this length at most, with one answer: in each output
-            a chunk counts by the energy that the output has there.
+        chunk_seconds: longer recordings are processed in chunks of at most this length, and the results are combined:
+            for each output, chunks are weighted by its energy in them.
         device: where to compute; on a GPU, in the precision of the training.
         progress: whether to show a bar.
 
@@ -203,7 +203,7 @@ class _Tracks:
         return self.energy / self.energy.sum().clamp_min(torch.finfo(self.energy.dtype).tiny)
 
     def write(self, names: list[str], order: list[int], info: AudioInfo) -> tuple[list[str], float]:
-        """Write the mixture and some outputs in a given order and under given names; return the names and the gain."""
+        """Write the mixture and selected outputs in the given order, with the given names; return names and gain."""
         tracks = [self.tracks[0], *(self.tracks[1 + index] for index in order)]
         loudest = max(track.peak for track in tracks)
         gain = 1.0 if loudest <= 1 else 0.99 / loudest
@@ -213,6 +213,6 @@ class _Tracks:
         return names, gain
 
     def close(self) -> None:
-        """Forget all samples."""
+        """Discard all samples."""
         for track in self.tracks:
             track.close()

@@ -53,7 +53,7 @@ pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl
 
 _CHECKPOINTS = "checkpoints"
 _MONITOR = "val_pit_si_sdr"
-# What may differ between the runs of one training; not the epochs where the rate is spread over all of them.
+# Options that may change when a training run is resumed; not the epochs if the learning rate depends on them.
 _FREE = (
     *(("training", name) for name in ("epochs", "captured", "max_skipped", "checkpoint_every")),
     *(("data", "layout"), ("data", "root"), ("data", "pack"), ("data", "n_workers")),
@@ -79,12 +79,12 @@ def train_separator(
         out: folder for everything: `config.json`, `records.jsonl`, `checkpoints/`, `logs/`, `model/` (the
             best on the validation part) and `model-last/`.
         device: "auto", "cpu" or "cuda".
-        minutes: stop after the epoch in which this time is over; a later run resumes.
-        start: name of a bundled separator, or folder of a saved model, to begin with: of the same
-            sizes, though the number of outputs may differ.
+        minutes: stop after the epoch in which this time ends; a later run resumes.
+        start: name of a bundled separator, or folder of a saved model, with the initial weights; its sizes must be
+            equal, but the number of outputs may differ.
         progress: whether to show a bar.
         show_records: print the record of each epoch as a line of JSON.
-        bilstm: another kind of LSTM than that of `torchmcl_speech.nn.DPRNN`.
+        bilstm: a different kind of LSTM than the default of `torchmcl_speech.nn.DPRNN`.
         compile_model: pass the blocks through `torch.compile`.
 
     Returns:
@@ -99,7 +99,7 @@ def train_separator(
     if device != "auto":
         available_device("train_separator", device)
     _check_folder(out, config)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it announces the hardware, and products
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it prints hardware and advertisements
     torch.manual_seed(config.training.seed)
     checkpoints = Checkpoints(out / _CHECKPOINTS, every_n_epochs=config.training.checkpoint_every)
     latest = checkpoints.latest()
@@ -134,7 +134,7 @@ def train_separator(
 
 def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule:
     training, rule = config.training, rule_of(config.objective)
-    decides = isinstance(rule, AutoAnnealing)  # on the tail of the rate too
+    decides = isinstance(rule, AutoAnnealing)  # including the tail of the learning rate
     falls = training.schedule != "plateau" and not decides
     # Halved after `patience` epochs without a better value; torch's own patience counts those before the last one.
     plateau = partial(ReduceLROnPlateau, mode="max", factor=0.5, patience=training.patience - 1, threshold=0.0)
@@ -159,7 +159,7 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
 
 
 def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: str, progress: bool) -> Any:
-    # The average gives the weights back at the end of a validation: whoever wants it must come before.
+    # The average restores the weights at the end of a validation: callbacks that use it must come before it.
     callbacks = [*callbacks, RuleLogger(), CollapseWarning()]
     if config.training.ema is not None:
         callbacks.append(ExponentialAverage(config.training.ema))
@@ -205,7 +205,7 @@ def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> lis
 def _network(config: SeparationConfig, bilstm: Callable[[int, int], nn.Module] | None) -> DPRNN:
     try:
         return DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
-    except TypeError as error:  # a value in the configuration is data, not a mistake in a program
+    except TypeError as error:  # an invalid value in a configuration is a data error, not a programming error
         raise ValueError(str(error)) from error
 
 

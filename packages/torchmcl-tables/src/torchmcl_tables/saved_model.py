@@ -7,7 +7,7 @@ from torchmcl.persistence.headers import check_free, read_header, saved_contents
 from torchmcl.persistence.writing import check_writable
 
 MODEL_KIND = "torchmcl table model"
-#: Of the contents of a model's folder; increased when the schema of tables changes.
+#: Version of the contents of a model's folder; increased when the schema of tables changes.
 MODEL_FORMAT = 3
 
 
@@ -31,7 +31,7 @@ def check_folder(folder: Path, *, overwrite: bool = True) -> None:
     """Check that a model can be written to a folder.
 
     Args:
-        folder: that may exist.
+        folder: may exist.
         overwrite: whether a model in it may be replaced.
 
     Raises:

@@ -142,7 +142,7 @@ def _evidence(found: dict[str, Any]) -> str:
 
 
 def _not_better(found: dict[str, Any]) -> list[str]:
-    """Return the targets whose answers are not better than constant ones."""
+    """Return a reason for each target whose answers are not better than constant ones."""
     answers = found["answers"]
     truth, probabilities = _columns(answers["truth"]), np.asarray(answers["probabilities"], dtype=np.float64)
     values = np.asarray(answers["hypotheses"], dtype=np.float64)  # [rows, answers, targets]
@@ -176,7 +176,7 @@ def _distances(
 def scored_by_other_half(
     rows: NDArray[Any], score: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """Return `score(own, others)` [rows], the score of constant answers: those for each half are made from the other.
+    """Return `score(own, others)` [rows], the score of constant answers computed from the other half of the rows.
 
     Example:
         >>> scored_by_other_half(np.array([1.0, 2.0, 3.0, 6.0]), lambda own, others: own - others.mean())
@@ -189,7 +189,7 @@ def scored_by_other_half(
 
 
 def _constant_distances(truth: NDArray[np.float64], n_answers: int) -> NDArray[np.float64]:
-    """Return the score of `_distances` of the means of equal groups of the other half of the rows."""
+    """Return the score `_distances` of constant answers: means of equal groups of the other half of the rows."""
 
     def score(own: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
         groups = np.array_split(np.sort(others), min(n_answers, len(others)))
@@ -226,7 +226,7 @@ def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArra
         return infinite if entry["level"] <= LEVEL else ""  # no table has enough rows for all levels
     if share < low:
         return f"{sets} contain the true value in only {percent(share)} of the rows"
-    if few:  # such sets cover more than requested, because a set cannot contain a part of a value
+    if few:  # such sets cover more than requested, because a value is either in a set or not
         everything = entry["level"] == LEVEL and len(truth) > 1 and width >= _EVERYTHING * np.ptp(truth)
         return f"{sets} contain nearly all of its values" if everything else ""
     wide = f"{sets} contain the true value in {percent(share)} of the rows: they are wider than needed"
@@ -234,7 +234,7 @@ def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArra
 
 
 def _upside_down(found: dict[str, Any]) -> list[str]:
-    """Return whether answers with a higher probability are significantly less often the nearest."""
+    """Return a reason if answers with a higher probability are significantly less often the nearest."""
     given, won, count = (np.asarray(found[name], dtype=np.float64) for name in ("given", "won", "count"))
     apart = given - np.average(given, weights=count)
     slope, deviation = (count * apart * won).sum(), math.sqrt((count * apart**2 * won * (1 - won)).sum())
@@ -270,7 +270,7 @@ def _evidence_of_classes(found: dict[str, Any]) -> str:
 
 
 def _not_better_than_frequencies(found: dict[str, Any], target: str) -> list[str]:
-    """Return whether constant probabilities are as good."""
+    """Return a reason if constant probabilities are as good."""
     constant = found["constant"]
     if found["n_rows"] < _FEWEST or constant["gain"] > STANDARD_ERRORS * constant["error"]:
         return []
@@ -288,7 +288,7 @@ def _one_guess(found: dict[str, Any]) -> list[str]:
 
 
 def _miscalibrated(found: dict[str, Any]) -> list[str]:
-    """Return whether the accuracy of first guesses clearly differs from their probabilities."""
+    """Return a reason if the accuracy of first guesses clearly differs from their probabilities."""
     first = found["first"]
     off = first["right"] - first["promised"]
     if abs(off) <= STANDARD_ERRORS * math.sqrt(first["variance"] / found["n_rows"]) or found["n_rows"] < _FEWEST:
@@ -301,7 +301,7 @@ def _miscalibrated(found: dict[str, Any]) -> list[str]:
 
 
 def _classes_not_covered(found: dict[str, Any]) -> list[str]:
-    """Return whether the sets of classes of the usual probability have too low a coverage."""
+    """Return a reason if the coverage of the sets of classes at the usual level is too low."""
     entry = coverage_at(found)
     if entry is None or entry["covered"] >= chance_band(LEVEL, found["n_rows"])[0]:
         return []

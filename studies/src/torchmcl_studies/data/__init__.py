@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder(name: str) -> Path:
-    """Return a folder of the user's cache, which need not exist."""
+    """Return a folder in the user's cache, which may not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "torchmcl" / name
 
@@ -26,12 +26,12 @@ def cached_download(
         owner: named in messages.
         folder: below the cache of torchmcl.
         base_url: of the files, ending in a slash.
-        file_name: behind it, and in the cache.
+        file_name: appended to the URL, and used in the cache.
         known: file -> sha256.
-        advice: what to do without a network.
+        advice: what to do without a network connection.
 
     Raises:
-        OSError: if it cannot be had, or has another checksum.
+        OSError: if it cannot be downloaded, or has a different checksum.
     """
     import pooch
 
@@ -42,6 +42,6 @@ def cached_download(
     except ValueError as error:  # pooch: the checksum differs
         text = f"{owner}: {file_name} from {base_url} does not have the known checksum and was not kept. {error}"
         raise OSError(text) from error
-    except OSError as error:  # among them those of requests
+    except OSError as error:  # including those of requests
         text = f"{owner}: {file_name} could not be downloaded from {base_url} ({type(error).__name__}). {advice}"
         raise OSError(text) from error

@@ -1,4 +1,4 @@
-"""Relaxed-WTA with an epsilon from 0.98 to 0, and the number of answers that stay in the middle."""
+"""Relaxed-WTA with epsilon annealed from 0.98 to 0, and the number of answers that stay near the mean."""
 
 import statistics
 import time
@@ -27,7 +27,7 @@ RADIUS = 0.2
 
 
 def run_annealed_epsilon(folder: Path, settings: FigureSettings, *, progress: bool = True) -> list[Claim]:
-    """Train both ways of annealing; write `counts.csv`, `results.csv`, `frames.csv`, `points.csv`, `summary.json`."""
+    """Train both variants; write `counts.csv`, `results.csv`, `frames.csv`, `points.csv`, `summary.json`."""
     start = time.perf_counter()
     epsilon = settings.linear(START)
     rules = [

@@ -15,7 +15,7 @@ from torchmcl_studies.figures.settings import (
     write_table,
 )
 
-# At first the network has to learn the mean; the plateau is measured from here down.
+# The network first has to learn the mean; the plateau is measured below this temperature.
 _HOT = 0.8
 
 

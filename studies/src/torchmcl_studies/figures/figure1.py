@@ -28,7 +28,7 @@ _N_FRAMES = 60
 
 
 def run_figure1(folder: Path, settings: FigureSettings, *, progress: bool = True) -> list[Claim]:
-    """Train 49 answers by three methods; write `results.csv`, `frames.csv`, `points.csv`, `summary.json`."""
+    """Train 49-answer networks by three methods; write `results.csv`, `frames.csv`, `points.csv`, `summary.json`."""
     start = time.perf_counter()
     rules = [WTA(), RelaxedWTA(0.1), annealed(AnnealedWTA, temperature=settings.exponential())]
     courses = train_without_input(settings, rules, three_gaussians, progress=progress, what="figure 1")
@@ -63,7 +63,7 @@ def frames(method: str, course: AnnealingRecords) -> list[tuple[object, ...]]:
 
 
 def starved(course: AnnealingRecords, points: Tensor) -> int:
-    """Return the number of final hypotheses that are nearest to no point."""
+    """Return the number of final hypotheses that are not the nearest of any point."""
     cost = pairwise_sq_euclidean(hypotheses=course.hypotheses[-1], targets=points[None])
     return int(metrics.n_dead_hypotheses(assign(cost, WTA())))
 

@@ -92,7 +92,7 @@ def _points() -> list[tuple[float, ...]]:
 
 def _claims(seeds: list[AnnealingRecords], observed: list[list[float]]) -> list[Claim]:
     means = [sum(column) / len(column) for column in zip(*observed, strict=True)]
-    # 1 together, more in parts, at each of the four temperatures: [seeds, temperatures, probes]
+    # Number of distinct hypotheses at each of the four temperatures: [seeds, temperatures, probes]
     counts = torch.stack([course.n_distinct[[_nearest(course, t) for t in TEMPERATURES]] for course in seeds])
     middle = [float(seeds[0].temperature[_nearest(seeds[0], t)]) for t in TEMPERATURES]
     n_parted = sum(low < middle[1] <= high for low, _, high in observed)

@@ -14,10 +14,10 @@ from torchmcl.schedules import annealed
 from torchmcl_studies.figures.settings import Claim, FigureSettings, train_without_input, write_summary, write_table
 
 METHODS = ("MCL", "annealed MCL")
-# The paper does not say which Gaussian. With two different standard deviations R(D) and the Shannon lower bound part
-# where the narrow direction is not worth a bit, and both are far inside the square of the answers.
+# The paper does not specify the Gaussian. With two different standard deviations, R(D) and the Shannon lower bound
+# differ where the narrow direction gets no bits, and both are far inside the square of the answers.
 STDS = (0.3, 0.15)
-# What a finite held-out set may be off by, in bits.
+# Tolerance for the error of a finite held-out set, in bits.
 _SLACK = 0.1
 
 
@@ -73,10 +73,10 @@ def _claims(
         for seeds in courses
     ]
     low = min(float(rates.min()) for seeds in excess for rates in seeds)
-    # Once the hypotheses have come together, the whole way down in distortion.
+    # From the moment the hypotheses have merged to the end of training.
     lowest = [int(course.rate.argmin()) for course in cooled]
     ways = [float(gap[start:].median()) for gap, start in zip(excess[1], lowest, strict=True)]
-    sampled = max(0.05, 4 / math.sqrt(n_held_out))  # the mean square of held-out samples varies by that
+    sampled = max(0.05, 4 / math.sqrt(n_held_out))  # sampling error of the mean square of held-out samples
     at_rest = [float(c.soft_distortion[i]) / float(covariance.trace()) for c, i in zip(cooled, lowest, strict=True)]
     ends = [[float(course.distortion[-1]) for course in seeds] for seeds in courses]
     last = [sum(values) / len(values) for values in ends]

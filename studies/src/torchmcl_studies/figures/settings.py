@@ -33,7 +33,7 @@ class FigureSettings:
     Attributes:
         preset: the name of these settings.
         n_seeds: networks of each method.
-        n_epochs: each with fresh points, the same for all networks.
+        n_epochs: number of epochs, each with new points, the same for all networks.
         n_points: points of an epoch.
         batch_size: points of a step; not specified in the paper.
         targets_per_row: where p(y | x) is the same for all x, this many points share one row of input. The gradient is
@@ -42,7 +42,7 @@ class FigureSettings:
         n_hypotheses: answers of each network.
         optimizer: of all networks.
         learning_rate: a number, or a schedule of the epochs.
-        n_held_out: fresh points to measure on.
+        n_held_out: new points for the evaluation.
         n_records: measurements during the training, equally spaced.
         device: where to train.
     """
@@ -71,7 +71,7 @@ class FigureSettings:
             raise ValueError(bad_value("FigureSettings", "n_points", rule, got))
 
     def lasting(self, n_epochs: int) -> "FigureSettings":
-        """Return the same settings for another number of epochs, with the rate falling over all of them."""
+        """Return the settings for a different number of epochs, with the learning rate falling over all of them."""
         rate = self.learning_rate
         rate = replace(rate, n_steps=n_epochs) if isinstance(rate, Cosine) else rate
         return replace(self, n_epochs=n_epochs, learning_rate=rate)
@@ -97,7 +97,7 @@ class FigureSettings:
 def unconditional(preset: str, device: str = "cpu") -> FigureSettings:
     """Return the settings of the figures without an input: Figure 1, rate-distortion, annealed epsilon.
 
-    SGD at 0.01 needs the paper's 100 000 steps; the quick preset gets there with Adam and a falling rate in 1500.
+    SGD at 0.01 needs the paper's 100 000 steps; the quick preset converges in 1500, with Adam and a falling rate.
     """
     check_choice("reproduce", "preset", preset, PRESETS)
     if preset == "paper":
@@ -111,7 +111,7 @@ def conditional(preset: str, device: str = "cpu") -> FigureSettings:
     check_choice("reproduce", "preset", preset, PRESETS)
     if preset == "paper":
         settings = unconditional("paper", device)
-        # Adam at the paper's 0.01 kills a network now and then with noisier steps than these.
+        # With smaller batches, Adam at the paper's rate of 0.01 occasionally destroys a network.
         return replace(settings, n_seeds=5, targets_per_row=1, batch_size=10_000, optimizer=Adam())
     return FigureSettings("quick", 3, 250, 2560, 256, 1, (64, 64), Adam(), 0.004, 4000, 125, device=device)
 
@@ -135,7 +135,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
 def write_summary(
     folder: Path, settings: FigureSettings, claims: Sequence[Claim], seconds: float, marks: dict[str, float]
 ) -> None:
-    """Write `summary.json`: settings, claims, and the single numbers of the picture."""
+    """Write `summary.json`: settings, claims, and the scalar values of the figure."""
     shown = asdict(settings) | {"optimizer": repr(settings.optimizer)}
     summary = {
         "settings": shown,
@@ -165,10 +165,10 @@ def train(
         settings: how.
         rules: one for each method: a rule, or a function epoch -> rule.
         draw: rows of an epoch.
-        held_out: rows to measure on.
+        held_out: rows for the evaluation.
         probes: inputs whose hypotheses are kept.
         progress: show a bar.
-        what: words in front of it.
+        what: the label of the bar.
     """
     n_models = len(rules) * settings.n_seeds
     fleet = Fleet(
@@ -234,5 +234,5 @@ def train_conditional(settings: FigureSettings, *, progress: bool) -> tuple[list
 
 
 def critical_temperatures(inputs: Tensor) -> Tensor:
-    """Return the theoretical first split of each input, 2 lambda_max(C(x)), Eq. (14)."""
+    """Return the theoretical temperature of the first split at each input, 2 lambda_max(C(x)), Eq. (14)."""
     return 2 * torch.linalg.eigvalsh(conditional_covariance(inputs))[..., -1]

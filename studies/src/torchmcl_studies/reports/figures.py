@@ -1,4 +1,4 @@
-"""The figures of the paper, drawn from their records: a picture each, a caption, and one page with all of them."""
+"""The figures of the paper, drawn from records: a picture and a caption for each, and one page with all of them."""
 
 import csv
 import io
@@ -155,7 +155,7 @@ def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
-    """Draw some frames of the first seed, and the answers in the middle of all seeds."""
+    """Draw selected frames of the first seed, and the number of answers near the mean for all seeds."""
     from matplotlib import patches
 
     frames, counts = tables["frames"], tables["counts"]
@@ -190,7 +190,7 @@ def _names(rows: list[dict[str, Any]], column: str) -> list[str]:
 
 
 def _where(rows: list[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
-    """Return the rows that have these values in the columns of these names."""
+    """Return the rows with the given values in the named columns."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 

@@ -20,9 +20,9 @@ def over_seeds(runs: Sequence[RunRecords], measure: str) -> dict[str, float]:
 
 
 def seeds_apart(groups: Mapping[str, Sequence[float]], ours: str, theirs: str) -> float | None:
-    """Return the p-value of Tukey's test of two methods among all, with one mean per training run.
+    """Return the p-value for two methods in Tukey's test of all methods, with one mean per training run.
 
-    The spread over runs of one method is assumed to be equal for all methods. None if a method has one run
+    The variance over runs is assumed to be equal for all methods. None if a method has one run
     only, or if all training runs are equal for every method.
 
     Example:
@@ -58,7 +58,7 @@ _DASHES = {"pit": "-", "mcl": "--", "relaxed-wta": ":", "amcl": "-"}
 
 
 def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
-    """Return validation SI-SDR during training, a panel per number of speakers, a line per training run.
+    """Draw validation SI-SDR during training, with a panel per number of speakers and a line per training run.
 
     Seeds after the first one are lighter.
     """
@@ -87,7 +87,7 @@ def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
 
 
 def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
-    """Return MCL SI-SDR of the test mixtures by the number of outputs: quartiles, median, and a point for the mean."""
+    """Draw MCL SI-SDR of the test mixtures by the number of outputs: quartiles, median, and a point for the mean."""
     figure = new_figure(6.4, 4.0)
     axis = figure.subplots()
     numbers = sorted({run.n_outputs for run in runs})
@@ -125,7 +125,7 @@ def draw_transition(runs: Sequence[RunRecords]) -> Any:
         points = [
             (temperature, -record["val_mcl_si_sdr"])
             for temperature, record in zip(run.temperatures, run.epochs, strict=True)
-            if temperature > 0  # a logarithm has no place for it
+            if temperature > 0  # it cannot be shown on a logarithmic axis
         ]
         label = f"from {run.temperature:g} dB"
         axis.plot(*zip(*points, strict=True), color=colour, marker="o", ms=3, lw=1.3, label=label)
@@ -136,7 +136,7 @@ def draw_transition(runs: Sequence[RunRecords]) -> Any:
 
 
 def draw_automatic(by_hand: Sequence[RunRecords], automatic: Sequence[RunRecords]) -> Any:
-    """Return temperature and validation SI-SDR during training, of manual and automatic schedules."""
+    """Draw temperature and validation SI-SDR during training, for manual and automatic schedules."""
     figure = new_figure(9.6, 3.7, layout="tight")
     left, right = figure.subplots(1, 2)
     for runs, colour, label in ((by_hand, AMCL, "by hand"), (automatic, MCL, "automatic")):
@@ -144,7 +144,7 @@ def draw_automatic(by_hand: Sequence[RunRecords], automatic: Sequence[RunRecords
             style = {"color": colour, "alpha": 1 if place == 0 else 0.4, "lw": 1.6}
             named = label if place == 0 else None
             warm = [(r["step"], t) for r, t in zip(run.epochs, run.temperatures, strict=True) if t > 0]
-            if warm:  # a logarithm has no place for zero
+            if warm:  # zero cannot be shown on a logarithmic axis
                 left.plot(*zip(*warm, strict=True), marker="o", ms=3, label=named, **style)
             steps = [record["step"] for record in run.epochs]
             right.plot(steps, [record["val_pit_si_sdr"] for record in run.epochs], label=named, **style)

@@ -14,7 +14,7 @@ from torchmcl_studies.separation_records import RunRecords, StudyRecords, publis
 
 Rows = list[list[str]]
 
-# What follows a bar is a smaller line of the cell.
+# Text after a vertical bar becomes a smaller line of the cell.
 METHOD_HEAD = (
     *("method", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against PIT"),
     "published PIT SI-SDR | WSJ0-mix: not comparable",
@@ -22,7 +22,7 @@ METHOD_HEAD = (
 HYPOTHESES_HEAD = ("outputs", "method", "MCL SI-SDR", "median", "against fewest outputs", "against MCL")
 TRANSITION_HEAD = ("from", "to", "outputs are the mixture until", "PIT SI-SDR", "MCL SI-SDR")
 AUTOMATIC_HEAD = ("schedule", "seed", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against by hand, same seed")
-# An output that gains less, in dB, is the mixture itself up to rounding.
+# An output with a smaller gain, in dB, is essentially the mixture itself.
 _UNSPLIT = 0.2
 
 
@@ -241,7 +241,7 @@ def _automatic_part(study: StudyRecords) -> list[str]:
 def by_hand_and_automatic(study: StudyRecords) -> tuple[list[RunRecords], list[RunRecords]]:
     """Return the training runs of aMCL with a manual and with an automatic schedule, by seed."""
     runs = study.of_part("automatic")
-    # Those by hand have the seeds that the table of methods did not have then; by now it may.
+    # The manual runs have seeds that were missing in the table of methods at the time; it may contain them now.
     by_hand = {run.seed: run for run in runs if not run.sets_itself}
     by_hand |= {run.seed: run for run in _methods(study, 2).get("amcl", [])}
     automatic = {run.seed: run for run in runs if run.sets_itself}
@@ -279,7 +279,7 @@ def _scored(runs: Sequence[RunRecords], measure: str, *, std: bool = True) -> st
 
 
 def _against_pit(groups: Mapping[str, Sequence[RunRecords]], rule: str) -> str:
-    """Return the difference in PIT SI-SDR to PIT: over mixtures, of each seed that both have, and its tests."""
+    """Return the difference in PIT SI-SDR from PIT: over mixtures, for each common seed, and its tests."""
     ours, theirs = groups[rule], groups["pit"]
     paired = difference(over_seeds(ours, "pit_si_sdr"), over_seeds(theirs, "pit_si_sdr"))
     pairs = [(one, other) for one in ours for other in theirs if one.seed == other.seed]

@@ -1,4 +1,4 @@
-"""The page of the study of pedestrians: every method by every protocol, forks, calibration, joint winners."""
+"""The page of the pedestrian study: every method under every protocol, forks, calibration, joint winners."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -18,7 +18,7 @@ from torchmcl_studies.trajectories.methods import METHODS, PUBLISHED
 Records = list[dict[str, Any]]
 Rows = list[list[str]]
 
-# Title and the metrics of a cell.
+# Title and metrics of a cell.
 PROTOCOLS = (
     ("minADE20 / minFDE20", ("min_ade", "min_fde")),
     ("ADE of the best end", ("min_ade_of_final",)),
@@ -53,8 +53,8 @@ class Results(NamedTuple):
     """The results of the records.
 
     Attributes:
-        scenes: those there are, in the order of the benchmark.
-        methods: those there are, in the order of the tables.
+        scenes: those in the records, in the order of the benchmark.
+        methods: those in the records, in the order of the tables.
         values: by (scene, method, metric), then by seed.
     """
 
@@ -63,7 +63,7 @@ class Results(NamedTuple):
     values: dict[tuple[str, str, str], dict[int, float]]
 
     def over_scenes(self, method: str, metric: str) -> dict[int, float]:
-        """Return the mean over the scenes by seed, for the seeds that have them all."""
+        """Return the mean over the scenes by seed, for seeds with all scenes."""
         columns = [self.values[scene, method, metric] for scene in self.scenes]
         seeds = set(columns[0]).intersection(*columns[1:]) if columns else set()
         return {seed: sum(column[seed] for column in columns) / len(columns) for seed in sorted(seeds)}
@@ -110,7 +110,7 @@ def published_rows() -> Rows:
 
 
 def scene_rows(results: Results, metrics: Sequence[str]) -> tuple[list[str], Rows]:
-    """Return heading and lines of one protocol by scene."""
+    """Return the heading and lines of one protocol, by scene."""
     rows = []
     for method in results.methods:
         cells = [_cell([results.values[scene, method, m] for m in metrics], metrics) for scene in results.scenes]
@@ -296,7 +296,7 @@ def _signed(value: float, metric: str) -> str:
 _N_OBSERVED = 8
 _SHOWN = ("mcl", "amcl", "mdn", "mcl-joint")
 _EDGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-# Metres around what is drawn.
+# Margin around the drawn paths, in meters.
 _MARGIN = 1.0
 
 
@@ -306,7 +306,7 @@ def bin_of(score: float) -> int:
 
 
 def draw_forks(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the forks of one scene: a line for each person, a column for each method."""
+    """Draw the forks of one scene: a row for each person, a column for each method."""
     by_method = {row["method"]: row["forks"] for row in rows}
     methods = [name for name in _SHOWN if name in by_method] or list(by_method)[:1]
     n_forks = len(by_method[methods[0]])
@@ -327,7 +327,7 @@ def _draw_fork(axis: Any, fork: Mapping[str, Any]) -> None:
         axis.plot(*_columns(other[_N_OBSERVED - 1 :]), color=GREY, lw=0.8, ls=":")
     top = max([*fork["probabilities"], 1e-9])
     for hypothesis, score in zip(fork["hypotheses"], fork["probabilities"], strict=True):
-        shade = 0.12 + 0.88 * score / top  # even a score of 0 stays in sight
+        shade = 0.12 + 0.88 * score / top  # keep hypotheses with score 0 visible
         axis.plot(*_columns([observed[-1], *hypothesis]), color=AMCL, alpha=shade, lw=1.3)
         axis.plot(*hypothesis[-1], "o", color=AMCL, alpha=shade, ms=2.5)
     axis.plot(*_columns(future), color="#009E73", lw=2.2)
@@ -343,7 +343,7 @@ def _columns(points: Sequence[Sequence[float]]) -> tuple[list[float], list[float
 
 
 def draw_calibration(bins: Mapping[str, Sequence[Sequence[float]]]) -> Any:
-    """Return the share of wins against the score, a line for each label of bins (mean score, share, count)."""
+    """Draw the share of wins against the score, with a line for each label of bins (mean score, share, count)."""
     figure = new_figure(6.2, 4.6, layout="constrained")
     axis = figure.subplots()
     axis.plot([1e-3, 1], [1e-3, 1], color=GREY, lw=1)

@@ -49,7 +49,7 @@ class Cell(NamedTuple):
         return spread_of([*self.values.values()]).std
 
     def deviation(self, published: PublishedCell, n_folds: int) -> float | None:
-        """Return the difference to the published mean in combined standard errors."""
+        """Return the difference from the published mean in combined standard errors."""
         if published.std is None:
             return None
         error = math.sqrt(self.std**2 / max(len(self.values), 1) + published.std**2 / n_folds)
@@ -164,7 +164,7 @@ def _cell_text(
 
 
 def _paired_tests(protocol: str, cells: dict[tuple[str, str, str, str], Cell]) -> str:
-    """Return Wilcoxon signed-rank tests of annealed MCL against the others, fold by fold."""
+    """Return Wilcoxon signed-rank tests of annealed MCL against the other methods, paired by fold."""
     reference, others, lines = "amcl-exponential", ("mcl", "relaxed-0.1", "amcl-linear"), []
     for name in reversed(UCI_SETS):
         ours = cells.get((name, reference, protocol, "distortion"))
@@ -195,7 +195,7 @@ def _paired_tests(protocol: str, cells: dict[tuple[str, str, str, str], Cell]) -
 
 
 def _scatter(cells: dict[tuple[str, str, str, str], Cell], protocols: list[str]) -> str:
-    """Return the (RMSE, distortion) plane of the year set, or of protein if there is no year."""
+    """Return a plot of RMSE and distortion for the year set, or for protein if the year set is missing."""
     name = next((n for n in ("year", "protein") if any(key[0] == n for key in cells)), None)
     if name is None:
         return ""

@@ -21,9 +21,9 @@ from torchmcl_studies.common import check_known
 from torchmcl_studies.separation_records import PARTS, SPEAKERS_FILE
 
 _METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
-# A quarter of the weights: what matters in the two smaller parts is the comparison, not the level.
+# A quarter of the weights: in the two smaller parts only the comparison matters, not the level.
 _SMALL = ("model.n_blocks=3", "model.hidden_size=64")
-# Enough to see that everything works, on two CPU cores; nothing can be learned from its numbers.
+# A smoke test for two CPU cores; its numbers are not meaningful.
 _QUICK = (
     *("model.n_filters=16", "model.kernel_size=32", "model.stride=16", "model.segment_size=50"),
     *("model.hidden_size=16", "model.n_blocks=1"),
@@ -67,7 +67,7 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
         ['methods/2-pit-0', 'methods/2-mcl-0', 'methods/2-relaxed-wta-0', 'methods/2-amcl-0']
     """
     check_positive_int("separation study", "n_seeds", n_seeds)
-    # The rate falls to 0 over all epochs, so that a longer training is not the continuation of a shorter one.
+    # The rate falls to 0 over all epochs, so a longer training run is not the continuation of a shorter one.
     epochs = {2: 3, 3: 3} if quick else {2: 26, 3: 12}
     runs = [
         StudyRun(
@@ -87,7 +87,7 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
         for rule in ("mcl", "amcl")
         for n_outputs in (3, 5, 10)
     ]
-    # A decay of 0.9 takes fifty epochs from 23 dB to 0.1: each is short here. The rate stays, to not be a second cause.
+    # A decay of 0.9 takes fifty epochs from 23 dB to 0.1, so epochs are short. A constant rate avoids confounding.
     decay, n_epochs = (0.5, 8) if quick else (0.9, 52)
     cooling = (f"objective.decay={decay}", f"objective.annealing_epochs={n_epochs}", "data.samples_per_epoch=640")
     steady = (f"training.epochs={n_epochs}", "training.schedule=plateau", f"training.patience={n_epochs}")
@@ -98,7 +98,7 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
         )
         for temperature in (0.1, 5, 23)
     ]
-    # Nothing but the schedule is different; by hand, the seeds that the table of methods does not have.
+    # Only the schedule differs; manual runs only for seeds that the table of methods does not contain.
     annealed = (*_speakers(2), *_annealed(epochs[2]))
     seeds = range(1 if quick else 4)
     runs += [
@@ -113,7 +113,7 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
 
 
 def _annealed(n_epochs: int) -> tuple[str, ...]:
-    """Return a training run of this many epochs, with a temperature for the first half of them."""
+    """Return the options of an annealed run of `n_epochs` epochs, with a positive temperature in the first half."""
     return f"training.epochs={n_epochs}", f"objective.annealing_epochs={max(n_epochs // 2, 1)}"
 
 
@@ -138,10 +138,10 @@ def run_separation_study(
         out: folder; each run has one below it.
         parts: which parts of the study.
         n_seeds: training runs of each method, for the table.
-        quick: tiny networks, few steps and the first ten test mixtures, to see that everything works.
+        quick: tiny networks, few steps and the first ten test mixtures, as a smoke test.
         changes: `part.option=value` for all runs, for example the location of the data.
         device: "cpu" or "cuda".
-        limit: evaluate the first test mixtures only.
+        limit: evaluate only this many of the first test mixtures.
         progress: whether to show bars.
 
     Returns:

@@ -11,9 +11,9 @@ from torchmcl.costs import pairwise_ade, pairwise_fde
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Exponential, Linear, annealed
 
-# Metres of ADE + FDE / 2, and where annealing ends, as shares of it and of the training.
+# Initial temperature in meters of ADE + FDE / 2, and the end of annealing, as shares of it and of the training.
 _HOT, _COLD, _COOLING = 3.0, 1e-3, 0.7
-# In units of the likelihood, where 1 is the mixture itself.
+# Initial temperature in units of the likelihood; 1 is the mixture itself.
 _HOT_MIXTURE = 5.0
 _EPSILON = 0.1
 _FINAL_WEIGHT = 0.5
@@ -33,7 +33,7 @@ class Method:
         name: as in records and on the command line.
         label: as in reports.
         rule: epochs -> rule, epoch -> rule, or AutoAnnealing.
-        kind: what can be trained together: "paths", "mixture", "scenes" (batches of whole scenes) or "joint" (the same
+        kind: methods trained together: "paths", "mixture", "scenes" (batches of whole scenes) or "joint" (the same
             with one winner for all people of a scene); "none" is not trained.
     """
 
@@ -76,7 +76,7 @@ class Published(NamedTuple):
         name: of the method.
         min_ade: mean over the scenes, in meters.
         min_fde: mean over the scenes, in meters.
-        protocol: what its minimum is taken over, where it is not each agent's own.
+        protocol: the set over which the minimum is taken, if not over each agent separately.
     """
 
     name: str

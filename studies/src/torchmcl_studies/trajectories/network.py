@@ -1,8 +1,8 @@
 """The rows of the study: windows with the nearest people, forwards and backwards in time, and their sampling.
 
-The networks are tested in a place that they have never seen, so that what they learn must not depend on where and how
-the training recordings were made. Rows are mirrored, scaled, run backwards in time, and their observed positions get
-noise, all of it drawn anew for every batch.
+The networks are tested at a new location, so they must not depend on where and how the training recordings were
+made. Rows are mirrored, scaled and reversed in time, and noise is added to their observed
+positions, at random for every batch.
 """
 
 import math
@@ -19,10 +19,10 @@ from torchmcl.types import Batch, Distributions, Predictions
 from torchmcl_studies.data import pedestrians
 
 N_OBSERVED, N_FUTURE = 8, 12
-# How many of the people around somebody are seen, the nearest first.
+# The number of nearest people in the input.
 N_NEAR = 6
 N_HYPOTHESES = 20
-# Steps over which heading and velocity are averaged: one step is noisy, seven are late in a turn.
+# Steps over which heading and velocity are averaged: one step is noisy, seven lag behind in a turn.
 _HEADING_STEPS = 3
 # Own inputs: 7 steps, 7 distances from constant velocity (two coordinates each), two speeds; 9 for each other person
 # and whether there is one.
@@ -38,8 +38,8 @@ class Frame(NamedTuple):
 
     Attributes:
         origin: [..., 2], the last observed position.
-        axes: [..., 2, 2], columns are the own x- and y-axis: world @ axes = own.
-        velocity: [..., 2], per step, in own axes.
+        axes: [..., 2, 2], columns are the person's x- and y-axis: world @ axes = own.
+        velocity: [..., 2], per step, in the person's axes.
     """
 
     origin: Tensor
@@ -74,7 +74,7 @@ def own_frame(observed: Tensor, near: Tensor) -> tuple[Tensor, Frame]:
     velocity = (last - observed[..., -1 - _HEADING_STEPS, :]) / _HEADING_STEPS
     speed = velocity.norm(dim=-1, keepdim=True)
     ahead = torch.cat([torch.ones_like(speed), torch.zeros_like(speed)], dim=-1)
-    x_axis = torch.where(speed > 1e-4, velocity / speed.clamp(min=1e-6), ahead)  # who stands still heads anywhere
+    x_axis = torch.where(speed > 1e-4, velocity / speed.clamp(min=1e-6), ahead)  # arbitrary if standing still
     axes = torch.stack([x_axis, torch.stack([-x_axis[..., 1], x_axis[..., 0]], dim=-1)], dim=-1)
     frame = Frame(last, axes, speed * ahead)
 
@@ -109,13 +109,13 @@ class PathNetwork(nn.Module):
         self.scores = _linear(_WIDTH, N_HYPOTHESES, gain=0.1)
         self.log_scales = _linear(_WIDTH, N_HYPOTHESES * N_FUTURE, gain=0.1) if scales else None
         self.dropout = nn.Dropout(_DROPOUT)
-        nn.init.normal_(self.paths.bias, std=0.05)  # hypotheses begin apart
+        nn.init.normal_(self.paths.bias, std=0.05)  # so that hypotheses differ initially
 
     def forward(self, inputs: Tensor) -> Predictions | Distributions:
         """Return hypotheses [batch, 20, 12, 2] as offsets from constant velocity."""
         own, others = inputs.split([_N_OWN, N_NEAR * (_N_OF_OTHER + 1)], dim=-1)
         others = others.unflatten(-1, (N_NEAR, _N_OF_OTHER + 1))
-        seen = self.others(others[..., :-1]).relu() * others[..., -1:]  # 0 for a person who is not there
+        seen = self.others(others[..., :-1]).relu() * others[..., -1:]  # 0 for absent people
         hidden = torch.cat([own, seen.amax(dim=-2), 0.3 * seen.sum(dim=-2)], dim=-1)
         hidden = self.dropout(nn.functional.gelu(self.first(hidden)))
         for block in self.blocks:
@@ -123,7 +123,7 @@ class PathNetwork(nn.Module):
         paths = self.paths(hidden).unflatten(-1, (N_HYPOTHESES, N_FUTURE, 2))
         if self.log_scales is None:
             return Predictions(paths, self.scores(hidden))
-        # Between 7 mm and 20 m: a step that is hit exactly must not make a density infinite.
+        # Between 7 mm and 20 m, to avoid an infinite density at an exact hit.
         log_scales = self.log_scales(hidden).clamp(-5, 3).unflatten(-1, (N_HYPOTHESES, N_FUTURE, 1))
         return Distributions(paths, self.scores(hidden), log_scales.exp())
 
@@ -137,7 +137,7 @@ def _linear(n_in: int, n_out: int, gain: float = 1.0) -> nn.Linear:
     return layer
 
 
-# Metres, on each observed coordinate.
+# Standard deviation of the noise on each observed coordinate, in meters.
 _NOISE = 0.018
 # Sizes are multiplied by exp(u), u uniform between -0.4 and 0.4: people are faster in some places than in others.
 _SCALE = 0.4
@@ -172,7 +172,7 @@ def load_rows(scene: str, root: Path | None, *, without: Sequence[str] = ()) -> 
     Args:
         scene: of `torchmcl_studies.data.pedestrians.SCENES`.
         root: folder with the recordings; None looks where `read_recordings` does, or downloads.
-        without: recordings to leave out of the training as well, to choose something on them.
+        without: recordings to leave out of the training as well, for model selection.
 
     Raises:
         ValueError: if there are no windows to train on or none to test on.
@@ -191,10 +191,10 @@ def load_rows(scene: str, root: Path | None, *, without: Sequence[str] = ()) -> 
 
 
 def rows_of(recordings: Sequence[pedestrians.Recording], *, backwards: bool = False) -> Rows:
-    """Return all windows of recordings; backwards, row i is row i in reverse, with the people at its new present."""
+    """Return all windows of recordings; with `backwards`, in reverse, with the people at the new present."""
     samples = pedestrians.windows(recordings, observed=N_OBSERVED, future=N_FUTURE)
     paths = torch.cat([samples.observed, samples.future], dim=1)
-    present = N_FUTURE if backwards else N_OBSERVED - 1  # the step at which the people around are seen
+    present = N_FUTURE if backwards else N_OBSERVED - 1  # the step at which the surrounding people are observed
     near = np.zeros((len(samples), N_NEAR, 5), dtype=np.float32)
     for number, recording in enumerate(recordings):
         own = (samples.recording == number).numpy()
@@ -217,7 +217,7 @@ def _nearest(recording: pedestrians.Recording, frames: np.ndarray, persons: np.n
         own = np.searchsorted(recording.persons[present], persons[rows])  # `present` is sorted by person
         places = recording.positions[present] - recording.positions[present[own], None]  # [rows, people, 2]
         squared = (places**2).sum(-1)
-        squared[np.arange(len(rows)), own] = np.inf  # none is its own neighbor
+        squared[np.arange(len(rows)), own] = np.inf  # exclude the person itself
         order = np.argsort(squared, axis=1, kind="stable")[:, : min(N_NEAR, len(present) - 1)]
         near[rows, : order.shape[1], :2] = np.take_along_axis(places, order[..., None], axis=1)
         near[rows, : order.shape[1], 2:4] = velocities[present[order]]
@@ -244,7 +244,7 @@ class Drawing:
         rows: forwards in time.
         backwards: the same rows in reverse.
         group_size: 1 draws windows. A larger number draws scenes of up to that size, padded to it with rows whose
-            mask is False; all people of a scene are turned, scaled and reversed together, and batches of a multiple of
+            mask is False; people of a scene are mirrored, scaled and reversed together, and batches of a multiple of
             the size hold whole scenes.
 
     Example:
@@ -265,7 +265,7 @@ class Drawing:
         sizes = torch.bincount(recording)
         self._starts, self._sizes = sizes.cumsum(0) - sizes, sizes
         share = sizes.double() ** _BALANCE * (sizes > 0)
-        self._until = (share.cumsum(0) / share.sum()).float()  # of which recordings are drawn, up to each of them
+        self._until = (share.cumsum(0) / share.sum()).float()  # cumulative probabilities of the recordings
 
     def __call__(self, n_rows: int, generator: torch.Generator) -> Batch:
         """Return `n_rows` rows on the device of the generator."""

@@ -6,9 +6,10 @@ weights are those after the last step; nothing is selected on a test scene or on
 How the recipe was chosen. Network, augmentation and optimiser were chosen by *inner splits*: networks that were trained
 without two scenes were evaluated on one of the two, for all 20 ordered pairs, six seeds each. There the recipe has
 minADE20/minFDE20 0.1968/0.3203. One recipe serves all scenes and is the best on average over the pairs, so that a test
-scene has a say through the pairs in which it was the inner one. Choosing the last of the choices (steps of the heading,
+scene has an influence through the pairs in which it was the inner
+one. Choosing the last of the choices (steps of the heading,
 weight of the scores) separately for each scene, by pairs that do not look at it, gave 0.1945/0.3152 on the test scenes
-where the common choice gave 0.1953/0.3160: what leaks does not show. Other findings there: without neighbours +4 %,
+where the common choice gave 0.1953/0.3160: the leak is negligible. Other findings there: without neighbours +4 %,
 without time reversal +1 %, ensembles reduced to 20 hypotheses within noise, more hypotheses reduced to 20 worse.
 
 The temperatures from which aMCL (0.1, 0.3, 1 or 3 m) and the annealed MDN (3, 5, 10 or 30) start were chosen on 16 of
@@ -45,7 +46,7 @@ _OWNER = "reproduce trajectories"
 KEYS = ("scene", "method", "seed")
 QUICK_SCENES = ("eth",)
 QUICK_EPOCHS, QUICK_BATCH = 5, 64
-# Batches of scenes are larger, so that fewer of them do.
+# Batches of scenes are larger, so fewer of them are needed.
 _SHARE_OF_SCENES = 0.4
 
 
@@ -70,7 +71,7 @@ class TrajectoryStudy:
         device_of(_OWNER, self.device)
         check_known(_OWNER, "scenes", self.scenes, pedestrians.SCENES)
         check_known(_OWNER, "methods", self.methods, METHODS)
-        for field in ("scenes", "methods"):  # named twice is meant once
+        for field in ("scenes", "methods"):  # remove duplicates
             object.__setattr__(self, field, tuple(dict.fromkeys(getattr(self, field))))
         check_positive_int(_OWNER, "seeds", self.n_seeds)
         check_positive_int(_OWNER, "epochs", self.n_epochs)
@@ -128,7 +129,7 @@ def _run_scene(
             rows.append(key | numbers_of(forecast, test) | counts)
             if seed == 0:
                 pictures.append(key | {"forks": forks_of(forecast, test, drawn)})
-        forks.add(pictures)  # first, so that a record always has its pictures
+        forks.add(pictures)  # written first, so that a record always has its pictures
         records.add(rows)
 
 

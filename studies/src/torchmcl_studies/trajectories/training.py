@@ -21,13 +21,13 @@ from torchmcl_studies.common import own_random_numbers
 from torchmcl_studies.trajectories.methods import Method, path_cost
 from torchmcl_studies.trajectories.network import N_OBSERVED, Drawing, PathNetwork, Rows, own_frame
 
-# Rows are drawn anew for every epoch, and rates and temperatures change with it.
+# New rows are drawn for every epoch; learning rates and temperatures change by epoch.
 STEPS_PER_EPOCH = 20
 # Scenes of up to 32 people; larger crowds are cut. Most have three or four, so that a batch of scenes has room for four
 # times as many people as a batch of windows.
 GROUP_SIZE, _ROOM = 32, 4
 _RATE, _DECAY, _BETA2 = 2e-3, 0.3, 0.98
-# Of the training, in which the learning rate rises: 200 of 7400 steps.
+# Share of the training in which the learning rate rises: 200 of 7400 steps.
 _WARM_UP = 1 / 37
 _SCORE_WEIGHT = 0.3
 
@@ -47,11 +47,11 @@ def train_fleet(
 
     Args:
         models: pairs of a method and a seed.
-        drawing: where rows come from.
+        drawing: the source of the rows.
         n_epochs: epochs of `STEPS_PER_EPOCH` steps.
-        batch_size: windows of a batch; of scenes, a quarter of the room for people.
+        batch_size: windows per batch; a batch of scenes has room for four times as many people.
         device: to train on.
-        progress: what stands in front of the bar; False shows none.
+        progress: the label of the progress bar; False for none.
     """
     kind = models[0][0].kind
     mixture = kind == "mixture"
@@ -82,7 +82,7 @@ def train_jointly(
 ) -> list[nn.Module]:
     """Train networks with winners shared by all people of a scene, by `Batch.scene`.
 
-    A fleet has no scenes, so that this is the loop that one would write by hand, of `mcl_step` on stacked networks.
+    Fleets do not support scenes, so this is a manual loop of `mcl_step` over stacked networks.
     """
     networks: list[nn.Module] = []
     n_rows = _ROOM * batch_size
@@ -149,10 +149,10 @@ def _rate(n_epochs: int, *, falls: bool = True) -> Schedule:
 _CHUNK = 8192
 # Two people closer than this collide, as in Weng et al., "Joint Metrics Matter".
 _COLLISION = 0.2
-# Most of 20 scores are small, so that their bins are narrow there.
+# Most of the 20 scores are small, so the lower bins are narrow.
 _BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 _N_FORKS = 3
-# Rows of a recording that lie closer together than this show the same moment.
+# Rows of a recording that are closer together than this show the same event.
 _APART = 40
 
 
@@ -256,7 +256,7 @@ def _calibration(forecast: Forecast, future: Tensor) -> list[list[float]]:
 def fork_rows(rows: Rows) -> list[int]:
     """Return the test rows for drawings: the sharpest turns of pedestrians, at different moments.
 
-    The true future chooses them, and no method has a hand in it.
+    They are selected by the true future only, independently of all methods.
     """
     _, frame = own_frame(rows.paths[:, :N_OBSERVED], rows.near)
     sideways = frame.offsets(rows.paths[:, N_OBSERVED:])[:, -1, 1].abs()
@@ -271,7 +271,7 @@ def fork_rows(rows: Rows) -> list[int]:
 
 
 def forks_of(forecast: Forecast, rows: Rows, chosen: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the data for drawing some rows: paths of the person and of people nearby, hypotheses."""
+    """Return the data for drawing the chosen rows: hypotheses, and paths of the person and of people nearby."""
     forks = []
     for row in chosen:
         together = (rows.scene == rows.scene[row]) & (torch.arange(len(rows.scene), device=rows.scene.device) != row)

@@ -23,7 +23,7 @@ from torchmcl_studies.uci.study import Records, UciStudy, Unit, check_device, un
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Seconds until a scheduler that does not answer, or has no worker, counts as missing.
+# Seconds to wait for a response of the scheduler, and for a worker.
 _PATIENCE = 30
 _START = "`dask scheduler` and `dask worker ADDRESS --nthreads 1` start one."
 
@@ -33,7 +33,7 @@ def connected(owner: str, address: str, *, patience: float = _PATIENCE) -> Itera
     """Connect to a dask cluster inside a `with` block.
 
     Args:
-        owner: who speaks in messages.
+        owner: named in messages.
         address: of the scheduler, as in tcp://host:8786.
         patience: seconds to wait for the scheduler, and then for a first worker.
 
@@ -66,13 +66,13 @@ def results_from(
     again.
 
     Args:
-        owner: who speaks in messages.
+        owner: named in messages.
         client: from `connected`.
-        work: importable on the workers; must not mind being run again for an item whose worker was lost.
-        items: to work on, the largest first.
+        work: importable on the workers; it must be safe to rerun for an item whose worker was lost.
+        items: to process, the largest first.
 
     Raises:
-        OSError: if an item has ended several workers.
+        OSError: if an item has crashed several workers.
     """
     from distributed import KilledWorker, as_completed
 
@@ -87,19 +87,19 @@ def results_from(
 
 
 _OWNER = "reproduce uci"
-# The methods of one set with one seed are one unit, so that its records are those of one machine to the last bit;
+# The methods of one set with one seed form a unit, so that its records are bit-identical to those of a single machine;
 # more seeds make more units.
 _MODELS_OF_A_UNIT = 200
 _RECORDS = "records.json"
-# Initial weights and dropout come from torch's one generator: the threads of a worker train one after the other.
+# Initial weights and dropout use torch's global generator: the threads of a worker train one after another.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: bool = True) -> Records:
     """Train the models missing in `out/records.jsonl` on a dask cluster, and return all records.
 
-    Where the workers see `out`, because they share its filesystem, they save there what they train: the unit of a
-    lost worker resumes from its last save, and a finished one is never trained again. Elsewhere the unit of a lost
+    If the workers can access `out`, on a shared filesystem, they save their training state there: the unit of a
+    lost worker resumes from its last save, and a finished one is never trained again. Otherwise the unit of a lost
     worker starts from scratch. The data must be available on the workers, or they download it.
 
     Args:
@@ -110,7 +110,7 @@ def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: 
 
     Raises:
         ValueError: if there is no such cluster, or its workers have another version of torchmcl.
-        OSError: if a unit has ended several workers.
+        OSError: if a unit has crashed several workers.
     """
     records = open_records(study, out)
     units = [unit for name in study.sets for unit in units_of(study, name, records)]

@@ -25,7 +25,7 @@ _DROPOUT_PASSES = 50
 # One unit leaves most of a GPU idle, and all of it while the host prepares the next.
 _UNITS_AT_ONCE = 6
 _FEATURES_OF_THE_KERNEL = 63
-# Seeds of different folds and members must not meet.
+# Seeds of different folds and members must not coincide.
 _SEED_STRIDE = 1000
 
 
@@ -33,7 +33,7 @@ def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
     """Train the models missing in `out/records.jsonl`, and return all records.
 
     Checkpoints are in `out/checkpoints`: a killed run resumes in the middle of a
-    fleet, and its records are those of an undisturbed run.
+    fleet, and its records are those of an uninterrupted run.
     """
     check_device(study)
     records = open_records(study, out)
@@ -51,15 +51,15 @@ def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
 def trains_side_by_side(study: UciStudy) -> bool:
     """Return whether several units are trained at once.
 
-    A GPU has room for them. But threads must not draw from torch's one generator in turn, so that all of them must be
-    trained by the kernel that draws the numbers of dropout itself, which serves sets of few features.
+    A GPU has room for them. But threads must not share torch's global generator, so all of them must be trained by the
+    kernel with its own dropout generator, which supports data sets with few features.
     """
     few = all(uci_set(name).n_features <= _FEATURES_OF_THE_KERNEL for name in study.sets)
     return few and torch.device(study.device).type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress: bool) -> None:
-    """Train several units at once, each in its own thread and stream; records come in their usual order."""
+    """Train several units at once, each in its own thread and stream; records are written in the usual order."""
     units = {name: list(units_of(study, name, records)) for name in study.sets}
     n_models = sum(len(unit.tasks) for own in units.values() for unit in own)
 
@@ -72,7 +72,7 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
         ThreadPoolExecutor(_UNITS_AT_ONCE) as threads,
     ):
         sets = {name: load_uci(name, study.data, study.folds) for name, own in units.items() if own}
-        # The longest first: the short ones find their place beside them.
+        # Start the longest first; the short ones run beside them.
         longest = sorted(sets, key=lambda name: len(sets[name][0].train_inputs), reverse=True)
         waiting: dict[Unit, Future[_Rows]] = {}
         try:
@@ -94,7 +94,7 @@ def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
 def _result_of(awaited: Future[_Rows], others: Sequence[Future[_Rows]]) -> _Rows:
     """Return the result of a unit, or raise the first error of any unit immediately."""
     while not awaited.done():
-        for future in others:  # before the wait: one may have ended already
+        for future in others:  # before waiting, because one may have ended already
             if future.done() and (error := future.exception()) is not None:
                 raise error
         wait([future for future in others if not future.done()], return_when=FIRST_COMPLETED)
@@ -174,7 +174,7 @@ def unit_rows(unit: Unit, folds: list[Fold], own_fold: list[int]) -> tuple[Fleet
     Args:
         unit: what to train.
         folds: of its set.
-        own_fold: the place of each model's fold among them.
+        own_fold: the index of each model's fold among them.
     """
     held_out = "validation" in unit.protocols
     # One set of rows for each fold; a held-out part is the tail of the published (random) order.
@@ -200,7 +200,7 @@ def forget_unit(unit: Unit, out: Path, *, leave_folder: bool = False) -> None:
     Args:
         unit: that is finished.
         out: the folder of the study.
-        leave_folder: another thread may be about to save there.
+        leave_folder: keep the parent folder, because another thread may be about to save there.
     """
     shutil.rmtree(saved_training(unit, out), ignore_errors=True)
     if not leave_folder:
@@ -208,7 +208,7 @@ def forget_unit(unit: Unit, out: Path, *, leave_folder: bool = False) -> None:
 
 
 def _forget_folder(out: Path) -> None:
-    with suppress(OSError):  # another study may have left its state
+    with suppress(OSError):  # it may contain the state of another study
         (out / _CHECKPOINTS).rmdir()
 
 

@@ -62,7 +62,7 @@ class UciStudy:
             uci_set(name)
         check_known("reproduce uci", "methods", self.methods, METHODS)
         check_known("reproduce uci", "protocol", self.protocols, PROTOCOLS)
-        for field in ("sets", "methods", "protocols"):  # named twice is meant once
+        for field in ("sets", "methods", "protocols"):  # remove duplicates
             object.__setattr__(self, field, tuple(dict.fromkeys(getattr(self, field))))
         check_positive_int("reproduce uci", "seeds", self.n_seeds)
         check_positive_int("reproduce uci", "epochs", self.n_epochs)
@@ -117,7 +117,7 @@ class Unit:
     def parts(self, n_models: int) -> "list[Unit]":
         """Return units of at most `n_models` models, or of one ensemble.
 
-        Dropout is never cut: its models draw from one stream of random numbers.
+        Units with dropout are never split: their models share one stream of random numbers.
         """
         if METHODS[self.tasks[0].method].dropout:
             return [self]

@@ -17,9 +17,9 @@ _DAY = 24 * 3600 * _SECOND
 
 
 def frame_of_dataset(dataset: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Return the long frame of a dataset of gluonts: entries with `start` (a period), `target` and maybe `item_id`.
+    """Return the long frame of a gluonts dataset: entries with `start` (a period), `target` and optionally `item_id`.
 
-    Targets of several rows, [channels, times], are series of their own.
+    The rows of a multivariate target, [channels, times], become separate series.
 
     Example:
         >>> entry = {"item_id": "shop", "start": pd.Period("2024-01-01", "D"), "target": [3.0, 4.0]}
@@ -40,7 +40,7 @@ def frame_of_dataset(dataset: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 
 def sample_forecasts(forecast: Forecast, n: int = 200, random_state: int = 0) -> list[Any]:
-    """Return a `SampleForecast` of gluonts for each series; for all together, [n, horizon, series], if joint.
+    """Return a gluonts `SampleForecast` for each series; a single one for all, [n, horizon, series], if joint.
 
     Args:
         forecast: of dates; numbers have no period.
@@ -59,7 +59,7 @@ def sample_forecasts(forecast: Forecast, n: int = 200, random_state: int = 0) ->
 
 
 def quantile_forecasts(forecast: Forecast, levels: Any = LEVELS) -> list[Any]:
-    """Return a `QuantileForecast` of gluonts for each series, with the mean.
+    """Return a gluonts `QuantileForecast` for each series, including the mean.
 
     Args:
         forecast: of dates; numbers have no period.
@@ -95,7 +95,7 @@ def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:
 
 
 def _frequency(grid: Grid, first: pd.Timestamp) -> str:
-    """Return the frequency of pandas' periods; weeks end on the day of the first time.
+    """Return the pandas period frequency; weeks end on the weekday of the first time.
 
     Example:
         >>> _frequency(Grid("month", 3), pd.Timestamp("2024-01-01")), _frequency(Grid("time", 900e9), pd.Timestamp(0))

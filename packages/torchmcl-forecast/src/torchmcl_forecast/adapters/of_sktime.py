@@ -1,4 +1,4 @@
-"""A forecaster of sktime: the same network behind `fit(y, X, fh)`, for one series, several, or panels of them."""
+"""An sktime forecaster: the same network behind `fit(y, X, fh)`, for one series, several series, or panels."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ _SERIES, _TIME, _VALUE = "unique_id", "ds", "y"
 
 
 class SktimeForecaster(BaseForecaster):
-    """`Forecaster` with the interface of sktime (``pip install sktime``).
+    """`Forecaster` with the sktime interface (``pip install sktime``).
 
-    All instances of a panel and all columns of a table are learned by one network. `X` holds covariates that are known
+    One network is trained on all instances of a panel and all columns of a table. `X` holds covariates that are known
     ahead. `predict` returns means, `predict_quantiles` and `predict_interval` quantiles of each step;
     `forecast` gives futures with probabilities, tubes, samples and plots.
 
@@ -80,7 +80,7 @@ class SktimeForecaster(BaseForecaster):
         return self
 
     def forecast(self, X: pd.DataFrame | None = None) -> Forecast:  # noqa: N803
-        """Return the forecast from the present cutoff, with series named by instances and numbers of columns.
+        """Return the forecast from the current cutoff; series are named by instance and column number.
 
         Args:
             X: covariates of the horizon, if there were any in `fit`.
@@ -105,7 +105,7 @@ class SktimeForecaster(BaseForecaster):
         return [f"x{k}" for k in range(self._n_covariates)]
 
     def _long(self, y: pd.DataFrame, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
-        """Return a long frame: a series for each instance and column, in sktime's order of answers."""
+        """Return a long frame: a series for each instance and column, in the order of sktime's predictions."""
         y = y.sort_index()
         beside = {}
         if self._n_covariates and X is not None:
@@ -130,11 +130,11 @@ class SktimeForecaster(BaseForecaster):
         )
 
     def _wide(self, fh: Any, steps: Any, names: list[Any]) -> pd.DataFrame:
-        """Return values of all series and steps as sktime wants them: rows by instance and time of `fh`."""
+        """Return the values of all series and steps in sktime's format: rows by instance and time of `fh`."""
         horizon = self.forecaster_.horizon_
         chosen = fh.to_relative(self.cutoff).to_pandas().to_numpy().astype(int) - 1
         n_columns = len(names)
-        # Series come by column, then by instance: in the order of the long frame.
+        # Series are ordered by column, then by instance, as in the long frame.
         values = np.asarray(steps).reshape(n_columns, -1, horizon)[:, :, chosen]
         if fh.freq is None and isinstance(self.cutoff, pd.DatetimeIndex):  # as in panels of dates
             times = self._y.index.get_level_values(-1).unique().sort_values()
@@ -144,7 +144,7 @@ class SktimeForecaster(BaseForecaster):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """Return parameters of quick training runs, for sktime's checks."""
+        """Return parameters with short training runs, for sktime's tests."""
         quick: dict[str, Any] = {
             "n_members": 1,
             "n_steps": 2,
@@ -157,13 +157,13 @@ class SktimeForecaster(BaseForecaster):
 
 
 def _instances(index: pd.Index) -> list[str]:
-    """Return the instance of each row, "" without instances."""
+    """Return the instance of each row; "" if there are no instances."""
     if not isinstance(index, pd.MultiIndex):
         return [""] * len(index)
     return ["/".join(map(str, key[:-1])) for key in index]
 
 
 def _times(index: pd.Index) -> Any:
-    """Return times that `Forecaster` reads: dates, or numbers."""
+    """Return times that `Forecaster` accepts: dates or numbers."""
     times = index.get_level_values(-1)
     return (times.to_timestamp() if isinstance(times, pd.PeriodIndex) else times).to_numpy()

@@ -8,7 +8,7 @@ from torchmcl.cli.arguments import names, positive, say, seed
 
 PARTS = ("tr", "cv", "tt")
 # What reads and resamples recordings.
-# What telephones and recording studios use, and more.
+# From below telephone quality to above studio quality.
 _SAMPLE_RATES = (1000, 384_000)
 
 

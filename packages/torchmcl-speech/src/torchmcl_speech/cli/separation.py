@@ -11,7 +11,7 @@ from torchmcl.cli.arguments import device, device_or_auto, non_negative_number, 
 from torchmcl.persistence.reading import SHORTEST_CHUNK_SECONDS
 from torchmcl_speech.cli.data import PARTS
 
-# A name among `torchmcl_speech.shipped_models`, which needs torch to be asked.
+# A name in `torchmcl_speech.shipped_models`, which cannot be called without torch.
 DEFAULT_MODEL = "two-speakers"
 MODEL_HELP = "a name that `torchmcl separation models` lists, or folder of a saved model"
 

@@ -21,9 +21,9 @@ Samples = npt.NDArray[np.float32]
 _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
 #: A recording below one step of 16 bits is silent: a file of 16 bits would hold zeros.
 SILENCE = 2.0**-15
-# Louder samples are no sound: files of integers kept as floats reach 2**31, and energies of more overflow in float32.
+# Louder samples are not audio: integers stored as floats reach 2**31, and larger energies overflow in float32.
 _LOUDEST = 1e10
-# Chunk sizes that writers of streams leave in the header: they say nothing about the length.
+# Placeholder chunk sizes in the headers of streamed files, which do not specify the length.
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
 
 
@@ -91,7 +91,7 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
     """
     info = audio_info(path)
     if sample_rate is not None:
-        check_samples(path, info.length_at(sample_rate))  # 1 Hz becomes 8000 times as much
+        check_samples(path, info.length_at(sample_rate))  # resampling from 1 Hz multiplies the length by 8000
     import soundfile
 
     try:
@@ -117,7 +117,7 @@ def mixed_down(path: Path | str, samples: Samples, first: int = 0) -> Samples:
     Args:
         path: named in the error.
         samples: a recording, or a block of it.
-        first: the place of the block in the recording.
+        first: the index of the first sample of the block.
 
     Raises:
         BadAudio: if a sample is not finite or far above full scale.
@@ -170,7 +170,7 @@ def write_audio(path: Path | str, samples: Any, sample_rate: int) -> None:
 
 
 def is_recording(path: Path) -> bool:
-    """Return whether a file has the name of a recording."""
+    """Return whether a file has the suffix of a recording."""
     return path.suffix.lower() in _SUFFIXES
 
 
@@ -219,11 +219,11 @@ _BLOCK = 1 << 16
 
 
 class Resampler:
-    """Samples at another rate, block by block; equal rates pass through unchanged.
+    """Resample block by block; samples are unchanged if the rates are equal.
 
     Args:
-        old_rate: of what comes in.
-        new_rate: of what goes out.
+        old_rate: of the input.
+        new_rate: of the output.
     """
 
     def __init__(self, old_rate: int, new_rate: int) -> None:
@@ -303,7 +303,7 @@ class Track16:
     """Samples collected on disk until their level is known, and then written as a 16-bit WAV.
 
     Args:
-        folder: where to collect them, in a file without a name that ends with the process.
+        folder: for the anonymous temporary file, which is removed when the process ends.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -334,5 +334,5 @@ class Track16:
                 sound.writeframesraw(whole.tobytes())
 
     def close(self) -> None:
-        """Forget the samples."""
+        """Discard the samples."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""Augmentation of clean recordings with other microphones and rooms, on the training device.
+"""Augmentation of clean recordings with simulated microphones and rooms, on the training device.
 
     sources --gaps--> --room and microphone--> targets --sum--> + noise --level, clipping--> mixture
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int
 
-# Rooms from a booth to an office, and how much louder the direct sound is than all reflections.
+# Reverberation of rooms from a booth to an office, and the level of the direct sound relative to all reflections.
 _DECAY_SECONDS = (0.1, 0.4)
 _DIRECT_DB = (0.0, 15.0)
 _FIRST_REFLECTION_SECONDS = 0.002
@@ -25,11 +25,11 @@ _RESPONSE_DB = 4.0
 _N_KNOTS = 8
 _LOW_CORNER = (0.01, 0.08)
 _HIGH_CORNER = (0.5, 0.95)
-# Clipped at this share of the peak; silences as shares of the crop; fades that do not click.
+# Clipping level as a share of the peak; silences as shares of the crop; fades that avoid clicks.
 _CLIPPED_AT = (0.2, 0.7)
 _KEPT = (0.2, 0.7)
 _FADE_SECONDS = 0.005
-# A voice that is this much below the loudest cannot be heard: it is left out of the mixture and of the targets.
+# A voice this far below the loudest is inaudible: it is removed from the mixture and the targets.
 _INAUDIBLE = 1e-4
 
 
@@ -38,11 +38,11 @@ class Augmentation:
     """The frequency of each augmentation; none by default.
 
     Args:
-        speed: each voice is played faster or slower by up to this share, which changes its pitch too.
+        speed: each voice is played faster or slower by up to this share, which also changes its pitch.
         level_db: the mixture is louder or softer by up to this many decibels.
         gaps: share of the voices that are silent for a part of the crop, or speak only in a part of it.
         room: share of the voices in a room: reflections of decaying noise.
-        microphone: share of the mixtures with the response of another microphone, half of those with a narrower band.
+        microphone: share of the mixtures with the response of a random microphone, half of them with a narrower band.
         noise: share of the mixtures with noise, 10 to 40 dB below the voices.
         clipping: share of the mixtures that are clipped.
         ramp: epochs over which all shares grow from 0.
@@ -83,22 +83,22 @@ class Augmentation:
 
 
 class Chance:
-    """Random numbers of one generator, on its device."""
+    """Random numbers from one generator, on its device."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
 
     def between(self, limits: tuple[float, float], *shape: int) -> Tensor:
-        """Return uniform numbers."""
+        """Return uniform random numbers."""
         drawn = torch.rand(shape, generator=self.generator, device=self.generator.device)
         return limits[0] + (limits[1] - limits[0]) * drawn
 
     def normal(self, *shape: int) -> Tensor:
-        """Return normal numbers."""
+        """Return standard normal random numbers."""
         return torch.randn(shape, generator=self.generator, device=self.generator.device)
 
     def happens(self, share: float, *shape: int) -> Tensor:
-        """Return booleans that are True for this share."""
+        """Return random booleans that are True with probability `share`."""
         return torch.rand(shape, generator=self.generator, device=self.generator.device) < share
 
 
@@ -116,7 +116,7 @@ def augmented(
     Args:
         sources: voices [batch, speakers, length].
         mask: which of them are real, [batch, speakers].
-        how: how often to change what; its `speed` has been applied before.
+        how: the frequency of each augmentation; its `speed` must already be applied.
         generator: of random numbers, on the device of the sources.
         sample_rate: of the sources.
         strength: factor of all shares.
@@ -142,7 +142,7 @@ def augmented(
 
 
 def _windows(chance: Chance, share: float, sources: Tensor, sample_rate: int) -> Tensor:
-    """Return factors from 0 to 1: a selected voice pauses in a window or, in half of the cases, speaks only in one."""
+    """Return factors from 0 to 1: a selected voice is silent in a window or, in half of the cases, outside of it."""
     shape, length = sources.shape[:-1], sources.shape[-1]
     n_kept = chance.between(_KEPT, *shape) * length
     start = chance.between((0, 1), *shape) * (length - n_kept)
@@ -187,7 +187,7 @@ def _microphones(chance: Chance, share: float, n_batch: int, n_bins: int) -> Ten
     decibels = torch.nn.functional.interpolate(knots, n_bins, mode="linear", align_corners=True)
     frequency = torch.linspace(0, 1, n_bins, device=knots.device)
     low, high = chance.between(_LOW_CORNER, n_batch, 1, 1), chance.between(_HIGH_CORNER, n_batch, 1, 1)
-    # Butterworth's magnitudes of second and fourth order.
+    # Magnitudes of Butterworth filters of second and fourth order.
     band = (frequency / low) ** 2 / (1 + (frequency / low) ** 4).sqrt() / (1 + (frequency / high) ** 8).sqrt()
     response = 10 ** (decibels / 20) * torch.where(chance.happens(0.5, n_batch, 1, 1), band, 1.0)
     return torch.where(chance.happens(share, n_batch, 1, 1), response, 1.0)

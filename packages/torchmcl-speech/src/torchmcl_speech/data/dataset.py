@@ -1,8 +1,7 @@
 """Mixtures of speech as a Dataset of Batch: crops, masks, and fresh mixtures on the fly.
 
-A sample depends only on the seed, the epoch and the index: not on the
-worker that made it, nor on earlier draws. A training that resumes after an
-interruption therefore sees the same samples.
+A sample depends only on the seed, the epoch and the index, and not on the worker or on earlier
+draws. A resumed training run therefore uses the same samples.
 """
 
 import math
@@ -28,10 +27,10 @@ class UsableMixtures(NamedTuple):
     """The result of checking a list of mixtures.
 
     Attributes:
-        mixtures: those that can be used.
+        mixtures: the usable ones.
         n_short: how many were dropped because they are shorter than the crop.
         n_bad: how many were dropped because of a recording that cannot be used.
-        bad_files: those recordings, and the fault of each.
+        bad_files: the unusable recordings, and the reason for each.
     """
 
     mixtures: list[Mixture]
@@ -47,8 +46,8 @@ def usable_mixtures(
 
     Args:
         mixtures: the list to check.
-        store: where their recordings are.
-        min_length: samples that a mixture must have.
+        store: the source of the recordings.
+        min_length: the minimum number of samples of a mixture.
         skip_bad: read every recording, and drop the mixtures of bad ones instead of raising.
 
     Raises:
@@ -131,7 +130,7 @@ def _is_uneven(mixture: Mixture, lengths: dict[str, int]) -> bool:
 
 
 class Draw(NamedTuple):
-    """A sample together with its epoch."""
+    """The index of a sample, and its epoch."""
 
     epoch: int
     sample: int
@@ -139,7 +138,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class DynamicMixing:
-    """New mixtures in every epoch: other pairs, gains and crops, from the same utterances.
+    """New mixtures in every epoch: new pairs, gains and crops from the same utterances.
 
     Args:
         n_speakers: how many speak at once; one of these numbers is drawn for each mixture.
@@ -165,12 +164,12 @@ class SpeechMixtures(Dataset[Batch]):
         mixtures: from `wsj0_mixtures`, `librimix_mixtures` or `table_mixtures`; lists with different
             numbers of speakers can be joined, the mask distinguishes them.
         store: where the recordings are: an `AudioFolder` or an `AudioPack`.
-        crop: seconds of each sample, cut at a random place; mixtures that are shorter are dropped,
-            with a count. None for whole mixtures.
+        crop: seconds of each sample, cut at a random position; shorter mixtures are dropped and
+            counted. None for whole mixtures.
         random_crops: False to cut from the beginning, for validation.
-        dynamic: mix the utterances anew in each epoch instead of as listed.
+        dynamic: remix the utterances in each epoch instead of using the listed mixtures.
         n_samples: samples in an epoch of dynamic mixing; as many as there are mixtures by default.
-        seed: decides crops and mixtures, together with epoch and index.
+        seed: determines crops and mixtures, together with epoch and index.
         skip_bad: leave out mixtures with a recording that cannot be used, with a warning that counts
             them, instead of raising. Reads every recording once.
 
@@ -211,7 +210,7 @@ class SpeechMixtures(Dataset[Batch]):
         self.seed = seed
         if self.n_crop is not None:
             check_positive_int("SpeechMixtures", "crop", self.n_crop, "It is given in seconds.")
-        #: What was kept, and what was dropped and why.
+        #: The result of checking the mixtures.
         self.usable: UsableMixtures = usable_mixtures(mixtures, store, self.n_crop or 1, skip_bad=skip_bad)
         self.mixtures = self.usable.mixtures
         self._by_speaker = utterances_by_speaker(self.mixtures) if dynamic else {}
@@ -279,7 +278,7 @@ class SpeechMixtures(Dataset[Batch]):
     def _crop(self, length: int, random: np.random.Generator) -> tuple[int, int]:
         if self.n_crop is None:
             return 0, length
-        if length < self.n_crop:  # the header promised more
+        if length < self.n_crop:  # shorter than its header states
             raise BadAudio(f"SpeechMixtures: a recording has {length} samples, fewer than the crop of {self.n_crop}.")
         start = int(random.integers(length - self.n_crop + 1)) if self.random_crops else 0
         return start, start + self.n_crop
@@ -292,11 +291,11 @@ class DrawSampler(Sampler[Draw]):
 
     Args:
         n_total: the length of the data set.
-        n_samples: how many of them make an epoch; all by default.
-        shuffle: False for the order of the data set.
-        seed: decides the order, together with the epoch.
+        n_samples: samples per epoch; all by default.
+        shuffle: False to keep the order of the data set.
+        seed: determines the order, together with the epoch.
         n_replicas: processes that share an epoch; each gets every n-th sample.
-        rank: which of them this is.
+        rank: the index of this process.
 
     Example:
         >>> sampler = DrawSampler(4)

@@ -1,7 +1,7 @@
 """Mixtures created on the training device, batch by batch, without loaders and workers.
 
-All recordings lie in the device's memory as int16. A batch depends only on the seed, the epoch and its index
-alone, as in `torchmcl_speech.data.dataset`, so that a training that resumes sees the same batches.
+All recordings are kept in device memory as int16. A batch depends only on the seed, the epoch and its index
+alone, as in `torchmcl_speech.data.dataset`, so that a resumed training run uses the same batches.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from torchmcl_speech.data.dataset import Draw, DynamicMixing, utterances_by_spea
 from torchmcl_speech.data.mixtures import Mixture
 from torchmcl_speech.data.stores import AudioStore
 
-# Several batches are drawn at once: their hundred small kernels take as long to launch as those of one.
+# Several batches are drawn at once: launching their hundred small kernels takes as long as for a single batch.
 _BATCHES_AT_ONCE = 8
 # Taps on each side of the windowed sinc that reads between samples.
 _TAPS = 8
@@ -28,14 +28,14 @@ class DeviceMixtures(Dataset[Batch]):
     """Batches of new mixtures: inputs [batch, length], targets [batch, speakers, length], mask [batch, speakers].
 
     Args:
-        mixtures: whose recordings are mixed anew; of their speakers, different ones are heard together.
+        mixtures: the source of the recordings; recordings of different speakers are mixed.
         store: where the recordings are.
-        mixing: how many speak at once, and how much their levels differ.
-        crop: seconds of each sample. Shorter recordings lie somewhere in it.
+        mixing: the number of speakers, and the range of their levels.
+        crop: seconds of each sample. Shorter recordings are placed at a random position in it.
         batch_size: samples of a batch.
         n_batches: batches of an epoch.
         augmentation: how recordings are changed; not at all by default.
-        seed: decides everything, together with epoch and index.
+        seed: determines everything, together with epoch and index.
         device: where to mix.
 
     Example:
@@ -85,7 +85,7 @@ class DeviceMixtures(Dataset[Batch]):
         ]
         lengths = torch.tensor([len(signal) for signal in signals])
         counts = torch.tensor([len(tracks) for tracks in by_speaker.values()])
-        # The last sample is silent, and stands for all that lies outside of a recording.
+        # The last sample is silent, and used for all positions outside of a recording.
         self._samples = torch.from_numpy(np.concatenate([*signals, np.zeros(1, dtype=np.int16)])).to(device)
         self._lengths, self._firsts = lengths.to(device), (lengths.cumsum(0) - lengths).to(device)
         self._counts, self._first_utterances = counts.to(device), (counts.cumsum(0) - counts).to(device)
@@ -148,7 +148,7 @@ class DeviceMixtures(Dataset[Batch]):
         """Return crops [samples, speakers, n_crop] of recordings at other speeds, from random positions."""
         lengths, firsts = self._lengths[utterances].unsqueeze(-1), self._firsts[utterances].unsqueeze(-1)
         speed = speed.double().unsqueeze(-1)
-        # A recording that is shorter than the crop begins after it does.
+        # A recording that is shorter than the crop starts inside the crop.
         slack = lengths - speed * self.n_crop
         start = (chance.between((0, 1), *utterances.shape).unsqueeze(-1) * slack).round()
         position = start + speed * torch.arange(self.n_crop, device=utterances.device)

@@ -15,7 +15,7 @@ from torchmcl.persistence.writing import write_atomically
 from torchmcl_speech.data.audio import BadAudio, Samples, audio_files, read_audio, warn_skipped, write_audio
 from torchmcl_speech.data.mixtures import PARTS, Mixture, Track, random_gains
 
-# One of ten speakers validates, one tests. With fewer than this many for each voice of a mixture, recordings are split.
+# A tenth of the speakers is for validation, a tenth for testing. With too few speakers, recordings are split instead.
 _SHARE, _SPEAKERS_A_VOICE = 0.1, 5
 # The gains of WSJ0-mix.
 _SPREAD_DB = 2.5
@@ -24,14 +24,14 @@ _SPREAD_DB = 2.5
 def speaker_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixture]:
     """Return mixtures of the recordings in `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`, each at least once.
 
-    Without parts, no speaker is in two of them if there are ten or more (for mixtures of two). Of fewer, each
-    one's recordings are split instead, and the validation says nothing about other voices, as a warning says too.
+    Without parts, no speaker is in two of them if there are ten or more (for mixtures of two). With fewer speakers, the
+    recordings of each are split instead; validation scores then do not apply to new voices, and a warning is given.
     The same folder gives the same list.
 
     Args:
         root: folder of the recordings.
         part: "tr", "cv" or "tt".
-        n_speakers: voices of a mixture.
+        n_speakers: voices per mixture.
 
     Raises:
         BadAudio: if there are too few speakers or recordings.
@@ -57,10 +57,10 @@ def speaker_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixtu
 
 
 def recordings_by_speaker(folder: Path) -> dict[str, list[Path]]:
-    """Return the recordings below each folder of a folder.
+    """Return the recordings below each subfolder of a folder, one per speaker.
 
     Raises:
-        BadAudio: if there are none, or one lies beside the folders.
+        BadAudio: if there are none, or one is not in a subfolder.
     """
     by_speaker: dict[str, list[Path]] = {}
     for path in audio_files(folder):
@@ -100,14 +100,14 @@ _ATTEMPTS = 1000
 
 @dataclass(frozen=True)
 class MixPlan:
-    """The numbers of mixtures by number of speakers.
+    """The number and kind of mixtures to write.
 
     Args:
         n_speakers: in each mixture, 2 to 5 in WSJ0-mix.
         counts: mixtures of each part.
         sample_rate: of the result.
         spread_db: gains lie between -spread_db and spread_db.
-        seed: decides everything.
+        seed: determines everything.
     """
 
     n_speakers: int = 2
@@ -139,12 +139,12 @@ def write_mixtures(
         recordings: `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`; without parts, the speakers are
             split so that none is in two parts.
         out: folder for the result.
-        plan: how many mixtures, and of what kind.
+        plan: the number and kind of mixtures.
         skip_bad: leave out recordings that cannot be used, with a warning that counts them.
         progress: whether to show a bar.
 
     Returns:
-        How many mixtures each part has.
+        The number of mixtures in each part.
 
     Raises:
         BadAudio: if a recording cannot be used, or a part has too few speakers or recordings.
@@ -188,7 +188,7 @@ def _parts(root: Path, plan: MixPlan) -> dict[str, dict[str, list[Path]]]:
     speakers = sorted(by_speaker)
     np.random.default_rng(plan.seed).shuffle(speakers)
     parts = {}
-    for part in sorted(plan.counts, key=PARTS.index, reverse=True):  # what is left trains
+    for part in sorted(plan.counts, key=PARTS.index, reverse=True):  # the remaining speakers are for training
         last = part == min(plan.counts, key=PARTS.index)
         n_chosen = len(speakers) if last else max(round(len(by_speaker) * _SHARE), plan.n_speakers)
         parts[part] = {speaker: by_speaker[speaker] for speaker in speakers[:n_chosen]}
@@ -203,8 +203,8 @@ def _draw(
     random: np.random.Generator,
     taken: set[tuple[str, ...]],
 ) -> list[Path]:
-    """Return recordings of different speakers that do not share another mixture."""
-    _check_enough(part, by_speaker, plan)  # recordings that cannot be used may have left them
+    """Return recordings of different speakers, in a combination that has not been used yet."""
+    _check_enough(part, by_speaker, plan)  # unusable recordings may have been removed
     speakers = sorted(speaker for speaker, files in by_speaker.items() if files)
     for _ in range(_ATTEMPTS):
         drawn = [by_speaker[str(s)] for s in random.choice(speakers, plan.n_speakers, replace=False)]
@@ -217,8 +217,8 @@ def _draw(
 
 
 def _check_enough(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan) -> None:
-    """Check that the plan has enough different mixtures."""
-    ways = [1] + [0] * plan.n_speakers  # to choose recordings of 0, 1, 2, ... different speakers
+    """Check that there are enough different mixtures for the plan."""
+    ways = [1] + [0] * plan.n_speakers  # number of ways to choose recordings of 0, 1, 2, ... different speakers
     for files in by_speaker.values():
         for n in range(plan.n_speakers, 0, -1):
             ways[n] += len(files) * ways[n - 1]
@@ -250,7 +250,7 @@ def _sources(chosen: list[Path], gains: list[float], sample_rate: int) -> Sample
     scaled = [track[:length] * 10 ** (gain / 20) for track, gain in zip(tracks, gains, strict=True)]
     sources: Samples = np.stack(scaled).astype(np.float32)
     loudest = max(np.abs(sources).max(), np.abs(sources.sum(axis=0)).max())
-    return sources if loudest < 1 else sources * np.float32(0.9 / loudest)  # together, so the ratio stays
+    return sources if loudest < 1 else sources * np.float32(0.9 / loudest)  # all together, to keep their ratio
 
 
 def _write_one(

@@ -20,7 +20,7 @@ class Track(NamedTuple):
     """One source of a mixture.
 
     Attributes:
-        name: of the recording in its store.
+        name: of the recording in the store.
         gain_db: by which it is scaled.
         speaker: who speaks.
     """
@@ -101,7 +101,7 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
     for place in places:
         if not (here / place).is_dir():
             raise BadAudio(f"{here / place}: there is no such folder.")
-    if (more := here / f"s{n_speakers + 1}").is_dir():  # with fewer targets than voices every number would be wrong
+    if (more := here / f"s{n_speakers + 1}").is_dir():  # with fewer targets than voices, all results would be wrong
         advice = "Set the number of speakers that the mixtures have (data.n_speakers and model.n_outputs)."
         got = f"{n_speakers} where there is {more}"
         raise ValueError(bad_value("wsj0_mixtures", "n_speakers", "be that of the mixtures", got, advice))

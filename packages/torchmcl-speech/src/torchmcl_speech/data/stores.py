@@ -56,9 +56,9 @@ class AudioFolder:
 
     Args:
         root: names are relative to it, or absolute and below it.
-        sample_rate: of all that is read; 8 kHz by default, as in the paper.
-        outside: also read names that lead out of the folder, as a list that you trust may hold; else they are
-            refused, for a list of files may come from anywhere.
+        sample_rate: of all samples; 8 kHz by default, as in the paper.
+        outside: also read names outside of the folder, for trusted lists; otherwise they are rejected, because a list
+            of files may come from an untrusted source.
     """
 
     def __init__(self, root: Path | str, sample_rate: int = 8000, *, outside: bool = False) -> None:

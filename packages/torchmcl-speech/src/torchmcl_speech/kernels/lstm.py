@@ -1,12 +1,12 @@
 """The two recurrences of a bidirectional LSTM, forward and backward, for many short sequences.
 
-A library LSTM walks all sequences one step at a time and goes through memory at each. Here a program
+A library LSTM processes all sequences one step at a time, with a memory round trip at each step. Here a program
 takes a tile of sequences through all their steps: the state stays in registers, and (in 16-bit types, up to
-128 units) the recurrent weights on the chip. What does not depend on the previous step, the products with
-the inputs and the gradients of the weights, is left to large matrix products outside.
+128 units) the recurrent weights on the chip. Computations that do not depend on the previous step (products with the
+inputs, gradients of the weights) are large matrix products outside.
 
-Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of matrices in the order of the
-caller keeps them in memory; sequence (b, s) has its time t in row b * stride_b + s * stride_s + t * stride_t.
+Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of matrices, in the memory order of the
+caller; sequence (b, s) has its time t in row b * stride_b + s * stride_s + t * stride_t.
 """
 
 import functools
@@ -102,7 +102,7 @@ def _forward(  # type: ignore[no-untyped-def]
     next_o = _load_gate(gates, row, 3, column, hidden, real)
     for step in range(n_steps):
         i, f, g, o = next_i.to(tl.float32), next_f.to(tl.float32), next_g.to(tl.float32), next_o.to(tl.float32)
-        # What the next step reads is asked for before this one computes.
+        # Prefetch the data of the next step before computing this one.
         coming = real & ((column * 0 + step + 1) < n_steps)[None, :]
         next_i = _load_gate(gates, row + advance, 0, column, hidden, coming)
         next_f = _load_gate(gates, row + advance, 1, column, hidden, coming)
@@ -118,7 +118,7 @@ def _forward(  # type: ignore[no-untyped-def]
                 into = start + tl.arange(0, CHUNK)
                 # before the first step there is nothing
                 known = (sequence < n_sequences)[:, None] & ((into < hidden) & (into * 0 + step > 0))[None, :]
-                # volatile: written by other threads of this program a moment ago
+                # volatile: just written by other threads of this program
                 place = outputs + (row - advance)[:, None] * (2 * hidden) + into[None, :]
                 part = tl.load(place, mask=known, other=0.0, volatile=True)
                 both = (into < hidden)[:, None] & (column < hidden)[None, :]
@@ -135,7 +135,7 @@ def _forward(  # type: ignore[no-untyped-def]
         tl.store(outputs + row[:, None] * (2 * hidden) + column[None, :], h, mask=real)
         tl.store(cells + row[:, None] * (2 * hidden) + column[None, :], c.to(kind), mask=real)
         if not ON_CHIP:
-            tl.debug_barrier()  # the next step reads what all threads have written
+            tl.debug_barrier()  # the next step reads the results of all threads
         row += advance
 
 
@@ -176,7 +176,7 @@ def _backward(  # type: ignore[no-untyped-def]
         weight_f = _load_weight(weight, 1, out[:, None], column[None, :], hidden, both)
         weight_g = _load_weight(weight, 2, out[:, None], column[None, :], hidden, both)
         weight_o = _load_weight(weight, 3, out[:, None], column[None, :], hidden, both)
-    # From the last step of the direction to its first.
+    # From the last step of the direction to the first.
     row = first + (1 - direction) * (n_steps - 1) * stride_t
     advance = (2 * direction - 1) * stride_t
     to_h = tl.zeros((TILE, H), tl.float32)
@@ -190,7 +190,7 @@ def _backward(  # type: ignore[no-untyped-def]
     for step in range(n_steps):
         i, f, g, o = next_i.to(tl.float32), next_f.to(tl.float32), next_g.to(tl.float32), next_o.to(tl.float32)
         to_h += next_grad.to(tl.float32)
-        # What the step before reads is asked for before this one computes; before the first there is nothing.
+        # Prefetch the data of the previous step before computing this one; zero before the first step.
         earlier = real & ((column * 0 + step + 1) < n_steps)[None, :]
         c_before = _load_row(cells, row + advance, column, 2 * hidden, earlier)
         next_i = _load_gate(gates, row + advance, 0, column, hidden, earlier)
@@ -217,7 +217,7 @@ def _backward(  # type: ignore[no-untyped-def]
             to_h = tl.dot(to_g, weight_g, acc=to_h, input_precision=PRECISION)
             to_h = tl.dot(to_o, weight_o, acc=to_h, input_precision=PRECISION)
         else:
-            tl.debug_barrier()  # all threads have written what is read in other pieces now
+            tl.debug_barrier()  # wait for the results of all threads, which are read in other pieces next
             to_h = tl.zeros((TILE, H), tl.float32)
             for start in range(0, 4 * hidden, CHUNK):
                 out = start + tl.arange(0, CHUNK)
@@ -248,7 +248,7 @@ class _Tile(NamedTuple):
 
 _FORWARD_TILES = (_Tile(16, 8, 0.17), _Tile(32, 8, 0.33), _Tile(64, 16, 0.48))
 _BACKWARD_TILES = (_Tile(16, 8, 0.31),)
-# Where the weights do not fit the chip a program reads them at each step, this many units at a time.
+# If the weights do not fit on the chip, a program reads them at each step, this many units at a time.
 _OFF_CHIP = _Tile(16, 8, 1.0)
 _CHUNK = 32
 
@@ -281,7 +281,7 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
     """Return the outputs and the cells of both directions, each [rows, 2 * hidden].
 
     Args:
-        gates: what the inputs add to the gates i, f, g, o of both directions, biases included, [rows, 2 * 4 * hidden].
+        gates: input contributions to the gates i, f, g, o of both directions, biases included, [rows, 2 * 4 * hidden].
         weight: the recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
         rows: where the steps of the sequences stand.
     """
@@ -329,7 +329,7 @@ def takes_gates_by_unit(like: Tensor, hidden: int) -> bool:
 
 @functools.cache
 def _is_hopper(device: torch.device) -> bool:
-    try:  # an experimental part of Triton: where it has changed, the kernel above serves
+    try:  # an experimental part of Triton: if it has changed, fall back to the kernel above
         from torchmcl_speech.kernels import lstm_hopper  # noqa: F401
     except (ImportError, AttributeError):
         return False

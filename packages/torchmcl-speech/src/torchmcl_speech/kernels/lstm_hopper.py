@@ -33,7 +33,7 @@ from torchmcl_speech.kernels.lstm_shares import (
 )
 
 Sizes = tuple[int, int, int]
-# Sequences of a tile, gates whose weights are in registers, and how many steps before its turn a step is fetched.
+# Sequences of a tile, gates whose weights are in registers, and how many steps ahead a step is prefetched.
 # Tiles of 32 sequences, with 8 or 16 warps and the weights in shared memory, took 1.1 to 1.2 times as long.
 _FORWARD = {"N": 16, "HELD": 4, "AHEAD": 3, "num_warps": 8}
 _BACKWARD = {"N": 16, "HELD": 4, "num_warps": 8}
@@ -113,7 +113,7 @@ def _forward(  # type: ignore[no-untyped-def]
     AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
-    # A share waits for the one behind it, which must not begin later.
+    # A share waits for the one behind it, which must not start later.
     share = gl.num_programs(0) - 1 - gl.program_id(0)
     slot = direction * gl.num_programs(0) + share
     kind: gl.constexpr = outputs.dtype.element_ty
@@ -124,7 +124,7 @@ def _forward(  # type: ignore[no-untyped-def]
     weight_g = _weight_on_chip(weight, 2, HELD, False, N)
     weight_o = _weight_on_chip(weight, 3, HELD, False, N)
     h = gl.allocate_shared_memory(kind, [128, N], gl.NVMMASharedLayout.get_default_for([128, N], kind))
-    # The second direction walks from the last step to the first.
+    # The second direction runs from the last step to the first.
     first = (direction * (n_steps - 1) * stride_t).to(gl.int64)
     advance = ((1 - 2 * direction) * stride_t).to(gl.int64)
     gates += direction * 512 + first * 1024
@@ -147,7 +147,7 @@ def _forward(  # type: ignore[no-untyped-def]
         fence_async_shared()
         for step in range(begin, end):
             i, f, g, o = _issue(x, h, weight_i, weight_f, weight_g, weight_o, N)
-            # What the next step reads is asked for while the products run; beyond the end, the last step again.
+            # Prefetch the data of the next step while the products run; beyond the end, that of the last step again.
             _prefetch(ahead + gl.minimum(step + AHEAD, end - 1) * advance * 1024)
             x = gl.load(gates + gl.minimum(step + 1, end - 1) * advance * 1024 + wide)
             i, f, g, o = warpgroup_mma_wait(0, deps=[i, f, g, o])
@@ -210,7 +210,7 @@ def _backward(  # type: ignore[no-untyped-def]
     kept_f = gl.allocate_shared_memory(kind, [128, N], shared)
     kept_g = gl.allocate_shared_memory(kind, [128, N], shared)
     kept_o = gl.allocate_shared_memory(kind, [128, N], shared)
-    # From the last step of the direction to its first.
+    # From the last step of the direction to the first.
     first = ((1 - direction) * (n_steps - 1) * stride_t).to(gl.int64)
     advance = ((2 * direction - 1) * stride_t).to(gl.int64)
     gates += direction * 512 + first * 1024
@@ -228,17 +228,16 @@ def _backward(  # type: ignore[no-untyped-def]
         to_before = to_c
         if begin > 0:
             to_c, to_before = take_over(states, flags, slot, N, layout)
-        barrier()  # the first step writes where copies of a sequence read
+        barrier()  # the first step writes to locations that copies of a sequence read
         for step in range(begin, end):
             earlier = gl.minimum(step + 1, n_steps - 1) * advance
-            exists = (step + 1 < n_steps).to(gl.float32)  # before the first step there is nothing
+            exists = (step + 1 < n_steps).to(gl.float32)  # zero before the first step
             to_h = to_before + from_memory(pull, N).to(gl.float32)
             c_now, c_before = from_memory(c, N).to(gl.float32), from_memory(before, N).to(gl.float32) * exists
             i, f, g, o, to_c = _pull(x, c_now, c_before, to_h, to_c, kind, N)
             gl.store(gates + step * advance * 1024 + wide, gates_to_memory(i, f, g, o, N))
             c = before
-            # What the step before reads is asked for before the products: after them it comes later, and all takes
-            # longer.
+            # Prefetch the data of the previous step before the products; doing so after them is slower.
             x, pull = gl.load(gates + earlier * 1024 + wide), gl.load(grad + earlier * 256 + thin)
             before = gl.load(cells + gl.minimum(step + 2, n_steps - 1) * advance * 256 + thin)
             kept_i.store(i)

@@ -7,7 +7,7 @@ neighboring units. `lstm_weights` permutes the recurrent weights accordingly.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-# Triton 3.6 and later versions have two names for it.
+# It has different names in Triton 3.6 and in later versions.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 
@@ -61,7 +61,7 @@ def gates_to_memory(i, f, g, o, N: gl.constexpr):  # type: ignore[no-untyped-def
 def places(start, n_sequences, n_inner, stride_b, stride_s, N: gl.constexpr, WIDTH: gl.constexpr):  # type: ignore[no-untyped-def]
     """Return the offsets of the first steps of a tile, in a matrix of 2 * 128 * WIDTH columns.
 
-    Beyond the last sequence stand copies of it: they read and write the same.
+    Positions beyond the last sequence are copies of it, which read and write the same values.
     """
     layout: gl.constexpr = memory_layout(N, WIDTH)
     sequence = start + gl.arange(0, N, layout=gl.SliceLayout(1, layout))

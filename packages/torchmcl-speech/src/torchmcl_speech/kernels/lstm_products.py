@@ -1,7 +1,7 @@
 """The operands of each LSTM step side by side: the inputs and the outputs of the previous step.
 
-One matrix for both directions, so that a backward pass that computes the gates anew gets them from one product for each
-direction, and the gradients of both weights and of the bias from another.
+One matrix for both directions, so that a backward pass that recomputes the gates needs one product for each
+direction, and another one for the gradients of both weights and the bias.
 """
 
 import triton
@@ -43,7 +43,7 @@ def _met(  # type: ignore[no-untyped-def]
     tl.store(
         place + hidden + n_in + one[None, :], first.to(met.dtype.element_ty), mask=real[:, None] & (one >= 0)[None, :]
     )
-    # The second direction walks from the last step to the first.
+    # The second direction runs from the last step to the first.
     later = outputs + (row + stride_t)[:, None] * (2 * hidden) + hidden + unit[None, :]
     h = tl.load(later, mask=own & (step + 1 < n_steps)[:, None], other=0.0)
     tl.store(place + hidden + n_in + ONES + unit[None, :], h, mask=own)

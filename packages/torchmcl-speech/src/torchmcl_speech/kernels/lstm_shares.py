@@ -1,9 +1,10 @@
 """The partition of the recurrences of `lstm_hopper` among the multiprocessors, by steps.
 
 A tile of sequences goes through its steps one after another, so whole tiles fill the last round badly: 2.1 rounds take
-as long as 3. Here the steps of all tiles stand in one line, which is cut into equal shares of at least the steps of a
-tile. Where a cut divides a tile, the share behind it takes the first steps of the tile before all else, and the share
-before it the others after all else: one has long ended when the other begins, and only hands over its state.
+as long as 3. Here the steps of all tiles are concatenated and cut into equal shares, each at least as long as a tile.
+If a cut divides a tile, the share behind the cut processes the first steps of the tile before all other work, and the
+share before the cut processes the remaining steps after all other work: the former has long finished when the latter
+starts, and only passes on its state.
 """
 
 import functools
@@ -93,5 +94,5 @@ def take_over(states, flags, slot, N: gl.constexpr, layout: gl.constexpr):  # ty
         pass
     barrier()
     place = _place(states, slot, N, layout)
-    # From the cache that all multiprocessors share.
+    # From the cache shared by all multiprocessors.
     return gl.load(place, cache_modifier=".cg"), gl.load(place + 128 * N, cache_modifier=".cg")

@@ -1,6 +1,6 @@
 """The parameters of a bidirectional LSTM in the order and dtype of its kernels, and their gradients.
 
-One kernel each way, since a dozen small ones take longer to launch than a whole recurrence to run.
+One kernel for each conversion, because launching a dozen small ones takes longer than a whole recurrence.
 """
 
 from typing import NamedTuple
@@ -21,11 +21,11 @@ class Weights(NamedTuple):
     inputs: Tensor
     """[2 * 4 * hidden, in]"""
     bias: Tensor
-    """[2 * 4 * hidden], the sum of both."""
+    """[2 * 4 * hidden], the sum of both biases."""
     recurrent: Tensor
     """[2, 4 * hidden, hidden], always gate after gate; for `lstm_hopper` in the order of its products."""
     met: Tensor
-    """[2, 4 * hidden, hidden + in + ONES]: the weights of what the steps of each direction meet."""
+    """[2, 4 * hidden, hidden + in + ONES]: the weights of the operands of each direction; see `lstm_products`."""
 
 
 @triton.jit
@@ -145,12 +145,12 @@ def _launch(n_in: int, hidden: int, by_unit: bool) -> tuple[tuple[int, int], dic
 
 
 def weights_in_order(parameters: tuple[Tensor, ...], dtype: torch.dtype, by_unit: bool) -> Weights:
-    """Return the parameters, in the order of nn.LSTM, in the form of our kernels.
+    """Return the parameters, given in the order of nn.LSTM, in the layout of the kernels.
 
     Args:
         parameters: both weights and both biases of each direction.
         dtype: of the result.
-        by_unit: whether the gates of each unit are to be neighbors; see `lstm.takes_gates_by_unit`.
+        by_unit: whether the gates of each unit are adjacent; see `lstm.takes_gates_by_unit`.
     """
     (n_gates, n_in), hidden = parameters[0].shape, parameters[1].shape[1]
     inputs = torch.empty(2 * n_gates, n_in, dtype=dtype, device=parameters[0].device)

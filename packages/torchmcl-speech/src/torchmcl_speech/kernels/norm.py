@@ -11,11 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS = 32
-# Of a program that sums: at most these rows, and fewer of many features, for its sums are in registers.
+# Rows per summing program: at most this many, and fewer with many features, because its sums are in registers.
 _ROWS_SUMMED = 64
 _ENTRIES_SUMMED = 1024
 _PROGRAMS = 1400
-# A program that finishes the sums of a sample holds this many blocks of them.
+# Number of blocks of sums that the final program of a sample holds.
 _BLOCKS = 64
 
 

@@ -1,7 +1,6 @@
 """Bidirectional LSTMs in C, for inference on CPUs: `lstm.h` in the extension of torchmcl.
 
-`nn.LSTM` is its definition. Sequences are shared among as many threads as torch has; the calls release the
-interpreter's lock.
+`nn.LSTM` is its definition. Sequences are split across as many threads as torch uses; the calls release the GIL.
 """
 
 import ctypes
@@ -34,7 +33,7 @@ class _Recurrence(Structure):
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension is available and supports these: single precision, CPU, no gradients."""
+    """Return whether the extension is available and supports the tensors: single precision, CPU, no gradients."""
     return (
         available()
         and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)

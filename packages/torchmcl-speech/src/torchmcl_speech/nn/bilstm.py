@@ -25,7 +25,7 @@ _ARM = platform.machine().lower() in ("aarch64", "arm64")
 def exported_bilstm(sequences: Tensor, parameters: list[Tensor]) -> Tensor:
     """Return a bidirectional LSTM of [batch, sequences, time, features] as one operation of exported programs.
 
-    torch.export would write down every step of an `nn.LSTM`, and so fix the number of steps.
+    torch.export would unroll every step of an `nn.LSTM`, and so fix the number of steps.
     """
     lstm = BiLSTM(sequences.shape[-1], parameters[1].shape[-1]).to(sequences.device, parameters[0].dtype)
     lstm.load_state_dict(dict(zip(lstm.state_dict(), parameters, strict=True)))
@@ -42,9 +42,9 @@ def _(sequences: Tensor, parameters: list[Tensor]) -> Tensor:
 class BiLSTM(nn.LSTM):
     """A bidirectional LSTM over one axis of a map; the replaceable part of `DPRNN`.
 
-    A replacement is made by the same two arguments, has the parameters of a bidirectional
-    `nn.LSTM` under the same names, and takes and returns the same logical shapes. It may lay out its
-    result in memory as it likes, as long as the features are the last axis.
+    A replacement is constructed from the same two arguments, has the parameters of a bidirectional
+    `nn.LSTM` under the same names, and takes and returns the same logical shapes. Its result may have any memory layout
+    in which the features are the last axis.
 
     Args:
         input_size: features in.
@@ -66,20 +66,20 @@ class BiLSTM(nn.LSTM):
         if sequences.device.type == "cpu" and self._can_compile(sequences):
             return self._compiled(sequences)
         batch_shape = sequences.shape[:2]
-        time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # the layout that cuDNN works in, and the one copy
+        time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # the layout of cuDNN; the only copy
         if sequences.device.type == "cpu":
             hidden = self._on_cpu(time_first)
         else:
             n_sequences = time_first.shape[1]
-            # cuDNN's kernels for tensor cores take sequences by eights; for any other number it has kernels that are
-            # seven times as slow.
+            # cuDNN's tensor core kernels require a multiple of eight sequences; its other kernels are seven times
+            # slower.
             if n_sequences % 8:
                 time_first = F.pad(time_first, (0, 0, 0, -n_sequences % 8))
             hidden = super().forward(time_first)[0][:, :n_sequences]
         return hidden.unflatten(1, batch_shape).permute(1, 2, 0, 3)
 
     def onnx_translations(self) -> dict[Any, Any]:
-        """Return the operations of this module that `torchmcl.export` writes to ONNX, and their nodes."""
+        """Return the ONNX translations of the custom operators of this module, for `torchmcl.export`."""
         from torchmcl_speech.nn.lstm_onnx import translations
 
         return translations()
@@ -99,7 +99,7 @@ class BiLSTM(nn.LSTM):
     def _on_cpu(self, time_first: Tensor) -> Tensor:
         """Return the hidden states of sequences on a CPU."""
         with torch.autocast("cpu", enabled=False):
-            if torch.compiler.is_compiling():  # which does not follow the other way
+            if torch.compiler.is_compiling():  # torch.compile does not support the context manager below
                 return self._at_least_single(time_first)
             with _fastest_lstm():
                 return self._at_least_single(time_first)
@@ -121,11 +121,11 @@ class BiLSTM(nn.LSTM):
 
 @contextmanager
 def _fastest_lstm() -> Iterator[None]:
-    """Use torch's own LSTM on ARM, where that of oneDNN takes twice as long."""
+    """Use torch's own LSTM on ARM, where the oneDNN version takes twice as long."""
     if not _ARM or not torch._C._get_mkldnn_enabled():
         yield
         return
-    torch._C._set_mkldnn_enabled(False)  # what torch.backends.mkldnn.flags does, which also warns about Intel's GPUs
+    torch._C._set_mkldnn_enabled(False)  # like torch.backends.mkldnn.flags, but without its warnings about Intel GPUs
     try:
         yield
     finally:
@@ -136,9 +136,9 @@ class FusedBiLSTM(BiLSTM):
     """The same LSTM, several times faster on GPUs for many short sequences of up to 256 units.
 
     A program of the GPU takes a tile of sequences through all their steps with the state in registers; the
-    products with the inputs and the gradients of the weights are large matrix products. The backward pass keeps
-    the outputs and cells only and computes the gates anew. Parameters and results are those of a bidirectional
-    `nn.LSTM`, which serves CPUs, other sizes and types, and places without Triton.
+    products with the inputs and the gradients of the weights are large matrix products. Only the outputs and cells are
+    kept for the backward pass, which recomputes the gates. Parameters and results are those of a bidirectional
+    `nn.LSTM`, which is used for CPUs, other sizes and types, and without Triton.
 
     Args:
         input_size: features in.
@@ -193,7 +193,7 @@ def _in_memory_order(sequences: Tensor) -> tuple[Tensor, list[int]]:
 class _FusedRecurrence(torch.autograd.Function):
     """Both directions of an LSTM on [batch, sequences, time, features].
 
-    Takes the parameters as nn.LSTM orders them, so that what stacks, casts and splits them is not recorded.
+    Takes the parameters in the order of nn.LSTM, so that stacking, casting and splitting is not recorded.
     """
 
     @staticmethod
@@ -223,7 +223,7 @@ class _FusedRecurrence(torch.autograd.Function):
         flat, weight_in, weight_rec, weight_met, outputs, cells = ctx.saved_tensors
         hidden = weight_rec.shape[-1]
         met = met_by_steps(flat, outputs, ctx.rows.sizes[2], ctx.rows.strides[2])
-        # The gates again, in two large products: cheaper than keeping them from the forward pass.
+        # Recompute the gates in two large products, which is cheaper than storing them in the forward pass.
         gates = flat.new_empty(len(flat), 8 * hidden)
         halves = gates[:, : 4 * hidden], gates[:, 4 * hidden :]
         for half, seen, weight in zip(halves, met, weight_met, strict=True):

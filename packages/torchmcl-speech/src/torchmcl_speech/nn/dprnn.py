@@ -4,8 +4,8 @@
     [B, length]           [B, T, F]           [B, P, W, H]                         [B, T, n, F]       [B, n, length]
 
 T frames of F features are cut into P segments of W frames with half of them shared. Each block reads
-the map along W inside the segments (the intra path), then along P across them (the inter path), so
-that a sequence of thousands of frames is seen by two recurrences of about a hundred steps.
+the map along W inside the segments (the intra path), then along P across them (the inter path), so that a sequence of
+thousands of frames is processed by two recurrences of about a hundred steps.
 
 Features are the last axis in memory throughout. The map keeps one layout, [B, P, W, H]; the inter
 path takes a transposed view of it.
@@ -59,7 +59,7 @@ def segment(frames: Tensor, size: int, hop: int) -> Tensor:
     if time < size or (time - size) % hop:
         rule = f"have {size} + {hop} * n frames on the axis before the last"
         raise ValueError(bad_value("segment", "frames", rule, tuple(frames.shape), "Pad it first."))
-    if torch.compiler.is_exporting():  # splitting an axis of unknown length would hide that the size is a constant
+    if torch.compiler.is_exporting():  # splitting an axis of symbolic length would hide that the size is constant
         return frames.unfold(-2, size, hop).transpose(-2, -1).contiguous()
     hops = frames.unflatten(-2, (-1, hop))  # [..., hops, hop, features]
     n_segments = hops.shape[-3] - n_hops + 1
@@ -109,7 +109,7 @@ class RecurrentPath(nn.Module):
     Args:
         width: features in and out.
         hidden_size: features of each direction of the LSTM.
-        bilstm: makes the LSTM from `(width, hidden_size)`.
+        bilstm: constructs the LSTM from `(width, hidden_size)`.
     """
 
     def __init__(self, width: int, hidden_size: int, bilstm: Callable[[int, int], nn.Module] = FusedBiLSTM) -> None:
@@ -119,7 +119,7 @@ class RecurrentPath(nn.Module):
         self.norm = GlobalLayerNorm(width)
 
     def forward(self, sequences: Tensor) -> Tensor:
-        """Return the same shape for [batch, sequences, time, width]."""
+        """Return a tensor of the shape of the input, [batch, sequences, time, width]."""
         update = _in_memory_order(functools.partial(_linear, self.linear), self.bilstm(sequences))
         return self.norm(update, residual=sequences)
 
@@ -134,7 +134,7 @@ def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
 
 
 class _Projection(torch.autograd.Function):
-    """A linear layer of many rows with a fast gradient of the bias, which dominates the time in torch."""
+    """A linear layer for many rows with a fast gradient of the bias, which is slow in torch."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class DualPathBlock(nn.Module):
     Args:
         width: features in and out.
         hidden_size: features of each direction of the LSTMs.
-        bilstm: makes an LSTM from `(width, hidden_size)`.
+        bilstm: constructs an LSTM from `(width, hidden_size)`.
         recompute: keep only the input for the backward pass, and compute the rest again there.
     """
 
@@ -179,7 +179,7 @@ class DualPathBlock(nn.Module):
     def forward(self, segments: Tensor) -> Tensor:
         """Return a tensor of the shape of the input, [batch, segments, size, width]."""
         if self.recompute and torch.is_grad_enabled():
-            # Nothing in our blocks is random: there is no state of a generator to restore.
+            # The blocks are deterministic: there is no generator state to restore.
             return checkpoint(self._both, segments, use_reentrant=False, preserve_rng_state=False)
         return self._both(segments)
 
@@ -193,7 +193,7 @@ class DPRNN(SharedNetwork):
     """Separate a waveform into any number of waveforms.
 
     Args:
-        n_outputs: how many waveforms to give; with MCL there may be more than speakers.
+        n_outputs: the number of output waveforms; with MCL it may exceed the number of speakers.
         n_filters: F, features of an encoded frame.
         kernel_size: K, samples of a frame; a multiple of `stride`.
         stride: S, samples between two frames.
@@ -201,11 +201,11 @@ class DPRNN(SharedNetwork):
         hidden_size: H, features of each direction of the LSTMs.
         width: features between the blocks; `hidden_size` by default, as in the paper.
         n_blocks: B, dual-path blocks.
-        scores: whether to give a score logit for each output, for more outputs than speakers.
+        scores: whether to return a score logit for each output, for more outputs than speakers.
         detach_scores: stop the score loss at the score head.
-        bilstm: makes a bidirectional LSTM from its input and hidden size; see `torchmcl_speech.nn.BiLSTM`.
+        bilstm: constructs a bidirectional LSTM from its input and hidden size; see `torchmcl_speech.nn.BiLSTM`.
         recompute: in training, how many of the blocks keep only their input and compute the rest again in the backward
-            pass: less memory, for the time of their forward pass. `bilstm` must then make a deterministic module.
+            pass: less memory, for the time of their forward pass. `bilstm` must then construct a deterministic module.
 
     Example:
         >>> model = DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=6, n_blocks=1, scores=True)
@@ -234,7 +234,7 @@ class DPRNN(SharedNetwork):
     ) -> None:
         super().__init__()
         width = hidden_size if width is None else width
-        #: What rebuilds the model, except for the kind of LSTM and what is recomputed, which change no parameter.
+        #: The arguments of the model, except `bilstm` and `recompute`, which do not affect the parameters.
         self.config: dict[str, Any] = {
             "n_outputs": n_outputs,
             "n_filters": n_filters,
@@ -259,7 +259,7 @@ class DPRNN(SharedNetwork):
             raise ValueError(bad_value("DPRNN", "segment_size", "be even", segment_size))
         self.n_outputs, self.kernel_size, self.stride, self.segment_size = n_outputs, kernel_size, stride, segment_size
         self.detach_scores = detach_scores
-        self.encoder = nn.Linear(kernel_size, n_filters, bias=False)  # on frames: the same as a strided convolution
+        self.encoder = nn.Linear(kernel_size, n_filters, bias=False)  # on frames: equivalent to a strided convolution
         self.norm = GlobalLayerNorm(n_filters)
         self.bottleneck = nn.Linear(n_filters, width)
         blocks = (DualPathBlock(width, hidden_size, bilstm, i < recompute) for i in range(n_blocks))
@@ -269,7 +269,7 @@ class DPRNN(SharedNetwork):
         self.value = nn.Linear(width, width)
         self.gate = nn.Linear(width, width)
         self.mask = nn.Linear(width, n_filters, bias=False)
-        self.decoder = nn.Parameter(torch.empty(n_outputs, n_filters, kernel_size))  # each output has its own
+        self.decoder = nn.Parameter(torch.empty(n_outputs, n_filters, kernel_size))  # one for each output
         self.score = nn.Linear(width, 1) if scores else None
         self._begin_with_reconstruction()
 
@@ -278,9 +278,9 @@ class DPRNN(SharedNetwork):
         """Initialize encoder and decoder so that masks of 1 reproduce the mixture.
 
         Filters come in pairs of opposite sign, whose ReLUs add up to a linear map, and the decoder is its
-        transpose. Every output begins as the same quieter mixture, at 0 dB instead of at some -30 dB. That
-        saves the first hundreds of steps, and lets the samples decide which output wins which speaker: with
-        decoders drawn at random one output is ahead on all samples, and winner-takes-all never selects another.
+        transpose. Every output starts as the same quieter mixture, at 0 dB instead of about -30 dB. This saves the
+        first few hundred steps, and the samples determine which output wins which speaker: with random decoders one
+        output would be the best on all samples, and winner-takes-all would never select another.
         """
         half = self.encoder.out_features // 2
         filters = nn.init.orthogonal_(torch.empty(half, self.kernel_size)) if half else torch.empty(0, self.kernel_size)
@@ -297,11 +297,11 @@ class DPRNN(SharedNetwork):
             raise ValueError(
                 bad_value("DPRNN", "waveform", "have shape [batch, length]", tuple(waveform.shape), advice)
             )
-        # The ends of the model are cheap, and a waveform in bfloat16 would carry audible noise.
+        # The encoder and decoder are cheap, and a waveform in bfloat16 would contain audible noise.
         with torch.autocast(waveform.device.type, enabled=False):
             frames = self._encode(waveform.to(self.encoder.weight.dtype))
         features = self._features(frames)
-        masks = torch.sigmoid(self.mask(features))  # not ReLU: an output whose mask is 0 could never come back
+        masks = torch.sigmoid(self.mask(features))  # not ReLU: an output whose mask is 0 could never recover
         with torch.autocast(waveform.device.type, enabled=False):
             hypotheses = self._decode(frames, masks.to(frames.dtype), waveform.shape[-1])
         return Predictions(hypotheses, self._score_logits(features))
@@ -309,9 +309,9 @@ class DPRNN(SharedNetwork):
     def _encode(self, waveform: Tensor) -> Tensor:
         """Return the encoded frames [batch, time, n_filters], all >= 0."""
         length = max(waveform.shape[-1], self.kernel_size)
-        length += -(length - self.kernel_size) % self.stride  # so that the last samples are in a frame too
+        length += -(length - self.kernel_size) % self.stride  # so that the last samples are also in a frame
         waveform = F.pad(waveform, (0, length - waveform.shape[-1]))
-        if torch.compiler.is_exporting():  # the same, without a view whose strides would become rules
+        if torch.compiler.is_exporting():  # the same, without a view, whose strides would become constraints
             filters = self.encoder.weight.unsqueeze(1)
             return torch.relu(F.conv1d(waveform.unsqueeze(1), filters, stride=self.stride)).transpose(1, 2).contiguous()
         windows = segment(waveform.unsqueeze(-1), self.kernel_size, self.stride).squeeze(-1)
@@ -331,12 +331,12 @@ class DPRNN(SharedNetwork):
     def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
         """Return waveforms [batch, n_outputs, length] of masked frames."""
         masked = frames.unsqueeze(-2) * masks  # [batch, time, n_outputs, n_filters]
-        if torch.compiler.is_exporting():  # one by one: a joint product would have rules for strides
+        if torch.compiler.is_exporting():  # one by one: a joint product would have stride constraints
             windows = torch.stack([masked[..., n, :] @ self.decoder[n] for n in range(self.n_outputs)], dim=1)
         else:
             windows = torch.einsum("btnf,nfk->bntk", masked, self.decoder)
         waveforms = overlap_add(windows.unsqueeze(-1), self.stride).squeeze(-1)
-        if torch.compiler.is_exporting():  # to cut off nothing would be a case of its own there, and forbidden
+        if torch.compiler.is_exporting():  # an empty cut would be a special case, which export does not allow
             waveforms = F.pad(waveforms, (0, 1))
         return waveforms[..., :length]
 
@@ -351,14 +351,14 @@ class DPRNN(SharedNetwork):
         check_sizes(config, tensors)
 
     def extra_repr(self) -> str:
-        """Return the additional text of `print`."""
+        """Return the additional text for `repr`."""
         n_hops = hops_in("DPRNN", self.kernel_size, self.stride)
         return f"n_outputs={self.n_outputs}, {n_hops} frames over each sample, segments of {self.segment_size}"
 
 
 def _in_memory_order(layer: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-    """Apply a layer of the last axis to a permuted view without a copy."""
-    if torch.compiler.is_exporting():  # an order by strides would be a rule for them
+    """Apply a layer along the last axis to a permuted view without a copy."""
+    if torch.compiler.is_exporting():  # sorting by stride would add constraints
         return layer(features)
     strides = features.stride()
     order = sorted(range(features.ndim - 1), key=lambda axis: -strides[axis])

@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 
 from torchmcl import accel
 
-# Far below the variance of features of quiet speech, far above the rounding of float32.
+# Far below the variance of features of quiet speech, far above float32 rounding errors.
 _EPSILON = 1e-8
 
 
@@ -48,11 +48,11 @@ class GlobalLayerNorm(nn.Module):
 
 
 def _moments(features: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return variance and mean over some axes, kept with size 1."""
+    """Return variance and mean over the given axes, which are kept with size 1."""
     if features.device.type != "cpu" or torch.is_grad_enabled():
         variance, mean = torch.var_mean(features, dim=axes, correction=0, keepdim=True)
         return variance, mean
-    # In two passes, which torch computes in vectors: an eighth of the time.
+    # In two passes, which torch vectorizes: an eighth of the time.
     mean = features.mean(dim=axes, keepdim=True)
     return (features - mean).square().mean(dim=axes, keepdim=True), mean
 
@@ -80,7 +80,7 @@ class _FusedNorm(torch.autograd.Function):
         from torchmcl_speech.kernels.norm import affine_rows, normalizing
 
         # The rows of a sample may be in any order, as long as all tensors share it.
-        # That of the features, unless samples are not apart in it (cuDNN puts the time first): then one copy is due.
+        # Use that of the features, unless samples are interleaved in it (cuDNN puts time first): this requires a copy.
         model = features if features.stride(0) == features[0].numel() else residual
         order = (0, 1, 2, 3) if model.stride(1) >= model.stride(2) else (0, 2, 1, 3)
         rows = _rows(features, order)

@@ -14,12 +14,12 @@ from torchmcl.types import Predictions
 class StreamingSeparator:
     """Separate a stream in constant memory and with a bounded delay.
 
-    A separator may give the speakers in another order in each chunk. Each chunk is therefore put
-    into the order of what came before: the one-to-one assignment with the best SI-SDR where they
-    overlap. There the two are faded into each other. Outputs trained on a scale-invariant cost have
+    A separator may return the speakers in a different order in each chunk. The outputs of each chunk are therefore
+    reordered to match the previous chunk, by the one-to-one assignment with the best SI-SDR in the overlap, where the
+    two are cross-faded. Outputs trained on a scale-invariant cost have
     no defined level, so each is scaled to explain as much of the mixture as possible.
 
-    Push samples of any number; what comes back is final. The result does not depend on how the
+    Push any number of samples; the returned outputs are final. The result does not depend on how the
     samples were divided, and is that of `separate_long`. Use it under `torch.inference_mode()`.
 
     Args:
@@ -28,7 +28,7 @@ class StreamingSeparator:
         overlap: samples that two chunks share; half a chunk by default, which must be long
             enough to tell the speakers apart.
         fade: samples at the end of the overlap in which a chunk takes over from the one before; the whole
-            overlap by default. A short fade shortens the delay, for the price of more chunks if it is to be much.
+            overlap by default. A short fade reduces the delay; a large reduction requires more chunks.
 
     Example:
         >>> def halves(mixture):  # a separator that gives the halves of the sum
@@ -63,11 +63,11 @@ class StreamingSeparator:
         self._begin()
 
     def _begin(self) -> None:
-        self._heard: Tensor | None = None  # the samples that chunks still need, from `_heard_from` on
+        self._heard: Tensor | None = None  # the samples that later chunks still need, starting at `_heard_from`
         self._heard_from = self._heard_to = 0
         self._last: Tensor | None = None  # the outputs of the last chunk, [_last_from, _last_to)
         self._last_from = self._last_to = 0
-        self._given = 0  # samples that are final and were returned
+        self._given = 0  # number of final samples that were returned
         self._logits: Tensor | None = None  # of the chunks, added up with their weights
         self._weight = torch.zeros(())
 
@@ -80,7 +80,8 @@ class StreamingSeparator:
     def score_logits(self) -> Tensor | None:
         """The mean score logits of the chunks so far, [batch, outputs]; None for a model without scores.
 
-        A chunk counts by the energy of the output in it, so a person who speaks only briefly is still a voice.
+        Chunks are weighted by the energy of the output in them, so that a person who speaks only briefly still counts
+        as a voice.
         """
         return None if self._logits is None else self._logits / self._weight
 
@@ -111,7 +112,8 @@ class StreamingSeparator:
     def finish(self) -> Tensor:
         """Return the outputs of the remaining samples, and reset for another recording.
 
-        The last chunk is a full one too, if there are as many samples, and overlaps more. `score_logits` stay.
+        The last chunk is also a full one, if there are enough samples, with a larger overlap. `score_logits` remain
+        available.
 
         Raises:
             ValueError: if no sample was pushed.
@@ -145,7 +147,7 @@ class StreamingSeparator:
             hypotheses = torch.cat([before[..., :fixed], faded, hypotheses[..., shared:]], dim=-1)
         self._last, self._last_from, self._last_to = hypotheses, start, stop
         if score_logits is not None:
-            # Where all is silent any weight will do, as long as it is not 0.
+            # If everything is silent, any nonzero weight works.
             weight = hypotheses.float().square().sum(dim=-1).clamp_min(1e-30)
             self._logits = weight * score_logits + (0 if self._logits is None else self._logits)
             self._weight = self._weight.to(weight.device) + weight
@@ -172,8 +174,8 @@ def separate_long(
         overlap: samples that two chunks share; half a chunk by default.
 
     Returns:
-        Predictions with hypotheses [batch, outputs, length], on the device of the waveform, and the
-        score logits of the chunks on average, each counted by the energy of the output in it.
+        Predictions with hypotheses [batch, outputs, length], on the device of the waveform, and the mean score logits
+        of the chunks, weighted by the energy of the output in them.
 
     Example:
         >>> def halves(mixture):  # a separator that gives the halves of the sum
@@ -194,7 +196,7 @@ def _order_of(hypotheses: Tensor, before: Tensor) -> Tensor:
 
 
 def _at_level_of(mixture: Tensor, hypotheses: Tensor) -> Tensor:
-    """Return each output scaled to the best fit of the mixture."""
+    """Return the outputs, each scaled for the best fit to the mixture."""
     mixture = mixture.unsqueeze(-2)
     energy = hypotheses.square().sum(dim=-1, keepdim=True)
     explained = (mixture * hypotheses).sum(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The bidirectional LSTM of exported programs as the LSTM of ONNX."""
+"""Translation of the bidirectional LSTM of exported programs to the ONNX LSTM."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

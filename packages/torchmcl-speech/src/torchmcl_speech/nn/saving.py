@@ -24,7 +24,7 @@ def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None
         folder: created if it does not exist.
         model: a module of this package with a `config`.
         notes: anything that JSON can hold, returned by `load_model`; the sample rate, for example.
-        half: write float16, half the size; `load_model` gives float32 again, with three digits.
+        half: write float16, for half the size; `load_model` returns float32, with a precision of three digits.
     """
     kind = type(model).__name__
     if kind not in _KINDS:

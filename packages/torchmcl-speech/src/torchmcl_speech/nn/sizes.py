@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 _SIZES = ("n_outputs", "n_filters", "kernel_size", "stride", "segment_size", "hidden_size", "width", "n_blocks")
-# No filter, segment or layer is larger.
+# Maximum size of a filter, segment or layer.
 _MAX_SIZE = 1_000_000
 
 

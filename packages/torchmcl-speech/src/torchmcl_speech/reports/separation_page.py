@@ -21,11 +21,11 @@ from torchmcl_speech.data.audio import StoredSound
 
 Array = npt.NDArray[np.float64]
 
-# A page is not wider: more columns would not be visible.
+# More columns would not be visible on a page.
 _N_COLUMNS = 1000
 # In a long recording the mean of this many frames represents a column.
 _FRAMES_A_COLUMN = 8
-# 32 ms tell the harmonics of most voices apart and still follow syllables.
+# 32 ms resolve the harmonics of most voices and still follow syllables.
 _WINDOW_SECONDS = 0.032
 # Speech that is quieter than the loudest moment by more than this is inaudible.
 _RANGE_DB = 70.0
@@ -100,7 +100,7 @@ def decibels_over_time(samples: Sound, sample_rate: int) -> Array:
 
 
 def _frame(samples: Sound, start: int, size: int) -> npt.NDArray[np.float32]:
-    """Return some samples, with silence outside of the recording."""
+    """Return `size` samples from `start`, with silence outside of the recording."""
     inside = np.asarray(samples[max(start, 0) : max(min(start + size, len(samples)), 0)], dtype=np.float32)
     before = max(-start, 0)
     return np.pad(inside, (before, size - before - len(inside)))
@@ -119,7 +119,7 @@ def spectrogram_png(decibels: Array, loudest: float) -> bytes:
     stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _SHADES], dtype=np.float64)
     places = np.linspace(0, len(stops) - 1, 256)
     palette = np.stack([np.interp(places, np.arange(len(stops)), stop) for stop in stops.T], axis=-1)
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)  # each line begins with its filter, none
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)  # each line begins with its filter type, 0
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         (
             _png_part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),  # 8 bits, by palette
@@ -135,7 +135,7 @@ def _png_part(kind: bytes, content: bytes) -> bytes:
 
 
 _OWNER = "write_separation_page"
-# Up to this many bytes of audio in all, about four minutes at 8 kHz, the page carries them and can be sent alone.
+# Up to this many bytes of audio in total (about four minutes at 8 kHz), the page embeds it and is self-contained.
 _EMBEDDED_BYTES = 4_000_000
 _NUMBERS = {"score": "score", "energy": "share of the energy"}
 _MEANINGS = {
@@ -172,7 +172,7 @@ def write_separation_page(folder: Path) -> Path:
 def _page(folder: Path, records: dict[str, Any]) -> str:
     outputs = records["outputs"]
     sounds = [_seen(folder, records, *listed) for listed in _listed(records)]
-    # One scale for all: what is louder looks louder.
+    # A common scale, so that louder sounds look louder.
     peak = max(float(abs(sound.extremes).max()) for sound in sounds)
     loudest = max(float(sound.decibels.max()) for sound in sounds)
     embedded = sum((folder / sound.file).stat().st_size for sound in sounds) <= _EMBEDDED_BYTES
@@ -217,7 +217,7 @@ def _seen(folder: Path, records: dict[str, Any], title: str, name: str, number: 
     file, rate = plain_name(_OWNER, "separation.json", name), records["sample_rate"]
     with StoredSound(folder / file) as sound:
         decibels = decibels_over_time(sound, rate)
-        n_heard = math.ceil(len(decibels) * _heard_rate(records) / rate)  # above it there is nothing
+        n_heard = math.ceil(len(decibels) * _heard_rate(records) / rate)  # there is no energy above it
         return _Sound(title, file, number, note, extremes_over_time(sound), decibels[:n_heard])
 
 
@@ -324,5 +324,5 @@ def _time(seconds: float, whole: float) -> str:
 
 _STYLE = "\n" + (files("torchmcl_speech.reports") / "page.css").read_text(encoding="utf-8")
 
-# One sound at a time, a line where it is, and a click to go somewhere else.
+# Plays one sound at a time, with a line at the current position, and seeks on a click.
 _SCRIPT = "\n" + (files("torchmcl_speech.reports") / "page.js").read_text(encoding="utf-8")

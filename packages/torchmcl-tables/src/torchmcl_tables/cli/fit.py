@@ -46,7 +46,7 @@ from torchmcl.persistence.writing import write_atomically
 from torchmcl_tables.cli import parts
 
 _COMMAND = "command.json"
-# Options that do not change the model. The content of the table counts, not its name.
+# Options that do not change the model. The table is identified by its content, not its name.
 _FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device", "words", "private")
 
 
@@ -99,7 +99,7 @@ class UnfinishedTraining:
         """Return whether a saved state belongs to the command."""
         try:
             return self._holds_state() and not self._differences()
-        except (ValueError, OSError):  # no command, or one that cannot be read
+        except (ValueError, OSError):  # no saved command, or an unreadable one
             return False
 
     def _differences(self) -> list[str]:
@@ -110,7 +110,7 @@ class UnfinishedTraining:
 
     @contextlib.contextmanager
     def kept(self, *, restart: bool) -> Iterator[Path]:
-        """Yield the folder to save to; it is kept if the work ends early and a state was saved.
+        """Yield the folder to save to; it is kept if the training is interrupted after a save.
 
         Raises:
             Stopped: if a signal ended the work; its message explains how to resume.

@@ -11,7 +11,7 @@ from torchmcl._resources import peak_mebibytes, seconds_since_start
 from torchmcl.cli.arguments import AddNames, Commands, names, say
 from torchmcl.persistence.writing import check_writable
 
-if TYPE_CHECKING:  # reading tables is loaded by the commands that need it
+if TYPE_CHECKING:  # imported only by the commands that read tables
     from torchmcl_tables.data import Table, TableError, TableSchema
 
 
@@ -29,8 +29,8 @@ def new_command(
         name: of the command, which its errors name.
         description: for its own help.
         summary: for the list of commands.
-        check: all that can be checked without torch.
-        run: the work itself.
+        check: the checks that do not need torch.
+        run: executes the command.
     """
     as_written = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=summary, description=description, formatter_class=as_written)
@@ -81,12 +81,12 @@ def check_file(path: Path, *inputs: Path | None) -> None:
 
 
 def spent() -> str:
-    """Return the time and the memory of the command."""
+    """Return the run time and memory use of the command, as text."""
     memory = peak_mebibytes()
     return f"({seconds_since_start():.1f} s" + (f", {memory:,.0f} MiB at most)" if memory else ")")
 
 
-# Options, their names in `infer_schema`, and what they are for.
+# Options, their names in `infer_schema`, and their purposes.
 _OPTIONS = {
     "--drop": ("drop", "columns to drop"),
     "--categorical": ("categorical", "columns to read as categories"),
@@ -137,7 +137,7 @@ def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: s
 
 
 def _with_command(error: "TableError", options: argparse.Namespace) -> str:
-    """Return the message of an error with a command that avoids it, if other column names do."""
+    """Return the message of an error, with a corrected command if different column names would avoid it."""
     wrong = [problem for problem in error.problems if problem.wrong]
     if not wrong or any(problem.subject == "--target" and not problem.right for problem in wrong):
         return str(error)

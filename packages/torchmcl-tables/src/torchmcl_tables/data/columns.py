@@ -1,7 +1,7 @@
 """The kinds of columns: decisions about a column of the training table, stored with the model.
 
 Each kind reads the cells of any table in the same way (numbers and codes, NaN where a number is missing), turns them
-into inputs of a network, and says in words what it is. Cells that it cannot read are counted; whether they are an
+into inputs of a network, and describes itself in words. Cells that it cannot read are counted; whether they are an
 error is part of the decision.
 """
 
@@ -30,7 +30,7 @@ from torchmcl_tables.data.values import (
     with_plain_numbers,
 )
 
-#: Forms are found with this many cells, and used on all of them.
+#: Formats are detected from this many cells, and applied to all of them.
 SAMPLE = 1000
 
 
@@ -42,13 +42,13 @@ class OddCells(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        """Return their location."""
+        """Return the first cell, its row, and the number of the others."""
         more = f" and {self.n_cells - 1} more" if self.n_cells > 1 else ""
         return f"{short(self.text)} in row {self.row + 1}{more}"
 
 
 class Reading(NamedTuple):
-    """The cells of a column: [rows, values], and those that do not fit; None if all do."""
+    """The values of a column, [rows, values], and the cells that do not fit; None if all do."""
 
     values: NDArray[np.float64]
     odd: OddCells | None
@@ -63,10 +63,10 @@ def odd_cells(series: Any, failed: Any) -> OddCells | None:
 
 
 class Cells:
-    """The cells of a column, each form of them computed once.
+    """The cells of a column, with cached conversions.
 
     Args:
-        series: of polars.
+        series: a polars series.
     """
 
     def __init__(self, series: Any) -> None:
@@ -139,7 +139,7 @@ class Cells:
 
 # Categories that a message lists.
 _N_LISTED = 8
-# Booleans are written in different ways by different programs.
+# Different programs write booleans differently.
 BOOLEANS = {"true": ("True", "TRUE"), "false": ("False", "FALSE")}
 
 
@@ -149,7 +149,7 @@ class Column(ABC):
     Attributes:
         name: of the column.
         missing: whether values were missing in the training table.
-        kind: one word for it.
+        kind: the kind of column, in one word.
         is_scaled: whether the values are numbers, which are standardized, and not codes.
         is_plain: whether its handling needs no explanation.
     """
@@ -209,10 +209,10 @@ class NumberColumn(Column):
     Attributes:
         name: of the column.
         missing: whether values were missing in the training table.
-        form: how the numbers are written where they are text.
+        form: the number format, if the cells are text.
         not_numbers: cells of the training table that hold something else and count as missing; where there were none,
             such a cell is an error in other tables.
-        codes: numbers that stand for a missing value, as -9999.
+        codes: numbers that stand for a missing value, such as -9999.
     """
 
     name: str
@@ -312,8 +312,8 @@ class CategoryColumn(Column):
         name: of the column.
         categories: with their own input, the most common first.
         missing: whether values were missing in the training table.
-        is_open: whether there were more, which share an input, also with those that were never seen.
-        numeric: whether all of them are numbers, which are written in one way: 3 for 3.0.
+        is_open: whether there were more categories; they share one input with those never seen in training.
+        numeric: whether all categories are numbers, which are then normalized: 3 for 3.0.
     """
 
     name: str
@@ -383,9 +383,9 @@ class DroppedColumn:
 
     Attributes:
         name: of the column.
-        reason: why.
-        option: that makes the model read it, empty if nothing can.
-        dates: how it is read to order the rows, None if it holds no dates.
+        reason: why it is not read.
+        option: the option that makes the model read it; empty if none does.
+        dates: the date column used to order the rows; None if it contains no dates.
     """
 
     name: str
@@ -395,5 +395,5 @@ class DroppedColumn:
 
 
 def width(columns: Sequence[Column]) -> int:
-    """Return the number of values of columns."""
+    """Return the total number of values of the columns."""
     return sum(len(column.value_names) for column in columns)

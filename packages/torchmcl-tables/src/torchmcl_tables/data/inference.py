@@ -13,11 +13,11 @@ from torchmcl_tables.data.schema import Suspicion, TableSchema
 from torchmcl_tables.data.table import Problem, Table, raise_problems
 from torchmcl_tables.data.values import has_decimal_commas
 
-# Ranks that agree as well as this are the target in other units.
+# A column with at least this rank correlation is the target in other units.
 _CORRELATION = 0.999
-# Categories that tell this share of the variance are the target in classes.
+# Categories that explain at least this share of the variance are a binned copy of the target.
 _TOLD = 0.99
-# Rows that are compared: of more, evenly spaced ones.
+# Number of rows to compare; evenly spaced in longer tables.
 _N_COMPARED = 5000
 _FEWEST = 10
 
@@ -30,7 +30,7 @@ def find_suspicions(
     targets: tuple[NumberColumn | CategoryColumn, ...],
     kept: frozenset[str] = frozenset(),
 ) -> tuple[Suspicion, ...]:
-    """Return the suspicious columns with reasons; those of `kept` may number the rows."""
+    """Return the suspicious columns with reasons; columns in `kept` are allowed to be row numbers."""
     step = max(1, len(table) // _N_COMPARED)
     truths = {target: table.reading(target).values[::step, 0] for target in targets}
     ranks = {target.name: _ranks(truth) for target, truth in truths.items() if isinstance(target, NumberColumn)}
@@ -74,7 +74,7 @@ def _tells(codes: Values, ranks: Values) -> bool:
 
 
 def _names_the_class(values: Values, truth: Values, n_classes: int) -> bool:
-    """Return whether a few frequent values determine the class, with more than one class."""
+    """Return whether a few frequent values determine the class; False if there is only one class."""
     both = np.isfinite(values) & (truth < n_classes)
     if both.sum() < _FEWEST:
         return False
@@ -85,7 +85,7 @@ def _names_the_class(values: Values, truth: Values, n_classes: int) -> bool:
 
 
 def _same_order(ranks: Values, truths: dict[str, Values]) -> str:
-    """Return the target with the order of a column, in either direction, empty if there is none."""
+    """Return a message about the target with the rank order of a column, or its reverse; empty if there is none."""
     for name, truth in truths.items():
         both = np.isfinite(ranks) & np.isfinite(truth)
         if both.sum() < _FEWEST or not ranks[both].std() or not truth[both].std():
@@ -138,9 +138,9 @@ def infer_schema(
         categorical: columns to treat as categories, for any content.
         numeric: columns to treat as numbers; other cells count as missing.
         date: columns to treat as dates; other cells count as missing.
-        keep: columns to use that would be dropped: names of rows, constants.
-        interpret: take numbers like -9999, far from all others of a column, for missing values (but in columns of
-            `numeric`), and drop columns that number the rows (but those of `keep`). For callers that print the
+        keep: columns to use although they would be dropped: row identifiers, constants.
+        interpret: treat outlying numbers like -9999 as missing values (except in columns of `numeric`), and drop
+            columns of row numbers (except those of `keep`). Intended for callers that print the
             decisions of the schema.
 
     Raises:
@@ -236,7 +236,7 @@ def _without_counters(
 
 
 def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str, Sequence[str]]) -> list[Problem]:
-    """Return a problem for each name that is not a column, and for each column that two options claim."""
+    """Return a problem for each name that is not a column, and for each column named by two options."""
     rule = f"name a column of {table.name}"
     problems = [
         Problem(option, rule, repr(name), table.hint(name), name, table.nearest(name))

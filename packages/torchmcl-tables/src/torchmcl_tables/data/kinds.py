@@ -1,4 +1,4 @@
-"""The kind of a column of a training table: the only place of this decision.
+"""The kind of a column of a training table: this decision is made only here.
 
 A column whose cells are all numbers is a column of numbers, one whose cells are all dates one of dates, and other text
 is a category. Where both numbers and text occur, the column holds categories, unless there are too many different ones
@@ -39,14 +39,14 @@ from torchmcl_tables.data.values import (
 
 # Only common categories get their own input; the others of a column share one.
 _MAX_CATEGORIES = 50
-# Text with more different values than this, and a different one in most rows, names the rows.
+# A text column with more distinct values than this, different in most rows, contains row identifiers.
 _MANY_TEXTS = 20
 _NEARLY_ALL = 0.9
-# Names of columns whose numbers name the rows.
+# Names of columns whose numbers are row identifiers.
 _IDENTIFIER = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uuid|guid|identifier))|.*[a-z]I[Dd]")
-# Numbers that stand for a missing value are made of nines. Few other numbers cannot show that one is far from them.
+# Codes of missing values consist of nines. Outliers are only detected among at least this many other distinct values.
 _CODE, _FEWEST_OTHERS = re.compile(r"-?999+(?:\.9+)?|-?99\.9+"), 3
-# If less than half of some cells are numbers, the column has no numbers.
+# If less than half of the sampled cells are numbers, the column is not numeric.
 _HALF = 0.5
 
 
@@ -105,7 +105,7 @@ class Kinds:
         date = self.date(cells) if cells.is_text else None
         if date is not None and not date.not_dates:
             return date
-        # Numbers, or dates, and some text: a few different cells are categories.
+        # Numbers or dates mixed with text: if there are few distinct cells, they are categories.
         if cells.n_texts > _MAX_CATEGORIES:
             some = (1 - _NEARLY_ALL) * cells.n_given
             if number is not None and number.not_numbers <= some:
@@ -122,7 +122,7 @@ class Kinds:
         """Return a column of numbers; other cells count as missing."""
         form = cells.form(self.commas) if cells.is_text else PLAIN
         values, failed = cells.numbers(form)
-        if cells.is_text and failed.any():  # the sample may not show how all of them are written
+        if cells.is_text and failed.any():  # the sample may lack some of the formats
             others = cells.series.filter(failed).head(SAMPLE).str.strip_chars()
             form = find_form(pl.concat([cells.sample, others]), commas=self.commas)
             values, failed = cells.numbers(form)
@@ -145,7 +145,7 @@ class Kinds:
         return DateColumn(cells.name, bool(dates.null_count()), parts or PARTS[-1:], best, fewest)
 
     def category(self, cells: Cells, *, chosen: bool = False, most: int = _MAX_CATEGORIES) -> CategoryColumn:
-        """Return a column of categories, with uniform numbers if the user chose it and all cells are numbers."""
+        """Return a column of categories; if the user chose it and all cells are numbers, these are normalized."""
         counts = cells.counts
         # With leading zeros they are codes: 7 differs from 007.
         numeric = chosen and bool(counts.get_column("text").str.contains(f"^(?:{NUMBER.pattern})$").all())
@@ -163,12 +163,12 @@ class Kinds:
 def with_missing_codes(column: NumberColumn, cells: Cells) -> NumberColumn:
     """Return a column of numbers in which outlying codes such as -9999 count as missing values.
 
-    They are the lowest or the highest number, come more than once, and lie further from the others than these from each
-    other: a network would learn little but the difference between them and the rest.
+    They are the lowest or the highest number, occur repeatedly, and lie further from the others than these from each
+    other: a network would learn little more than the difference between the codes and the rest.
     """
     values = cells.numbers(column.form)[0].drop_nulls()
     codes: list[float] = []
-    for _ in range(2):  # one at each end at most
+    for _ in range(2):  # at most one at each end
         others = values.filter(~values.is_in(codes)) if codes else values
         if not len(others):
             break
@@ -222,9 +222,9 @@ def _useless_numbers(values: Any, column: NumberColumn) -> str:
 
 TargetColumn = NumberColumn | CategoryColumn
 
-# Integers with at most this many different values, each of which comes this often on average, are classes.
+# Integers with at most this many distinct values, each occurring this often on average, are classes.
 _FEW_VALUES, _TIMES_EACH = 10, 5
-# More classes than these are names, and take more memory than they are worth.
+# With more classes than this, the column contains identifiers, and a classifier would need too much memory.
 _MAX_CLASSES = 1000
 
 
@@ -234,7 +234,7 @@ def target_column(table: Table, cells: Cells, kinds: Kinds, task: str | None) ->
     Args:
         table: all of it.
         cells: of the column.
-        kinds: that decide.
+        kinds: determines the kinds of columns.
         task: "classes" or "numbers"; None to decide by the cells.
     """
     name = cells.name

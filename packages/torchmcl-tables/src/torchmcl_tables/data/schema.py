@@ -49,10 +49,10 @@ class TableSchema:
     """The input and target columns of a model.
 
     Attributes:
-        columns: that the model reads, in the order of the training table.
-        target_columns: that it predicts.
-        dropped: that it does not read, and why.
-        suspicious: that it reads and perhaps should not.
+        columns: those that the model reads, in the order of the training table.
+        target_columns: those that it predicts.
+        dropped: those that it does not read, with reasons.
+        suspicious: those that it reads but perhaps should not.
         notes: about the file.
     """
 
@@ -107,7 +107,7 @@ class TableSchema:
 
         Args:
             table: with at least the columns of `features`; others are ignored.
-            strict: refuse unknown categories; by default they are none of the known ones.
+            strict: reject unknown categories; by default they are encoded as none of the known ones.
             unfit: counts the cells that do not fit and are accepted.
             first_row: of the table in its file, for messages.
 
@@ -126,7 +126,7 @@ class TableSchema:
     def decisions(self) -> list[str]:
         """Return all decisions, one per line: about the file, the columns, and dropped columns."""
         lines = list(self.notes)
-        if self.classes and self.target_columns:  # of a data frame the targets come apart
+        if self.classes and self.target_columns:  # the targets of a data frame are passed separately
             lines.append(self.what_is_told_apart())
         lines += [f"{c.name}: {c.describe()}" for c in (*self.target_columns, *self.columns) if not c.is_plain]
         for column in self.dropped:
@@ -143,7 +143,7 @@ class TableSchema:
 
     def warnings(self) -> list[str]:
         """Return a line for each suspicious column."""
-        if len(self.suspicious) == len(self.columns):  # without them nothing is left to learn from
+        if len(self.suspicious) == len(self.columns):  # dropping them would leave no input columns
             return [f"{c.name}: {c.reason}" for c in self.suspicious]
         return [f"{c.name}: {c.reason}; to leave it out: {option_text('--drop', c.name)}" for c in self.suspicious]
 
@@ -191,11 +191,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:100]
 
 
-#: What a schema is made of, for those who store it.
+#: The classes that make up a schema, for serialization.
 RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)
 
 
-# Rows that are encoded at once: intermediate results stay in the cache.
+# Rows encoded at once, so that intermediate results fit in the cache.
 _ROWS_AT_ONCE = 32_768
 
 
@@ -211,18 +211,18 @@ class ColumnEncoder:
 
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema
-        # Of each value; codes of categories are left as they are.
+        # Mean and scale of each value; codes of categories are not scaled.
         self.mean = np.zeros(width(schema.columns))
         self.scale = np.ones(width(schema.columns))
 
     def fit(self, values: NDArray[np.float64]) -> "ColumnEncoder":
-        """Find mean and scale of the numbers in values [rows, values]."""
+        """Compute the mean and scale of each number from values [rows, values]."""
         scaled = [column.is_scaled for column in self.schema.columns for _ in column.value_names]
         for place in np.flatnonzero(scaled):
             known = values[:, place][np.isfinite(values[:, place])]
             if len(known):  # a column may be missing in all training rows and have values elsewhere
                 mean, variance = known.mean(), known.var()
-                # A constant column has a variance of rounding errors; it is left at scale 1.
+                # The variance of a constant column is rounding error; its scale is 1.
                 rounding = len(known) * np.finfo(np.float64).eps
                 is_constant = variance <= rounding * variance + (rounding * mean) ** 2
                 self.mean[place], self.scale[place] = mean, 1.0 if is_constant else np.sqrt(variance)
@@ -242,7 +242,7 @@ class ColumnEncoder:
         for column, n_values, n_inputs in self._layout:
             own = values[:, place : place + n_values]
             if column.is_scaled:
-                # Single precision only after scaling: large values (years, identifiers) keep their digits.
+                # Cast to single precision only after scaling: large values (years, identifiers) keep their digits.
                 own = (own - self.mean[place : place + n_values]) / self.scale[place : place + n_values]
             column.encode(own, inputs[:, start : start + n_inputs])
             place, start = place + n_values, start + n_inputs
@@ -266,7 +266,7 @@ class ColumnEncoder:
         """Return the encoder of `state`.
 
         Raises:
-            ValueError: if the numbers are those of another schema.
+            ValueError: if the numbers belong to a different schema.
         """
         encoder = cls(schema)
         encoder.mean, encoder.scale = arrays["encoder.mean"], arrays["encoder.scale"]

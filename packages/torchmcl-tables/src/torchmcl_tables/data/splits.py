@@ -13,9 +13,9 @@ from torchmcl_tables.data.schema import TableSchema
 from torchmcl_tables.data.table import Table
 from torchmcl_tables.data.values import has_decimal_commas, moment_text, texts_of
 
-#: The ways to set rows apart, as `--split` names them.
+#: The methods of selecting test rows: the values of `--split`.
 SPLITS = ("time", "group", "random")
-# The last rows are at most this share of all: dates that are nearly all the same do not order rows.
+# The test rows are at most this share of all rows: nearly constant dates cannot order them.
 _MOST = 0.5
 
 
@@ -57,10 +57,11 @@ class Split:
         Args:
             table: all of it.
             schema: of the table.
-            known: places of the rows that can be used.
+            known: indices of the usable rows.
             fraction: approximate share of test rows.
-            seed: of rows and groups at random.
-            units: labels of the known rows; at random, rows of one label stay together. Each is alone by default.
+            seed: for random rows and groups.
+            units: labels of the known rows; in a random split, rows with the same label stay together. By default each
+                row is separate.
 
         Raises:
             ValueError: if the column leaves no rows to learn from, or no test rows.
@@ -129,7 +130,7 @@ def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64
 
 
 def _dating_column(table: Table, schema: TableSchema) -> str:
-    """Return the date column of the rows: one by which the file is sorted, else the first; empty without one."""
+    """Return the date column that orders the rows: one by which the file is sorted, else the first; empty if none."""
     names = []
     for name, column in schema.dating_columns.items():
         if name not in table.frame.columns:
@@ -145,7 +146,7 @@ def _dating_column(table: Table, schema: TableSchema) -> str:
 
 
 def _last(times: NDArray[np.float64], n_wanted: int) -> NDArray[np.bool_] | None:
-    """Return about the requested number of last rows; rows of one moment stay together."""
+    """Return a mask of about the requested number of last rows; rows with equal times stay together."""
     moments, counts = np.unique(times[np.isfinite(times)], return_counts=True)
     totals = counts[::-1].cumsum()
     possible = np.flatnonzero(totals[:-1] <= _MOST * len(times))
@@ -156,7 +157,7 @@ def _last(times: NDArray[np.float64], n_wanted: int) -> NDArray[np.bool_] | None
 
 
 def _units(units: NDArray[Any], n_wanted: int, seed: int) -> NDArray[np.bool_]:
-    """Return the rows of random units, about as many as requested."""
+    """Return a mask of the rows of random units, about as many as requested."""
     order = np.random.default_rng(seed).permutation(len(units))
     _, first, unit, sizes = np.unique(units[order], return_index=True, return_inverse=True, return_counts=True)
     drawn = np.argsort(first)
@@ -168,7 +169,7 @@ def _units(units: NDArray[Any], n_wanted: int, seed: int) -> NDArray[np.bool_]:
 
 
 def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:
-    """Return the rows of some groups, about as many as requested; rows without a group are for training."""
+    """Return a mask of the rows of random groups, about as many as requested; rows without a group are for training."""
     names = texts.drop_nulls().unique().sort().to_list()
     counts = dict(texts.drop_nulls().value_counts(name="n").iter_rows())
     chosen: list[str] = []

@@ -1,4 +1,4 @@
-"""A table in memory, the values that columns have in it, and all of its problems in one message."""
+"""A table in memory, the parsed values of its columns, and one error message for all of its problems."""
 
 import difflib
 import re
@@ -23,9 +23,9 @@ class Problem:
 
     Attributes:
         subject: the column or the option.
-        rule: that it breaks.
-        got: instead.
-        advice: the way out.
+        rule: the violated requirement.
+        got: the actual value.
+        advice: how to fix it.
         wrong: a name in an option that is wrong.
         right: the name that should replace it; empty if it should be left out.
     """
@@ -54,7 +54,7 @@ def raise_problems(owner: str, name: str, problems: Sequence[Problem]) -> None:
     """Raise one error about all problems, if there are any.
 
     Raises:
-        TableError: in the house form for one problem, with a line for each of several.
+        TableError: in the usual format for one problem, with one line per problem for several.
     """
     lines = [bad_value(owner, p.subject, p.rule, p.got, p.advice) for p in problems]
     if len(lines) == 1:
@@ -98,7 +98,7 @@ class Table:
     frame: Any
     notes: tuple[str, ...] = ()
     has_semicolons: bool = False
-    # Columns are parsed once, however many steps ask for their values.
+    # Columns are parsed once, however many steps use their values.
     _readings: dict[Column, Reading] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Table:
         return f"Did you mean {near!r}?" if near else ""
 
     def take(self, rows: Any) -> "Table":
-        """Return the table of some rows, given by their indices."""
+        """Return the table with the rows at the given indices."""
         taken = replace(self, frame=self.frame[rows])
         readings = self._readings.items()
         taken._readings.update({column: Reading(values[rows], None) for column, (values, odd) in readings if not odd})
@@ -158,7 +158,7 @@ class Table:
 
 
 def unique_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return unique column names, and the renamed ones: empty and repeated names.
+    """Return unique column names, and those that were renamed because they were empty or repeated.
 
     Example:
         >>> unique_names(["a", "", "a"])
@@ -186,19 +186,19 @@ def _package(frame: Any) -> str:
 
 
 def is_data_frame(value: Any) -> bool:
-    """Return whether a value is a data frame of pandas, polars or Arrow."""
+    """Return whether a value is a pandas, polars or Arrow data frame."""
     return any((kind.__module__.partition(".")[0], kind.__name__) in _KINDS for kind in type(value).__mro__)
 
 
 def has_only_numbers(frame: Any) -> bool:
-    """Return whether all columns of a data frame of pandas or polars are numbers or booleans."""
+    """Return whether all columns of a pandas or polars data frame are numbers or booleans."""
     if _package(frame) == "polars":
         return all(dtype.is_numeric() or str(dtype) == "Boolean" for dtype in frame.dtypes)
     return all(getattr(dtype, "kind", "O") in "biuf" and str(dtype) != "category" for dtype in frame.dtypes)
 
 
 def as_polars(frame: Any) -> Any:
-    """Return a data frame of pandas, polars or Arrow as one of polars.
+    """Return a pandas, polars or Arrow data frame as a polars data frame.
 
     Example:
         >>> import pandas
@@ -224,9 +224,9 @@ def _arrow_series(name: str, column: Any) -> Any:
 
 
 def _series(name: str, column: Any) -> Any:
-    """Return a column of pandas; anything except numbers and dates becomes text."""
+    """Return a pandas column as a polars series; anything except numbers and dates becomes text."""
     kind = getattr(column.dtype, "kind", "O")
-    if str(column.dtype) == "category":  # also of numbers: whoever makes categories means them
+    if str(column.dtype) == "category":  # including numbers: a categorical type is deliberate
         cells = [None if missing else str(cell) for cell, missing in zip(column, column.isna(), strict=True)]
         return pl.Series(name, cells, dtype=pl.Categorical)
     if kind in "biuf":

@@ -1,9 +1,10 @@
-"""Tables on disk: CSV, TSV, Parquet and JSON lines, the text formats also with gzip.
+"""Tables on disk: CSV, TSV, Parquet and JSON lines; the text formats may be compressed with gzip.
 
 Columns of text files are read as text. `kinds.py` decides their type from all of their values, not from the first
-hundred, so that a message can name the row that does not fit. Parquet goes through Arrow: the reader of polars ends the
-process when a damaged file asks for more memory than there is. Arrow raises an error, and its result is fully validated
-(offsets, UTF-8) before polars, which assumes that it is valid, sees it.
+hundred, so that a message can name the row that does not fit. Parquet goes through Arrow: the polars reader crashes the
+process if a damaged file requests more memory than is
+available. Arrow raises an error, and its result is fully validated
+(offsets, UTF-8) before it is passed to polars, which assumes that it is valid.
 """
 
 import csv
@@ -44,7 +45,7 @@ def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
             check_limit("read_table", path.name, "table_bytes", sum(group.total_byte_size for group in groups))
             return _frame(file)
     except (arrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+        if isinstance(error, OSError) and error.errno is not None:  # an operating system error, not damaged content
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         got = f"{str(path)!r}: {reason[:300]}"
@@ -56,7 +57,7 @@ def _frame(file: Any) -> tuple[Any, tuple[str, ...]]:
     categories = _categories(file.schema_arrow)
     types = [getattr(field.type, "storage_type", field.type) for field in file.schema_arrow]
     flat = [not arrow.types.is_nested(kind) for kind in types]
-    # Columns can only be left out by their names, which must differ then.
+    # Columns can only be excluded by name, so the names must be unique.
     chosen = None if notes else [name for name, is_flat in zip(names, flat, strict=True) if is_flat]
     table = file.read(columns=chosen)
     table.validate(full=True)
@@ -79,7 +80,7 @@ def _categories(schema: Any) -> set[str]:
     try:
         notes = json.loads((schema.metadata or {})[b"pandas"])
         return {str(column["name"]) for column in notes["columns"] if column["pandas_type"] == "categorical"}
-    except (LookupError, TypeError, ValueError, RecursionError):  # no notes of pandas
+    except (LookupError, TypeError, ValueError, RecursionError):  # no pandas metadata
         return set()
 
 
@@ -100,7 +101,7 @@ FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-# Rows that become objects of Python at once.
+# Rows converted to Python objects at once.
 _ROWS_AT_ONCE = 65_536
 
 
@@ -138,7 +139,7 @@ def read_table(path: Path) -> Table:
     check_limit("read_table", path.name, "table_bytes", path.stat().st_size)
     try:
         table = _read(path, kind, zipped)
-    except pl.exceptions.PanicException as error:  # not an Exception: a failed assertion inside polars
+    except pl.exceptions.PanicException as error:  # a panic inside polars, which is not an Exception
         raise _not_a_table(path, kind, "it cannot be read") from error
     except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
         raise _not_a_table(path, kind, str(error).strip() or type(error).__name__) from error
@@ -183,7 +184,7 @@ def _read_lines(path: Path, content: bytes) -> Any:
     """Read JSON lines; a field with several types becomes text."""
     content = not_packed(content.removeprefix("\ufeff".encode()))
     lines = content.splitlines()
-    # The parser of polars ends the process at a depth of a thousand lists: lines that may have one are not given to it.
+    # The polars parser crashes the process at a nesting depth of a thousand lists: such lines are not passed to it.
     if all(line.count(b"{") + line.count(b"[") <= NESTING for line in lines):
         try:
             return pl.read_ndjson(io.BytesIO(content), infer_schema_length=None)
@@ -207,7 +208,7 @@ def _row_of_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str | None:
-    """Return a value of JSON as text."""
+    """Return a JSON value as text."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
@@ -272,7 +273,7 @@ def _write_lines(frame: Any, target: Any) -> None:
         target.write("".join(lines).encode())
 
 
-# How formulas begin in Excel, LibreOffice and Google Sheets, also in the wide characters of East Asian keyboards.
+# First characters of formulas in Excel, LibreOffice and Google Sheets, including full-width East Asian ones.
 _BEGINS = r"^[=+\-@\t\r\n\uFF1D\uFF0B\uFF0D\uFF20]"
 _NUMBER = f"^(?:{NUMBER.pattern})$"
 
@@ -280,8 +281,8 @@ _NUMBER = f"^(?:{NUMBER.pattern})$"
 def escape_formulas(frame: Any) -> Any:
     """Return a polars data frame without text or column names that spreadsheets would read as formulas.
 
-    Such text gets an apostrophe in front, as a user would type it. Numbers, also those that come as text, stay as they
-    are.
+    Such text is prefixed with an apostrophe, as a user would type it. Numbers, including those stored as text, are
+    unchanged.
 
     Example:
         >>> frame = pl.DataFrame({"note": ["=1+1", "-3.5", "fine"]})
@@ -304,7 +305,7 @@ def escape_formulas(frame: Any) -> Any:
 
 
 EXAMPLE, EXAMPLE_TARGET = "diabetes.csv", "progression"
-# Of Efron, Hastie, Johnstone and Tibshirani, Least Angle Regression (2004), in their order and units.
+# From Efron, Hastie, Johnstone and Tibshirani, Least Angle Regression (2004), in their order and units.
 _COLUMNS = (
     *("age", "sex", "bmi", "blood_pressure", "total_cholesterol", "ldl", "hdl", "cholesterol_ratio"),
     *("log_triglycerides", "glucose", EXAMPLE_TARGET),

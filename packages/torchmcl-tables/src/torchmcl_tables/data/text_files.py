@@ -14,12 +14,12 @@ from torchmcl_tables.data.table import unique_names
 # Possible separators of a .csv file; many programs write semicolons where numbers have a decimal comma.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _MARK = "\ufeff".encode()
-# In this many bytes a text with line feeds has one.
+# A text with line feeds has one within this many bytes.
 _LONGEST_LINE = 1 << 16
 # The first bytes of gzip, zlib and zstd.
 _PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 _CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-# Encodings by how a file begins: a byte order mark, or plain letters with a zero beside each.
+# Encodings by the first bytes of a file: a byte order mark, or ASCII characters interleaved with zero bytes.
 _WIDE = (
     *((b"\xff\xfe\x00\x00", "utf-32"), (b"\x00\x00\xfe\xff", "utf-32")),  # begins like UTF-16
     *((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")),
@@ -39,7 +39,7 @@ def read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple
         name: of the file, for messages.
         content: of the file, in UTF-8 or one byte for each character.
         kind: "csv" or "tsv".
-        encoding: that the file had before `in_utf8`.
+        encoding: of the file before `in_utf8`.
 
     Returns:
         The columns as text, the decisions about the file, and whether numbers may have decimal commas.
@@ -96,7 +96,7 @@ def _record(file: io.BytesIO) -> str:
 
 
 def _n_fields(line: str, mark: str) -> int:
-    # Quoted names may hold any separator. A text without them is split at once: csv refuses long names.
+    # Quoted names may contain separators. A line without quotes is split directly, because csv rejects long names.
     if '"' not in line or len(line) > csv.field_size_limit():
         return line.count(mark) + 1
     with contextlib.suppress(csv.Error):
@@ -143,7 +143,7 @@ def in_utf8(content: bytes) -> tuple[bytes, str]:
 
 
 def _tidied(content: bytes) -> bytes:
-    """Return content that begins with its header and whose lines end with line feeds.
+    """Return content without leading empty lines, with line feeds as line ends.
 
     Some exports begin with empty lines, and old spreadsheets write carriage returns alone.
     """
@@ -164,5 +164,5 @@ def _from_one_byte(content: bytes) -> tuple[bytes, str]:
 
 
 def not_packed(content: bytes) -> bytes:
-    """Return content that polars reads as text: it would unpack a first name beginning with x^ as zlib."""
+    """Return content that polars reads as text: it would decompress a header beginning with x^ as zlib."""
     return _MARK + content if content.startswith(_PACKED) else content

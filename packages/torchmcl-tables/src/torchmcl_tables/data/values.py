@@ -9,14 +9,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-# Texts of a missing value, those of pandas and what spreadsheets and statistical offices write.
+# Texts that denote a missing value: those of pandas, and those used by spreadsheets and statistical offices.
 MISSING = (
     *("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "?"),
     *("-", "--", ".", "..", "#DIV/0!", "#VALUE!", "#REF!", "NaT"),
 )
-# A number as programs write it, without leading zeros.
+# A number in the usual notation of programs, without leading zeros.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-# Beyond this an exponent is shorter.
+# Beyond this, scientific notation is shorter.
 _PLAIN_DIGITS = 30
 
 
@@ -36,7 +36,7 @@ def with_plain_numbers(texts: Any) -> Any:
 
 
 def plain_number(text: str) -> str:
-    """Return the shortest plain text of a number, exactly.
+    """Return the shortest plain text that represents a number exactly.
 
     Example:
         >>> [plain_number(text) for text in ("3.0", "+3", "1e3", "-0.0", "2.50", "1e-99")]
@@ -49,7 +49,7 @@ def plain_number(text: str) -> str:
 
 
 def short(text: object) -> str:
-    """Return a cell in the form of messages."""
+    """Return a cell for a message: quoted, and truncated if long."""
     shown = str(text)
     return repr(shown if len(shown) <= 40 else shown[:37] + "...")
 
@@ -57,15 +57,15 @@ def short(text: object) -> str:
 _CURRENCIES = re.compile(
     r"(?:US|CA|AU|NZ|HK|R|A|C)?\$|[€£¥₹₩₽₺฿₫₪₴]|Rs\.?|kr\.?|zł|Kč|Ft|USD|EUR|GBP|JPY|CHF|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|BRL"
 )
-# Spaces inside numbers: no-break, narrow no-break and thin ones are written as plain ones.
+# Spaces inside numbers: no-break, narrow no-break and thin spaces are replaced by plain ones.
 _SPACES, _MINUS = "[\u00a0\u202f\u2009]", "[\u2212\u2013]"
 _SIGNS = "+\\-\u2212\u2013"
 _CORE = r"\d[\d.,'\u2019 ]*(?:[eE][+-]?\d{1,4})?"
 _LONGEST_UNIT = 8
-# A unit other than a currency must come with nearly all cells: otherwise the texts are names that end alike.
+# A unit other than a currency must occur in nearly all cells: otherwise the texts are names with a common ending.
 _SHARE_WITH_UNIT = 0.9
 _LARGEST = 1e100
-# Cells that show how a table writes numbers.
+# Cells used to detect the number format of a table.
 _SAMPLE = 1000
 _POINTS = ((".", ""), (".", ","), (".", " "), (".", "'"))
 _COMMAS = ((",", ""), (",", "."), (",", " "), (",", "'"))
@@ -96,21 +96,21 @@ class NumberForm:
         return rf"^[+-]?(?:[1-9]\d{{0,2}}(?:{group}{within})*{group}\d{{3}}|\d+)(?:{point}\d*)?{exponent}$"
 
     def __str__(self) -> str:
-        """Return a description of the form, empty for plain numbers."""
+        """Return a description of the format, empty for plain numbers."""
         words = [f"in {self.unit}"] * bool(self.unit) + ["with decimal commas"] * (self.decimal == ",")
         marks = {" ": "blanks", "'": "apostrophes", ",": "commas", ".": "points"}
         words += [f"with {marks[self.thousands]} between thousands"] if self.thousands else []
         return " ".join(words)
 
 
-#: As programs write numbers.
+#: The usual number format of programs.
 PLAIN = NumberForm()
 
 
 def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
     """Return a column as numbers, null if missing, and a mask of the cells that are not numbers.
 
-    Infinite numbers, and those beyond 1e100, whose squares soon overflow, are something else.
+    Infinite numbers, and those beyond 1e100, whose squares may overflow, do not count as numbers.
     """
     if series.dtype == pl.Duration:
         series = series.dt.total_microseconds() / 1e6
@@ -124,7 +124,7 @@ def read_numbers(series: Any, form: NumberForm) -> tuple[Any, Any]:
         series = series.cast(pl.String)
     values = _parsed(series, form)
     failed = values.is_null() & series.is_not_null()
-    if failed.any():  # stripping all texts would take time
+    if failed.any():  # strip only if necessary, to save time
         stripped = series.str.strip_chars()
         values = _parsed(stripped, form)
         failed = values.is_null() & series.is_not_null() & ~stripped.is_in(list(MISSING)).fill_null(False)
@@ -139,7 +139,7 @@ def too_large(values: Any) -> Any:
 
 
 def _parsed(texts: Any, form: NumberForm) -> Any:
-    """Return texts as numbers, null if the form does not match."""
+    """Return texts as numbers, null if the format does not match."""
     if form == PLAIN:
         return texts.cast(pl.Float64, strict=False)
     texts = texts.str.replace_all(_SPACES, " ").str.replace_all(_MINUS, "-").str.replace_all("\u2019", "'")
@@ -160,7 +160,7 @@ def _parsed(texts: Any, form: NumberForm) -> Any:
 
 
 def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
-    """Return the form that reads most of the texts, the first of several: points before commas by default.
+    """Return the format that reads most of the texts; if several do, the first one: points before commas by default.
 
     Args:
         texts: of a column, without nulls.
@@ -170,7 +170,7 @@ def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
         >>> find_form(pl.Series(["1.234,50 €", "12,00 €"]))
         NumberForm(decimal=',', thousands='.', unit='€')
     """
-    if not commas and not texts.cast(pl.Float64, strict=False).null_count():  # nearly always, and quick
+    if not commas and not texts.cast(pl.Float64, strict=False).null_count():  # the usual case, and fast
         return PLAIN
     unit = _unit(texts)
     forms = [NumberForm(*marks, unit) for marks in ((*_COMMAS, *_POINTS) if commas else (*_POINTS, *_COMMAS))]
@@ -185,7 +185,7 @@ def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
 
 
 def _in_whole_thousands(texts: Any, form: NumberForm) -> NumberForm:
-    """Return the form of amounts of money: no currency has three decimals, so € 1.000 is a thousand."""
+    """Return the format of amounts of money: these do not have three decimals, so € 1.000 is a thousand."""
     if form.thousands:
         return form
     mark = re.escape(form.decimal)
@@ -206,7 +206,7 @@ def _unit(texts: Any) -> str:
     unit, n_cells = counts.row(0)
     if len(unit) > _LONGEST_UNIT or re.search(r"\d", unit):
         return ""
-    if unit == "%":  # 0.45 and 45% are the same or a hundredfold apart: the rarer way of writing is something else
+    if unit == "%":  # 0.45 and 45% may be equal or differ by a factor of 100: the rarer notation is not a number
         return unit if 2 * n_cells >= len(texts) else ""
     if _CURRENCIES.fullmatch(unit):
         return str(unit)
@@ -217,7 +217,7 @@ def _unit(texts: Any) -> str:
 def has_decimal_commas(frame: Any, *, semicolons: bool = False) -> bool:
     """Return whether a text column contains numbers that require decimal commas.
 
-    Where semicolons separate the fields, 1,234 is one of them.
+    If semicolons separate the fields, 1,234 is one of them.
     """
     for series in frame:
         if series.dtype != pl.String:
@@ -232,11 +232,11 @@ def has_decimal_commas(frame: Any, *, semicolons: bool = False) -> bool:
     return False
 
 
-# Numbers of a date, in this order; "days" is the time since 1970, with the time of day as a fraction.
+# Parts of a date, in this order; "days" is the time since 1970, with the time of day as a fraction.
 PARTS = ("year", "month", "weekday", "hour", "days")
 ISO = "%Y-%m-%d"
 TIME_OF_DAY, _MONTHS, _DIGITS = "%H:%M", "%Y-%m", "%Y%m%d"
-# Formats of the day. Where two fit, the first is taken: 03/04/2024 is in March, or in April with decimal commas.
+# Formats of the day. If two fit, the first is used: 03/04/2024 is in March, or in April with decimal commas.
 _FORMATS = (
     *(ISO, "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y"),
     *("%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y"),
@@ -244,7 +244,7 @@ _FORMATS = (
 )
 _DAY_FIRST = {"%m/%d/%Y": "%d/%m/%Y", "%m/%d/%y": "%d/%m/%y"}
 _CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p")
-# The years of a format with four digits: %Y reads 24 as the year 24.
+# Four-digit years are required: %Y would read 24 as the year 24.
 _FIRST_YEAR, _LAST_YEAR = 1000, 9999
 _DATE_SAMPLE = 200
 _LIKE_DATES = r"(?i)^\d{1,4}[-/.: ]\s?\w|^(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* \d"
@@ -302,12 +302,12 @@ def _parsed_dates(texts: Any, form: str) -> Any:
 
 
 def date_formats(series: Any, *, day_first: bool = False, chosen: bool = False) -> list[str]:
-    """Return the formats that read nearly all of some cells of a column, none if they are not dates.
+    """Return the formats that read nearly all of a sample of the cells, none if they are not dates.
 
     Args:
         series: of dates, or of text.
         day_first: whether 03/04/2024 is in April.
-        chosen: whether the user takes these for dates: 20240403 is one then.
+        chosen: whether the user declared the column as dates; 20240403 is then a date.
     """
     if series.dtype.is_temporal() and series.dtype != pl.Duration:
         return [TIME_OF_DAY if series.dtype == pl.Time else ISO]

@@ -9,12 +9,12 @@ from torchmcl_tables.estimators.kernels import Kernels
 
 # For targets with at most this many values, the answers are those values, with this width in standardized units.
 _MAX_ATOMS, _ATOM_WIDTH = 64, 1e-3
-# Rows whose masses are taken together.
+# Rows processed at once.
 _AT_ONCE = 1024
 
 
 def atoms_of(train: NDArray[np.float64], held_out: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the values of targets [rows, 1], if they are few, repeated and complete for other targets."""
+    """Return the distinct values of targets [rows, 1], if they are few, repeated, and include all held-out targets."""
     if train.shape[1] != 1:
         return None
     values, counts = np.unique(train, return_counts=True)
@@ -46,7 +46,7 @@ def best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Te
         n_points: how many; all of them if there are fewer.
 
     Returns:
-        Places [rows, points] among the atoms, increasing and all different, and masses [rows, points].
+        Indices [rows, points] of the atoms, increasing and distinct, and masses [rows, points].
     """
     n_points = min(n_points, len(atoms))
     found = [_best_atoms(atoms, rows, n_points) for rows in masses.split(_AT_ONCE)]
@@ -55,7 +55,7 @@ def best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Te
 
 
 def _best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Tensor]:
-    """Return the same for some rows: the atoms form runs, which are delimited from left to right."""
+    """Return the result of `best_atoms` for a block of rows, by dynamic programming over runs of adjacent atoms."""
     n_rows, n_atoms = masses.shape
     if n_points == n_atoms:
         return torch.arange(n_atoms).expand(n_rows, -1), masses
@@ -78,7 +78,7 @@ def _best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, T
 
 
 def _runs(atoms: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for each run of atoms the lowest squared distance to one of them, and its index, [rows, starts, ends].
+    """Return the lowest squared distance of each run of atoms to one of its atoms, and its index, [rows, starts, ends].
 
     Infinite where a run would end before it starts.
     """
@@ -98,8 +98,8 @@ def _runs(atoms: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
 def masses_above(masses: Tensor) -> Tensor:
     """Return the mass of atoms more probable than each, [rows, atoms].
 
-    Atoms are taken for narrow normal kernels of one width, of which an atom that is hardly more probable is only a part
-    above another. So the masses of different rows are different numbers, as a calibrated level asks for.
+    Atoms are treated as narrow normal kernels of equal width: of an atom that is only slightly more probable, only a
+    part counts. This avoids ties between rows, as calibration requires.
     """
     ratios = masses.unsqueeze(-2).clamp_min(1e-300).log() - masses.unsqueeze(-1).clamp_min(1e-300).log()
     return (masses.unsqueeze(-2) * ratios.clamp_min(0).sqrt().erf()).sum(dim=-1)
@@ -109,7 +109,7 @@ def pieces_of_atoms(inside: Tensor, values: NDArray[np.float64]) -> tuple[Tensor
     """Return lower and upper ends [rows, pieces] of the runs of atoms that belong to a set [rows, atoms].
 
     Args:
-        inside: [rows, atoms], of each row at least one.
+        inside: [rows, atoms], with at least one atom per row.
         values: [atoms], in the units of the ends.
     """
     padded = torch.nn.functional.pad(inside, (1, 1))

@@ -35,18 +35,18 @@ class Blend:
     """A map from the columns of rows to kernels and answers.
 
     Attributes:
-        encoders: of each kind of networks.
-        networks: of each kind.
-        weights: of the kinds, of the forest where there is one, and of the background.
-        targets: their units.
+        encoders: one for each kind of network.
+        networks: those of each kind.
+        weights: of the kinds, of the forest if there is one, and of the background.
+        targets: the units of the targets.
         n_points: the number of answers for a row.
         device: where to compute.
-        forest: or None.
+        forest: of the blend; None without one.
         factor: of the widths of its kernels.
-        floor: below which none of those is.
-        stretches: factors of the widths of each kind of networks.
-        trim: the share of the probability at each end that answers do not consider; for one output.
-        values: the only values that y takes, increasing; None where it takes many.
+        floor: the minimum of these widths.
+        stretches: factors of the widths of each kind of network.
+        trim: the share of the probability at each end that answers ignore; for one output.
+        values: the distinct values of a discrete y, increasing; None otherwise.
     """
 
     encoders: list[Encoder]
@@ -111,14 +111,14 @@ class Blend:
 
         Args:
             X: [rows, columns]
-            knowing: leave out the background and stray kernels. A mean, or points that represent the density, would
-                depend on little else: squared distances count what is far.
+            knowing: leave out the background and outlying kernels. These would dominate a mean, or points that
+                represent the density, because both minimize squared distances.
         """
         whole = self.at_atoms((informed if knowing else mixed)(self.members(X), self.weights))
         return whole.trimmed(self.trim) if knowing and self.trim else whole
 
     def at_atoms(self, kernels: Kernels) -> Kernels:
-        """Return kernels at the atoms, if there are any."""
+        """Return the kernels moved to the atoms, if there are any."""
         return kernels if self.atoms is None else at_atoms(kernels, self.atoms)
 
     def masses(self, X: NDArray[Any], *, knowing: bool = False) -> Tensor:
@@ -170,12 +170,12 @@ class AtomCalibrator(Calibrator):
     Attributes:
         fill: [1], unused: there is nothing between the values.
         scores: [rows], the mass of more probable values.
-        surprise: as of `Calibrator`.
-        counts: as of `Calibrator`.
+        surprise: as in `Calibrator`.
+        counts: as in `Calibrator`.
     """
 
     def __post_init__(self) -> None:
-        """Check the parts as those of one output."""
+        """Check the attributes as those of a single output."""
         Calibrator(self.fill, self.scores[None], self.surprise, self.counts)
 
     @classmethod
@@ -190,7 +190,7 @@ class AtomCalibrator(Calibrator):
         assert blend.values is not None
         place = np.searchsorted(blend.values, y).clip(max=len(blend.values) - 1)
         scores = masses_above(blend.masses(inputs)).numpy()[np.arange(len(y)), place]
-        # Another value is in no set.
+        # Any other value is in no set.
         return cls(fill, np.where(blend.values[place] == y, scores, np.inf), surprise, counts)
 
     def __call__(self, predictive: Blend, X: NDArray[Any], coverage: float) -> tuple[NDArray[Any], NDArray[Any]]:

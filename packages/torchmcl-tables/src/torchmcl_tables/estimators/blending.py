@@ -1,4 +1,4 @@
-"""Fitting a blend: from a table to the fitted attributes, without a change to the estimator."""
+"""Fitting a blend: from a table to the fitted attributes, without changing the estimator."""
 
 from dataclasses import replace
 from functools import partial
@@ -29,22 +29,22 @@ from torchmcl_tables.estimators.kernels import run_lengths
 from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
 
 _WEIGHT_DECAY = 0.05
-# Kernels of one network. Answers are points of the density of all, so their number is another.
+# Kernels of one network. Answers are points of the joint density, so their number is independent of this.
 _N_KERNELS, _N_KERNELS_OF_MANY_ROWS = 5, 8
 # Large tables need fewer networks.
 _N_RESTARTS, _MEDIUM_ROWS, _N_RESTARTS_OF_MEDIUM = 5, 10_000, 3
-# Optimizer steps at most, by the number of rows; held-out rows end most trainings earlier.
+# Maximum number of optimizer steps, by the number of rows; most training runs stop earlier.
 _STEPS = ((3_000, 2_500), (MANY_ROWS, 3_000))
 _EPOCHS_OF_MANY_ROWS = 12
-# A training ends after this share of its epochs without a better score on held-out rows.
+# Training stops after this share of the epochs without a better score on held-out rows.
 _PATIENCE = 0.4
-# Networks with bins have more weights and learn at this share of the rate.
+# Networks with bins have more weights, and are trained at this share of the learning rate.
 _RATE_WITH_BINS = 0.5
 # A network whose held-out score is this much worse than the median has failed.
 _FAILED = 1.0
-# Held-out likelihood stops most trainings at a high rate, whose noise the networks keep. Those that stop within these
-# shares of their epochs are cooled, by some more at a small share of the rate. Those that stop earlier would overfit,
-# and to those that stop later the rate was small already.
+# Early stopping ends most training runs at a high learning rate, which leaves noise in the weights. Runs that stop
+# within this range of their epochs are continued for some epochs at a low rate. Those that stop earlier would overfit,
+# and for those that stop later the rate was low already.
 _STILL_LEARNING, _COOLING_EPOCHS, _COOLING_RATE = (0.1, 0.8), 0.1, 0.1
 _N_TREES = 50
 # With fewer held-out rows, partial_fit keeps the weights and gaps that earlier rows selected.
@@ -82,7 +82,7 @@ def _checked(
     *,
     n_needed: int,
 ) -> tuple[FrameColumns | None, RegressionTable]:
-    """Return the reader of the columns of X, None for numbers, and the checked table."""
+    """Return the reader of the columns of X, None if all are numbers, and the checked table."""
     frame, X = read_frame(type(estimator).__name__, X, frame, reset=targets is None)
     reset = targets is None or frame is not None
     table = checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=n_needed, reset=reset)
@@ -96,7 +96,7 @@ def _attributes(table: RegressionTable, frame: FrameColumns | None, answers: Ans
 
 
 def _encoders(estimator: Any, train: Rows) -> list[Encoder]:
-    """Return the encoder of each kind of networks."""
+    """Return the encoder of each kind of network."""
     if estimator.n_bins is not None or len(train) >= MANY_ROWS:
         return [fit_encoder(train, estimator.n_bins, default=0)]
     plain, binned = (fit_encoder(train, None, default=n_bins) for n_bins in (0, N_BINS))
@@ -130,7 +130,7 @@ def _trained(
         else:
             attributes["seconds_"] += float(trained.history.seconds)
     assert attributes is not None
-    del attributes["rule_"], attributes["temperature_curve_"]  # nothing is assigned, and nothing cooled
+    del attributes["rule_"], attributes["temperature_curve_"]  # no assignment, and no annealing
     if not estimator.ensemble:
         best = int(torch.tensor(best_scores).nan_to_num(torch.inf).argmin())
         encoders, networks = [encoders[best]], [networks[best]]
@@ -168,12 +168,12 @@ def _trained_kind(
 
 def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> training.Trainer:
     decay = _WEIGHT_DECAY if estimator.weight_decay is None else float(estimator.weight_decay)
-    cost = MixtureNLLWithCRPS(CRPS_WEIGHT)  # one cost for each target: the rule has nothing to assign
+    cost = MixtureNLLWithCRPS(CRPS_WEIGHT)  # a single cost per target, so that the rule has no effect
     return training.Trainer(WTA(), rate, decay, n_epochs, batch, (), cost, estimator.device, score_weight=0.0)
 
 
 def cooled(trainer: training.Trainer, trained: training.Trained, train: training.Examples) -> training.Trained:
-    """Return networks that were stopped while still improving, after some epochs at a low learning rate."""
+    """Return the networks after some further epochs at a low learning rate, for those stopped while still improving."""
     stopped = float((trained.best_epochs + 1).double().median()) / trainer.n_epochs
     earliest, latest = _STILL_LEARNING
     if not earliest <= stopped <= latest:
@@ -197,10 +197,10 @@ def _default_restarts(n_rows: int) -> int:
 
 
 def _not_failed(scores: Tensor) -> list[int]:
-    """Return the networks without those far worse than most on held-out rows."""
+    """Return the indices of the networks that are not far worse than the median on held-out rows."""
     bound = scores.nanmedian() + _FAILED
     kept = [place for place, value in enumerate(scores) if value <= bound]
-    return kept or list(range(len(scores)))  # without held-out rows nothing is known
+    return kept or list(range(len(scores)))  # all of them, without held-out rows
 
 
 def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:

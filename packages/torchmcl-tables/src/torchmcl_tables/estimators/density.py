@@ -20,14 +20,14 @@ from torchmcl_tables.estimators.blending import blend_further, blend_of
 from torchmcl_tables.estimators.forest import Forest, blurred
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
 
-#: Of all estimators.
+#: The codec of all estimators.
 CODEC = saving.estimator_codec(AtomCalibrator, Blend, Forest, FrameColumns, *RECORDS)
 
 
 def without_rows(estimator: Any) -> Any:
     """Return a copy of a fitted estimator without rows of the table: no held-out rows, and averaged leaves.
 
-    Means, quantiles, bounds, categories and the values of targets with few of them stay.
+    Means, quantiles, bounds, categories and the values of discrete targets remain.
     """
     bare = saving.without_rows(estimator)
     answers = getattr(estimator, "_answers", None)
@@ -44,15 +44,15 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
     The density of a row is a *blend*: mixture density networks on standardized columns, the same on columns with bins,
     a forest whose leaves are kernels, and an input-independent background, each with the weight that predicts held-out
     rows best. Answers are the `n_hypotheses` points that best represent the density, intervals its calibrated
-    highest-density sets; these have gaps only where held-out rows support them, and neither leaves bounds that the
-    targets keep. A target that takes few values (at most 64, nearly all of them more than once) is answered by those
+    highest-density sets; these have gaps only where held-out rows support them, and neither exceeds bounds that all
+    targets respect. A target that takes few values (at most 64, nearly all of them more than once) is answered by those
     values only, and by fewer answers if there are fewer values; its sets begin and end with them, or with the mean.
     `torchmcl.sklearn.MCLRegressor` is multiple choice learning itself.
 
     A part of the rows is held out: two thirds of it select (when to stop, weights, widths, gaps), the others
     calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows, weighting a
     row with 2 is the same as having it twice, and weighting all rows alike is the same as not weighting them. Copies of
-    a row are held out together. In a table so coarse that rows coincide by chance, each is a row of its own.
+    a row are held out together. In a table so coarse that rows coincide by chance, they are treated as separate rows.
 
     Args:
         n_hypotheses: the number of answers per row.
@@ -60,40 +60,40 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
         n_bins: bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By default
             there are networks with 0 and with 32 below 50 000 rows to train on, and with 0 above or with more than 128
             columns that take more than two values; a number is for all networks. None for `partial_fit`.
-        n_epochs: passes over the rows, at most. By default 2500 to 3000 optimizer steps, by the number of rows, and 12
-            epochs from 50 000 rows on.
-        batch_size: at most this many rows in an optimizer step, split evenly; by default three times the square root of
+        n_epochs: maximum number of passes. By default 2500 to 3000 optimizer steps, depending on the number of
+            rows, and 12 epochs for 50 000 rows or more.
+        batch_size: maximum number of rows in an optimizer step, split evenly; by default three times the square root of
             their number, between 64 and 1024.
         learning_rate: of Adam: a number to begin with, halved for networks with bins and brought to 0 along a cosine,
             or a schedule by epoch.
         weight_decay: decoupled weight decay; by default 0.05.
         keep_best: keep the epoch with the best score on the selecting rows instead of the last one.
-        validation_fraction: share of the rows that is held out of the training: two thirds select, the others calibrate
+        validation_fraction: share of the rows that is held out from training: two thirds select, the others calibrate
             (9, 19, 29 ... rows, of a small table more than a third), at most 10 000 and 5 000 rows.
         patience: end the training of a network after this many epochs without improvement on the selecting rows; by
             default 40 % of the epochs if the best is kept.
         n_restarts: networks of each kind that begin with different weights, trained together as a fleet. By default 5,
             3 from 10 000 rows to train on and 1 from 50 000 on.
-        ensemble: blend all networks and the forest instead of taking the best network on the selecting rows. One that
-            failed there is left out.
+        ensemble: blend all networks and the forest instead of taking the best network on the selecting rows. Networks
+            that failed there are left out.
         device: where to train and predict, "cpu" or "cuda".
         random_state: of the initial weights, the shuffles and the held-out rows.
         progress: show a progress bar.
 
     Attributes:
         member_weights_: the weight of each member of the blend: "networks", "networks with bins", "forest" and
-            "background", as far as it has them. With a large weight of the background (above 0.3) little was learned.
+            "background", if present. If the background weight is large (above 0.3), little was learned.
         modules_: the networks that were kept, ordinary torch modules on standardized inputs and targets, kind by kind.
         n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
-        schema_: the kind of each column of a data frame with other columns than numbers.
+        schema_: the kind of each column of a data frame with non-numeric columns.
         n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
         target_values_: the values of a discrete y; None otherwise.
         n_answers_: the number of answers for a row.
         loss_curve_: training loss of each epoch, of the best network of the first kind. `learning_rate_curve_` has the
             learning rates, `validation_curve_` the scores on the selecting rows.
         best_restart_: which restart was best; `validation_distortions_` has the scores, the lower the better.
-        best_epoch_: the epoch that was kept, -1 if the last one was.
-        n_epochs_: epochs that were trained.
+        best_epoch_: the epoch that was kept, -1 for the last one.
+        n_epochs_: the number of trained epochs.
 
     Example:
         >>> import numpy as np
@@ -132,7 +132,7 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
         tags.input_tags.allow_nan = True
         tags.target_tags.multi_output = True
         tags.target_tags.required = True
-        tags.transformer_tags.preserves_dtype = ["float64"]  # answers are in the units of y, not of X
+        tags.transformer_tags.preserves_dtype = ["float64"]  # answers are in the units of y, not those of X
         return tags
 
     def fit(
@@ -160,10 +160,10 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
         """Continue training from the last call (or `fit`) for one epoch, on further rows.
 
         The learning rate stays at its first value if it is not a schedule. Inputs and targets are standardized as in
-        the first call. Without a `fit` before there is no forest. The held-out share of each call joins the rows that
-        select and calibrate, of which the latest 4096 are kept. A row that comes again is in the same share again; a
-        call of nothing but held-out rows trains nothing. One network is trained, or `n_restarts` of them where that is
-        given with `ensemble`; after `fit` those that it kept.
+        the first call. Without an earlier `fit` there is no forest. The held-out share of each call joins the rows that
+        select and calibrate, of which the latest 4096 are kept. A repeated row always falls into the same share; a call
+        with only held-out rows does not train. One network is trained, or `n_restarts` of them if that is
+        given with `ensemble`; after `fit`, those that it kept.
 
         Args:
             X: [rows, features]

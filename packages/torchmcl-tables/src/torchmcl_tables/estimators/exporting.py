@@ -22,12 +22,12 @@ from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.kernels import MOSTLY_BACKGROUND, Kernels, background
 
-# The level is the score of a row: the same row must not miss its own set by rounding.
+# The level is the score of one of the rows, which must not fall outside its own set by rounding.
 _ROUNDING = 1e-9
 
 
 class Members(NamedTuple):
-    """Kernels: values [rows, kernels, outputs], probabilities [rows, kernels], widths as values, and their number."""
+    """Kernels: values [rows, kernels, outputs], probabilities [rows, kernels], widths like values; their number."""
 
     values: Value
     shares: Value
@@ -80,11 +80,11 @@ def _codes(g: Graph, column: CategoryColumn) -> Value:
 def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
     """Return the parts of dates [rows, parts] from days since 1970 [rows, 1], in the Gregorian calendar.
 
-    Years begin with March here, so that the day of a leap year is the last; 400 of them have 146 097 days.
+    Years begin in March here, so that a leap day is the last day; 400 years have 146 097 days.
     """
 
     def whole(value: Value, by: float) -> Value:
-        return g.Floor((value + 0.5) / by)  # integers, so that rounding cannot matter
+        return g.Floor((value + 0.5) / by)  # integers, to avoid rounding
 
     day = g.Floor(days)
     since = day + 719_468.0
@@ -108,7 +108,7 @@ def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
 
 
 def _members(g: Graph, rows: Value, blend: Blend) -> list[Members]:
-    """Return the kernels of each member of a blend but the background."""
+    """Return the kernels of each member of a blend except the background."""
     stretches = np.ones(len(blend.encoders)) if blend.stretches is None else blend.stretches
     members = []
     for encoder, networks, stretch in zip(blend.encoders, blend.networks, stretches, strict=True):
@@ -126,7 +126,7 @@ def _members(g: Graph, rows: Value, blend: Blend) -> list[Members]:
 
 
 def _forest(g: Graph, inputs: Value, forest: Forest, factor: float, floor: float) -> Members:
-    """Return a kernel for each tree. The trees give places of leaves, which single precision holds exactly."""
+    """Return a kernel for each tree. The trees return leaf indices, which single precision represents exactly."""
     n_nodes, n_trees = len(forest.columns), forest.n_trees
     if n_nodes >= 2**24:
         raise ValueError(f"DensityRegressor.export: the forest must have less than 16,777,216 nodes, got {n_nodes:,}.")
@@ -174,7 +174,7 @@ def _mixed(g: Graph, members: list[Members], weights: NDArray[np.float64]) -> Me
 
 
 def _trimmed(g: Graph, shares: Value, values: Value, n: int, share: float) -> Value:
-    """Return the probabilities [rows, kernels] without a share at each end of the line."""
+    """Return the probabilities [rows, kernels] without a share at each end."""
     order = g.sorted(values, n)[1]
     own = g.GatherElements(shares, order, axis=1)
     above = g.CumSum(own, np.array(1))
@@ -225,7 +225,7 @@ def _best_atoms(g: Graph, masses: Value, atoms: NDArray[np.float64], n_points: i
 
 
 def _searched(g: Graph, values: Value, borders: NDArray[np.float64]) -> Value:
-    """Return how many of the increasing borders lie below each value."""
+    """Return the number of increasing borders below each value."""
     padded = np.append(borders, np.inf)
     place = g.constant(np.array(0))
     step = 1 << max(len(borders).bit_length() - 1, 0)
@@ -247,7 +247,7 @@ def _atom_sets(g: Graph, masses: Value, means: Value, answers: Any, coverage: fl
         return exporting.add_ends(g, [(-whole, whole)], answers.predictive.targets)
     logs = g.Log(g.Max(masses, np.array(1e-300)))
     ratios = g.Max(logs.more(1) - logs.more(2), np.array(0.0))
-    inner = normal_cdf(g, g.Sqrt(ratios * 2.0)) * 2.0 - 1.0  # the error function of the root
+    inner = normal_cdf(g, g.Sqrt(ratios * 2.0)) * 2.0 - 1.0  # the error function of the square root
     inside = (masses.more(1) * inner).sum() <= level + _ROUNDING
     outside = g.rows(np.zeros((1, 1), bool), masses)
     left, right = g.join(outside, inside.part(0, n - 1), axis=1), g.join(inside.part(1, n), outside, axis=1)
@@ -306,8 +306,9 @@ def _few_values(g: Graph, whole: Members, knowing: Members, estimator: Any, cove
 def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
     """Write the whole fitted estimator to an ONNX file, which runs with onnxruntime and NumPy alone.
 
-    A model of an array has the input "X", [rows, features] in double precision. A model of a data frame has an input
-    [rows] for each column, by its name: numbers in double precision, NaN where one is missing; dates as days since
+    A model fitted on an array has the input "X", [rows, features] in double precision. A model fitted on a data frame
+    has an input [rows] for each column, with its
+    name: numbers in double precision, NaN where one is missing; dates as days since
     1970 in double precision (`dates.astype("datetime64[us]").astype(float) / 86_400e6`), NaN where one is missing;
     categories as text, "" where one is missing. Unseen categories are encoded as none of the known ones.
 

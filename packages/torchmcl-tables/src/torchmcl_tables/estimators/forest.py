@@ -88,10 +88,10 @@ class Forest:
         thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.forest.NODE`.
         columns: [nodes]
         children: [nodes]
-        roots: [trees], places among the nodes.
+        roots: [trees], indices of nodes.
         depths: [trees]
         values: [nodes, outputs], the mean of the rows of a node.
-        spreads: [nodes], how far the rows of its parent are from theirs, root mean square over outputs.
+        spreads: [nodes], the spread of the rows of the parent node, root mean square over outputs.
     """
 
     thresholds: NDArray[np.float32]
@@ -119,8 +119,8 @@ class Forest:
             targets: [rows, outputs]
             weights: [rows], how much each row counts.
             n_trees: how many.
-            seed: decides which rows each tree sees.
-            units: [rows], those of rows that belong together, which a tree sees all or none of; by default none do.
+            seed: selects the rows of each tree.
+            units: [rows], labels; a tree gets all rows with the same label or none. By default each row is separate.
         """
         unit_of = np.arange(len(inputs)) if units is None else np.unique(units, return_inverse=True)[1].ravel()
         n_units = int(unit_of.max()) + 1
@@ -152,7 +152,7 @@ class Forest:
 
     def __post_init__(self) -> None:
         """Check that all node indices are valid, because a file may come from an untrusted source."""
-        for name, (kind, n_axes) in _KINDS.items():  # C reads the memory without checks
+        for name, (kind, n_axes) in _KINDS.items():  # the C code reads memory without checks
             array = getattr(self, name)
             if array.dtype != kind or array.ndim != n_axes:
                 raise ValueError(f"the {name} of a forest are numbers of another kind")
@@ -186,7 +186,7 @@ class Forest:
 
 
 def _renumbered(tree: Any) -> Forest:
-    """Return a tree of scikit-learn with the two children of a node side by side."""
+    """Return a scikit-learn tree with the two children of each node side by side."""
     left, right = tree.children_left, tree.children_right
     order, level, depth = [np.zeros(1, dtype=np.int64)], np.zeros(1, dtype=np.int64), -1
     while len(level):

@@ -1,6 +1,6 @@
-"""Data frames of pandas, polars or Arrow with any columns, as numbers.
+"""Conversion of pandas, polars and Arrow data frames with any columns to numbers.
 
-The kind of each column is decided as `torchmcl fit` decides it, by `torchmcl_tables.data`.
+The kind of each column is decided as in `torchmcl fit`, by `torchmcl_tables.data`.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class FrameColumns:
 
     Attributes:
         schema: the kind of each column.
-        state: of the encoder that makes numbers of them.
+        state: of the encoder that converts them to numbers.
         names: of the columns of the frame.
     """
 
@@ -68,7 +68,7 @@ def read_frame(owner: str, X: Any, frame: FrameColumns | None, *, reset: bool) -
         owner: named in messages.
         X: an array or a data frame.
         frame: the columns of an earlier fit.
-        reset: whether X decides on the columns; otherwise it must have those of the fit.
+        reset: whether X determines the columns; otherwise it must have those of the fit.
     """
     frame = None if reset else frame
     if is_data_frame(X):
@@ -83,7 +83,7 @@ def read_frame(owner: str, X: Any, frame: FrameColumns | None, *, reset: bool) -
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
-    """Numbers of the columns of any data frame: numbers, dates, categories; for a Pipeline with `MCLRegressor`.
+    """Encode numbers, dates and categories of a data frame as numbers, in a Pipeline with `MCLRegressor`.
 
     Attributes:
         schema_: the kind of each column.

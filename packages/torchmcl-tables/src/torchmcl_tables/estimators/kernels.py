@@ -1,4 +1,4 @@
-"""Members of a blend as kernels, their mixtures, and encoded columns in a short form."""
+"""Members of a blend as kernels, their mixtures, and a compact format of encoded columns."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, Piecewise
 
 
 class Places(NamedTuple):
-    """Encoded columns; the bins of each column, 1 up to a position and then 0, by that position.
+    """Encoded columns, with the bins of each column (1 up to a position, then 0) stored as that position.
 
     Attributes:
-        dense: [rows, inputs], those without bins.
-        lower: [rows, runs], the place on the table of all runs (each has one row more than inputs) below the value.
-        between: [rows, runs], how far the value is towards the next place, in [0, 1].
+        dense: [rows, inputs], the inputs without bins.
+        lower: [rows, runs], the row below the value in the table of all runs (a run has one row more than inputs).
+        between: [rows, runs], the relative distance of the value to the next row, in [0, 1].
     """
 
     dense: NDArray[np.float32]
@@ -45,7 +45,7 @@ def dense_inputs(encoder: Encoder, rows: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def places(encoder: Encoder, rows: NDArray[Any]) -> Places:
-    """Return rows in the compact form."""
+    """Return rows in the compact format."""
     dense = dense_inputs(encoder, rows)
     if isinstance(encoder, MissingIndicators):
         rows, encoder = filled(rows, encoder.means), encoder.encoder
@@ -82,11 +82,11 @@ class Kernels(NamedTuple):
         return KernelMixture(self.values, self.probabilities, 1.0, self.widths)
 
     def times(self, share: float) -> "Kernels":
-        """Return the kernels with a share of the probability."""
+        """Return the kernels with probabilities multiplied by a share."""
         return self._replace(probabilities=self.probabilities * share)
 
     def stretched(self, factor: float) -> "Kernels":
-        """Return the kernels with other widths."""
+        """Return the kernels with widths multiplied by a factor."""
         return self._replace(widths=self.widths * factor)
 
     def moved(self, scale: Tensor, mean: Tensor) -> "Kernels":
@@ -99,7 +99,7 @@ class Kernels(NamedTuple):
         Args:
             share: below 1/2; the rest is normalized to 1.
         """
-        order = self.values.squeeze(-1).argsort(dim=1, stable=True)  # trees may agree: the first ones go first
+        order = self.values.squeeze(-1).argsort(dim=1, stable=True)  # stable, because trees may have equal values
         own = self.probabilities.gather(1, order)
         above = own.cumsum(dim=1)
         whole = above[:, -1:]
@@ -109,7 +109,7 @@ class Kernels(NamedTuple):
 
     @classmethod
     def joined(cls, parts: "Sequence[Kernels]") -> "Kernels":
-        """Return all kernels of several parts, whose probabilities must sum to 1 together."""
+        """Return the kernels of several parts as one; their probabilities must sum to 1."""
         return cls(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
 
 
@@ -118,7 +118,7 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
     """Return the kernels of all networks, which share the probability equally, in double precision.
 
     Args:
-        networks: of one shape, with scales.
+        networks: of the same shape, with scales.
         encoder: of their inputs.
         X: [rows, columns]
         device: where to compute.
@@ -155,7 +155,7 @@ def _stacked(layers: Sequence[Any], at: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _table(weights: Tensor, run_lengths: Sequence[int]) -> Tensor:
-    """Return the contribution of each position on each run to the first layer: sums over the passed columns.
+    """Return the contribution of each position on each run to the first layer: sums over the columns below it.
 
     Args:
         weights: [networks, columns of all runs, units]
@@ -191,9 +191,9 @@ def _read(outputs: Tensor, head: Any) -> Kernels:
 
 
 # Input-independent background component, in standardized units: a normal distribution like that of all targets, in case
-# the others learned nothing, and a wide one, so that outliers are not impossible.
+# the other members learned nothing, and a wide one, so that outliers have nonzero density.
 _BACKGROUND_WIDTHS, _BACKGROUND_SHARES = (1.0, 4.0), (0.9, 0.1)
-#: With so large a weight of the background the others have learned little.
+#: With a larger weight of the background, the other members have learned little.
 MOSTLY_BACKGROUND = 0.3
 
 
@@ -203,7 +203,7 @@ def mixed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
 
 
 def informed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernels:
-    """Return the kernels of all members but the last, the background; of all if these contribute little."""
+    """Return the kernels of all members except the background (the last); of all if the others contribute little."""
     if weights[-1] >= MOSTLY_BACKGROUND:
         return mixed(members, weights)
     return mixed(members[:-1], weights[:-1] / weights[:-1].sum())

@@ -21,17 +21,16 @@ from torchmcl_tables.estimators.kernels import Kernels, dense_inputs, forest_ker
 
 #: Weight of the CRPS, in standardized units, relative to the likelihood in training.
 CRPS_WEIGHT = 3.0
-# The widths of the forest's kernels that are tried: a multiple of what the rows of a leaf's parent differ by, and a
-# width below which none is.
+# Candidate widths of the forest's kernels: multiples of the spread of the rows of a leaf's parent, and minimum widths.
 _FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 _FLOORS = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-# Factors of the widths of networks that are tried. Prior towards 1, worth this many pseudo-observations.
+# Candidate factors of the widths of networks. Prior towards 1, worth this many pseudo-observations.
 _STRETCHES = (0.2, 0.3, 0.42, 0.6, 0.77, 0.88, 1.0, 1.14, 1.3, 1.66, 2.0, 2.5, 3.2, 4.2, 5.5)
 _STRETCH_DOUBT = 5.0
-# Shares of the probability that answers may leave out at each end, and the usual one. A factor of e away from that
-# counts as much as this many rows, so that a few rows do not decide alone.
+# Candidate shares of the probability to exclude at each end, and the default. Prior towards the default: a factor of e
+# costs as much as this many rows.
 _TRIMS, _TRIM, _TRIM_DOUBT = (0.0, 0.003, 0.01, 0.03, 0.07, 0.12, 0.2), 0.01, 20.0
-# Shares are held near equal ones as if by this many more rows.
+# Prior towards equal weights, worth this many rows.
 _ROWS_OF_DOUBT = 4.0
 # A smaller CRPS or squared distance, in standardized units, is rounding error.
 _LEAST_CRPS, _LEAST_DISTORTION = 1e-9, 1e-12
@@ -50,12 +49,12 @@ def fitted_widths(
     Args:
         values: [rows, trees, outputs]
         spreads: [rows, trees]
-        unseen: [rows, trees], whether a tree has not been grown on a row: the others must not be asked.
+        unseen: [rows, trees], True if a row was not used to grow a tree; only such trees evaluate the row.
         targets: [rows, outputs]
         weights: [rows]
-        atoms: the only values of the targets, whose masses are judged then.
+        atoms: the values of discrete targets; their masses are then evaluated.
     """
-    judged = np.maximum(unseen, ~unseen.any(axis=1, keepdims=True))  # a row that all have seen is judged by all
+    judged = np.maximum(unseen, ~unseen.any(axis=1, keepdims=True))  # rows used by all trees are evaluated by all
     shares = torch.from_numpy(judged / judged.sum(axis=1, keepdims=True))
 
     def kernels(factor: float, floor: float) -> Kernels:
@@ -84,14 +83,14 @@ def fitted_trim(
 ) -> float:
     """Return the share to exclude at each end with the best points for held-out targets of one output.
 
-    A kernel far from all others needs little probability to draw a point to itself, and little is hard to get right.
+    A kernel far from all others attracts a point even with a small probability, which is hard to estimate.
 
     Args:
         kernels: of the rows, without the background.
         targets: [rows, 1]
         weights: [rows]
-        n_points: how many answers there will be.
-        atoms: the only values of the targets, at which the kernels are then.
+        n_points: the number of answers.
+        atoms: the values of discrete targets; the kernels must be at these.
     """
 
     def points_of(trimmed: Kernels) -> Tensor:
@@ -119,8 +118,8 @@ def log_density(kernels: Kernels, targets: Tensor, atoms: Tensor | None = None) 
 def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDArray[np.float64]:
     """Return the weight of each member with the best likelihood and CRPS of targets, [members].
 
-    The logarithm of the mean CRPS counts as much as the mean log-likelihood: its own size is that of the errors, which
-    would let the likelihood decide alone wherever a table is easy to foresee.
+    The logarithm of the mean CRPS counts as much as the mean log-likelihood: the CRPS itself scales with the errors, so
+    that the likelihood would dominate for easily predictable tables.
 
     Args:
         members: kernels for held-out rows.
@@ -150,9 +149,9 @@ def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDA
 
 
 def _distances(members: Sequence[Kernels], targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean distance of a draw of each member to the target [members, rows], and of draws of two of them.
+    """Return the mean distance of draws of each member to the target [members, rows], and between draws of two members.
 
-    Of several outputs they are summed over coordinates.
+    With several outputs, distances are summed over coordinates.
     """
     near = [
         (member.probabilities * mean_distance(targets.unsqueeze(1) - member.values, member.widths).sum(dim=-1)).sum(1)
@@ -177,14 +176,14 @@ def _between(one: Kernels, other: Kernels) -> Tensor:
     return torch.cat(parts)
 
 
-#: Of the background where too few rows are held out to choose it.
+#: Weight of the background if too few rows are held out to fit it.
 BACKGROUND_WEIGHT = 0.05
-# Held-out rows that settle the weights; with fewer than the second number nothing is known.
+# Maximum number of held-out rows used to fit the weights; with fewer than the minimum, weights are equal.
 _MAX_JUDGES, _MIN_JUDGES = 2_000, 5
 
 
 def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int) -> Blend:
-    """Return a blend with a forest of this many trees, grown on all rows, and with widths and weights."""
+    """Return a blend with a forest of `n_trees` trees, grown on all rows, and with fitted widths and weights."""
     judges = selection.head(_MAX_JUDGES)
     members: list[Kernels] = []
     if len(judges):
@@ -204,7 +203,7 @@ def _equal_weights(n_informed: int) -> NDArray[np.float64]:
 
 
 def reweighed(blend: Blend, selection: Rows) -> Blend:
-    """Return a blend with widths and weights from other rows; its forest stays."""
+    """Return a blend with widths and weights fitted on other rows; its forest is unchanged."""
     judges = selection.head(_MAX_JUDGES)
     if len(judges) < _MIN_JUDGES:
         return blend
@@ -217,7 +216,7 @@ def _targets_and_weights(blend: Blend, judges: Rows) -> tuple[Any, Any]:
 
 
 def _stretched(blend: Blend, judges: Rows) -> Blend:
-    """Return a blend with factors for the widths of each kind of network."""
+    """Return a blend with fitted factors of the widths of each kind of network."""
     blend = replace(blend, stretches=None)
     kinds = blend.members(judges.inputs.astype(np.float64))[: len(blend.encoders)]
     known = _targets_and_weights(blend, judges)
@@ -239,7 +238,7 @@ def _judged(blend: Blend, members: list[Kernels], judges: Rows) -> Blend:
 def _with_forest(blend: Blend, train: Rows, judges: Rows, n_trees: int, seed: int) -> tuple[Blend, list[Kernels]]:
     """Return a blend with a forest grown on all rows, and its kernels for the held-out rows.
 
-    These are judged by the trees that have not seen them.
+    These are evaluated only by trees that were not grown on them.
     """
     rows = train.joined(judges)
     inputs = dense_inputs(blend.encoders[0], rows.inputs)

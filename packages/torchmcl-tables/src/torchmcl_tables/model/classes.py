@@ -16,17 +16,17 @@ from torchmcl_tables.model.model import ClassModel, likely_sets
 from torchmcl_tables.verdict import scored_by_other_half
 
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-# Classes that a confusion matrix shows; the rarest beyond them are one.
+# Classes shown in a confusion matrix; rarer ones are merged.
 _MOST_CLASSES = 20
 
 
 def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
-    """Return the records of a model on a table with classes; rows without one are left out.
+    """Return the records of a model on a table with classes; rows without a class are left out.
 
     Args:
-        model: to be measured.
+        model: to evaluate.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default in order.
+        places: [rows], the index of each row in its file; consecutive by default.
 
     Raises:
         ValueError: if the table lacks a column, has other classes, or no row with a class.
@@ -124,7 +124,7 @@ def _calibration(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -
 
 
 def _coverage(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return the coverage of the smallest sets of classes with some probability, and their size."""
+    """Return the coverage and mean size of the smallest sets of classes that reach each probability level."""
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
     rank = np.where((order == truth[:, None]).any(axis=1), (order == truth[:, None]).argmax(axis=1), len(ranked[0]))
@@ -175,7 +175,7 @@ def _ambiguous(
     return made
 
 
-#: The rule of classes by default. A temperature of 1 is the likelihood of the mixture.
+#: The default rule for classes. A temperature of 1 is the likelihood of the mixture.
 CLASS_RULE = Cooling(5.0, 1.0, share=0.5, linear=True)
 
 
@@ -186,7 +186,7 @@ def fitted_classifier(
     parameters: dict[str, Any],
     checkpoint: Path | None,
 ) -> MCLClassifier:
-    """Return a classifier of the classes of a schema, given by their indices."""
+    """Return a classifier fitted to the classes of a schema, given as indices."""
     labels = np.array(schema.classes)[codes.astype(np.int64)]
     if parameters.get("rule") is None and parameters.get("search") is None:
         parameters = parameters | {"rule": CLASS_RULE}

@@ -29,8 +29,8 @@ def over_time(
         model: with the column in its metrics.
         table: the measured rows.
         errors: of each row, [rows, targets].
-        measure: description of the errors.
-        power: the mean of a part is that of errors to this power, and its root is taken.
+        measure: a description of the errors.
+        power: errors are raised to this power, averaged over each part, and the root is taken.
     """
     name = (model.metrics.get("split") or {}).get("dated")
     if not name or name not in table.frame.columns:
@@ -58,15 +58,15 @@ _N_LIKELIHOODS = 50_000
 _N_BINS = 24
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MOST_CELLS = 8
-_MOST_ANSWERS = 64  # of the curve of distortion by the number of answers
+_MOST_ANSWERS = 64  # in the curve of distortion by number of answers
 
 
 class _Judged(NamedTuple):
-    """A model on rows with targets: inputs [rows, inputs], targets [rows, targets] and the answers for them."""
+    """A model with evaluated rows: inputs [rows, inputs], targets [rows, targets] and the answers for them."""
 
     model: TableModel
     table: Table
-    places: NDArray[np.int64]  # of the rows in their file, counted from 0
+    places: NDArray[np.int64]  # indices of the rows in their file
     inputs: NDArray[np.float32]
     targets: NDArray[np.float64]
     values: NDArray[np.float64]
@@ -74,7 +74,7 @@ class _Judged(NamedTuple):
 
     @property
     def scale(self) -> NDArray[np.float64]:
-        """The deviation of each target: outputs of different units count alike, as in training."""
+        """The deviation of each target, so that outputs in different units have equal weight, as in training."""
         return np.asarray(self.model.estimator.target_scale_)
 
     @property
@@ -87,9 +87,9 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
     """Return the records of a model on a table with targets; rows without a target are left out.
 
     Args:
-        model: to be measured.
+        model: to evaluate.
         table: rows that it has not learned from.
-        places: [rows], where each row stands in its file, counted from 0; by default in order.
+        places: [rows], the index of each row in its file; consecutive by default.
 
     Raises:
         ValueError: if the table lacks a column or has no row with all targets.
@@ -150,9 +150,9 @@ def _measures(judged: _Judged) -> dict[str, Any]:
 
 
 def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float | None:
-    """Return the error of the best of constant answers; None for several targets.
+    """Return the error of the nearest of constant answers; None for several targets.
 
-    The answers for each half of the rows are made from the other half, by Lloyd's algorithm from quantiles.
+    The answers for each half of the rows are computed from the other half, by Lloyd's algorithm from quantiles.
 
     Example:
         >>> constant_nearest_rmse(np.array([[0.0], [0.0], [8.0], [8.0]]), 2)
@@ -194,7 +194,7 @@ def _column_summary(column: Column, values: NDArray[np.float64]) -> dict[str, An
             "is_open": column.is_open,
             "common": [[name, share] for share, name in common],
         }
-    numbers = values[:, -1]  # of a date, the days since 1970
+    numbers = values[:, -1]  # for a date, the days since 1970
     present = numbers[np.isfinite(numbers)]
     found = {"missing": float(np.isnan(numbers).mean())}
     return found | (_distribution(present) if len(present) else {})
@@ -217,7 +217,7 @@ def _spread(n_rows: int, n_shown: int) -> NDArray[np.int64]:
 
 
 def _by_number(judged: _Judged) -> dict[str, Any]:
-    """Return the distortion of the best n answers, and the floor for any n."""
+    """Return the distortion of the best n answers for each n, and its expected lower bound."""
     model, costs, values = judged.model, judged.costs, judged.values / judged.scale
     n_hypotheses = min(costs.shape[1], _MOST_ANSWERS)
     some = _spread(len(costs), max(4, 4_000_000 // costs.shape[1] ** 2))
@@ -304,7 +304,7 @@ def trajectory(model: Answering) -> dict[str, Any]:
 
 
 def _lists(values: NDArray[Any] | Sequence[float]) -> Any:
-    """Return plain numbers with all digits, None for NaN."""
+    """Return plain numbers at full precision, None for NaN."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim:
         return [_lists(part) for part in array]

@@ -36,15 +36,15 @@ class TableFit:
         targets: the columns to predict.
         drop: columns to leave out.
         categorical: columns to treat as categories, for any content.
-        numeric: columns to take as numbers; other cells count as missing.
-        date: columns to take as dates; other cells count as missing.
-        keep: columns to use that would be dropped.
+        numeric: columns to treat as numbers; other cells count as missing.
+        date: columns to treat as dates; other cells count as missing.
+        keep: columns to use although they would be dropped.
         test_fraction: share of test rows, which are used only for the evaluation.
-        seed: of the set-apart rows and of the estimator.
+        seed: for the held-out rows and the estimator.
         task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
         split: choice of the test rows, "time", "group" or "random"; by default "time" if a column has dates.
-        split_column: that orders or groups the rows; by default the column of dates.
-        parameters: of `DensityRegressor`; with a rule or a search those of `MCLRegressor`; of classes `MCLClassifier`.
+        split_column: the column that orders or groups the rows; by default the column of dates.
+        parameters: of `DensityRegressor`; of `MCLRegressor` with a rule or a search; of `MCLClassifier` for classes.
     """
 
     targets: Sequence[str]
@@ -118,7 +118,7 @@ def train_table(
     values = values[train]
     encoder = ColumnEncoder(schema).fit(values)
     inputs = encoder(values)
-    del values  # of a large table they are as large as the inputs
+    del values  # for a large table, they are as large as the inputs
     parameters = {"random_state": how.seed, "progress": progress, **how.parameters}
     begin = time.perf_counter()
     estimator: DensityRegressor | MCLRegressor | MCLClassifier
@@ -171,7 +171,7 @@ def _rows(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of rows with all targets, of training rows and of test rows.
 
-    Copies of a row stay together: a model that has learned from one of them is not measured on the others.
+    Copies of a row stay together: a model trained on one of them is not evaluated on the others.
     """
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) < MIN_ROWS:

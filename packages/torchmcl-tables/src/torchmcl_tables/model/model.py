@@ -1,4 +1,4 @@
-"""Models of tables: an estimator with all that it needs to answer for the rows of a file, and its folder on disk."""
+"""Models of tables: an estimator with everything needed to predict the rows of a file, and its folder on disk."""
 
 import json
 import math
@@ -27,20 +27,20 @@ from torchmcl_tables.estimators import DensityRegressor
 from torchmcl_tables.estimators.density import CODEC, without_rows
 from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 
-# Rows that are read from the table at once, and that go through the network at once: the latter stay in the cache.
+# Rows read from the table at once, and rows passed through the network at once, which fit in the cache.
 _ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 8_192
 
 
 @dataclass(frozen=True)
 class Answering(ABC):
-    """An estimator with everything needed to answer for the rows of a file.
+    """An estimator with everything needed to predict the rows of a file.
 
     Attributes:
         schema: the columns.
         encoder: turns them into numbers.
-        estimator: gives the answers.
-        source: the name of the file that was learned from.
-        metrics: how the fit went, as JSON can hold it.
+        estimator: computes the answers.
+        source: the name of the training file.
+        metrics: of the fit, as JSON values.
         evaluation: measures on the test rows, for the report; None without test rows.
     """
 
@@ -58,7 +58,7 @@ class Answering(ABC):
 
     @abstractmethod
     def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
-        """Return the columns of the answers for some rows."""
+        """Return the columns of the answers for the given rows."""
 
     def inputs(self, table: Table) -> NDArray[np.float32]:
         """Return the inputs of the regressor for the rows of a table."""
@@ -82,7 +82,7 @@ class Answering(ABC):
             table: with the columns of the schema.
             interval: the probability that a set contains the true value; no sets by default.
             keep: columns of the table to copy in front, each once.
-            strict: refuse categories that were never seen; by default they are encoded as none of the known ones.
+            strict: reject categories that were never seen; by default they are encoded as none of the known ones.
             notify: called with a sentence about each column with cells that do not fit and are accepted.
             progress: show a bar.
 
@@ -101,7 +101,7 @@ class Answering(ABC):
 
                 def answered(piece: NDArray[np.float64]) -> Any:
                     answers = pl.DataFrame(self._answers(self.encoder(piece), interval))
-                    bar.step(len(piece))  # after each piece: a blend takes seconds for one
+                    bar.step(len(piece))  # after each block, because a blend takes seconds per block
                     return answers
 
                 parts += in_threads(answered, pieces, self._n_threads())
@@ -140,7 +140,7 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-# Digits of the deviation of a target, decimals at most, and those of probabilities.
+# Digits relative to the deviation of a target, maximum number of decimals, and decimals of probabilities.
 _DIGITS, _MOST_DECIMALS, _PROBABILITY_DIGITS = 6, 300, 8
 
 
@@ -216,7 +216,7 @@ def _decimals(scale: float) -> int:
 def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the ends of sets with the same number of digits, rounded outwards."""
     step = 10.0 ** _decimals(scale)
-    # A bound that has few digits stays as it is.
+    # An end that is already rounded is unchanged.
     ends = [
         np.where(rounded(end, scale) == end, end, whole(end * step) / step)
         for end, whole in ((low, np.floor), (high, np.ceil))
@@ -225,7 +225,7 @@ def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDAr
 
 
 def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[str]:
-    """Return sets as text. Ends are rounded outwards, so that a piece contains the same values as before.
+    """Return sets as text. Ends are rounded outwards, so that a piece contains at least the same values as before.
 
     Example:
         >>> _set_texts(np.array([[0.1234567, 2.0]]), np.array([[0.7654321, np.inf]]), 1.0)
@@ -264,7 +264,7 @@ class ClassModel(Answering):
 
 
 def likely_sets(ranked: NDArray[np.float64], level: float) -> NDArray[np.int64]:
-    """Return the number of most probable classes that reach this probability together, [rows].
+    """Return how many of the most probable classes are needed to reach a probability, [rows].
 
     Example:
         >>> likely_sets(np.array([[0.6, 0.3, 0.1], [0.95, 0.03, 0.02]]), 0.9)
@@ -319,7 +319,7 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
 
     Args:
         folder: of `torchmcl fit`.
-        records: read the records for a report, too; answers need none, so that a damaged file does not matter to them.
+        records: also read the records for a report; predictions do not need them, even if the file is damaged.
 
     Raises:
         ValueError: if the folder holds none, a damaged one, or one of another version.

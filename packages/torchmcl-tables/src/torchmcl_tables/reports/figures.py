@@ -14,7 +14,7 @@ _BLUE, _ORANGE, _GREEN, *_ = PALETTE
 
 
 def answers_figure(found: dict[str, Any], place: int) -> Any:
-    """Return every answer against the truth, for one target."""
+    """Draw every answer against the truth, for one target."""
     figure, axis = axes()
     truth = [row[place] for row in found["truth"]]
     points, nearest = [], []
@@ -28,7 +28,7 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
     axis.scatter(truth, nearest, s=18, facecolors="none", edgecolors=_ORANGE, linewidths=0.6, alpha=0.7)
     low, high = min(truth), max(truth)
     axis.plot([low, high], [low, high], color=INK, lw=0.8)
-    # A stray answer must not push all others into a corner.
+    # Outlying answers must not determine the limits of the axis.
     values = sorted(answers)
     inner = values[len(values) // 200], values[-1 - len(values) // 200]
     bottom, top = min(low, inner[0]), max(high, inner[1])
@@ -41,7 +41,7 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
 
 
 def number_figure(found: dict[str, Any], mean: float) -> Any:
-    """Return distortion by number of answers, with the model's own lower bound if known."""
+    """Draw the distortion by number of answers, with the model's own lower bound if known."""
     figure, axis = axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
     axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
@@ -56,7 +56,7 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
 
 
 def usage_figure(usage: dict[str, Any]) -> Any:
-    """Return the frequency of each answer of a row to be the nearest, and its mean probability."""
+    """Draw how often each answer is the nearest, and its mean probability."""
     figure, axis = axes()
     numbers = range(1, len(usage["wins"]) + 1)
     axis.bar(numbers, usage["wins"], color=_BLUE, alpha=0.75, label="is the nearest")
@@ -70,7 +70,7 @@ def usage_figure(usage: dict[str, Any]) -> Any:
 def calibration_figure(
     given: Sequence[float], shares: Sequence[float], counts: Sequence[int], words: str, margin: float = 0.0
 ) -> Any:
-    """Return predicted probabilities against observed frequencies, with two standard errors."""
+    """Draw predicted probabilities against observed frequencies, with two standard errors."""
     figure, axis = axes()
     axis.plot([0, 1], [0, 1], color=INK, lw=0.8)
     sizes = [20 + 180 * count / max(counts) for count in counts]
@@ -84,7 +84,7 @@ def calibration_figure(
 
 
 def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
-    """Return observed against nominal coverage."""
+    """Draw observed against nominal coverage."""
     figure, axis = axes()
     levels = [entry["level"] for entry in found]
     low, high = zip(*(chance_band(entry["level"], entry["n_rows"]) for entry in found), strict=True)
@@ -98,7 +98,7 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
 
 
 def over_time_figure(found: dict[str, Any], errors: Sequence[float], words: str) -> Any:
-    """Return a figure of an error over time."""
+    """Draw an error over time."""
     figure, axis = axes((8.4, 3.6))
     times = np.array(found["times"])
     if found["dates"]:
@@ -110,7 +110,7 @@ def over_time_figure(found: dict[str, Any], errors: Sequence[float], words: str)
 
 
 def training_figure(found: dict[str, Any]) -> Any:
-    """Return loss, distortion and temperature by epoch."""
+    """Draw loss, distortion and temperature by epoch."""
     figure, axis = axes((8.4, 4.2))
     epochs = range(1, len(found["loss"]) + 1)
     known = [value for name in ("loss", "validation") for value in found[name] or () if value is not None]
@@ -122,7 +122,7 @@ def training_figure(found: dict[str, Any]) -> Any:
     curves = [(found[name], *how) for name, *how in (("loss", GREY, 1.2), ("validation", _BLUE, 1.8)) if found[name]]
     for values, color, width in curves:
         _curve(axis, epochs[:kept], values[:kept], color, width)
-    axis.set_ylim(axis.get_ylim())  # discarded epochs are drawn faintly, and do not decide on the scale
+    axis.set_ylim(axis.get_ylim())  # discarded epochs are drawn faintly, and do not affect the limits
     for values, color, width in curves:
         _curve(axis, epochs[kept - 1 :], values[kept - 1 :], color, width, alpha=0.3)
     if found["kept_epoch"] >= 0:
@@ -189,12 +189,12 @@ def line_of_answers(values: Sequence[float], shares: Sequence[float], truth: flo
     )
 
 
-# Characters of a label, of all labels in a line, and classes whose cells have room for numbers.
+# Maximum characters of a label and of all labels in a line, and maximum number of classes for numbers in cells.
 _LONGEST, _WIDEST, _MOST_NUMBERS = 18, 60, 12
 
 
 def top_figure(found: dict[str, Any]) -> Any:
-    """Return the share of rows whose class is among the first k guesses."""
+    """Draw the share of rows whose class is among the first k guesses."""
     figure, axis = axes()
     axis.plot(found["numbers"], found["covered"], color=_BLUE, marker="o", lw=2, label="holds the truth")
     axis.plot(found["numbers"], found["expected"], color=INK, ls="--", lw=1.2, label="promised")
@@ -205,7 +205,7 @@ def top_figure(found: dict[str, Any]) -> Any:
 
 
 def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Any:
-    """Return the confusion matrix as shares of each class (rows)."""
+    """Draw the confusion matrix as shares of each class (rows)."""
     figure, axis = axes((6.2, 5.6))
     shares = [[count / max(sum(row), 1) for count in row] for row in counts]
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="equal")

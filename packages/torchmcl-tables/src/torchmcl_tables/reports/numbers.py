@@ -170,7 +170,7 @@ def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
 
 
 def _members(records: dict[str, Any]) -> str:
-    """Return the members of a blend with their weights; nothing for networks trained by a rule."""
+    """Return the members of a blend with their weights; empty for networks trained with a rule."""
     shares = records.get("shares")
     if not shares:
         return ""

@@ -30,7 +30,7 @@ def _decisions(records: dict[str, Any]) -> str:
 
 
 def _day(days: float) -> str:
-    """Return the date of a number of days since 1970; a plain number beyond the calendar."""
+    """Return the date of a number of days since 1970, or the plain number if it is out of range."""
     try:
         return str(datetime.date(1970, 1, 1) + datetime.timedelta(days=math.floor(days)))
     except OverflowError:
@@ -57,7 +57,7 @@ def _column(column: dict[str, Any]) -> list[str]:
     return [column["name"], Html(bars), column["kind"], missing, Html(text)]
 
 
-# Cells of an ambiguous row that are shown.
+# Maximum number of cells shown of an ambiguous row.
 _N_CELLS = 12
 STYLE = "\n" + (files("torchmcl_tables.reports") / "page.css").read_text(encoding="utf-8")
 

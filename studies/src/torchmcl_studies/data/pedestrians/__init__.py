@@ -1,4 +1,4 @@
-"""Pedestrians from above (ETH and UCY): recordings, windows of 8 observed and 12 future steps, and splits.
+"""Pedestrian trajectories (ETH and UCY): recordings, windows of 8 observed and 12 future steps, and splits.
 
 Example:
     >>> from torchmcl_studies.data import pedestrians

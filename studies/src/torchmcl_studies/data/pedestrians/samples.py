@@ -1,4 +1,4 @@
-"""Samples of a recording: one person in consecutive frames, first observed, then future ones."""
+"""Samples of a recording: one person in consecutive frames, first observed and then future ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Neighbours(NamedTuple):
     """The other windows of the scene of each window.
 
     Attributes:
-        rows: [windows, neighbours], rows of the windows; the row itself where there is none.
-        mask: [windows, neighbours], True where there is one.
+        rows: [windows, neighbours], indices of windows; the window itself as padding.
+        mask: [windows, neighbours], False for padding.
     """
 
     rows: Tensor
@@ -34,12 +34,12 @@ class Windows:
 
     Attributes:
         observed: [windows, observed steps, 2], float32, in meters
-        future: [windows, future steps, 2]; after a person has left, the last position again.
-        mask: [windows, future steps], True while the person is there; all True without `partial`.
-        scene: [windows], from 0 and never decreasing
-        recording: [windows], which of `recordings`
-        person: [windows], their number in the recording
-        frame: [windows], the first one
+        future: [windows, future steps, 2]; after a person has left, the last position is repeated.
+        mask: [windows, future steps], True while the person is present; all True without `partial`.
+        scene: [windows], counted from 0, in order
+        recording: [windows], index in `recordings`
+        person: [windows], number of the person in the recording
+        frame: [windows], the first frame
         recordings: names.
     """
 
@@ -64,15 +64,15 @@ class Windows:
     def neighbours(self) -> Neighbours:
         """Return the other windows of each window's scene, padded to the largest scene.
 
-        People who are there for a part of the window only have no window of their own, so are not among them; with
-        `partial` those who leave early are.
+        People who are present for only a part of the window have no window of their own, and are not included; with
+        `partial`, those who leave early are.
         """
         sizes = torch.bincount(self.scene, minlength=self.n_scenes)
         first = (sizes.cumsum(0) - sizes)[self.scene].unsqueeze(-1)  # [windows, 1]
         rows = torch.arange(len(self)).unsqueeze(-1)
         places = torch.arange(max(int(sizes.max()) - 1, 0) if len(self) else 0)
         index = first + places
-        index = index + (index >= rows).long()  # a window is not its own neighbor
+        index = index + (index >= rows).long()  # exclude the window itself
         mask = places < sizes[self.scene].unsqueeze(-1) - 1
         return Neighbours(torch.where(mask, index, rows), mask)
 
@@ -95,7 +95,7 @@ def windows(
         future: steps to come.
         stride: steps between the first frames, counted from the first frame of a recording, so that people of a scene
             stay together.
-        partial: also take people who leave before the window ends, after at least one future step; see `mask`.
+        partial: also include people who leave before the window ends, after at least one future step; see `mask`.
 
     Raises:
         ValueError: for a number below 1, no recording, or recordings of two frame steps.
@@ -128,17 +128,16 @@ def windows(
 
 
 def leave_out(samples: Windows, *names: str) -> tuple[Windows, Windows]:
-    """Return the windows without some recordings, and the windows of those recordings.
+    """Return the windows without the named recordings, and the windows of those recordings.
 
-    Choices (how long to train, which temperature) made on recordings that were left out of the training do not look
-    at the scene of the test.
+    Choices (training length, temperature) made on recordings held out from training are independent of the test scene.
 
     Args:
         samples: windows of several recordings, the training part of a split for example.
         names: of the recordings to hold out. Those of one place belong together.
 
     Returns:
-        (the others, those held out), with their scenes numbered anew.
+        The other windows and the held-out ones, with renumbered scenes.
 
     Raises:
         ValueError: without a name, for an unknown one, or if nothing would be left.
@@ -182,9 +181,9 @@ def _windows_of(
     frames, persons = recording.frames, recording.persons
     n_rows, length = len(frames), observed + future
     breaks = (np.diff(persons) != 0) | (np.diff(frames) != recording.step)
-    ends = np.append(np.flatnonzero(breaks), n_rows - 1)  # the last row of each run without a gap
+    ends = np.append(np.flatnonzero(breaks), n_rows - 1)  # the last row of each contiguous run
     run = np.concatenate([[0], np.cumsum(breaks)])
-    left = ends[run] - np.arange(n_rows) + 1  # rows of the run from here on
+    left = ends[run] - np.arange(n_rows) + 1  # number of remaining rows of the run
     fits = left >= (observed + 1 if partial else length)
     on_stride = (frames - frames.min()) // recording.step % stride == 0
     starts = np.flatnonzero(fits & on_stride)
@@ -195,7 +194,7 @@ def _windows_of(
 
 
 def _numbered(recording: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    """Return the scene of each window, which are sorted by recording and frame."""
+    """Return the scene of each window; windows must be sorted by recording and frame."""
     if not len(frame):
         return np.zeros(0, dtype=np.int64)
     changes = (np.diff(recording) != 0) | (np.diff(frame) != 0)
@@ -219,8 +218,8 @@ def _of_recordings(samples: Windows, names: set[str]) -> Windows:
     )
 
 
-# The recordings that each scene is tested on. The others are trained on, also those that are never tested
-# (uni_examples, crowds_zara03) and those of the same place.
+# The test recordings of each scene. All others are used for training, including those that are never tested
+# (uni_examples, crowds_zara03) and those of the same location.
 SCENES = {
     "eth": ("biwi_eth",),
     "hotel": ("biwi_hotel",),
@@ -234,7 +233,7 @@ class Split(NamedTuple):
     """One split of the benchmark.
 
     Attributes:
-        train: the first parts of all recordings but those of the scene.
+        train: the first parts of all recordings except those of the scene.
         validation: the last parts of the same recordings.
         test: the whole recordings of the scene.
     """
@@ -259,7 +258,7 @@ def load(
         root: the folder with all/, train/ and val/; see `read_recordings`.
         observed: steps that are known, of 0.4 s.
         future: steps to come.
-        partial: also people who leave before the window ends; see `windows`.
+        partial: also include people who leave before the window ends; see `windows`.
 
     Raises:
         ValueError: for an unknown scene, or a file that is not a recording.

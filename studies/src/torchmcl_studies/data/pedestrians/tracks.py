@@ -15,9 +15,9 @@ from torchmcl_studies.common import check_known
 from torchmcl_studies.data import cache_folder, cached_download, checksums
 
 _COLUMNS = ("frame", "person", "x", "y")
-# A person may be missed in a frame. The same longer step this many times in a row is another frame rate.
+# A person may be missing in a frame. The same longer step this many times in a row means a different frame rate.
 _REPEATS_OF_A_RATE = 3
-# Integers beyond this are not exact in float64, in which the text is read.
+# Larger integers are not exact in float64, in which the text is read.
 _LARGEST_EXACT = 2**53
 
 
@@ -43,8 +43,8 @@ class Recording:
     def from_rows(cls, rows: np.ndarray, name: str = "recording") -> "Recording":
         """Return the recording of rows (frame, person, x, y) in any order.
 
-        The step is the most frequent one between the frames of a person. A longer one is a gap if it is a multiple of
-        it; the same longer one three times in a row is another frame rate.
+        The step is the most frequent one between the frames of a person. A longer step is a gap if it is a multiple of
+        it; the same longer step three times in a row means a different frame rate.
 
         Args:
             rows: [rows, 4]
@@ -127,7 +127,7 @@ def _frame_step(frames: np.ndarray, persons: np.ndarray, name: str) -> int:
         got = f"person {persons[row]} twice in frame {frames[row]}"
         raise ValueError(bad_value(owner, name, "hold each person once per frame", got, "Remove one of the rows."))
     if not same.any():
-        return 1  # everybody is seen once: there is no step to know, and there are no windows either
+        return 1  # each person occurs once: the step is undefined, and there are no windows
     values, counts = np.unique(steps[same], return_counts=True)
     step = int(values[counts.argmax()])
     other = same & (steps != step)
@@ -152,7 +152,7 @@ BASE_URL = (
     "https://raw.githubusercontent.com/StanfordASL/Trajectron-plus-plus/"
     "1031c7bd1a444273af378c1ec1dcca907ba59830/experiments/pedestrians/raw/raw/"
 )
-# Part of a recording: the folder of the repository, and how the names of its files end.
+# Part of a recording: its folder in the repository, and the suffix of its file names.
 _PARTS = {"all": ("all_data", ""), "train": ("train", "_train"), "val": ("val", "_val")}
 RECORDINGS = (
     *("biwi_eth", "biwi_hotel", "students001", "students003"),
@@ -184,7 +184,7 @@ def read_recordings(
 
 
 def _find(name: str, part: str, root: str | Path | None) -> Path | None:
-    """Return the file in the given folder, or in the other known places."""
+    """Return the file in the given folder, or else in the default locations; None if it is missing."""
     if root is not None:
         if not Path(root).is_dir():
             raise FileNotFoundError(bad_value("pedestrians", "root", "be a folder", root, _ADVICE))
