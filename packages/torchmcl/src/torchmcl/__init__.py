@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     import importlib
     import importlib.util
 
-    # Modules first: one that is imported while the public names are being loaded must not wait for those.
+    # Modules first: a module imported while the public names are being loaded must not depend on them.
     if not name.startswith("__") and importlib.util.find_spec(f"torchmcl.{name}") is not None:
         return importlib.import_module(f"torchmcl.{name}")
     public = importlib.import_module("torchmcl._public")

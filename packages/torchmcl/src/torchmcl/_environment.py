@@ -11,13 +11,13 @@ import torch
 from torchmcl._version import __version__
 from torchmcl.accel.native import compiled
 
-# By the names they are installed under; only their versions are looked up, nothing is imported.
+# Distribution names; only versions are looked up, nothing is imported.
 _PACKAGES = (
     *("torchmcl-tables", "torchmcl-speech", "torchmcl-forecast"),
     *("safetensors", "scipy", "scikit-learn", "POT", "torchmetrics", "lightning", "pytorch-lightning", "polars"),
     *("pandas", "pyarrow", "matplotlib", "tqdm", "pooch", "soundfile", "soxr", "PyYAML", "joblib", "distributed"),
 )
-# What changes speed or the last digits of a sum.
+# Variables that affect speed or the last digits of a sum.
 _VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES"),
     *("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET", "TORCHMCL_FLEET_BYTES"),
@@ -25,7 +25,7 @@ _VARIABLES = (
 
 
 def environment() -> dict[str, str]:
-    """Return a description of the environment, in the order of a report.
+    """Return a description of the environment, in the order of a bug report.
 
     Example:
         >>> list(environment())[:4]

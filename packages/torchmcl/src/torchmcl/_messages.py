@@ -7,24 +7,24 @@ import shlex
 import unicodedata
 from collections.abc import Iterable
 
-# A name in double quotes, which doubles those inside, or anything up to the next comma.
+# A name in double quotes, with inner quotes doubled, or anything up to the next comma.
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
 
-# Numbers below 10^9 are written with all digits before the point, larger ones only if these tell them apart.
+# Numbers below 10^9 are written with all integer digits, larger ones only if needed to distinguish them.
 _PLAIN_EXPONENTS = 9
-# Categories of characters that a terminal obeys instead of showing them: control, format, surrogates.
+# Categories of characters that a terminal interprets instead of showing: control, format, surrogates.
 _INVISIBLE = ("Cc", "Cf", "Cs")
-# A float has no more digits than these.
+# The maximum number of significant digits of a float.
 _ALL_DIGITS = 17
 
 
 def bad_value(owner: str, argument: str, rule: str, value: object, advice: str = "") -> str:
-    """Return the house form of an error message."""
+    """Return an error message in the house style."""
     return f"{owner}: `{argument}` must {rule}, got {value}.{' ' + advice if advice else ''}"
 
 
 def nearest_hint(value: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, if any is close."""
+    """Return a suggestion to append to a message about an unknown name: the nearest known name, if any is close."""
     near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.4)
     return f" Did you mean {near[0]!r}?" if near else ""
 
@@ -34,9 +34,9 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
 
     Args:
         value: any number; None if it is not known.
-        scale: how far apart such numbers lie, the standard deviation of a column for example; 0 for a single number.
-        digits: of the differences between such numbers, and of the number itself at least.
-        grouped: separate thousands by commas, from five digits on: 2008 is as often a year.
+        scale: typical difference of such numbers, the standard deviation of a column for example; 0 for a single one.
+        digits: significant digits of the differences, and the minimum number for the value itself.
+        grouped: separate thousands by commas if there are five digits or more: 2008 may be a year.
 
     Example:
         >>> number_text(1700000003.1274, scale=10.0), number_text(1700000003.1274, scale=1e9)

@@ -1,4 +1,4 @@
-"""Packages and names that only some parts of torchmcl need: loaded on first use (PEP 562)."""
+"""Optional packages and lazy names, loaded on first use (PEP 562)."""
 
 import importlib
 import importlib.util
@@ -26,9 +26,9 @@ def check_extra(*modules: str, extra: str, needed_by: str, package: str = "torch
 
     Args:
         *modules: names of top-level modules; alternatives are separated by "|".
-        extra: that brings all of them.
+        extra: the extra that installs all of them.
         needed_by: the command that needs them.
-        package: whose extra it is.
+        package: the package with the extra.
 
     Raises:
         ImportError: if one is not installed.
@@ -43,7 +43,7 @@ def check_extra(*modules: str, extra: str, needed_by: str, package: str = "torch
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # a module without a specification, as tests put there
+    except ValueError:  # a module without a spec, as inserted by tests
         return False
 
 
@@ -52,18 +52,18 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     Args:
         package: its name.
-        homes: the module that has each name. Modules of the package are found without being listed.
+        homes: the module of each name. Submodules of the package need not be listed.
     """
 
     def load(name: str) -> Any:
-        # Modules first: one that is asked for while the package's names are being loaded must not wait for those.
+        # Modules first: a module imported while the package's names are being loaded must not depend on them.
         if not name.startswith("__") and importlib.util.find_spec(f"{package}.{name}") is not None:
             value = importlib.import_module(f"{package}.{name}")
         elif name in homes:
             value = getattr(importlib.import_module(homes[name]), name)
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        setattr(sys.modules[package], name, value)  # found at once from now on
+        setattr(sys.modules[package], name, value)  # cached for later lookups
         return value
 
     def names() -> list[str]:

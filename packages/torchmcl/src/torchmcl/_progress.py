@@ -1,4 +1,4 @@
-"""A progress bar if tqdm is installed, silence otherwise."""
+"""A progress bar if tqdm is installed, otherwise no output."""
 
 from types import TracebackType
 from typing import Any
@@ -9,8 +9,8 @@ class Progress:
 
     Args:
         total: number of steps.
-        what: the words in front of the bar.
-        show: False for silence.
+        what: the title of the bar.
+        show: False for no output.
         unit: of a step.
     """
 

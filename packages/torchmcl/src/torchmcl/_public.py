@@ -1,4 +1,4 @@
-"""The public names of the package, from their modules; `torchmcl` loads this module on first use of a name."""
+"""The public names of the package; `torchmcl` loads this module on first use of a name."""
 
 from torchmcl import metrics, nn
 from torchmcl._checks import debug_checks

@@ -1,4 +1,4 @@
-"""The time and memory of the process so far."""
+"""Elapsed time and peak memory of the process."""
 
 import sys
 import time

@@ -1,6 +1,6 @@
-"""Networks as files for other programs: torch.export, ONNX, TorchScript and packages of AOTInductor.
+"""Export of networks for other programs: torch.export, ONNX, TorchScript and AOTInductor packages.
 
-The suffix of the file decides on the form, or an object of this module does.
+The file suffix, or an object of this module, determines the format.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from torchmcl._optional import optional_import
 
 
 class ExportForm(ABC):
-    """A form of file. Subclasses write one network in `write`."""
+    """A file format. Subclasses implement `write`."""
 
     @abstractmethod
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
@@ -34,7 +34,7 @@ class ExportForm(ABC):
 
 @dataclass(frozen=True)
 class Program(ExportForm):
-    """A graph of torch operations, for `torch.export.load`: any PyTorch, no torchmcl model class. Suffix ".pt2"."""
+    """A graph of torch operations, for `torch.export.load` without the torchmcl model class. Suffix ".pt2"."""
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
         """Write the program."""
@@ -45,7 +45,7 @@ class Program(ExportForm):
 class Onnx(ExportForm):
     """An ONNX graph, for runtimes without PyTorch. Suffix ".onnx".
 
-    A module with operations of its own has a method `onnx_translations`: operation -> function that makes the nodes.
+    A module with custom operators has a method `onnx_translations`: operator -> function that creates the nodes.
 
     Attributes:
         opset: the version of ONNX's operators.
@@ -54,7 +54,7 @@ class Onnx(ExportForm):
     opset: int = 18
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
-        """Write the graph, with the names of the arguments of `forward` and of the fields of its result."""
+        """Write the graph; inputs and outputs are named after arguments of `forward` and fields of its result."""
         optional_import("onnxscript", extra="export", needed_by="torchmcl.export to ONNX")
         modules: list[Any] = [module for module in model.modules() if hasattr(module, "onnx_translations")]
         names = list(inspect.signature(model.forward).parameters)[: len(example)]
@@ -78,7 +78,7 @@ class Onnx(ExportForm):
 class Traced(ExportForm):
     """A TorchScript trace, for `torch.jit.load` and C++ programs that use it. Suffix ".ts".
 
-    The result is a plain tuple. A trace keeps the length of the example; the batch may be of any size.
+    The result is a plain tuple. The sequence length is fixed to that of the example; the batch size is dynamic.
     """
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
@@ -89,7 +89,7 @@ class Traced(ExportForm):
 
 @dataclass(frozen=True)
 class Compiled(ExportForm):
-    """A package of machine code by AOTInductor, for `torch._inductor.aoti_load_package`; needs a C++ compiler."""
+    """A machine-code package from AOTInductor, for `torch._inductor.aoti_load_package`; needs a C++ compiler."""
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
         """Compile and write the package."""
@@ -104,21 +104,21 @@ def export(
 ) -> Path:
     """Write a network to a file that runs without its Python class.
 
-    The first axis of all inputs may have any size, and so may every other axis that the network accepts in several
-    sizes, such as the length of a sequence. The network is exported as it is in evaluation mode, and stays in its own.
+    The first axis of all inputs is dynamic, and so is every other axis that the network accepts in several sizes, such
+    as the length of a sequence. The network is exported in evaluation mode; its own mode is not changed.
 
     Args:
-        model: that returns `Predictions`, `Distributions`, tensors or tuples of them.
+        model: a module that returns `Predictions`, `Distributions`, tensors or tuples of them.
         path: of the file: ".pt2" for `Program`, ".onnx" for `Onnx` (`pip install torchmcl[export]`), ".ts" for
             `Traced`.
         example: the input, or a tuple of the inputs, on the device of the model; only types and shapes matter.
-        form: an object, where the suffix is not enough: `Compiled()`, or `Onnx(opset=21)`.
+        form: an object, if the suffix is not enough: `Compiled()`, or `Onnx(opset=21)`.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: for a suffix without a form.
+        ValueError: for an unknown suffix.
 
     Example:
         >>> import tempfile, torchmcl
@@ -138,7 +138,7 @@ def export(
     inputs = example if isinstance(example, tuple) else (example,)
     if not all(isinstance(each, Tensor) and each.ndim for each in inputs):
         raise TypeError(bad_value("export", "example", "be a tensor with a batch axis, or a tuple of them", example))
-    # One row alone would be taken for a constant.
+    # A single row would be treated as a constant size.
     inputs = tuple(torch.cat([each, each]) if len(each) == 1 else each for each in inputs)
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -170,7 +170,7 @@ def _output_names(model: nn.Module, example: tuple[Tensor, ...]) -> list[str]:
 
 
 class _Tuples(nn.Module):
-    """A model with plain tuples without None, the only ones that a trace can return."""
+    """A model that returns plain tuples without None, as a trace requires."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

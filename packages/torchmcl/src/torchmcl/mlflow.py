@@ -1,6 +1,6 @@
 """Estimators in MLflow (`pip install torchmcl[mlflow]`): logged in the safe format, with a signature.
 
-A logged model is a folder as `save_pretrained` writes it, and answers as any model of `mlflow.pyfunc` does.
+A logged model is a folder in the format of `save_pretrained`, and can be used like any `mlflow.pyfunc` model.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from torchmcl._checks import bad_value
 from torchmcl._optional import optional_import
 from torchmcl.persistence.headers import MODEL_FILE, read_header
 
-# Where the estimators are that a file may name; others are not loaded.
+# Modules of the estimators that a file may name; others are not loaded.
 _HOMES = {
     "MCLRegressor": "torchmcl.sklearn",
     "MCLClassifier": "torchmcl.sklearn",
@@ -21,7 +21,7 @@ _HOMES = {
 
 
 def log_model(estimator: Any, name: str, example: Any, **options: Any) -> Any:
-    """Log a fitted estimator to the active run of MLflow.
+    """Log a fitted estimator to the active MLflow run.
 
     Args:
         estimator: `MCLRegressor`, `MCLClassifier` or `DensityRegressor`.
@@ -33,7 +33,7 @@ def log_model(estimator: Any, name: str, example: Any, **options: Any) -> Any:
         MLflow's record of the model; its `model_uri` is the argument of `load_model`.
 
     Raises:
-        TypeError: for another estimator.
+        TypeError: for any other estimator.
     """
     kind = type(estimator).__name__
     if kind not in _HOMES:
@@ -71,5 +71,5 @@ def _read(folder: Path) -> Any:
 
 
 def _load_pyfunc(path: str) -> Any:
-    """Return the estimator of a folder; MLflow calls it, and `predict` of the result."""
+    """Return the estimator in a folder; MLflow calls this function, and `predict` of the result."""
     return _read(Path(path))

@@ -28,12 +28,11 @@ class HypothesisCounts:
     Attributes:
         n_hypotheses: the numbers that were tried, in increasing order.
         distortions: [numbers, folds, restarts], mean squared distance of held-out targets to the nearest hypothesis.
-        floor: for each number, the least distortion that any method could have if the density that the largest
-            networks predict were the truth, or a share of it if that lies above what was reached; None where that is
-            not known.
-        share: of the possible reduction that was requested.
-        recommended: the number to take.
-        reason: why, in a sentence.
+        floor: for each number, the lowest possible distortion if the density predicted by the largest networks were
+            the true one, scaled down if it exceeds a measured distortion; None if unknown.
+        share: the requested fraction of the possible reduction.
+        recommended: the recommended number.
+        reason: the reason, in a sentence.
     """
 
     n_hypotheses: tuple[int, ...]
@@ -109,20 +108,20 @@ def choose_n_hypotheses(
 ) -> HypothesisCounts:
     """Return the held-out distortion by number of hypotheses, and the recommended number.
 
-    For each number the models of all folds and restarts are trained at once, as one fleet. The number recommended is
-    the smallest that saves `share` of what the best number saves over the smallest one tried, or that differs from the
-    best by no more than one standard error of their difference over the folds.
+    For each number the models of all folds and restarts are trained at once, as one fleet. The recommended number is
+    the smallest that achieves `share` of the reduction from the smallest candidate to the best one, or that is
+    within one standard error (of the difference over the folds) of the best one.
 
     Args:
-        factory: makes an untrained module with a given number of hypotheses.
+        factory: returns an untrained module with a given number of hypotheses.
         inputs: [rows, ...], standardized if the module requires it.
         targets: [rows, dim], or several for each row, [rows, targets, dim].
         candidates: numbers of hypotheses to try.
         n_epochs: of each training.
-        n_folds: each row is held out in one of them.
+        n_folds: number of folds; each row is held out in one of them.
         n_restarts: training runs per fold, with different initial weights.
-        share: in (0, 1].
-        rule: as `Fleet` takes it, `AutoAnnealing()` by default.
+        share: in (0, 1], as above.
+        rule: as in `Fleet`, `AutoAnnealing()` by default.
         learning_rate: a number or a schedule.
         batch_size: rows of a minibatch, as for `Fleet.fit`.
         scores: how scores are trained and read, `SigmoidScores()` by default.
@@ -131,7 +130,7 @@ def choose_n_hypotheses(
         progress: show a bar for each number.
 
     Raises:
-        ValueError: for numbers below 1 or fewer than two of them, other shapes, or more folds than rows.
+        ValueError: for numbers below 1 or fewer than two of them, inconsistent shapes, or more folds than rows.
 
     Example:
         >>> import torchmcl as mcl
@@ -185,7 +184,7 @@ def _recommended(
     of_folds = distortions.mean(dim=-1)  # [numbers, folds]
     means = of_folds.mean(dim=-1)
     best = int(means.argmin())
-    behind = _errors(of_folds - of_folds[best])  # paired: folds differ more than numbers do
+    behind = _errors(of_folds - of_folds[best])  # paired: folds differ more than numbers of hypotheses
     saved = (means[0] - means) / (means[0] - means[best]).clamp_min(1e-30)
     close = means - means[best] <= behind
     enough = saved >= share
@@ -243,7 +242,7 @@ def _floor(
 
 
 def _below(floor: tuple[float | None, ...], reached: Tensor) -> tuple[float | None, ...]:
-    """Return the floor, lowered as a whole if it exceeds a measured value: the predicted density is too wide."""
+    """Return the floor, scaled down if it exceeds a measured value, because the predicted density is too wide."""
     ratios = [mean / least for least, mean in zip(floor, reached.tolist(), strict=True) if least]
     ratio = min([1.0, *ratios])
     return tuple(None if least is None else ratio * least for least in floor)
@@ -275,17 +274,17 @@ def _rows(inputs: Any, targets: Any, n_folds: int) -> tuple[Tensor, Tensor]:
 
 
 _N_ROWS, _N_SAMPLES = 32, 64
-# In space samples are drawn, and a curve of samples ends at the logarithm of their number.
+# In several dimensions samples are drawn, and the curve of samples ends at the logarithm of their number.
 _N_DRAWN = 256
-# Temperatures in units of each row's variance: from one answer to more than any table asks for.
+# Temperatures in units of each row's variance: from one answer to more than any table requires.
 _TEMPERATURES = tuple(2.0 * 0.5**step for step in range(12))
 
 
 def least_distortions(density: KernelMixture, numbers: Sequence[int]) -> list[float | None]:
     """Return D(R = log2 n) for each number n of answers, the mean over rows; None beyond the curve's end.
 
-    Blahut and Arimoto's curve is computed on samples of the density at some rows, evenly spaced, relative to the
-    variance of each, and scaled to the mean variance over all rows.
+    The Blahut-Arimoto curve is computed on samples of the density at evenly spaced rows, relative to the variance of
+    each, and scaled to the mean variance over all rows.
 
     Args:
         density: batch shape [rows].
@@ -325,15 +324,15 @@ def _samples(density: KernelMixture) -> Tensor:
     """Return samples [rows, samples, dim]."""
     if density.dim > 1:
         return density.sample((_N_DRAWN,), torch.Generator(density.hypotheses.device).manual_seed(0)).transpose(0, 1)
-    # The middles of cells of equal mass stand for the density: samples without the noise of sampling.
+    # Midpoints of cells of equal mass represent the density without sampling noise.
     return equal_shares(density, _N_SAMPLES).unsqueeze(-1)
 
 
 def _at_rate(curve: Sequence[RatePoints], rate: float) -> Tensor:
-    """Return a lower bound of the distortion of a row at a rate, in units of its variance, [rows].
+    """Return a lower bound of the distortion of each row at a rate, in units of its variance, [rows].
 
-    A convex curve lies above its tangents, whose slopes are the temperatures; between two points a straight line would
-    lie above the curve, and be no floor. What a point may still lack (`gap`) is taken off.
+    A convex curve lies above its tangents, whose slopes are the temperatures; a chord between two points would lie
+    above the curve, so it would not be a lower bound. The convergence `gap` of a point is subtracted.
     """
     if rate == 0:
         return torch.ones_like(curve[0].distortion)

@@ -1,6 +1,6 @@
-"""One way to share models of all kinds: a folder with `model.safetensors` and a card, on a disk or on a Hub.
+"""Sharing of all kinds of models: a folder with `model.safetensors` and a model card, on disk or on a hub.
 
-A class that inherits `Shareable` has `save(folder)` and a class method `load(folder)`, in the format of
+A class that inherits from `Shareable` has `save(folder)` and a class method `load(folder)`, in the format of
 `torchmcl.persistence`: no pickle, and nothing from a file is executed.
 """
 
@@ -60,7 +60,7 @@ class Shareable:
             about: the first lines of the card: data, measurements, limits, license.
 
         Raises:
-            ValueError: if the folder holds something else, or the model cannot be saved.
+            ValueError: if the folder contains something else, or the model cannot be saved.
         """
         folder = Path(folder)
         self.save(folder)  # type: ignore[attr-defined]
@@ -71,7 +71,7 @@ class Shareable:
         """Return the model in a folder, or in a repository of the Hub (`pip install torchmcl[hub]`).
 
         Args:
-            name: a folder; if there is none of this name, a repository such as "user/model".
+            name: a folder, or otherwise a repository such as "user/model".
             revision: of the repository: a branch, a tag or a commit.
             token: for a private repository.
 
@@ -93,13 +93,13 @@ class Shareable:
     def push_to_hub(
         self, name: str, *, about: str = "", private: bool | None = None, token: str | None = None, message: str = ""
     ) -> str:
-        """Write the model and its card to a repository of the Hub, which is made if it does not exist.
+        """Upload the model and its card to a repository on the Hub, which is created if it does not exist.
 
         Args:
             name: of the repository, as "user/model".
             about: the first lines of the card.
-            private: whether a new repository is.
-            token: that may write there; by default the one of `hf auth login`.
+            private: whether a new repository is private.
+            token: with write access; by default the one from `hf auth login`.
             message: of the commit.
 
         Returns:
@@ -115,7 +115,7 @@ class Shareable:
 
 
 class SharedNetwork(Shareable, nn.Module):
-    """A module whose `config` has the arguments that rebuild it: `save`, `load` and all that `Shareable` has."""
+    """A module whose `config` has its constructor arguments, with `save`, `load` and the methods of `Shareable`."""
 
     config: dict[str, Any]
 
@@ -150,11 +150,11 @@ class SharedNetwork(Shareable, nn.Module):
 
     @classmethod
     def _check_config(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Reject a description that needs more memory than its weights, before any is allocated."""
+        """Reject a configuration that needs more memory than its weights, before allocation."""
 
 
 def model_card(model: Any, about: str) -> str:
-    """Return the card of a model as Markdown."""
+    """Return the model card as Markdown."""
     kind = type(model).__name__
     home = type(model).__module__.partition(".")[0]
     package = {"torchmcl": "torchmcl.sklearn" if hasattr(model, "get_params") else "torchmcl"}.get(home, home)

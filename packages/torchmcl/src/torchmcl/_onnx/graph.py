@@ -1,4 +1,4 @@
-"""A graph of ONNX operators, written like NumPy: values have Python's operators, every other operator is a call.
+"""A builder of ONNX graphs in the style of NumPy: values support Python operators, other operators are method calls.
 
 `graph.Gather(table, places, axis=0)` adds a node and returns its value. Arrays and numbers become constants.
 """
@@ -23,12 +23,12 @@ class Value:
     """A tensor of a graph.
 
     Attributes:
-        graph: that it belongs to.
-        name: in it.
-        dtype: as NumPy names it.
+        graph: the graph it belongs to.
+        name: in the graph.
+        dtype: as a NumPy dtype.
     """
 
-    __array_ufunc__ = None  # arrays leave their operators to those here
+    __array_ufunc__ = None  # NumPy arrays defer to these operators
 
     def __init__(self, graph: "Graph", name: str, dtype: Any) -> None:
         self.graph, self.name, self.dtype = graph, name, np.dtype(dtype)
@@ -90,7 +90,7 @@ class Value:
         return self.graph.node("Neg", self)
 
     def to(self, dtype: Any) -> "Value":
-        """Return it in another type."""
+        """Return the value in another type."""
         return self if self.dtype == np.dtype(dtype) else self.graph.cast(self, dtype)
 
     def sum(self, axis: int = -1, *, keep: bool = False) -> "Value":
@@ -98,7 +98,7 @@ class Value:
         return self.graph.ReduceSum(self, np.array([axis]), keepdims=int(keep))
 
     def max(self, axis: int = -1, *, keep: bool = False) -> "Value":
-        """Return the largest along an axis."""
+        """Return the maximum along an axis."""
         return self.graph.ReduceMax(self, np.array([axis]), keepdims=int(keep))
 
     def part(self, start: int, stop: int, axis: int = -1) -> "Value":
@@ -106,16 +106,16 @@ class Value:
         return self.graph.Slice(self, np.array([start]), np.array([stop]), np.array([axis]))
 
     def more(self, axis: int) -> "Value":
-        """Return it with another axis of size 1."""
+        """Return the value with an additional axis of size 1."""
         return self.graph.Unsqueeze(self, np.array([axis]))
 
     def shaped(self, *sizes: int) -> "Value":
-        """Return it in another shape; 0 keeps a size and -1 is what is left."""
+        """Return the value in another shape; 0 keeps a size and -1 is inferred."""
         return self.graph.Reshape(self, np.array(sizes))
 
 
 class Graph:
-    """A graph that is being written."""
+    """A graph under construction."""
 
     def __init__(self, owner: str) -> None:
         self.onnx = optional_import("onnx", extra="export", needed_by=f"{owner}.export")
@@ -138,17 +138,17 @@ class Graph:
         return int(text if np.dtype(dtype).kind in "OU" else self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def input(self, name: str, dtype: Any, shape: Sequence[Any]) -> Value:
-        """Add an input; sizes with a name are free."""
+        """Add an input; named sizes are dynamic."""
         self.inputs.append(self.onnx.helper.make_tensor_value_info(name, self._type(dtype), shape))
         return Value(self, name, dtype)
 
     def output(self, name: str, value: Value, shape: Sequence[Any]) -> None:
-        """Make a value an output."""
+        """Declare a value as an output."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
         self.outputs.append(self.onnx.helper.make_tensor_value_info(name, self._type(value.dtype), shape))
 
     def constant(self, array: NDArray[Any]) -> Value:
-        """Return an array as a value."""
+        """Return an array as a constant value."""
         array = np.asarray(array)
         array = array.astype(object) if array.dtype.kind == "U" else array
         key = (array.dtype.str, array.shape, str(array.tolist()) if array.dtype == object else array.tobytes())
@@ -171,12 +171,12 @@ class Graph:
         return made[0] if n_outputs == 1 else made
 
     def repeat(self, n_times: int, step: Callable[..., Sequence[Value]], *state: Value) -> list[Value]:
-        """Return a state after some steps: a loop of the graph, which a runtime loads faster than its steps one by one.
+        """Return the state after `n_times` steps, as an ONNX loop, which a runtime loads faster than unrolled steps.
 
         Args:
-            n_times: how many steps.
+            n_times: the number of steps.
             step: returns the next state, of the same types.
-            *state: the first state.
+            *state: the initial state.
         """
         outer, self.nodes = self.nodes, []
         info = self.onnx.helper.make_tensor_value_info
@@ -202,35 +202,35 @@ class Graph:
         return made
 
     def where(self, condition: Value, one: Any, other: Any) -> Value:
-        """Return one where a condition holds, and the other elsewhere; at least one of them must be a value."""
+        """Return `one` where a condition holds, and `other` elsewhere; at least one of them must be a `Value`."""
         dtype = one.dtype if isinstance(one, Value) else other.dtype
         one, other = (x if isinstance(x, Value) else self.constant(np.asarray(x, dtype=dtype)) for x in (one, other))
         made: Value = self.node("Where", condition, one, other)
         return made
 
     def join(self, *parts: Value, axis: int) -> Value:
-        """Return values one after the other."""
+        """Return the concatenation of values along an axis."""
         made: Value = self.node("Concat", *parts, axis=axis)
         return made
 
     def rows(self, array: NDArray[Any], like: Value) -> Value:
-        """Return an array [1, ...] for each row of another value."""
+        """Return an array [1, ...] repeated for each row of another value."""
         n_rows = self.node("Shape", like, start=0, end=1)
         shape = self.join(n_rows, self.constant(np.array(array.shape[1:], dtype=np.int64)), axis=0)
         made: Value = self.node("Expand", array, shape)
         return made
 
     def clip(self, value: Value, low: Any, high: Any) -> Value:
-        """Return a value within bounds."""
+        """Return a value clipped to bounds."""
         return self.Min(self.Max(value, np.asarray(low, value.dtype)), np.asarray(high, value.dtype))
 
     def sorted(self, value: Value, size: int) -> tuple[Value, Value]:
-        """Return the last axis, of a known size, in increasing order, and the places there."""
+        """Return a value sorted along the last axis, of a known size, in increasing order, and the indices."""
         low, order = self.node("TopK", value, np.array([size]), n_outputs=2, axis=-1, largest=0, sorted=1)
         return low, order
 
     def _needed(self, outputs: Sequence[Any]) -> tuple[list[Any], set[str]]:
-        """Return the nodes that some outputs need, in order, and the names that those read."""
+        """Return the nodes required by the given outputs, in order, and the names of their inputs."""
         wanted, kept = {each.name for each in outputs}, []
         for node in reversed(self.nodes):
             if wanted.intersection(node.output):
@@ -245,8 +245,8 @@ class Graph:
 
         Args:
             path: of the file.
-            notes: kept in the file, by name.
-            outputs: to keep, with what they need; all by default.
+            notes: metadata of the file, by name.
+            outputs: to keep, with the required nodes; all by default.
 
         Raises:
             ValueError: for an output that the graph does not have.

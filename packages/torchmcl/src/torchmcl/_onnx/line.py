@@ -1,7 +1,7 @@
-"""Mixtures of normal kernels on the line as ONNX graphs: best points and highest-density sets, solved exactly.
+"""One-dimensional mixtures of normal kernels as ONNX graphs: best points and highest-density sets, solved exactly.
 
-`torchmcl.density` has the definitions. Its compiled loops interpolate the density and stop at 1e-5 of the mass; here
-the equations are solved to rounding. The number of steps is fixed, as no row may depend on another.
+The definitions are in `torchmcl.density`. Its compiled loops interpolate the density and stop at 1e-5 of the mass; here
+the equations are solved to rounding error. The number of steps is fixed, so that rows do not depend on each other.
 """
 
 import functools
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from torchmcl._onnx.graph import Graph, Value
 
-# The distribution function is cubic between nodes of this distance, with an error of 1e-11; beyond REACH it is 0 or 1.
+# The CDF is a cubic between nodes, with this many per width and an error of 1e-11; beyond _REACH it is 0 or 1.
 _PER_WIDTH, _REACH = 128, 8.0
-# Places of the nodes of each kernel, in widths, between which the density is followed.
+# Positions of the nodes of each kernel, in widths, between which the density is interpolated.
 _NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0)
 _ROUNDS, _HALVINGS, _DOUBLINGS, _POLISHING = 16, 40, 7, 8
-# Atoms of a kernel and groups of them, at least, among which the first points are chosen.
+# Atoms per kernel, and the minimum number of groups of them from which the first points are computed.
 _ATOMS, _GROUPS = 5, 48
-#: Pieces of a set, at most.
+#: Maximum number of pieces of a set.
 N_PIECES = 8
-# Sets reach to the mean of their row if no more than this mass lies on the way there, as in `torchmcl.sklearn`.
+# Sets are extended to the mean of their row if at most this mass lies between, as in `torchmcl.sklearn`.
 _ON_THE_WAY = 0.02
 
 
@@ -47,7 +47,7 @@ def _normal_terms() -> tuple[NDArray[np.float64], ...]:
 
 
 def normal_cdf(g: Graph, z: Value) -> Value:
-    """Return the standard normal distribution function, in double precision, which ONNX's Erf is not everywhere."""
+    """Return the standard normal CDF in double precision, which not every runtime supports for ONNX's Erf."""
     place = g.clip((z + _REACH) * _PER_WIDTH, 0.0, 2 * _REACH * _PER_WIDTH - 1e-9)
     cell = g.Floor(place)
     index, u = cell.to(np.int64), place - cell
@@ -56,14 +56,14 @@ def normal_cdf(g: Graph, z: Value) -> Value:
 
 
 def _at(k: LineKernels, x: Value) -> tuple[Value, Value]:
-    """Return places [rows, places] in units of each kernel, and width times density there, [rows, places, kernels]."""
+    """Return positions [rows, places] in units of each kernel, and width times density, [rows, places, kernels]."""
     g = x.graph
     z = (x.more(-1) - k.centres.more(1)) / k.widths.more(1)
     return z, g.Exp(z * z * -0.5) * (1 / math.sqrt(2 * math.pi))
 
 
 def mass_below(k: LineKernels, x: Value) -> Value:
-    """Return the distribution function at [rows, places]."""
+    """Return the cumulative distribution function at positions [rows, places]."""
     return (normal_cdf(x.graph, _at(k, x)[0]) * k.shares.more(1)).sum()
 
 
@@ -78,7 +78,7 @@ def best_points(k: LineKernels, n_points: int) -> tuple[Value, Value, Value]:
     g = k.centres.graph
     whole = k.shares.sum(keep=True)
     mean = (k.shares * k.centres).sum(keep=True) / whole
-    k = LineKernels(k.centres - mean, k.shares / whole, k.widths, k.n)  # far from 0 digits would be lost
+    k = LineKernels(k.centres - mean, k.shares / whole, k.widths, k.n)  # far from 0, digits would be lost
     points = _grouped(k, n_points)
     if n_points > 1:
         points = _moved(k, points, n_points, newton=False)
@@ -92,9 +92,9 @@ def best_points(k: LineKernels, n_points: int) -> tuple[Value, Value, Value]:
 
 
 def _grouped(k: LineKernels, n_points: int) -> Value:
-    """Return the means of the groups of the mass on the line with the lowest squared distances to them.
+    """Return the means of the groups of the mass with the lowest total squared distance to their means.
 
-    Each kernel is replaced by a few atoms. Groups end at borders that lie as densely as the best points would.
+    Each kernel is replaced by a few atoms. Candidate boundaries have the asymptotic density of the best points.
     """
     g = k.centres.graph
     steps, heights = np.polynomial.hermite_e.hermegauss(_ATOMS)
@@ -125,13 +125,13 @@ def _grouped(k: LineKernels, n_points: int) -> Value:
 
 
 def runs(g: Graph, cost: Value, n_runs: int, n_items: int) -> list[Value]:
-    """Return where the last of 1, 2, ... runs of items that end with each begins, [rows, items] each.
+    """Return the start of the last run in the best split of items 0 to i into 1, 2, ... runs, [rows, items] each.
 
     Args:
         g: the graph.
-        cost: [rows, starts, ends], of each run; infinite where it would end before it starts.
-        n_runs: how many.
-        n_items: how many there are.
+        cost: [rows, starts, ends], of each run; infinite if the end is before the start.
+        n_runs: the maximum number of runs.
+        n_items: the number of items.
     """
     least = cost.part(0, 1, 1).shaped(0, -1)
     starts = [g.rows(np.zeros((1, n_items), dtype=np.int64), least)]
@@ -166,7 +166,7 @@ def _moments(k: LineKernels) -> tuple[Value, Value, Value]:
 
 
 def _moved(k: LineKernels, points: Value, n: int, *, newton: bool) -> Value:
-    """Return the means of the cells, or the points of a step of Newton's method where it stays in order."""
+    """Return the means of the cells, or the points after a Newton step if they stay in order."""
     g = points.graph
     masses, sums, _ = _cells(k, points, n)
     masses = g.Max(masses, np.array(1e-12))
@@ -175,9 +175,9 @@ def _moved(k: LineKernels, points: Value, n: int, *, newton: bool) -> Value:
         return means
     borders = (points.part(1, n) + points.part(0, n - 1)) * 0.5
     _, bell = _at(k, borders)
-    height = (bell / k.widths.more(1) * k.shares.more(1)).sum()  # of the density
+    height = (bell / k.widths.more(1) * k.shares.more(1)).sum()  # the density at the borders
     none = height.part(0, 1) * 0.0
-    # How the mean of a cell follows the borders on both sides: each of them half of a neighbor.
+    # The derivative of a cell's mean by both neighbors: a border moves by half of a neighbor's step.
     right = g.join(height * (borders - means.part(0, n - 1)) / masses.part(0, n - 1), none, axis=1) * 0.5
     left = g.join(none, height * (means.part(1, n) - borders) / masses.part(1, n), axis=1) * 0.5
     eye, up, down = (np.eye(n, k=shift)[None] for shift in (0, 1, -1))
@@ -190,7 +190,7 @@ def _moved(k: LineKernels, points: Value, n: int, *, newton: bool) -> Value:
     gaps = points.part(1, n) - points.part(0, n - 1)
     far = g.rows(np.full((1, 1), 1e300), points)
     room = g.Min(g.join(far, gaps, axis=1), g.join(gaps, far, axis=1))
-    # Points may not pass each other, and a step that does not lower the distances is not taken; nor is one that is NaN.
+    # Points must not cross, and steps that do not lower the distances, or are NaN, are rejected.
     share = g.Min(-(-(room * 0.4 / g.Max(g.Abs(step), np.array(1e-300)))).max(keep=True), np.array(1.0))
     falls = (step * (means - points) * masses).sum(keep=True) >= 0.0
     return g.where(falls & (share > 0.05), points + step * share, means)
@@ -205,13 +205,13 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
     Args:
         k: the kernels.
         mass: in (0, 1).
-        fill: gaps that are at least this deep are closed.
+        fill: gaps whose depth is at least `fill` are closed.
     """
     g = k.centres.graph
     n = k.n * len(_NODES)
     spread = k.centres.more(2) + k.widths.more(2) * np.array(_NODES)
     x, _ = g.sorted(spread.shaped(0, -1), n)
-    # Single precision finds the cells, in half of the time; the ends in them are solved for in double precision.
+    # The cells are found in single precision, in half the time; the ends in them are solved in double precision.
     narrow = LineKernels(k.centres.to(np.float32), k.shares.to(np.float32), k.widths.to(np.float32), k.n)
     f, slope = (each.to(np.float64) for each in _density(narrow, x.to(np.float32)))
     level = _level(x, f, slope, n, mass)
@@ -228,14 +228,14 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
 
 
 def _density(k: LineKernels, x: Value) -> tuple[Value, Value]:
-    """Return the density and its slope at places [rows, places]."""
+    """Return the density and its derivative at positions [rows, places]."""
     z, bell = _at(k, x)
     heights = bell * (k.shares / k.widths).more(1)
     return heights.sum(), -(heights * z / k.widths.more(1)).sum()
 
 
 def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
-    """Return about the level above which there is a mass, [rows, 1], by halving."""
+    """Return the approximate density level above which the mass lies, [rows, 1], by bisection."""
     g = x.graph
     ends = [(each.part(0, n - 1), each.part(1, n)) for each in (x, f, slope)]
     (x0, x1), (f0, f1), (g0, g1) = ends
@@ -259,7 +259,7 @@ def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
 
 
 def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int) -> tuple[Value, Value, Value]:
-    """Return the places of marked nodes [rows, N_PIECES], moved to the level, and what they lie between."""
+    """Return the positions of marked nodes [rows, N_PIECES], moved to the level, and the nodes on both sides."""
     g = x.graph
     edge = (0, 1) if shift < 0 else (n - 1, n)
     inner = (0, n - 1) if shift < 0 else (1, n)
@@ -279,19 +279,19 @@ def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int) ->
 def _polished(
     k: LineKernels, lower: tuple[Value, Value, Value], upper: tuple[Value, Value, Value], level: Value, mass: float
 ) -> tuple[Value, Value]:
-    """Return the ends at which the density is one level, above which the mass lies, by Newton's method."""
+    """Return the ends, at which the density equals the level with the given mass above it, by Newton's method."""
     g = level.graph
     places, low, high = (g.join(one, other, axis=1) for one, other in zip(lower, upper, strict=True))
     sign = np.repeat([-1.0, 1.0], N_PIECES)[None]
     real = places < 1e300
-    room = high - low  # the first level is not exact: an end may be in a cell beside
+    room = high - low  # the first level is not exact: an end may be in an adjacent cell
     low, high = low - room, high + room
 
     def solved(x: Value, log_level: Value) -> list[Value]:
         f, slope = _density(k, x)
-        logs = g.Log(g.Max(f, np.array(1e-300)))  # of a normal tail they are nearly straight, and the tail is not
+        logs = g.Log(g.Max(f, np.array(1e-300)))  # in a normal tail, logs are closer to linear
         steep = g.where(slope < 0.0, g.Min(slope, np.array(-1e-300)), g.Max(slope, np.array(1e-300)))
-        per_log = g.clip(f / steep, -1e9, 1e9)  # how far an end moves for a level higher by a factor of e
+        per_log = g.clip(f / steep, -1e9, 1e9)  # the shift of an end per unit of the log level
         weights = g.where(real, per_log * f * sign, 0.0)
         mass_now = g.where(real, mass_below(k, x) * sign, 0.0).sum(keep=True)
         change = weights.sum(keep=True)
@@ -305,9 +305,9 @@ def _polished(
 
 
 def _shallow(f: Value, inside: Value, starts: Value, fill: float) -> Value:
-    """Return whether the gap behind each piece is at least as deep as `fill`, [rows, N_PIECES]."""
+    """Return whether the depth of the gap after each piece is at least `fill`, [rows, N_PIECES]."""
     g = f.graph
-    number = g.CumSum(starts.to(np.float64), np.array(1))  # pieces count from 1
+    number = g.CumSum(starts.to(np.float64), np.array(1))  # pieces are numbered from 1
     own = number.more(1) - np.arange(1.0, N_PIECES + 2)[None, :, None]
     here = (own < 0.5) & (own > -0.5)
     peaks = g.where(here & inside.more(1), f.more(1), 0.0).max()
@@ -319,13 +319,13 @@ def _shallow(f: Value, inside: Value, starts: Value, fill: float) -> Value:
 
 
 def reaching(lower: Value, upper: Value, means: Value, between: Callable[[Value, Value], Value]) -> tuple[Value, Value]:
-    """Return sets that reach to the mean [rows, 1] of their row, if little mass lies between.
+    """Return sets extended to the mean [rows, 1] of their row, if little mass lies between.
 
     Args:
         lower: [rows, pieces], padded with infinity.
         upper: the same.
         means: [rows, 1]
-        between: the mass between two values [rows, 1], without these, [rows, 1].
+        between: returns the mass [rows, 1] strictly between two values [rows, 1].
     """
     g = lower.graph
     last = g.where(upper < 1e300, upper, -np.inf).max(keep=True)

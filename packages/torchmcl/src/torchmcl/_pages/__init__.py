@@ -1,1 +1,1 @@
-"""Pages, pictures and numbers that reports of several packages share; private to the packages of this repository."""
+"""Pages, pictures and number formats shared by the reports of several packages; private to this repository."""

@@ -20,7 +20,7 @@ function draw(frame) {
       context.strokeStyle = "#00345f"; context.lineWidth = 1; context.stroke();
     }
     context.restore();
-    // A phone shows the picture at a quarter of its size: there the names are written larger.
+    // A phone shows the picture at a quarter of its size, so names are larger there.
     const letters = Math.min(36, Math.max(20, 11 * canvas.width / (canvas.clientWidth || canvas.width)));
     context.fillStyle = "#1c2430"; context.font = `${letters}px system-ui, sans-serif`; context.textAlign = "center";
     const heat = method.annealed ? `, T = ${method.temperature[frame].toPrecision(2)}` : "";

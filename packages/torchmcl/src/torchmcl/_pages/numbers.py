@@ -1,4 +1,4 @@
-"""Numbers as text: one way to write means with errors, percentages, differences and p-values on every page."""
+"""Number formatting, uniform on all pages: means with errors, percentages, differences and p-values."""
 
 import math
 import statistics
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torchmcl._messages import number_text
 from torchmcl._optional import optional_import
 
-# More decimals than this are written with an exponent.
+# Numbers that need more decimals are written with an exponent.
 _MAX_DECIMALS = 6
 
 
@@ -33,7 +33,7 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 class Difference(NamedTuple):
-    """One sample minus another, paired; `p` is that of Wilcoxon's test, None if all pairs are equal."""
+    """A paired difference of two samples; `p` is the p-value of Wilcoxon's test, None if all pairs are equal."""
 
     mean: float
     error: float
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 
 
 def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference | None:
-    """Return ours minus theirs over the common keys; None for fewer than five.
+    """Return the paired difference, ours minus theirs, over the common keys; None for fewer than five.
 
     Example:
         >>> ours, theirs = {i: 1.0 + i for i in range(6)}, {i: float(i) for i in range(6)}
@@ -59,7 +59,7 @@ def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Differ
 
 
 def number(value: float | None, scale: float | None = None) -> str:
-    """Return a number with the precision of a column whose values lie `scale` apart.
+    """Return a number as text, with a precision suitable for values that differ by `scale`.
 
     Example:
         >>> number(123456.7), number(123456.7, scale=0.5), number(None)
@@ -79,7 +79,7 @@ def percent(share: float, decimals: int = 0) -> str:
 
 
 def signed(value: float, decimals: int = 2) -> str:
-    """Return a difference with its sign.
+    """Return a difference as text, with its sign.
 
     Example:
         >>> signed(0.5), signed(-1.25, decimals=1)
@@ -89,7 +89,7 @@ def signed(value: float, decimals: int = 2) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Return the p-value of a test; None is that of equal samples.
+    """Return a p-value as text; None is the p-value of equal samples.
 
     Example:
         >>> p_value(0.0312), p_value(1e-12), p_value(None)
@@ -99,11 +99,11 @@ def p_value(p: float | None) -> str:
 
 
 def mean_error(mean: float, error: float, decimals: int | None = None) -> str:
-    """Return a mean with its error or standard deviation.
+    """Return a mean with its error or standard deviation, as text.
 
     Args:
         mean: of values.
-        error: what follows the ±.
+        error: the number after the ±.
         decimals: of both; by default two significant digits of the error are shown.
 
     Example:

@@ -1,4 +1,4 @@
-"""A self-contained HTML page: one file, no network, readable on a phone."""
+"""Self-contained HTML pages: one file, no network requests, readable on a phone."""
 
 import base64
 import hashlib
@@ -14,16 +14,16 @@ from torchmcl._messages import bad_value
 from torchmcl._optional import optional_import
 from torchmcl._version import __version__
 
-# More points than a pointer can tell apart; of more, every n-th is kept, and the page says so.
+# More points than a pointer can distinguish; beyond that, every n-th is kept, with a note on the page.
 _MOST_POINTS = 3000
 _SCALES = ("linear", "log")
 
 
 def plot_values(figure: Any, box: tuple[float, float, float, float]) -> str:
-    """Return the points of lines, scatters and bars of a drawn figure as JSON, with the place of their axes.
+    """Return the points of lines, scatter plots and bars of a drawn figure as JSON, with the positions of their axes.
 
     Args:
-        figure: of matplotlib, drawn once.
+        figure: a matplotlib figure that has been drawn.
         box: left, bottom, width and height of the saved picture, in pixels of the figure.
 
     Example:
@@ -52,7 +52,7 @@ def _axis(axis: Any, box: tuple[float, float, float, float]) -> dict[str, Any]:
         "y": axis.get_ylabel(),
         "log": [axis.get_xscale() == "log", axis.get_yscale() == "log"],
         "limits": [_rounded(v) for v in (*axis.get_xlim(), *axis.get_ylim())],
-        # Shares of the picture, from its left and from its top.
+        # Fractions of the picture, from its left and top edges.
         "box": [
             _rounded((place.x0 - left) / width),
             _rounded((place.x1 - left) / width),
@@ -66,7 +66,7 @@ def _axis(axis: Any, box: tuple[float, float, float, float]) -> dict[str, Any]:
 def _series(axis: Any) -> list[dict[str, Any]]:
     found = []
     for line in axis.lines:
-        if line.get_transform() == axis.transData:  # marks across the axes are no data
+        if line.get_transform() == axis.transData:  # lines across the axes are not data
             found.append((line, line.get_xydata()))
     for points in axis.collections:
         if points.get_offset_transform() == axis.transData:
@@ -89,11 +89,11 @@ def _label(artist: Any) -> str:
 
 def _rounded(value: Any) -> float | None:
     number = float(f"{float(value):.6g}")
-    return number if number - number == 0 else None  # JSON has neither NaN nor infinities
+    return number if number - number == 0 else None  # JSON supports neither NaN nor infinities
 
 
 def _beside(name: str) -> str:
-    """Return the text of a file beside this module."""
+    """Return the text of a file in the folder of this module."""
     return "\n" + (files("torchmcl._pages") / name).read_text(encoding="utf-8")
 
 
@@ -118,7 +118,7 @@ _SIGNATURE, _SIGNED_BYTES = "<span>made by <code>torchmcl", 1 << 16
 
 
 class Html(str):
-    """Text in HTML form, with external content escaped."""
+    """HTML text, with external content escaped."""
 
 
 def escape(text: object) -> str:
@@ -127,7 +127,7 @@ def escape(text: object) -> str:
 
 
 def check_page(owner: str, folder: Path, *others: str) -> None:
-    """Check that the page of a folder can be written without replacing a foreign file.
+    """Check that a page can be written to a folder without replacing files that torchmcl did not write.
 
     Args:
         owner: named in the error.
@@ -154,14 +154,14 @@ def check_page(owner: str, folder: Path, *others: str) -> None:
 def page(title: str, body: str, script: str = "", *, command: str = "torchmcl", style: str = "") -> str:
     """Return a complete page. `body`, `script` and `style` are trusted: escape external content.
 
-    The page allows its own script, by the checksum of its text, and no other, should an escape ever be forgotten.
+    The page permits only its own script, by checksum, as a safeguard against unescaped content.
 
     Args:
         title: of the window.
         body: HTML.
-        script: of the page; plots bring theirs.
-        command: that makes such a page, for its head. Without the paths of a machine: pages are sent to others.
-        style: beside that of all pages.
+        script: of the page; those of plots are added.
+        command: the command that creates the page, for its head; without local paths, because pages are shared.
+        style: additional CSS.
     """
     if _PLOT in body:
         script, style = f"{script}\n{PLOT_SCRIPT}", f"{PLOT_STYLE}{style}"
@@ -215,11 +215,11 @@ def side_by_side(parts: Iterable[str]) -> str:
 
 
 def image(figure: Any, alternative: str, caption: str = "") -> str:
-    """Return a matplotlib figure as an embedded picture, with its values under the pointer and as CSV."""
+    """Return a matplotlib figure as an embedded picture, with its values as tooltips and as CSV."""
     backend = optional_import("matplotlib.backends.backend_agg", extra="demo", needed_by="Drawing pages")
     canvas = backend.FigureCanvasAgg(figure)
     canvas.draw()
-    # The box that a tight picture has, taken here because the values need it too.
+    # The bounding box of a tight picture, computed here because the values need it too.
     box = figure.get_tightbbox(canvas.get_renderer()).padded(0.1)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, bbox_inches=box)

@@ -1,4 +1,4 @@
-"""Pictures of the reports: palette, figures, answers over data, files, films as GIF and as a canvas with a slider."""
+"""Pictures of the reports: palette, figures, answers over data, files, animations as GIF or canvas with a slider."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def draw_answers(axis: Any, points: Sequence[Sequence[float]], answers: Sequence
     axis.scatter([p[0] for p in points], [p[1] for p in points], s=5, c=DATA, alpha=0.45, linewidths=0)
     x, y, scores = zip(*answers, strict=True)
     top = max(*scores, 1e-12)
-    # A faint outline keeps even an answer with score 0 in sight.
+    # A faint outline keeps even an answer with score 0 visible.
     shades = [(0.0, 0.28, 0.6, 0.12 + 0.88 * score / top) for score in scores]
     axis.scatter(x, y, s=46, c=shades, edgecolors="#00345f", linewidths=0.5)
     axis.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
@@ -56,15 +56,15 @@ def save_picture(figure: Any, path: Path) -> None:
 
 _SIDE, _HEAD = 300, 34  # pixels of a panel and of the line above it
 _SHARPER = 2  # drawn twice as large and reduced, which smooths the edges
-_COLOURS = 40  # keeps 60 frames well below a megabyte
+_COLOURS = 40  # 60 frames stay well below a megabyte
 _MILLISECONDS, _LAST_MILLISECONDS = 110, 2500
 
 
 def write_moving_picture(film: dict[str, Any], path: Path) -> Path:
-    """Write a film, as `torchmcl._pages.pictures.film_script` takes it, to a GIF and return its path.
+    """Write an animation, in the format of `torchmcl._pages.pictures.film_script`, as a GIF, and return its path.
 
     Raises:
-        ImportError: if Pillow, which matplotlib brings, is missing.
+        ImportError: if Pillow, a dependency of matplotlib, is missing.
     """
     owner = "A moving picture"
     images, drawing, fonts = (
@@ -80,7 +80,7 @@ def write_moving_picture(film: dict[str, Any], path: Path) -> Path:
         frame = background.copy()
         _draw_frame(drawing.Draw(frame, "RGBA"), film, place, int(epoch), font)
         frames.append(frame.resize((size[0] // _SHARPER, size[1] // _SHARPER), images.Resampling.LANCZOS))
-    # One palette for all frames: with one each, colors would flicker and nothing would compress.
+    # One palette for all frames: with separate ones, colors would flicker and compression would fail.
     palette = frames[-1].quantize(_COLOURS)
     indexed = [frame.quantize(palette=palette, dither=images.Dither.NONE) for frame in frames]
     durations = [_MILLISECONDS] * (len(frames) - 1) + [_LAST_MILLISECONDS]
@@ -122,7 +122,7 @@ def _draw_frame(pencil: Any, film: dict[str, Any], place: int, epoch: int, font:
 
 
 def film_player(n_frames: int, name: str = "film") -> str:
-    """Return the canvas and its controls, whose identifiers begin with the name of the film."""
+    """Return the canvas and its controls, with identifiers that begin with the name of the animation."""
     return f"""
 <canvas id="{name}" width="1500" height="550" role="img" aria-label="Animation of the trainings"></canvas>
 <div class="controls"><button id="{name}-play" type="button">Pause</button>

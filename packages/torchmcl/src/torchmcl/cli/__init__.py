@@ -11,7 +11,7 @@ from torchmcl.cli.demonstrations import add_demo_commands, add_diagnose_command
 
 __all__ = ["main"]
 
-# Sibling packages add commands by entry points of this group: functions that take the subparsers.
+# Sibling packages add commands through entry points in this group: functions that take the subparsers.
 _GROUP = "torchmcl.commands"
 _TABLES = "This command comes with torchmcl-tables: pip install 'torchmcl[tables]'."
 _SPEECH = "This command comes with torchmcl-speech: pip install 'torchmcl[speech]'."
@@ -33,7 +33,7 @@ def _missing() -> set[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `torchmcl ...`; return the exit code.
 
-    1 is a training whose loss is not finite, 2 input that cannot be used, 130 and 143 an end by Ctrl-C and SIGTERM.
+    1 is a training run with a non-finite loss, 2 invalid input, 130 and 143 termination by Ctrl-C and SIGTERM.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
@@ -50,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        if options.check is not None:  # input that cannot be used is found before torch is loaded, which takes seconds
+        if options.check is not None:  # invalid input is detected before torch is loaded, which takes seconds
             options.check(options)
         return _run(options)
-    except KeyboardInterrupt:  # before signals are waited for, while packages are loaded
+    except KeyboardInterrupt:  # before signals are handled, while packages are loaded
         say("torchmcl: Stopped by SIGINT.", error=True)
         return 130
-    except FloatingPointError as error:  # a loss that is not finite
+    except FloatingPointError as error:  # a non-finite loss
         say(f"torchmcl: {error}", error=True)
         return 1
     except (ValueError, ImportError, OSError) as error:

@@ -1,7 +1,7 @@
 """Common arguments of several commands: their types, and a parser with uniform error messages.
 
-A type takes the text of an option and returns its value, or the rule that the text breaks; the parser puts the name
-of the command and of the option in front. Nothing here loads torch: options are checked first.
+A type converts the text of an option to its value, or raises an error with the violated rule, which the parser prefixes
+with the names of the command and the option. Nothing here loads torch: options are checked first.
 """
 
 import argparse
@@ -15,14 +15,14 @@ from torchmcl._messages import printable, split_names
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
-# No count of rows, epochs or files comes near it, and C's int can hold it.
+# Far above any count of rows, epochs or files, and within the range of a C int.
 _MOST = 2**31 - 1
-# The largest seed that NumPy and scikit-learn take.
+# The largest seed that NumPy and scikit-learn accept.
 _LARGEST_SEED = 2**32 - 1
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that reports errors in the form of all other messages and exits with status 2."""
+    """A parser that reports errors in the format of all other messages and exits with status 2."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and a pointer to the help, and exit."""
@@ -31,7 +31,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _house_form(message: str) -> str:
-    """Return argparse's message about an option as a rule for its value."""
+    """Return argparse's error message about an option in the house style."""
     if missing := re.fullmatch(r"the following arguments are required: (.+)", message, re.DOTALL):
         names = [name.split("/")[-1] for name in missing[1].split(", ")]
         return f"{', '.join(f'`{name}`' for name in names)} must be given, got nothing"
@@ -72,7 +72,7 @@ def non_negative_number(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """Return a share below 1: a number in [0, 1)."""
+    """Return a fraction below 1: a number in [0, 1)."""
     return _number(text, lambda value: 0 <= value < 1, "lie in [0, 1)")
 
 
@@ -90,7 +90,7 @@ def names(text: str) -> list[str]:
 
 
 class AddNames(argparse.Action):
-    """Collect the `names` of an option that may be given several times."""
+    """Collect the names from an option that may be repeated."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         """Add the names to those of earlier options."""
@@ -146,7 +146,7 @@ def _number(text: str, fits: Callable[[float], bool], rule: str) -> float:
 
 
 def say(text: object = "", *, error: bool = False) -> None:
-    """Print text with escaped control characters, which could otherwise control the terminal.
+    """Print text with control characters escaped, which terminals would otherwise execute.
 
     Args:
         text: to print.

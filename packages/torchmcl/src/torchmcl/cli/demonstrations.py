@@ -26,7 +26,7 @@ def add_demo_commands(commands: Commands) -> None:
     demo.set_defaults(check=_check_demo, run=_demo)
     play = commands.add_parser(
         "play",
-        help="write a page on which to drag the temperature and watch hypotheses split",
+        help="write an interactive page: drag the temperature and watch hypotheses split",
         description="Write one self-contained page that trains hypotheses in the browser: data to choose or draw, "
         "rules side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
         epilog="example: torchmcl play --open",

@@ -1,4 +1,4 @@
-"""Synthetic problems with known answers: each returns a Batch, or samples for one."""
+"""Synthetic problems with known answers, as batches or samples."""
 
 from torchmcl.data import modes
 from torchmcl.data.synthetic import (

@@ -1,7 +1,7 @@
-"""Problems with several right answers and a known optimum, to count the modes that a method finds.
+"""Problems with several correct answers and a known optimum, to count the modes that a method finds.
 
-Each problem draws targets for given inputs, so that the lowest distortion any method can reach with n hypotheses is
-known: that of k-means on many draws at each of some inputs.
+Each problem draws targets for given inputs, so that the lowest possible distortion with n hypotheses is known: that of
+k-means on many draws, averaged over inputs.
 """
 
 import itertools
@@ -25,7 +25,7 @@ class ModeProblem:
 
     Attributes:
         name: of the problem.
-        n_hypotheses: the number of modes, unless the name states another one.
+        n_hypotheses: the number of modes, unless the name states a different number.
         draw: inputs [rows, n_inputs] and a generator -> targets [rows, dim].
         n_inputs: size of an input, uniform in [-1, 1].
         n_rows: of a training set, of which a tenth is held out.
@@ -280,14 +280,14 @@ MODE_PROBLEMS: tuple[ModeProblem, ...] = (
         for n_epochs in (5, 10, 20, 60)
     ),
 )
-"""The problems that automatic annealing is judged by."""
+"""The problems for evaluation of automatic annealing."""
 
 
 def mode_problem(name: str) -> ModeProblem:
     """Return a problem by its name.
 
     Raises:
-        ValueError: if there is none of that name.
+        ValueError: if there is no problem with that name.
     """
     for problem in MODE_PROBLEMS:
         if problem.name == name:

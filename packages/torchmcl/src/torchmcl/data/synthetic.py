@@ -33,7 +33,7 @@ def three_gaussians(n_points: int, generator: torch.Generator | None = None) -> 
 
 
 def conditional_three_gaussians(n_points: int, generator: torch.Generator | None = None) -> Batch:
-    """Return a batch whose three Gaussians start together at x = 0 and reach their places at x = 1.
+    """Return a batch from three Gaussians that coincide at x = 0 and reach their final positions at x = 1.
 
     Returns:
         Batch with inputs [n_points, 1], uniform in [0, 1], and targets [n_points, 1, 2].
@@ -75,8 +75,8 @@ def conditional_covariance(inputs: Tensor) -> Tensor:
 def folded_response(n_points: int, generator: torch.Generator | None = None) -> Batch:
     """Return an inverse problem: the cause, in [0, 1], of a given effect.
 
-    The effect is `cause + gain * sin(4 pi cause)` with a little noise. Without gain it has one cause; the larger the
-    gain, the more the response folds, and an effect has up to three causes.
+    The effect is `cause + gain * sin(4 pi cause)` with a little noise. Without gain, an effect has one cause; the
+    response folds more with a larger gain, and an effect then has up to three causes.
 
     Returns:
         Batch with inputs [n_points, 2], the effect and the gain in [0, 0.3], and targets [n_points, 1, 1], the cause.

@@ -1,1 +1,1 @@
-"""The demonstration: three Gaussians, its page and film, and the interactive page."""
+"""The demonstration: three Gaussians, a page with animations, and the interactive page."""

@@ -1,4 +1,4 @@
-"""Answers that depend on an input: the example whose code is shown on the page of the demonstration."""
+"""Input-dependent answers: the example whose code is shown on the demonstration page."""
 
 import inspect
 from typing import Any
@@ -27,7 +27,7 @@ def train_fork(n_hypotheses: int) -> tuple[torch.Tensor, torch.Tensor, torch.nn.
 
 
 def conditional_code() -> str:
-    """Return the code of the example."""
+    """Return the source code of the example."""
     return inspect.getsource(train_fork)
 
 

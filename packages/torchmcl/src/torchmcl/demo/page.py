@@ -1,4 +1,4 @@
-"""The page of the demonstration, from its records."""
+"""The demonstration page, generated from its records."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from torchmcl.theory import first_critical_temperature
 
 
 def write_demo_page(folder: Path) -> Path:
-    """Read `records.json` in `folder`, write the page and both films beside it, and return the path of the page.
+    """Read `records.json` in `folder`, write the page and both animations beside it, and return the path of the page.
 
     Raises:
-        ValueError: if the records are not as `torchmcl demo` wrote them.
+        ValueError: if the records are not in the format of `torchmcl demo`.
     """
     records = read_json("torchmcl demo", folder / "records.json")
     target = folder / "index.html"
@@ -30,7 +30,7 @@ def write_demo_page(folder: Path) -> Path:
 
 
 def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return method, distortion, distance to k-means and unused hypotheses, each as mean ± std over seeds."""
+    """Return method, distortion, excess over k-means and unused hypotheses, as mean ± std over seeds."""
     best = records["kmeans"]["distortion"]
     rows = []
     for method in records["methods"]:
@@ -48,7 +48,7 @@ def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def demo_film(records: dict[str, Any]) -> dict[str, Any]:
-    """Return the film of the training runs, in the form of its player and of the moving picture."""
+    """Return the animation of the training runs, in the format of the player and the GIF writer."""
     return {
         "points": records["points"],
         "epochs": records["epochs"],
@@ -65,7 +65,7 @@ def _page(records: dict[str, Any]) -> str:
     body = f"""
 <h1>{n} answers to one question</h1>
 <p class="lead">Annealing uses all {n} answers of a network; winner-takes-all leaves some unused, and Relaxed-WTA
-drags the unused ones to the middle. The answers are blue (darker for higher scores), and the true values are samples of
+pulls the unused ones to the middle. The answers are blue (darker for higher scores), and the true values are samples of
 three clouds (green). Annealing starts with all answers together, and they split as the temperature falls.</p>
 {pictures.film_player(len(records["epochs"]))}
 {_coverage(records, n)}
@@ -121,7 +121,7 @@ def _tree(tree: dict[str, Any]) -> str:
     ]
     return f"""
 <h2>A tree of modes</h2>
-<p>Three branches over the input, each of three close ones (green), and a network with nine answers (blue). Under
+<p>Three branches over the input, each with three close ones (green), and a network with nine answers (blue). Under
 winner-takes-all, an answer that starts far away never wins, and others stay between branches. Automatic annealing
 sets the temperature during training and moves redundant answers.</p>
 {pictures.film_player(len(tree["epochs"]), "tree")}

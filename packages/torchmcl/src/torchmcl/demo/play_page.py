@@ -8,16 +8,16 @@ from torchmcl._pages.page import page
 from torchmcl._pages.pictures import AMCL, MCL, PALETTE, RELAXED
 from torchmcl.persistence.writing import write_atomically
 
-#: The scripts that compute, in the order in which they need each other; they run without a page too.
+#: The scripts without a user interface, in dependency order; they also run without a page.
 COMPUTING = ("rules", "theory", "data", "simulation", "network", "state", "story")
 _SHOWING = ("drawing", "charts", "panels", "showing", "points_page", "network_page", "page")
 
 
 def play_script(names: tuple[str, ...] = COMPUTING) -> str:
-    """Return scripts of the page as one text.
+    """Return the concatenated scripts of the page.
 
     Args:
-        names: of the files, without their ending.
+        names: of the files, without extension.
 
     Example:
         >>> "softmin" in play_script(("rules",))
@@ -46,7 +46,7 @@ def play_page() -> str:
 
 
 def write_play_page(path: Path) -> Path:
-    """Write the page to a file, with the folders above it, and return its path."""
+    """Write the page to a file, creating parent folders, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, play_page().encode())
     return path

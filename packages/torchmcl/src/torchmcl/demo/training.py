@@ -1,6 +1,6 @@
 """The demonstration: MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on three Gaussians, and a tree of modes.
 
-The distribution of the former does not depend on the input, so every row of the training data is the input 1 with
+The distribution of the Gaussians does not depend on the input, so every training row has the input 1 and
 a thousand targets, and all methods and seeds train as one fleet.
 """
 
@@ -31,17 +31,17 @@ from torchmcl.types import Matching, Predictions
 PROBLEM = "3 x 3 branches"
 _BATCH, _N_POINTS, _N_TEST = 180, 800, 4000
 _GRID = torch.linspace(-1, 1, 25).unsqueeze(-1)
-# A network that lost a mode is this many times above the lowest distortion, or more.
+# A network that lost a mode has at least this many times the lowest distortion.
 _LOST = 2.0
 
 
 def tree_records(n_seeds: int, n_epochs: int, n_frames: int) -> dict[str, Any]:
-    """Train both rules, and return a film of the first seed and the distortions of all.
+    """Train with both rules, and return an animation of the first seed and the distortions of all seeds.
 
     Args:
         n_seeds: networks of each rule.
         n_epochs: of each training, with 15 optimizer steps each.
-        n_frames: pictures of the film, at most.
+        n_frames: maximum number of frames.
     """
     problem = mode_problem(PROBLEM)
     inputs, targets, *_ = problem.rows(problem.n_rows, seed=0)
@@ -92,7 +92,7 @@ def tree_records(n_seeds: int, n_epochs: int, n_frames: int) -> dict[str, Any]:
 
 
 class _Camera:
-    """Keep the hypotheses of the first model on a grid of inputs, every few epochs, scaled to the picture."""
+    """Records the hypotheses of the first model on a grid of inputs, every few epochs, scaled to the picture."""
 
     def __init__(self, every: int, n_epochs: int, scale: float) -> None:
         self.every, self.n_epochs, self.scale = every, n_epochs, scale
@@ -208,7 +208,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
 
 
 class _Recorder:
-    """Keep the distortions of all models, and the hypotheses of the first seed, during training."""
+    """Records the distortions of all models, and the hypotheses of the first seed, during training."""
 
     def __init__(self, settings: DemoSettings, held_out: Tensor) -> None:
         self.settings, self.held_out = settings, held_out
@@ -224,7 +224,7 @@ class _Recorder:
         with torch.no_grad():
             predictions: Predictions = models(torch.ones(len(models), 1, 1))
         self.epochs.append(epoch + 1)
-        # The curve needs a steady estimate, not the last digit: a fifth of the points will do.
+        # The curve does not need high precision: a fifth of the points is enough.
         matching = self.matching(predictions, self.held_out[: len(self.held_out) // 5])
         self.distortions.append(torch.vmap(metrics.distortion)(matching).tolist())
         assert predictions.score_logits is not None

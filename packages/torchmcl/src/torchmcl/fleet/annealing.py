@@ -1,4 +1,4 @@
-"""`AutoAnnealing` in a fleet: models are measured and changed now and then, all on the device."""
+"""`AutoAnnealing` in a fleet: models are measured and modified periodically, all on the device."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from torchmcl.fleet.models import StackedModules, replace_where
 from torchmcl.fleet.steps import AutogradStep
 from torchmcl.nn import MultiHypothesisHead
 
-# Fifty measurements show when a hold goes flat; after it, half as many do.
+# Fifty measurements are enough to detect a plateau during a hold; later, half as many suffice.
 _N_MEASUREMENTS, _N_LATER = 50, 24
 
 
@@ -25,14 +25,14 @@ class _Known(NamedTuple):
     first: int
     stop: int
     values: AutoValues  # [epochs, models] each
-    warm: list[bool | None]  # whether all models have a temperature above 0 (True) or none has; None for some
+    warm: list[bool | None]  # True if all models have a temperature above 0, False if none has, else None
 
 
 class FleetAnnealing:
     """The policies of a chunk.
 
     Args:
-        rules: of the models; those that are not `AutoAnnealing` are left alone.
+        rules: of the models; rules other than `AutoAnnealing` are ignored.
         step: of the models on their rows.
         optimizer: the state of the optimizer, [models, ...] each.
         seeds: of the models.
@@ -44,10 +44,10 @@ class FleetAnnealing:
     ) -> None:
         models = step.models
         device = models.flat.device
-        self.on_cpu = device.type == "cpu"  # where reading a value costs nothing
+        self.on_cpu = device.type == "cpu"  # where reading a value does not synchronize
         self.n_epochs, self._models, self._step = n_epochs, models, step
         self._measure, self._measure_trained = step.measurements()
-        # Targets that a model sees in the training: the more, the less weight decay.
+        # Targets seen by a model in training: weight decay falls with their number.
         self.n_points, self.n_steps = step.rows.n_points(n_epochs), n_epochs * step.rows.n_steps
         self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
         policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
@@ -70,7 +70,7 @@ class FleetAnnealing:
     def begin(self) -> None:
         """Measure the models before their first epoch."""
         mean, best, spread, has_zero = self._measure()
-        mean, best, spread = (value.nan_to_num(0.0) for value in (mean, best, spread))  # nothing is held for, then
+        mean, best, spread = (value.nan_to_num(0.0) for value in (mean, best, spread))  # then there is no hold
         for name, value in self._driver.initial(CostScale(mean, best, spread, has_zero), self.n_epochs).items():
             self.state[name].copy_(value)
         if self._driver.head is not None:
@@ -84,7 +84,7 @@ class FleetAnnealing:
     def values(self, epoch: Tensor) -> AutoValues:
         """Return temperature, rate factor and weight decay of all models in an epoch, [models] each.
 
-        For models that do not decide themselves they are NaN, 1 and 0.
+        For models without `AutoAnnealing` they are NaN, 1 and 0.
         """
         if not self.on_cpu:
             return self.values_of(epoch)
@@ -94,7 +94,7 @@ class FleetAnnealing:
     def all_warm(self, epoch: Tensor) -> bool | None:
         """Return whether all models have a temperature above 0 in an epoch (True) or none has (False).
 
-        None: some have, or the values are on a device that should not be waited for.
+        None if only some have, or if reading the values would require synchronization with the device.
         """
         if not self.on_cpu:
             return None
@@ -102,9 +102,9 @@ class FleetAnnealing:
         return known.warm[int(epoch) - known.first]
 
     def measure(self, ended: int, active: Tensor) -> None:
-        """Measure the models after some epochs, and change the active ones [models] if their policy requests it.
+        """Measure the models after `ended` epochs, and modify the active ones [models] as their policy requires.
 
-        Values are read on the host: a device is waited for, some fifty times in a training.
+        Values are read on the host, which synchronizes with the device about fifty times in a training run.
         """
         if not self._needs_measurement(ended):
             return
@@ -137,11 +137,11 @@ class FleetAnnealing:
         return ended % later == 0 and ended < _settled(float(begun.max()), self)
 
     def _known_around(self, epoch: int) -> _Known:
-        """Return the values of the epochs around this one that are known together.
+        """Return the values of a block of epochs that contains this one.
 
-        On a CPU each of some thirty operations takes longer than its arithmetic, so all epochs until the next
-        measurement are computed at once, and all that are left after the last one. The block begins at the same epoch
-        in a resumed training, for the sake of the last bits.
+        On a CPU, overhead dominates each of the thirty or so operations, so all epochs until the next measurement
+        are computed at once, and all remaining epochs after the last measurement. In a resumed run the block begins
+        at the same epoch, so that results are bit-identical.
         """
         if self._known is None or not self._known.first <= epoch < self._known.stop:
             begun = self.state["begun"][self.chosen]
@@ -156,7 +156,7 @@ class FleetAnnealing:
         return self._known
 
     def _sampled(self) -> Callable[[], Samples | None]:
-        """Return a function that gives the samples that moves are planned on."""
+        """Return a function that returns the samples from which moves are planned."""
         data = self._step.rows.data
         n_rows = self._driver.n_move_rows
         if data.inputs.shape[1] <= n_rows:
@@ -181,7 +181,7 @@ class _StackedWeights:
     Args:
         models: in training.
         optimizer: the state of the optimizer, [models, ...] each.
-        head: name and module of the head; None where the models have not exactly one.
+        head: name and module of the head; None unless the models have exactly one.
         seeds: of the models.
         initial: the first weights.
     """
@@ -205,7 +205,7 @@ class _StackedWeights:
         self._constants = self._head.drawn(seeds)
 
     def rewind(self, models: Tensor) -> None:
-        """Set the models that are True back to their first weights, with fresh moments."""
+        """Reset the selected models to their initial weights, with fresh moments."""
         replace_where(models, self._flat, self._initial)
         for value in self._optimizer.values():
             replace_where(models, value, torch.zeros_like(value))
@@ -215,11 +215,11 @@ class _StackedWeights:
         self._head.part(factors, self._constants)
 
     def move(self, moves: Moves) -> None:
-        """Give each hypothesis the weights of its source, and shift its outputs."""
+        """Copy the weights of its source to each hypothesis, and shift its outputs."""
         self._head.move(moves)
 
 
 def _settled(begun: float, annealing: FleetAnnealing) -> int:
-    """Return the epoch from which on nothing changes in a model that began to cool at an epoch."""
+    """Return the epoch after which the policy no longer changes a model whose cooling began at epoch `begun`."""
     n_epochs = annealing.n_epochs
     return math.ceil(begun + POLICY_CONSTANTS.last_move * (n_epochs - begun))

@@ -24,7 +24,7 @@ _PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
 
 @dataclass(frozen=True, eq=False)
 class StackedRule(AssignmentRule):
-    """Several rules, each for its own part of the leading axis of models.
+    """Several rules, each for a separate slice of the leading model axis.
 
     Attributes:
         parts: (models, rule) pairs that cover the axis in order.
@@ -51,7 +51,7 @@ class MixedRule(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         temperature, epsilon = self.values
-        if cost.device.type == "cpu":  # where reading a value costs less than an unneeded softmax
+        if cost.device.type == "cpu":  # where reading a value is cheaper than an unneeded softmax
             if not bool((temperature > 0).any()):
                 return _hard_weights(cost, _per_model(epsilon, cost))
             if bool((temperature > 0).all()):
@@ -72,13 +72,13 @@ def _per_model(values: Tensor, cost: Tensor) -> Tensor:
 
 
 def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
-    if cost.shape[-1] == 1:  # it has all the weight, as under `RelaxedWTA`
+    if cost.shape[-1] == 1:  # a single hypothesis has all the weight, as under `RelaxedWTA`
         return torch.ones_like(cost)
     return winner_weights(cost, 1 - epsilon, epsilon / (cost.shape[-1] - 1))
 
 
 class _Group(NamedTuple):
-    """Neighboring models with the same kind of rule; each field is a tensor with a value per model."""
+    """Consecutive models with the same kind of rule; each field is a tensor with a value per model."""
 
     models: slice
     first: AssignmentRule
@@ -89,7 +89,7 @@ class RuleCourses:
     """The rules of all models at all epochs.
 
     All values of an epoch are a row of one table on the device, and the rules read them from one buffer: a captured
-    epoch needs nothing from the host, and a hundred temperatures cost as much as one.
+    epoch needs no data from the host, and a hundred temperatures are as cheap as one.
 
     Args:
         rules: one per model: a rule, a function epoch -> rule, or `AutoAnnealing`.
@@ -107,7 +107,7 @@ class RuleCourses:
     ) -> None:
         self.n_models = len(rules)
         self.groups = _groups_of(rules, n_epochs)
-        #: Whether all rules are of the kind that `MixedRule` serves.
+        #: Whether `MixedRule` supports all rules.
         self.per_target = all(type(group.first) in _PER_TARGET for group in self.groups)
         #: [epochs, models], 0 for rules without a temperature.
         self.temperatures = self._column("temperature", n_epochs)
@@ -119,13 +119,13 @@ class RuleCourses:
         self._place(device, dtype)
 
     def on(self, device: torch.device, dtype: torch.dtype) -> "RuleCourses":
-        """Return the same courses for a device and dtype, with separate current values."""
+        """Return a copy of the courses on a device, in a dtype, with separate current values."""
         moved = copy.copy(self)
         moved._place(device, dtype)
         return moved
 
     def _place(self, device: torch.device | str, dtype: torch.dtype) -> None:
-        #: A row for each epoch; where all are `per_target`, the temperatures and then the epsilons of the models.
+        #: A row per epoch; if all rules are `per_target`, the temperatures and then the epsilons of the models.
         self.table = self._rows.to(device, torch.promote_types(dtype, torch.float32))
         self._current = self.table[0].clone()
 
@@ -205,7 +205,7 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
 
 
 def _repeated(columns: dict[int, Tensor], keys: Sequence[int]) -> Tensor:
-    """Return [epochs, models] from the column of each key: hundreds of models share a few columns."""
+    """Return the columns of the keys, [epochs, models]: hundreds of models share a few columns."""
     places = {key: place for place, key in enumerate(columns)}
     return torch.stack(list(columns.values()), dim=1)[:, torch.tensor([places[key] for key in keys])]
 
@@ -217,7 +217,7 @@ def _course_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tens
     if isinstance(rule, AssignmentRule | AutoAnnealing):
         values = {name: [float(getattr(first, name))] * n_epochs for name in names}
     elif isinstance(rule, AnnealedRule) and {name for name, _ in rule.schedules} <= set(names):
-        # The values without rules around them; rules with the extreme values check them all.
+        # Only the values are computed; building the rules with the extreme values checks all of them.
         values = {name: [float(getattr(first, name))] * n_epochs for name in names}
         for name, schedule in rule.schedules:
             values[name] = [float(schedule(epoch)) for epoch in range(n_epochs)]
@@ -238,7 +238,7 @@ def _rule_at(rule: Any, epoch: int) -> AssignmentRule:
     if isinstance(rule, AssignmentRule):
         return rule
     if isinstance(rule, AutoAnnealing):
-        return AnnealedWTA(1.0)  # the training decides on the temperature
+        return AnnealedWTA(1.0)  # the temperature is set during training
     at_epoch = rule(epoch) if callable(rule) else rule
     if not isinstance(at_epoch, AssignmentRule):
         advice = "For example annealed(AnnealedWTA, temperature=Linear(1.0, 0.0, 100))."
@@ -288,7 +288,7 @@ class TrainingPlan:
     def of_models(self, models: slice) -> "TrainingPlan":
         """Return the plan of a slice of the models."""
         if (models.start, models.stop) == (0, len(self.rules)):
-            return self  # with the courses that it has worked out
+            return self  # with its cached courses
         return replace(
             self,
             rules=self.rules[models],

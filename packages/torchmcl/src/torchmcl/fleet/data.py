@@ -26,10 +26,10 @@ class FleetData(NamedTuple):
         inputs: [sets, rows, ...], padded at the end where a set is shorter.
         targets: [sets, rows, targets, dim] (or class ids [sets, rows, targets]).
         n_rows: [sets], how many rows of each set are real.
-        set_of_model: [models], which set each model has.
-        weights: [sets, rows], how much each row counts in the loss, of mean 1; None when all count alike.
+        set_of_model: [models], the index of the set of each model.
+        weights: [sets, rows], how much each row counts in the loss, of mean 1; None if all count equally.
         mask: [sets, rows, targets], True where a target is real, or [sets, rows, targets, steps]; None when all are.
-        source: where `Fleet.fit` draws the rows of each epoch from; None for rows that stay the same.
+        source: the source of the rows of each epoch in `Fleet.fit`; None for fixed rows.
     """
 
     inputs: Tensor
@@ -102,11 +102,11 @@ class FleetData(NamedTuple):
 
     @property
     def n_models(self) -> int:
-        """The number of models of the data."""
+        """The number of models."""
         return len(self.set_of_model)
 
     def subset(self, models: slice, device: torch.device) -> "FleetData":
-        """Return the data of some models on `device`, without unused sets."""
+        """Return the data of a slice of the models on `device`, without unused sets."""
         used, set_of_model = self.set_of_model[models].unique(return_inverse=True)
         n_rows = self.n_rows[used]
         longest = int(n_rows.max())
@@ -127,7 +127,7 @@ class FleetData(NamedTuple):
     def rows(self, index: Tensor | None = None) -> tuple[Batch, Tensor | None]:
         """Return the rows `index` [models, batch] of each model's own set, and their weights.
 
-        Without an index, all rows; where models share them, as views.
+        Without an index, all rows are returned, as views if all models share them.
         """
         inputs, targets, weights, mask = (
             None if part is None else self._taken(part, index)
@@ -147,11 +147,11 @@ class FleetData(NamedTuple):
 
     @property
     def is_ragged(self) -> bool:
-        """Whether the sets differ in length, or have padding in common."""
+        """Whether any set contains padding."""
         return not bool((self.n_rows == self.inputs.shape[1]).all())
 
     def batch(self) -> Batch:
-        """Return all rows [models, rows, ...], with a mask of the real ones if there is padding."""
+        """Return all rows [models, rows, ...], with a mask of the real rows if there is padding."""
         batch, _ = self.rows()
         if not self.is_ragged:
             return batch
@@ -214,15 +214,15 @@ class SampledData:
     """A source of training rows: all models of a fleet use the same new rows in each epoch.
 
     The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training
-    resumed from a checkpoint see the same rows as an uninterrupted one. They are drawn where the fleet trains,
+    resumed from a checkpoint see the same rows as an uninterrupted one. They are drawn on the device of the fleet,
     before the epoch begins; random streams of CPUs and GPUs differ.
 
     Args:
         draw: called with a number of rows and a generator; returns a Batch of inputs [rows, ...] and targets
             [rows, targets, dim] on the device of the generator, and a mask in all epochs or in none.
         n_rows: rows of an epoch.
-        n_models: how many models share them.
-        seed: of the stream.
+        n_models: the number of models that share them.
+        seed: of the random stream.
 
     Example:
         >>> from torchmcl.data.synthetic import conditional_three_gaussians
@@ -247,9 +247,9 @@ class SampledData:
         """Return the rows of an epoch.
 
         Raises:
-            ValueError: if `draw` returns another number of rows.
+            ValueError: if `draw` does not return `n_rows` rows.
         """
-        # A hash keeps the streams of neighboring seeds and epochs apart.
+        # A hash decorrelates the streams of adjacent seeds and epochs.
         digest = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
         generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:6], "big"))
         inputs, targets, mask, scene = self.draw(self.n_rows, generator)
@@ -290,7 +290,7 @@ class EpochRows:
         # Models with the same seed and the same number of rows share an order.
         streams = torch.stack([seeds.to(device), self.lengths])
         (self._seeds, self._stream_lengths), self.order_of_model = streams.unique(dim=1, return_inverse=True)
-        # With one batch an epoch the order does not matter, and fresh rows have none but the one they were drawn in.
+        # With one batch per epoch the order does not matter, and newly drawn rows are in random order already.
         in_order = len(self.batches) == 1 or data.source is not None
         self.order = None if in_order else torch.zeros(len(self._seeds), n_rows, dtype=torch.long, device=device)
 
@@ -302,7 +302,7 @@ class EpochRows:
             self.data.source.refill(self.data, epoch)
 
     def orders(self, first: int, stop: int) -> Tensor | None:
-        """Return the orders [epochs, orders, rows] of some epochs at once; None without shuffling."""
+        """Return the orders [epochs, orders, rows] of the given epochs; None without shuffling."""
         if self.order is None:
             return None
         epochs = torch.arange(first, stop, device=self.order.device).unsqueeze(-1)
@@ -328,7 +328,7 @@ class EpochRows:
         return (self.lengths - rows.start).clamp(0, rows.stop - rows.start)
 
     def share(self, rows: slice) -> Tensor | float:
-        """Return the share of a model's rows in a batch; 0 for a model without rows in it."""
+        """Return the fraction of each model's rows in a batch; 0 for a model without rows in it."""
         if self.is_ragged:
             return self.n_real(rows) / self.lengths
         return (rows.stop - rows.start) / self.data.inputs.shape[1]
@@ -339,7 +339,7 @@ class EpochRows:
         return torch.ceil(self.lengths / self.batch_size)
 
     def n_points(self, n_epochs: int) -> Tensor:
-        """Return the number of targets per model in a training run, [models]."""
+        """Return the number of targets seen by each model in a training run, [models]."""
         return self.lengths * self.data.targets.shape[2] * (1 if self.data.source is None else n_epochs)
 
     @cached_property
@@ -369,7 +369,7 @@ def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: i
     """
     row = torch.arange(n_rows, device=seeds.device)
     stream = mixed(mixed(seeds + 1) + epoch)
-    keys = mixed(stream.unsqueeze(-1) + row * _GOLDEN) >> 1  # room below for the sign: padding sorts last
+    keys = mixed(stream.unsqueeze(-1) + row * _GOLDEN) >> 1  # non-negative with the mask below; padding sorts last
     keys = keys & 0x3FFFFFFFFFFFFFFF
     keys = keys.masked_fill(row >= lengths[:, None], 0x7FFFFFFFFFFFFFFF)
     # A stable sort keeps the padding in order, so that results do not depend on the sorting algorithm.
@@ -377,7 +377,7 @@ def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: i
 
 
 def mixed(number: Tensor) -> Tensor:
-    """Return pseudo-random integers as a function of the given ones."""
+    """Return a pseudo-random integer for each given integer."""
     number = (number ^ (_logical_shift(number, 30))) * _MIX_1
     number = (number ^ (_logical_shift(number, 27))) * _MIX_2
     return number ^ _logical_shift(number, 31)

@@ -1,4 +1,4 @@
-"""The training of one chunk of a fleet: its state, an epoch, an evaluation, all on the device."""
+"""Training of one chunk of a fleet (state, epochs, evaluations), all on the device."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ class EpochInfo(NamedTuple):
     Attributes:
         epoch: the one that was just trained, counted from 0.
         models: the models of the chunk.
-        stacked: these models; call it with inputs [models, batch, ...].
+        stacked: the stacked models; call it with inputs [models, batch, ...].
         rule: their rule in that epoch, for costs [models, ...].
         temperatures: [models], 0 for rules without one.
     """
@@ -77,18 +77,18 @@ class ChunkTraining:
         *,
         one_by_one: bool = False,
     ) -> FleetHistory:
-        """Train to the end from the last checkpoint, with checkpoints on the way and on signals.
+        """Train to the end from the last checkpoint, saving checkpoints regularly and on signals.
 
         Args:
             number: of the chunk.
             saved: where to resume from and save to; None saves nothing.
-            bar: moved on by the epochs that need not be run again.
-            after_epochs: called with the first of the epochs that were just trained and the one after the last.
-            one_by_one: call it after every single epoch.
+            bar: advanced by the epochs that the checkpoint contains.
+            after_epochs: called with the range of the epochs just trained: the first one, and the one after the last.
+            one_by_one: call `after_epochs` after every single epoch.
 
         Raises:
-            Stopped: if a signal asks to stop; the epochs so far are then saved.
-            OSError: if a state cannot be written; the one before it is then untouched.
+            Stopped: if a signal requests it; the epochs so far are then saved.
+            OSError: if a state cannot be written; the previous one is then untouched.
         """
         n_epochs, device, state = self.plan.n_epochs, self.models.flat.device, self.state.tensors()
         first, seconds = (0, 0.0) if saved is None else saved.load(number, state, device)
@@ -143,7 +143,7 @@ class ChunkTraining:
         return torch.where(self._annealing.chosen, self.state.temperatures[epoch], given)
 
     def _due(self, epoch: int) -> tuple[tuple[int, int], ...]:
-        """Return the runs of neighboring models whose evaluation is due."""
+        """Return the runs of consecutive models whose evaluation is due."""
         if not self._validated:
             return ()
         last = epoch + 1 == self.plan.n_epochs
@@ -151,7 +151,7 @@ class ChunkTraining:
         return tuple((run.start, run.stop) for run in runs_of(due))
 
     def _epoch(self, due: tuple[tuple[int, int], ...]) -> None:
-        """Train on all batches once, then evaluate; no value is read on the host of a GPU."""
+        """Train on all batches once, then evaluate; on a GPU no value is read on the host."""
         # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
         epoch = self.state.epoch.view(1)
         torch.index_select(self._learning_rates, 0, epoch, out=self._rate.view(1, -1))
@@ -197,7 +197,7 @@ class ChunkTraining:
     def _update(self, gradient: Tensor, batch: slice) -> None:
         """Update the parameters of the active models with rows in this batch.
 
-        A model whose gradient is not finite keeps its weights and buffers: a rate of 0 leaves them, bit for bit.
+        A model with a non-finite gradient keeps its weights and buffers: a rate of 0 leaves them bit-identical.
         """
         flat, rate = self.models.flat, self._rate
         finite = gradient.sum(dim=-1, keepdim=True).isfinite()
@@ -206,9 +206,9 @@ class ChunkTraining:
             active = (self._rows.n_real(batch) > 0) & (self.state.stopped_epoch < 0)
         if self.models.buffers:
             self.models.take_buffers(finite.squeeze(-1) if active is None else finite.squeeze(-1) & active)
-        if flat.is_cuda or not bool(finite.all()):  # reading a value is free on the CPU, and a wait elsewhere
+        if flat.is_cuda or not bool(finite.all()):  # reading a value is free on the CPU, and synchronizes elsewhere
             gradient, rate = gradient.masked_fill(~finite, 0), rate * finite
-        # Weight decay would move parameters that have no gradient, which torch.optim leaves alone.
+        # Weight decay would change parameters without a gradient, which torch.optim leaves unchanged.
         untrained = self.models.untrained()
         before = flat.clone() if untrained is not None else None
         if active is not None and flat.is_cuda:
@@ -225,7 +225,7 @@ class ChunkTraining:
         self._step.optimizer.update(self.models.flat[models], gradient[models], state, rate[models], decay)
 
     def _update_where(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
-        """Update all models, and keep the result for the active ones; no value is read on the host of a GPU."""
+        """Update all models, and keep the result for the active ones; on a GPU no value is read on the host."""
         flat = self.models.flat.clone()
         moments = {name: value.clone() for name, value in self.state.optimizer.items()}
         self._step.optimizer.update(flat, gradient, moments, rate, self._decay)
@@ -235,7 +235,7 @@ class ChunkTraining:
 
     @torch.no_grad()
     def _evaluate(self, models: slice) -> None:
-        """Compare the monitored value of a slice of the models with the best so far, and keep the better one."""
+        """Compare the monitored value of a slice of the models with the best so far, and keep the better models."""
         state = self.state
         value = self._step.evaluate(self.courses, models).to(state.best_value)
         state.watched[:, models].index_copy_(0, state.epoch.view(1), value.unsqueeze(0))
@@ -255,10 +255,10 @@ class ChunkTraining:
             replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
 
     def _still_annealed(self, annealing: FleetAnnealing, models: slice) -> Tensor | bool:
-        """Return which models are before their tail, as a single value if it is the same for all.
+        """Return a mask of the models that are still annealed, or a single value if it is equal for all.
 
-        There the hypotheses are not yet apart, and a lucky early epoch on few rows means little. The last epoch counts
-        in any case: a training of one or two epochs has no tail.
+        The hypotheses are not yet separated then, and a good early value on few rows means little. The last epoch
+        always counts: a training run of one or two epochs has no tail.
         """
         epoch = self.state.epoch
         if (warm := annealing.all_warm(epoch)) is not None:
@@ -279,10 +279,10 @@ def train_chunks(
 
     Args:
         placement: of the chunks.
-        chunk_of: makes the chunk of some models on a device.
+        chunk_of: returns the chunk of a slice of the models on a device.
         keep: called with the models of a chunk, their last state and their best.
         saved: where to resume from and save to.
-        bar: moved on by each epoch of each model.
+        bar: advanced by each epoch of each model.
         after_epoch: called after every epoch of a chunk.
     """
 

@@ -1,4 +1,4 @@
-"""The public classes: a fleet of models, trained together and used one by one, and a recorder of its training."""
+"""Public classes: a fleet of models, trained together and used individually, and a recorder of its training."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,11 +47,11 @@ from torchmcl.types import Batch, Predictions
 class Fleet:
     """Many independent models of one architecture, trained in one loop of batched operations.
 
-    Model i is the model that `torch.manual_seed(seeds[i]); module_factory()` makes, trained with its own rule,
-    learning rate, weight decay, shuffles and data, as if it were alone. Buffers, tied weights, parametrizations and
+    Model i is the result of `torch.manual_seed(seeds[i]); module_factory()`, trained with its own rule,
+    learning rate, weight decay, shuffles and data, as if trained alone. Buffers, tied weights, parametrizations and
     forward hooks work as in one model. Modules that cannot be trained exactly are rejected: those with backward hooks
     or state outside of buffers, those that `torch.vmap` cannot run, and sets of different length where rows depend on
-    one another (BatchNorm). Dropout has the same distribution, with other random numbers than alone.
+    one another (BatchNorm). Dropout has the same distribution as in a single model, with different random numbers.
 
     Args:
         module_factory: makes one module that returns `Predictions` or `Distributions`.
@@ -64,11 +64,11 @@ class Fleet:
         weight_decay: decoupled weight decay, a single value or one per model.
         seeds: of the initial weights and the shuffles; 0, 1, 2, ... by default.
         cost_fn: the matched cost, any `pairwise_*` function.
-        loss_fn: the trained cost, where it is not the matched one, see `torchmcl.mcl_step`.
+        loss_fn: the trained cost, if it differs from the matched one, see `torchmcl.mcl_step`.
         scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
         score_weight: weight of the score loss.
-        device: where to train; the models themselves are kept on the CPU in between. "cuda" is all visible GPUs, as
-            far as there are enough models; a sequence names the devices that the models are split across.
+        device: where to train; the models are kept on the CPU between runs. "cuda" means all visible GPUs, if
+            there are enough models; a sequence names the devices that the models are split across.
         backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
             small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs), "captured"
             (CUDA graphs) or "fused" (whole epochs in one kernel, for networks with one small hidden layer on GPUs). By
@@ -141,7 +141,7 @@ class Fleet:
 
     @property
     def best_models(self) -> FleetModels:
-        """The models with the best validation, after `fit(..., validation=...)`."""
+        """The models with the best validation value, after `fit(..., validation=...)`."""
         return FleetModels(self._kept.chosen(best=True))
 
     def fit(
@@ -170,7 +170,7 @@ class Fleet:
             models_at_once: train in chunks of this many; by default derived from memory and cores.
             after_epoch: called with an `EpochInfo` after every epoch of a chunk, for records and pictures.
             continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
-            progress: show a bar with models per second and the time left; a string stands in front of it.
+            progress: show a bar with models per second and the time left; a string is its title.
 
         Returns:
             FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
@@ -243,10 +243,10 @@ class Fleet:
 
         Args:
             inputs: [batch, ...] for all models.
-            per_model: inputs are [models, batch, ...], for each model its own.
-            best: use the weights of the best validation instead of the last ones.
+            per_model: inputs are [models, batch, ...], separate for each model.
+            best: use the weights with the best validation value instead of the last ones.
             stochastic: leave dropout on.
-            seed: of the numbers that dropout draws, which then leave torch's generator as it is.
+            seed: of the random numbers of dropout; torch's global generator is then left unchanged.
         """
         models = self._kept.chosen(best=best)
         if inputs.ndim < 2:
@@ -277,7 +277,7 @@ class Fleet:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights of all models, [models, parameters], and the best ones if there are any.
 
-        Buffers, such as the statistics of BatchNorm, stand beside them by name, [models, ...] each.
+        Buffers, such as the statistics of BatchNorm, are included by name, [models, ...] each.
         """
         return self._kept.state_dict()
 
@@ -285,7 +285,7 @@ class Fleet:
         """Load weights and buffers from `state_dict`.
 
         Raises:
-            ValueError: if they are not those of such a fleet.
+            ValueError: if they do not match this fleet.
         """
         self._kept.load_state_dict(state)
         self._first_weights = digest_of_tensors(self._kept.last.state)
@@ -315,12 +315,12 @@ class Fleet:
 
 
 class FleetRecorder:
-    """Pass it as `after_epoch=` of `Fleet.fit`; records stay on the device until `records` is called.
+    """A recorder to pass as `after_epoch=` to `Fleet.fit`; records stay on the device until `records` is called.
 
     Args:
-        fleet: whose rules give each model its weights and temperature.
+        fleet: the fleet, whose rules determine weights and temperatures.
         n_epochs: of the training.
-        data: held-out rows [rows, ...] and targets [rows, targets, dim] to measure on, the same for all models.
+        data: held-out rows [rows, ...] and targets [rows, targets, dim] for the metrics, shared by all models.
         probes: [probes, ...], inputs whose hypotheses are recorded.
         every: epochs between records; the last epoch is always recorded.
 

@@ -26,7 +26,7 @@ from torchmcl.persistence.identity import digest_of_tensors, identity_of
 from torchmcl.persistence.reading import read_json
 from torchmcl.persistence.writing import write_atomically
 
-# Losses of this many batches are checked together: often enough to hold few of them, too seldom to cost time.
+# Losses of this many batches are checked together: few enough to store, enough to make checks cheap.
 _AT_ONCE = 256
 
 
@@ -39,11 +39,11 @@ class ChunkState:
     optimizer: dict[str, Tensor]
     annealing: dict[str, Tensor]
     epoch: Tensor
-    losses: Tensor  # [epochs, models], and so are the next three
+    losses: Tensor  # [epochs, models], like the next three
     watched: Tensor
     temperatures: Tensor
     learning_rates: Tensor
-    best_value: Tensor  # [models], and so are the next three
+    best_value: Tensor  # [models], like the next three
     best_epoch: Tensor
     stopped_epoch: Tensor
     failed_step: Tensor
@@ -60,7 +60,7 @@ class ChunkState:
     ) -> "ChunkState":
         """Return the state before the first epoch."""
         n_models, device = len(models), models.flat.device
-        # Decisions and records have at least single precision, also for models in half precision.
+        # Decisions and records have at least single precision, even for models in half precision.
         number: dict[str, Any] = {"dtype": torch.promote_types(models.flat.dtype, torch.float32), "device": device}
         return cls(
             models=models.state,
@@ -92,13 +92,13 @@ class FleetHistory(NamedTuple):
     Attributes:
         losses: [epochs, models], mean training loss of each epoch; NaN after early stopping ended a model.
         best_value: [models], best monitored value (infinite without validation).
-        best_epoch: [models], the epoch it was reached at, counted from 0 (-1 without validation).
-        stopped_epoch: [models], the epoch early stopping ended a model at (-1: it trained to the end).
+        best_epoch: [models], the epoch of that value, counted from 0 (-1 without validation).
+        stopped_epoch: [models], the epoch of early stopping (-1: trained to the end).
         failed_epoch: [models], the first epoch with a loss that is not finite (-1: none).
         failed_batch: [models], the batch of `failed_epoch` with that loss, counted from 0 (-1: none).
         watched: [epochs, models], the monitored value of each epoch; NaN where it was not evaluated.
-        temperatures: [epochs, models], decided by `AutoAnnealing`; NaN for models under another rule, and None if
-            there is no such model.
+        temperatures: [epochs, models], decided by `AutoAnnealing`; NaN for models under other rules, and None if
+            no model uses it.
         learning_rates: [epochs, models], as they were used; NaN after early stopping ended a model.
         seconds: wall time of the training itself.
     """
@@ -120,7 +120,7 @@ class FleetHistory(NamedTuple):
     ) -> "FleetHistory":
         """Return the history of a chunk."""
         losses, watched, stopped = state.losses.cpu(), state.watched.cpu(), state.stopped_epoch.cpu()
-        # A model has no loss after its end, while others continue.
+        # A model has no loss after it stopped, while others continue.
         epochs = torch.arange(len(losses)).unsqueeze(-1)
         after = (stopped >= 0) & (epochs > stopped)
         losses, watched = losses.masked_fill(after, torch.nan), watched.masked_fill(after, torch.nan)
@@ -169,7 +169,7 @@ class FirstFailures:
     """Records the first non-finite loss of each model without synchronization.
 
     Args:
-        step: [models], filled with -1; becomes the batch of the first bad loss, counted from the start of the training.
+        step: [models], filled with -1; set to the batch of the first bad loss, counted from the start of training.
         n_batches: of an epoch.
 
     Example:
@@ -190,13 +190,13 @@ class FirstFailures:
         """Record the losses [models] of the next batch; after the last one the next epoch begins."""
         self._seen += 1
         if self.n_batches == 1:
-            return  # the epoch is enough
+            return  # the epoch suffices
         self._waiting.append(losses)
         if len(self._waiting) == _AT_ONCE or self._seen == self.n_batches:
             self._check(epoch)
 
     def forget(self) -> None:
-        """Begin an epoch, also after an interrupted one."""
+        """Begin an epoch, possibly after an interrupted one."""
         self._seen = 0
         self._waiting.clear()
 
@@ -229,7 +229,7 @@ class FleetCheckpoint:
     Args:
         options: folder, and how many states of each chunk to keep.
         plan: fingerprint of the training, as JSON.
-        is_random: whether the training draws random numbers, whose state is then kept too.
+        is_random: whether the training draws random numbers, whose state is then saved too.
 
     Raises:
         ValueError: if the folder holds the state of another training.
@@ -256,7 +256,7 @@ class FleetCheckpoint:
         write_atomically(path, json.dumps(plan, indent=1))
 
     def load(self, chunk: int, state: dict[str, Tensor], device: torch.device) -> tuple[int, float]:
-        """Fill `state` from the newest whole checkpoint of a chunk; return the next epoch and the seconds so far.
+        """Fill `state` from the newest complete checkpoint of a chunk; return the next epoch and the seconds so far.
 
         Args:
             chunk: its number.
@@ -267,7 +267,7 @@ class FleetCheckpoint:
             0 and 0.0 where there is none.
 
         Raises:
-            CheckpointError: if there are checkpoints and all of them are damaged, or of another training.
+            CheckpointError: if there are checkpoints, but all are damaged or belong to a different training run.
         """
         newest = self._series(chunk).newest()
         if newest is None:
@@ -329,7 +329,7 @@ def _damaged(rule: str, got: object) -> CheckpointError:
 def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> int | None:
     """Return the number of models per chunk: as requested, or as in the saved run; None if undetermined.
 
-    The chunks of a saved training stay: memory and threads may differ by now.
+    The chunks of a saved run are kept: available memory and threads may have changed.
     """
     if models_at_once is not None:
         check_positive_int("Fleet.fit", "models_at_once", models_at_once)
@@ -353,12 +353,12 @@ def fingerprint_of(
 ) -> dict[str, Any]:
     """Return the fingerprint of a training run as JSON, for comparison with a folder of checkpoints.
 
-    All that decides the result counts by value (learning rates and rules at every epoch, the structure of the
-    modules, the rows), and functions by their code and closures, not by their names.
+    Everything that determines the result is compared by value (learning rates and rules at every epoch, the
+    structure of the modules, the rows), and functions by their code and closures, not by their names.
 
     Args:
         plan: of all models.
-        models: their structure counts.
+        models: whose structure is compared.
         data: rows of the training.
         validation: rows of the validation.
     """

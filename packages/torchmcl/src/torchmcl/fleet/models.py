@@ -1,4 +1,4 @@
-"""Many modules of one structure: their parameters as a matrix with a row each, and one batched forward pass."""
+"""Many modules of the same structure: their parameters as rows of a matrix, and a batched forward pass."""
 
 import copy
 import threading
@@ -20,7 +20,7 @@ _ONE_GENERATOR = threading.Lock()
 
 @contextmanager
 def random_numbers_apart() -> Iterator[None]:
-    """Preserve the state of torch's generators, under a lock: threads must not alternate in drawing from them."""
+    """Preserve the state of torch's generators, under a lock: other threads must not draw from them."""
     with _ONE_GENERATOR, torch.random.fork_rng(devices=range(_n_cuda_generators())):
         yield
 
@@ -28,7 +28,7 @@ def random_numbers_apart() -> Iterator[None]:
 def seed_generators(seed: int) -> None:
     """Seed torch's generators inside `random_numbers_apart`.
 
-    `torch.manual_seed` would also decide the seed of CUDA where nothing has used it yet, and that cannot be undone.
+    `torch.manual_seed` would also set the seed of CUDA if it is not initialized yet, which cannot be undone.
     """
     torch.default_generator.manual_seed(seed)
     if _n_cuda_generators():
@@ -46,7 +46,7 @@ def seeded(seed: int | None) -> Iterator[None]:
         yield
         return
     with random_numbers_apart():
-        torch.default_generator.manual_seed(seed)  # models that are kept on the CPU draw from no other
+        torch.default_generator.manual_seed(seed)  # models on the CPU use no other generator
         yield
 
 
@@ -54,7 +54,7 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
     """Return one module per seed, as `torch.manual_seed(seed); factory()` would create it.
 
     Raises:
-        TypeError: if the factory is not a function that makes a module.
+        TypeError: if the factory is not a function that returns a module.
     """
     check_callable("Fleet", "module_factory", factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
     if isinstance(factory, nn.Module):
@@ -79,12 +79,12 @@ class StackedModules:
     """The state of n models and their common forward pass.
 
     The parameters are rows of one matrix [models, parameters], which lets the optimizer, checkpoints and the best
-    copy work in a handful of operations, for any number of layers; the per-layer tensors are views of it. Buffers
+    models work in a handful of operations, for any number of layers; the per-layer tensors are views of it. Buffers
     (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them:
-    `take_buffers` takes their new values, for those models whose step counts.
+    `take_buffers` stores the new values, for the models whose step counts.
 
     Args:
-        made: a module of this structure, which is copied and never run: a forward pass may leave things in a module.
+        made: a module of this structure, which is copied and never run: a forward pass may change a module.
         flat: [models, parameters]
         buffers: [models, ...] each.
     """
@@ -104,7 +104,7 @@ class StackedModules:
         self._rectified = [self.views[name] for name in rectified_weights(made)] if self._feed_forward else []
         self._forward = torch.vmap(self._forward_one, randomness="different")
         self._next_buffers: dict[str, Tensor] = {}
-        self._kind: type[Any] = Predictions  # or Distributions, as the last forward pass showed
+        self._kind: type[Any] = Predictions  # or Distributions, as in the last forward pass
         self._idle: list[bool] = []
         self._without_gradient([not view.requires_grad for view in self.views.values()])
 
@@ -140,7 +140,7 @@ class StackedModules:
 
     @torch.no_grad()
     def take_buffers(self, models: Tensor) -> None:
-        """Store the buffers after the last forward pass, for the models [models] that are True."""
+        """Store the buffers after the last forward pass, for the selected models [models]."""
         for name, new in self._next_buffers.items():
             replace_where(models, self.buffers[name], new.detach())
         self._next_buffers = {}
@@ -155,7 +155,7 @@ class StackedModules:
     def subset(
         self, rows: slice, device: torch.device, *, copy_rows: bool = False, dtype: torch.dtype | None = None
     ) -> "StackedModules":
-        """Return some of the models on `device`; they share memory only if no tensor had to move."""
+        """Return a slice of the models on `device`; they share memory only if no tensor had to be copied."""
         flat = self.flat[rows].to(device, dtype)
         buffers = {
             name: buffer[rows].to(device, dtype if buffer.is_floating_point() else None, copy=copy_rows)
@@ -165,7 +165,7 @@ class StackedModules:
         return StackedModules(made, flat.clone() if copy_rows else flat, buffers)
 
     def untrained(self) -> Tensor | None:
-        """Return which columns of `flat` have no gradient, None if all have one: frozen and unused parameters."""
+        """Return a mask of the columns of `flat` without a gradient (frozen or unused); None if all have one."""
         return self._untrained
 
     def _without_gradient(self, idle: list[bool]) -> None:
@@ -188,7 +188,7 @@ class StackedModules:
         """Disable dropout and similar layers inside a `with` block.
 
         Args:
-            stochastic: leave dropout on, and only let normalizations use the statistics of the training.
+            stochastic: leave dropout on, and put only normalization layers in evaluation mode.
         """
         before = {module: module.training for module in self.template.modules()}
         for module in before:
@@ -229,13 +229,13 @@ class StackedModules:
 
 def replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
     """Write `new` over `kept` [models, ...] for the selected models."""
-    if not chosen.is_cuda and not bool(chosen.any()):  # reading a value is free on the CPU, and a wait elsewhere
+    if not chosen.is_cuda and not bool(chosen.any()):  # reading a value is free on the CPU, and synchronizes elsewhere
         return
     kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
 
 
 def runs_of(flags: list[bool]) -> list[slice]:
-    """Return the runs of neighbors whose flags are set."""
+    """Return the runs of consecutive set flags."""
     edges = [i for i, (before, now) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if before != now]
     return [slice(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
@@ -248,7 +248,7 @@ def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
 
 
 def or_zeros(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return gradients with 0 for leaves without one."""
+    """Return gradients with zeros for leaves without one."""
     return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
 
 
@@ -261,7 +261,7 @@ def checked_predictions(predictions: Any) -> Predictions:
     if not isinstance(predictions, Predictions | Distributions):
         rule = "make modules that return Predictions"
         raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
-    return cast(Predictions, predictions)  # Distributions have all that they have
+    return cast(Predictions, predictions)  # Distributions have all of their fields
 
 
 class FleetModels:
@@ -286,7 +286,7 @@ class FleetModels:
 
 
 class KeptModels:
-    """The models of a fleet between training runs, on the CPU: the last ones, and the best of a validation.
+    """The models of a fleet between training runs, on the CPU: the last ones, and the best ones in validation.
 
     Args:
         last: the models.
@@ -310,12 +310,12 @@ class KeptModels:
         return self._best
 
     def keep_best(self) -> None:
-        """Create the best models, which equal the last ones until there are better ones."""
+        """Create the best models, initially equal to the last ones."""
         self._best = self.last.subset(slice(0, len(self.last)), torch.device("cpu"), copy_rows=True)
 
     @torch.no_grad()
     def take(self, rows: slice, last: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
-        """Keep the trained weights and buffers of some of the models."""
+        """Keep the trained weights and buffers of a slice of the models."""
         for models, trained in ((self.last, last), (self._best, best)):
             if models is not None and trained is not None:
                 for name, kept in models.state.items():
@@ -334,7 +334,7 @@ class KeptModels:
         """Load weights and buffers from `state_dict`.
 
         Raises:
-            ValueError: if they are not those of such a fleet.
+            ValueError: if they do not match this fleet.
         """
         given = _states_of(state, self.last)
         if "best" in given:
@@ -343,10 +343,10 @@ class KeptModels:
 
 
 def _states_of(state: dict[str, Tensor], models: StackedModules) -> dict[str, dict[str, Tensor]]:
-    """Return the parts of a fleet's `state_dict`, "last" and maybe "best", each like `models.state`.
+    """Return the parts of a fleet's `state_dict`, "last" and optionally "best", each like `models.state`.
 
     Raises:
-        ValueError: if something is missing, of another shape, or too much.
+        ValueError: if an entry is missing, unexpected or of the wrong shape.
     """
     wanted = {name: tuple(value.shape) for name, value in models.state.items()}
     parts: dict[str, dict[str, Tensor]] = {}

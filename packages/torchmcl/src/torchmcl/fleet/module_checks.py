@@ -1,8 +1,8 @@
 """Checks of modules: a module that a fleet cannot train exactly is rejected before training.
 
-Known obstacles (lazy parameters, gradient hooks, recurrent layers) are named when the fleet is made. Linear layers and
+Known obstacles (lazy parameters, gradient hooks, recurrent layers) are reported by the constructor. Linear layers and
 activations are known to be exact. Other modules are tested: two of the models take two steps
-both ways before a training, in double precision where rounding cannot be mistaken for a difference.
+stacked and alone before training, in double precision, so that rounding is not mistaken for a difference.
 """
 
 import copy
@@ -38,8 +38,8 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
 
     Raises:
         ValueError: if they differ, have no parameter to train, or parameters of several types.
-        TypeError: if their parameters are lazy, or have something attached that stacked ones would not have, or they
-            have recurrent layers.
+        TypeError: if their parameters are lazy or have hooks or attributes that stacking would lose, or if they have
+            recurrent layers.
     """
     if lazy := sorted({name for module in modules for name, tensor in _tensors(module) if is_lazy(tensor)}):
         advice = "Call the module once on a row of inputs before you return it."
@@ -86,7 +86,7 @@ def _check_parameters(module: nn.Module) -> None:
 
 
 def _check_hooks(module: nn.Module) -> None:
-    """Check that no parameter or module has a gradient hook: stacked ones share one gradient."""
+    """Check that no parameter or module has a gradient hook: stacked models share one gradient."""
     advice = "Remove the hook, or train with mcl_step."
     for name, tensor in _tensors(module):
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
@@ -98,7 +98,7 @@ def _check_hooks(module: nn.Module) -> None:
 
 
 def _check_functions(module: nn.Module) -> None:
-    """Check that no function closes over a part of its module: in a copy it would still use the original part."""
+    """Check that no function closes over a part of its module: a copy would still use the original part."""
     parts = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
     for prefix, part in module.named_modules():
         hooks = {name: value for name, value in vars(part).items() if name.endswith("_hooks")}
@@ -110,7 +110,7 @@ def _check_functions(module: nn.Module) -> None:
 
 
 def _reaches(value: Any, parts: set[int], *, in_function: bool) -> bool:
-    """Return whether a function in a value closes over one of the parts."""
+    """Return whether a function inside a value closes over one of the parts."""
     if isinstance(value, nn.Module | Tensor):
         return in_function and id(value) in parts
     if isinstance(value, types.FunctionType):
@@ -145,11 +145,11 @@ def inspected(models: StackedModules, data: FleetData, validation: FleetData | N
         validation: rows to validate on.
 
     Raises:
-        TypeError: if the rows are of another type than the models take.
-        ValueError: if the models cannot be trained on them as each alone.
+        TypeError: if the models do not accept the dtype of the rows.
+        ValueError: if stacked training would differ from training each model alone.
     """
     if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
-        rule = "be called without global backward hooks"  # which stacked modules pass no gradients through
+        rule = "be called without global backward hooks"  # no gradients of stacked modules reach them
         raise TypeError(bad_value("Fleet.fit", "data", rule, "some", "Remove them, or train with mcl_step."))
     n_hypotheses = _try_rows("data", data, models, training=True)
     if validation is not None:
@@ -183,7 +183,7 @@ def _trial_predictions(owner: str, name: str, models: StackedModules, inputs: Te
     """Return the predictions of the first model for a few rows of inputs [models, rows, ...], called `name`.
 
     Raises:
-        TypeError: if its inputs are of another type than its parameters, and it does not take them.
+        TypeError: if the inputs differ in dtype from its parameters, and it does not accept them.
     """
     module, rows = models.module(0).eval(), inputs[0, :_N_ROWS].to(models.flat.device)
     try:
@@ -199,20 +199,20 @@ def _trial_predictions(owner: str, name: str, models: StackedModules, inputs: Te
 
 
 def check_input_type(owner: str, name: str, models: StackedModules, inputs: Tensor) -> None:
-    """Check that models accept inputs [models, rows, ...], called `name`, of another dtype."""
+    """Check that models accept the dtype of inputs [models, rows, ...], called `name`."""
     if inputs.is_floating_point() and inputs.dtype != models.flat.dtype:
         _trial_predictions(owner, name, models, inputs)
 
 
 def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
-    """Check on some rows that stacked models equal the single models.
+    """Check on a few rows that stacked models equal the single models.
 
     Args:
         models: of the training.
         inputs: [models, rows, ...] of the first models.
 
     Raises:
-        ValueError: if they do something else when they are stacked, or cannot be.
+        ValueError: if they behave differently when stacked, or cannot be stacked.
     """
     if models.is_plain() and inputs.ndim == 3:
         return
@@ -232,12 +232,12 @@ def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
 def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetData, *, training: bool) -> None:
     """Check for sets of different length that predictions for a row do not depend on other rows.
 
-    The sets are padded to one length, and BatchNorm for example would take padding for rows.
+    The sets are padded to the same length, and BatchNorm, for example, would treat padding as rows.
 
     Args:
-        owner: who asks.
+        owner: named in messages.
         name: of the rows.
-        models: that take them.
+        models: applied to the rows.
         data: the rows.
         training: whether the models train on them.
 
@@ -265,7 +265,7 @@ class _Course(NamedTuple):
     outputs: list[Tensor]  # [rows, numbers] of each step
     gradients: list[Tensor]  # [parameters]
     buffers: dict[str, Tensor]
-    drew: bool = False  # random numbers
+    drew: bool = False  # whether random numbers were drawn
 
 
 def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) -> _Course:
@@ -296,7 +296,7 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
 
 
 def _once(fresh: nn.Module, used: nn.Module, buffers: list[Tensor], inputs: Tensor) -> Tensor:
-    """Return the output of a fresh module with the buffers of one that was called before."""
+    """Return the output of a fresh module with the buffers of a module that was called before."""
     for part, like in zip(fresh.modules(), used.modules(), strict=True):
         part.training = like.training
     with torch.no_grad(), random_numbers_apart():
@@ -326,7 +326,7 @@ def _compare(alone: _Course, stacked: _Course, name: str) -> None:
     if alone.buffers.keys() != stacked.buffers.keys():
         got = f"{name}, which makes {sorted(alone.buffers.keys() ^ stacked.buffers.keys())} when called"
         _refuse(ValueError, "make modules whose buffers are there from the beginning", got, _ALONE)
-    if alone.drew:  # the numbers that models draw side by side are others than alone, by the same law
+    if alone.drew:  # stacked models draw different numbers than single ones, from the same distribution
         return
     for what, left, right in (
         ("predictions", alone.outputs, stacked.outputs),
@@ -344,18 +344,18 @@ def _in_double(models: StackedModules, inputs: Tensor) -> tuple[StackedModules, 
     try:
         with torch.no_grad(), random_numbers_apart():
             double.module(0)(wide[0])
-    except RuntimeError:  # a module that names another type
+    except RuntimeError:  # a module with a hard-coded dtype
         return models, inputs.to(models.flat.dtype) if inputs.is_floating_point() else inputs
     return double, wide
 
 
 def _numbers(predictions: Predictions, *sizes: int) -> Tensor:
-    """Return all predictions as [*sizes, numbers]; the sizes are those of the rows, or of models and rows."""
+    """Return all predictions as [*sizes, numbers]; `sizes` are the axes of the rows, or of models and rows."""
     return torch.cat([part.reshape(*sizes, -1) for part in predictions if part is not None], dim=-1)
 
 
 def _slopes(numbers: Tensor) -> Tensor:
-    """Return distinct factors, so that differences cannot cancel in a sum."""
+    """Return distinct factors, so that differences do not cancel in a sum."""
     return torch.linspace(0.5, 1.5, numbers.shape[-1]).to(numbers)
 
 
@@ -388,5 +388,5 @@ def _has_tensor(value: Any) -> bool:
 def _refuse(
     kind: type[Exception], rule: str, got: object, advice: str = "", cause: BaseException | None = None
 ) -> NoReturn:
-    """Raise the error about a module that cannot be in a fleet."""
+    """Raise the error for a module that a fleet cannot train."""
     raise kind(bad_value("Fleet", "module_factory", rule, got, advice)) from cause

@@ -53,7 +53,7 @@ def current_loss(output: StepOutput) -> Tensor:
 
 
 class WeightedDistortion:
-    """A monitor for weighted rows that all models share: the distortion of each model on them.
+    """A monitor for weighted rows shared by all models: the distortion of each model on them.
 
     Args:
         weights: [rows]
@@ -73,8 +73,8 @@ class MixtureLogLoss:
 
     Args:
         weights: [rows] or [models, rows], how much each held-out row counts; 0 for padding. All alike by default.
-        together: let all models have the mean of them, so that they keep the same epoch: on few rows the best epoch of
-            one model is an accident. They must be trained in one chunk.
+        together: use the mean over models for all of them, so that they keep the same epoch: on few rows the best
+            epoch of a single model is random. They must be trained in one chunk.
     """
 
     def __init__(self, weights: Tensor | None = None, *, together: bool = False) -> None:
@@ -128,7 +128,7 @@ class Checkpointing:
     Args:
         folder: of the training.
         every: epochs between saves; `torchmcl.persistence.stop_on_signals` saves at once.
-        keep: number of states to keep; when the newest is damaged the one before it is used.
+        keep: number of states to keep; if the newest is damaged, the previous one is used.
     """
 
     folder: str | Path
@@ -148,7 +148,7 @@ def validation_of(given: object, n_models: int) -> Validation | None:
 
     Raises:
         TypeError: for something else.
-        ValueError: for rows of another number of models.
+        ValueError: for rows for a different number of models.
     """
     if given is None:
         return None
@@ -179,7 +179,7 @@ def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> lis
 
     Raises:
         TypeError: for a string.
-        ValueError: for a sequence of another length, or an array of several axes.
+        ValueError: for a sequence of the wrong length, or an array of several axes.
     """
     if isinstance(value, str | bytes):
         raise TypeError(bad_value(owner, name, "be a single value or one per model", repr(value)))
@@ -196,7 +196,7 @@ def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> lis
 
 
 def plain_number(value: Any) -> Any:
-    """Return a number of NumPy or torch as a Python number, other values unchanged."""
+    """Return a NumPy or torch number as a Python number, other values unchanged."""
     return value.item() if isinstance(value, np.generic | Tensor) and value.ndim == 0 else value
 
 
@@ -220,7 +220,7 @@ def moments_of(given: Mapping[str, Tensor] | None, wanted: Mapping[str, Tensor])
     """Return the initial state of the optimizer, empty for none.
 
     Raises:
-        ValueError: if it is not one of this optimizer and fleet.
+        ValueError: if it does not match this optimizer and fleet.
     """
     given_shapes, wanted_shapes = (
         {name: tuple(v.shape) for name, v in state.items()} for state in (given or {}, wanted)
@@ -247,7 +247,7 @@ def check_data(owner: str, name: str, data: object, n_models: int) -> None:
 
 
 def default_batch_size(n_rows: int) -> int:
-    """Return three times the square root of the rows, between 64 and 1024: small tables need steps, large ones speed.
+    """Return three times the square root of the rows, from 64 to 1024: small tables need more steps, large ones speed.
 
     Example:
         >>> [default_batch_size(n_rows) for n_rows in (100, 10_000, 1_000_000)]
@@ -267,7 +267,7 @@ def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int)
 
 
 def even_batch_size(n_rows: int, at_most: int) -> int:
-    """Return a batch size without a small rest: the last batch has at least three quarters of the size of the others.
+    """Return a batch size without a small remainder: the last batch has at least 3/4 of the size of the others.
 
     A last batch of a few rows has a gradient far larger than the optimizer expects.
 

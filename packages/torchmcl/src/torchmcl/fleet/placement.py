@@ -23,12 +23,12 @@ _Result = TypeVar("_Result")
 _MIN_CHUNK = 8
 # On CPUs the activations of a chunk should stay in the last level of the cache.
 _CPU_BYTES = 64 << 20
-# On GPUs a third of the free memory may go to activations; gradients and copies take as much again.
+# On GPUs activations may use a third of the free memory; gradients and copies need as much again.
 _GPU_SHARE = 0.3
-# A step with fewer multiplications ends before a second core has begun to help. Measured on two cores: trainings with
+# A step with fewer multiplications is too short to benefit from a second core. Measured on two cores: trainings with
 # steps of 12 million took four times as long on both as on one, those with 37 million gained a quarter.
 _SMALL_STEP = 30_000_000
-# The cost of the loss of a pair of target and hypothesis, in multiplications of the network.
+# The cost of the loss per (target, hypothesis) pair, in multiplications of the network.
 _PAIR = 50
 
 
@@ -36,7 +36,7 @@ def devices_of(device: Device | Sequence[Device], n_models: int) -> tuple[torch.
     """Return the devices for `n_models` models.
 
     Args:
-        device: a single one; "cuda" without a number stands for all visible GPUs, as far as there are enough models;
+        device: a single one; "cuda" without a number means all visible GPUs, if there are enough models;
             or a sequence, all of which are used.
         n_models: number of models.
 
@@ -94,7 +94,7 @@ class Placement:
             batch_size: rows of a step.
             n_hypotheses: of each model.
             chunk_size: models of a chunk; None to derive it from memory and threads.
-            splits_models: whether the step shares out the models to cores itself.
+            splits_models: whether the step itself splits the models across cores.
             in_order: whether chunks have to be trained one after the other.
         """
         on_cpu = devices[0].type == "cpu"
@@ -109,14 +109,14 @@ class Placement:
 
     @property
     def chunk_size(self) -> int:
-        """Models of a chunk; the last one may have fewer."""
+        """Number of models per chunk; the last one may have fewer."""
         return self.chunks[0].stop
 
     def run(self, train: Callable[[int, slice, torch.device], _Result]) -> list[_Result]:
         """Return `train(number, models, device)` of every chunk, in order.
 
-        The device of a chunk does not depend on which device is faster, so that a resumed training finds its random
-        numbers again.
+        The device of a chunk does not depend on which device is faster, so that a resumed run draws the same
+        random numbers.
         """
 
         def on_its_device(item: tuple[int, slice]) -> _Result:
@@ -159,7 +159,7 @@ def _n_threads(models: StackedModules, devices: tuple[torch.device, ...]) -> int
 
 
 def _is_small_step(models: StackedModules, n_rows: int, n_pairs: int) -> bool:
-    """Return whether one core is as fast as several for a step of these models; `n_pairs` are those of a row."""
+    """Return whether one core is as fast as several for a step of these models, with `n_pairs` pairs per row."""
     n_models, n_weights = models.flat.shape
     return n_models * n_rows * (n_weights + _PAIR * n_pairs) < _SMALL_STEP
 
@@ -180,13 +180,13 @@ def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threa
         return [work(item) for item in items]
 
     def on_one_core(item: _Item) -> _Result:
-        torch.set_num_threads(1)  # a setting of each thread
+        torch.set_num_threads(1)  # a per-thread setting
         return work(item)
 
     with _one_core(), ThreadPoolExecutor(n_threads) as threads:
         try:
             return list(threads.map(on_one_core, items))
-        except BaseException:  # a signal, too, ends the work after the items that are being worked on
+        except BaseException:  # a signal, too, ends the work after the current items
             threads.shutdown(cancel_futures=True)
             raise
 
@@ -205,7 +205,7 @@ def _saved_bytes(models: StackedModules, inputs: Tensor) -> int:
         return tensor
 
     single = models.subset(slice(0, 1), models.flat.device, copy_rows=True)
-    # The trial must not draw from the random numbers of the training: a resumed training makes no trial.
+    # The trial must not use the random numbers of the training: a resumed run has no trial.
     with random_numbers_apart(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         predictions: Predictions = single(inputs.to(models.flat.device))
         (predictions.hypotheses**2).sum()

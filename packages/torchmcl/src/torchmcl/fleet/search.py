@@ -21,11 +21,11 @@ from torchmcl.types import StepOutput
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to train.
+    """The training settings of a candidate.
 
     Args:
         name: in records and plots.
-        rule: as `Fleet` takes it.
+        rule: as in `Fleet`.
         learning_rate: a number, or epoch -> number.
         weight_decay: decoupled weight decay.
     """
@@ -69,7 +69,7 @@ class SearchResult(NamedTuple):
     Attributes:
         candidates: in the order of `values`.
         values: [candidates, splits, restarts], the lowest hard distortion on held-out rows of the evaluated epochs.
-        best: which candidate has the lowest geometric mean.
+        best: index of the candidate with the lowest geometric mean.
         seconds: wall time of the training.
     """
 
@@ -80,11 +80,11 @@ class SearchResult(NamedTuple):
 
     @property
     def means(self) -> Tensor:
-        """The geometric mean of each candidate, for comparison: distortions differ by factors."""
+        """The geometric mean of each candidate; geometric because distortions differ by factors."""
         return _geometric_means(self.values)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one plain record per trial, for a file."""
+        """Return one JSON-compatible record per trial."""
         return [
             {"candidate": candidate.name, "split": split, "restart": restart, "distortion": float(value)}
             for candidate, rows in zip(self.candidates, self.values, strict=True)
@@ -93,7 +93,7 @@ class SearchResult(NamedTuple):
         ]
 
     def draw(self, axes: Any, n_shown: int = 16) -> None:
-        """Draw the best candidates on matplotlib axes: every trial a dot, every mean a line."""
+        """Draw the best candidates on matplotlib axes: a dot per trial, a line per mean."""
         order = self.means.argsort()[:n_shown].tolist()
         for place, index in enumerate(reversed(order)):
             values = self.values[index].flatten()
@@ -112,8 +112,8 @@ class FleetSearch:
 
     Args:
         candidates: to compare; `default_candidates` by default.
-        n_splits: inner splits, each with other rows held out; several make the choice steadier on small tables.
-        held_out: share of the rows that is held out in each.
+        n_splits: inner splits with different held-out rows; more splits make the choice more stable on small tables.
+        held_out: fraction of the rows held out in each split.
         n_restarts: restarts of each candidate on each split.
 
     Example:
@@ -162,25 +162,25 @@ class FleetSearch:
         """Return the trials on rows [rows, ...] and [rows, targets, dim].
 
         Args:
-            factory: makes an untrained model.
+            factory: returns an untrained model.
             inputs: [rows, ...]
             targets: [rows, targets, dim]
             n_epochs: of each training.
             batch_size: rows of a minibatch at most, as for `Fleet.fit`; none is much smaller than the others.
             cost_fn: any `pairwise_*` function.
             score_weight: weight of the score loss.
-            monitor: makes what is compared of the weights of the held-out rows, None where all count alike: a function
-                of a step's output, as `MixtureLogLoss`; the distortion by default.
-            seed: decides the splits and the initial weights.
+            monitor: called with the weights of the held-out rows, None if all are equal; returns the compared value as
+                a function of a step's output, such as `MixtureLogLoss`; the distortion by default.
+            seed: of the splits and the initial weights.
             device: where to train.
             validate_every: epochs between evaluations on the held-out rows.
             progress: show a bar.
-            weights: [rows], how much each row counts, in training and in the comparison; all count alike by default.
-            groups: [rows], ids of rows that are held out together; each row is alone by default.
+            weights: [rows], how much each row counts, in training and in the comparison; equal by default.
+            groups: [rows], ids of rows that are held out together; by default each row is its own group.
         """
         candidates = list(self.candidates or default_candidates(n_epochs))
         splits = self._splits(len(inputs), groups, seed)
-        # The monitor of a fleet has the same weights for all its models, so weighted splits train one after the other.
+        # The monitor of a fleet uses the same weights for all models, so weighted splits are trained one by one.
         together = [range(self.n_splits)] if weights is None else [[split] for split in range(self.n_splits)]
         values, seconds = [], 0.0
         for chosen in together:
@@ -191,7 +191,7 @@ class FleetSearch:
                 rule=[candidate.rule for candidate, _, _ in tasks],
                 learning_rate=[candidate.learning_rate for candidate, _, _ in tasks],
                 weight_decay=[candidate.weight_decay for candidate, _, _ in tasks],
-                seeds=[seed + s * self.n_restarts + i for _, s, i in tasks],  # the candidates begin alike
+                seeds=[seed + s * self.n_restarts + i for _, s, i in tasks],  # same initial weights for all candidates
                 cost_fn=cost_fn,
                 score_weight=score_weight,
                 device=device,

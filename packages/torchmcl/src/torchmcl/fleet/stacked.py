@@ -1,8 +1,8 @@
-"""Arithmetic of stacked parameters, a row of a matrix for each model: linear layers without torch.vmap, and optimizers.
+"""Arithmetic of stacked parameters, one matrix row per model: linear layers without torch.vmap, and optimizers.
 
-All that a network of linear layers and activations needs to run on parameters [models, ...] and inputs
-[models, batch, ...] is a linear layer that multiplies model by model; everything else in it works on any leading axes.
-That saves the bookkeeping of torch.vmap, which is most of the time of small models on CPUs. The optimizers equal
+To run a network of linear layers and activations on parameters [models, ...] and inputs [models, batch, ...],
+only the linear layers must be replaced by batched ones; everything else supports leading axes.
+This avoids the overhead of torch.vmap, which dominates for small models on CPUs. The optimizers equal
 `torch.optim.AdamW` and `torch.optim.SGD`, with a learning rate and a weight decay for each model.
 """
 
@@ -57,8 +57,8 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 def is_feed_forward(module: nn.Module) -> bool:
     """Return whether a module is known to support leading axes if linear layers do.
 
-    Known types are not enough: a hook or a replaced `forward` may do anything, an output activation may name an axis
-    by its number, and layers that share weights cannot be told apart by them.
+    Known types are not enough: a hook or a replaced `forward` may do anything, an output activation may refer to an
+    axis by number, and layers that share weights cannot be distinguished by them.
     """
     parts = list(module.modules())
     tensors = [tensor for part in parts for tensor in part._parameters.values() if tensor is not None]
@@ -97,7 +97,7 @@ class StackedLinear(TorchFunctionMode):
     """Let `torch.nn.functional.linear` accept stacked weights [models, out, in] inside a `with` block.
 
     Args:
-        rectified: those weights whose layer is followed by a ReLU, which is then done in the same pass.
+        rectified: the weights of layers that are followed by a ReLU, which is then fused with the layer.
     """
 
     def __init__(self, rectified: Sequence[Tensor] = ()) -> None:
@@ -169,15 +169,15 @@ class _StackedLayer(torch.autograd.Function):
 
 
 _HAS_BATCHED_BLAS = torch.backends.mkl.is_available()
-# Above this many multiplications a product is worth the overhead of its call, and several cores.
+# Products with more multiplications than this are worth a separate call, and several cores.
 _SMALL_PRODUCT = 1 << 20
 
 
 def products(left: Tensor, right: Tensor) -> Tensor:
     """Return the matrix products left[i] @ right[i] of two stacks.
 
-    Without MKL torch.bmm makes a tensor operation of each product in the stack, which costs more than a small
-    product itself (2.5 times as long for a training of 16 small networks); NumPy hands them to BLAS in one loop.
+    Without MKL, torch.bmm runs a tensor operation per product of the stack, which takes longer than a small
+    product itself (2.5 times as long in training 16 small networks); NumPy passes them to BLAS in one loop.
     """
     small = left.shape[1] * left.shape[2] * right.shape[2] <= _SMALL_PRODUCT
     served = left.device.type == "cpu" and left.dtype in (torch.float32, torch.float64)
@@ -194,7 +194,7 @@ _HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class FleetOptimizer(ABC):
-    """An update rule. Its state is a dictionary of tensors with a leading model axis, changed in place."""
+    """An update rule. Its state is a dictionary of tensors with a leading model axis, modified in place."""
 
     @abstractmethod
     def init(self, flat: Tensor) -> dict[str, Tensor]:
@@ -240,7 +240,7 @@ class Adam(FleetOptimizer):
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
         """Return zero moments and step counts."""
-        # Half precision would count to 256 and no further.
+        # bfloat16 cannot count beyond 256.
         dtype = torch.float32 if flat.dtype in _HALF else flat.dtype
         n_steps = torch.zeros(len(flat), 1, dtype=dtype, device=flat.device)
         return {"mean": torch.zeros_like(flat), "square": torch.zeros_like(flat), "n_steps": n_steps}
@@ -261,14 +261,14 @@ class Adam(FleetOptimizer):
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         if decay is not None:
             flat.mul_(1 - lr * decay)
-        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with the factors of all weights of a model in front.
+        # lr * (mean / c1) / (sqrt(square / c2) + epsilon), with the per-model factors combined.
         root = _correction(self.beta2, n_steps).sqrt_()
         deviation = square.sqrt().add_(self.epsilon * root)
         flat.addcdiv_(mean * (lr * root / _correction(self.beta1, n_steps)), deviation, value=-1)
 
 
 def is_plain_adam(optimizer: FleetOptimizer) -> TypeGuard[Adam]:
-    """Return whether compiled code and kernels support an optimizer: Adam itself, with powers of both betas."""
+    """Return whether compiled code and kernels support an optimizer: `Adam`, not a subclass, with positive betas."""
     return type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0
 
 

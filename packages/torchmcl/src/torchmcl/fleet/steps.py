@@ -1,7 +1,7 @@
 """Properties of a training run that determine the backend, and the reference step.
 
-The facts (cost, network, rows, rules) are collected once: this is the one place that interprets cost functions,
-modules and monitors, and a backend compares them with its limits. The step is `mcl_step` on stacked models,
+The facts (cost, network, rows, rules) are collected once: only this module interprets cost functions, modules and
+monitors, and a backend compares the facts with its limits. The step is `mcl_step` on stacked models,
 differentiated by autograd; backends override parts of it, see `torchmcl.fleet.backends`.
 """
 
@@ -74,11 +74,11 @@ class NetworkFacts:
         sizes: features of the inputs and of the outputs of each layer.
         n_hypotheses: of a row.
         event: shape of a hypothesis.
-        has_scores: whether it gives score logits.
-        detach_scores: whether the score loss ends at the last layer.
-        has_scales: whether it gives scales.
-        min_scale: the smallest one.
-        dropout: behind each ReLU while training; None without such layers.
+        has_scores: whether it returns score logits.
+        detach_scores: whether gradients of the score loss stop at the last layer.
+        has_scales: whether it returns scales.
+        min_scale: the smallest scale.
+        dropout: the dropout rate after each ReLU; None without such layers.
     """
 
     sizes: tuple[int, ...]
@@ -122,7 +122,7 @@ class NetworkFacts:
         )
 
     def takes(self, rows: "RowFacts", event: tuple[int | None, ...]) -> bool:
-        """Return whether the module accepts the inputs of rows and returns hypotheses of a shape."""
+        """Return whether the module accepts the inputs of rows and returns hypotheses of the required shape."""
         return (self.sizes[0], self.event) == (rows.n_features, event)
 
 
@@ -133,14 +133,14 @@ class RowFacts(NamedTuple):
     """Properties of the rows of a fleet.
 
     Attributes:
-        n_features: of inputs that are vectors, None for others.
+        n_features: of vector inputs; None for others.
         n_targets: of a row.
-        n_dims: of targets that are vectors, None for others.
+        n_dims: of vector targets; None for others.
         are_classes: whether targets are ids.
         is_single: whether inputs and targets are float32.
         is_ragged: whether the sets differ in length.
         has_mask: whether some targets are padding.
-        has_weights: whether rows count differently.
+        has_weights: whether rows are weighted.
         is_sampled: whether rows are drawn anew for every epoch.
     """
 
@@ -179,7 +179,7 @@ class TrainingFacts:
         device: of the training.
         spec: cost, loss, scores, monitor and optimizer.
         cost: the matched cost.
-        network: the models, None where they are not ReLU networks.
+        network: the models; None if they are not ReLU networks.
         is_single: whether the models are float32.
         rows: to train on.
         held_out: rows to evaluate on.
@@ -229,7 +229,7 @@ class TrainingFacts:
 
 
 def why_not_usual(training: TrainingFacts) -> str | None:
-    """Return the first reason common to most backends not to support a training run, or None."""
+    """Return why most backends do not support a training run (the first common reason), or None."""
     spec = training.spec
     if training.rows.is_sampled:
         return "It serves rows that stay the same in all epochs."
@@ -244,7 +244,7 @@ def why_not_usual(training: TrainingFacts) -> str | None:
     return None
 
 
-# For a measurement of the costs: some hundred rows take a percent or two of the time of a training.
+# For a measurement of the costs: a few hundred rows take 1 to 2 percent of the training time.
 _N_MEASURED_ROWS = 256
 
 
@@ -259,7 +259,7 @@ class AutogradStep:
 
     Attributes:
         gradient: [models, parameters], of the last batch.
-        optimizer: as this backend computes it.
+        optimizer: in the implementation of this backend.
     """
 
     gradient: Tensor
@@ -295,8 +295,8 @@ class AutogradStep:
     def measurements(self) -> tuple[Callable[[], CostScale], Callable[[], CostScale] | None]:
         """Return functions that measure the costs of the models.
 
-        The first one measures on held-out rows where there are any, as a network memorizes few rows, and the second
-        one then on rows that are trained on. The same places for all models, drawn, as rows may be sorted.
+        The first one measures on held-out rows if there are any, because a network can memorize few rows, and the
+        second one then on training rows. Row positions are random, as rows may be sorted, and equal for all models.
         """
         trained = self._cost_scale_of(self.rows.data)
         return (trained, None) if self.validation is None else (self._cost_scale_of(self.validation), trained)

@@ -1,4 +1,4 @@
-"""Lightning, or the name of the extra that installs it."""
+"""Import of Lightning, with an error that names its extra."""
 
 from torchmcl._optional import optional_import
 

@@ -1,4 +1,4 @@
-"""Callbacks: scheduled values of the rule, records that a report can read, a warning on collapse, averaged weights."""
+"""Callbacks: logging of the rule, records for reports, a warning on collapse, averaged weights."""
 
 import json
 import time
@@ -23,8 +23,8 @@ from torchmcl.types import StepOutput
 class RuleLogger(pl.Callback):  # type: ignore[name-defined]
     """Log the fields of the rule that change (temperature, epsilon, ...) and show them in the progress bar.
 
-    They are logged when an epoch starts; the temperature of `AutoAnnealing` when it ends, as the first one follows from
-    the costs of its epoch.
+    They are logged when an epoch starts; the temperature of `AutoAnnealing` when it ends, as the first temperature
+    depends on the costs of its epoch.
     """
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
@@ -47,11 +47,11 @@ class RuleLogger(pl.Callback):  # type: ignore[name-defined]
 class RecordWriter(pl.Callback):  # type: ignore[name-defined]
     """Write one line of JSON per epoch: losses, metrics, learning rate, and the rule with its fields as numbers.
 
-    When a training resumes from a checkpoint, the lines of epochs that are run again are replaced.
+    When training resumes from a checkpoint, the lines of repeated epochs are replaced.
 
     Args:
         path: of the file.
-        show: whether to print each line too.
+        show: whether to also print each line.
     """
 
     def __init__(self, path: Path | str, *, show: bool = False) -> None:
@@ -91,9 +91,9 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
 
 
 class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
-    """Warn about hypotheses that are not the best one for any target of a validation.
+    """Warn about hypotheses that are not the best for any validation target.
 
-    Nothing is expected of them while the temperature is above 0: they are meant to be together then, and part later.
+    There is no warning while the temperature is above 0: hypotheses may coincide then, and split later.
 
     Args:
         threshold: a hypothesis counts as unused below this share of wins.
@@ -142,13 +142,14 @@ def _is_warm(rule: Any) -> bool:
 
 
 class ExponentialAverage(pl.callbacks.WeightAveraging):  # type: ignore[name-defined]
-    """Lightning's average of the weights, `decay * average + (1 - decay) * weights` after every step.
+    """Lightning's exponential moving average of the weights, updated after every step.
 
-    Validation runs with the average, and the model holds it when the training ends. Not with sharded weights.
+    The average is `decay * average + (1 - decay) * weights`. It is used in validation, and replaces the weights when
+    training ends. Sharded weights are not supported.
 
     Args:
         decay: a factor per step; closer to 1 averages over more steps. It is smaller in the first steps, so that the
-            average soon forgets the initial weights.
+            average quickly discards the initial weights.
     """
 
     def __init__(self, decay: float = 0.999) -> None:
@@ -178,7 +179,7 @@ class ExponentialAverage(pl.callbacks.WeightAveraging):  # type: ignore[name-def
         super().on_validation_epoch_end(trainer, module)
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
-        """Leave the average in the model even if no epoch was left to train."""
+        """Leave the average in the model even if no epoch remained to be trained."""
         self._copy_average_to_current(module)
 
 

@@ -15,7 +15,7 @@ _KIND = "lightning"
 class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
     """Writes Lightning's checkpoints in the format of `torchmcl.persistence`: safetensors and JSON, with a checksum.
 
-    `Checkpoints` brings it along; with Lightning's own `ModelCheckpoint`, which names its files .ckpt all the same,
+    `Checkpoints` enables it; with Lightning's own `ModelCheckpoint`, which still names its files .ckpt,
     pass it to the trainer: `Trainer(plugins=[SafeCheckpointIO()])`.
     """
 
@@ -23,7 +23,7 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
         """Write a checkpoint.
 
         Raises:
-            TypeError: if something in it is neither a tensor nor what JSON can hold.
+            TypeError: if it contains a value that is neither a tensor nor JSON-compatible.
             OSError: if it cannot be written; the old file, if any, is untouched.
         """
         state, tensors = encode(checkpoint)
@@ -35,7 +35,7 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
         """Return a checkpoint, on the CPU; nothing from the file is executed.
 
         Raises:
-            CheckpointError: if it is damaged or something else.
+            CheckpointError: if it is damaged or not a checkpoint.
         """
         saved = read_checkpoint(path, _KIND)
         return decode(saved.state, saved.tensors)
@@ -48,13 +48,13 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
 class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
     """Save after each epoch, and stop on SIGTERM and Ctrl-C under `stop_on_signals`.
 
-    After a signal the training ends with the current batch. The next run repeats the epoch from its beginning, and ends
-    with the same numbers as a training that was never stopped.
+    After a signal, training ends with the current batch. The next run repeats the epoch from its beginning, with the
+    same results as an uninterrupted run.
 
     Args:
         folder: for `epoch-<number of finished epochs>.safetensors`.
         every_n_epochs: epochs between saves; the last one is always saved.
-        keep: how many to keep; when the newest is damaged the one before it is used.
+        keep: number of checkpoints to keep; if the newest is damaged, the previous one is used.
 
     Example:
         >>> from torchmcl.lightning import Checkpoints
@@ -73,7 +73,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Return the newest complete checkpoint, for `ckpt_path` of `trainer.fit`; None if there is none.
 
         Raises:
-            CheckpointError: if there are some and all are damaged.
+            CheckpointError: if there are checkpoints, but all are damaged.
         """
         newest = self.series.newest()
         return None if newest is None else str(self.series.path(newest[0]))
@@ -82,7 +82,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Stop if a signal requests it.
 
         Raises:
-            Stopped: with the number of epochs that are saved.
+            Stopped: with the number of saved epochs.
         """
         if stop_requested():
             check_stop(self._saved_in_words())
@@ -125,7 +125,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self.stop_if_asked()
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-        """Stop listening to signals."""
+        """Stop handling signals."""
         self._end()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:

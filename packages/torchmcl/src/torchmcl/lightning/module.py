@@ -34,40 +34,40 @@ def _distortion(output: StepOutput) -> Tensor:
 class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     """Train a model with multiple choice learning.
 
-    The rule of an epoch depends on the epoch only, or on state in the checkpoint, and so does everything else that is
-    not in the weights: a training that is killed resumes from its checkpoint to the same numbers. With several
-    processes the gradients are those of one process with the joint batch, also when the processes have different
-    numbers of real targets.
+    The rule of an epoch, like everything else outside the weights, depends only on the epoch or on state in the
+    checkpoint: a killed run resumes from its checkpoint with the same results. With several processes, the
+    gradients are those of one process with the joint batch, even if the processes have different numbers of real
+    targets.
 
-    A loader may give `Batch`, `(inputs, targets)`, `(inputs, targets, mask)` or a dictionary with these names, see
-    `torchmcl.batches.as_batch`; one target per sample needs no axis of the targets. `trainer.validate` and
-    `trainer.test` log `metrics` as `val_<name>` and `test_<name>`; `trainer.predict` gives `Predictions`, from inputs
+    A loader may yield `Batch`, `(inputs, targets)`, `(inputs, targets, mask)` or a dictionary with these names, see
+    `torchmcl.batches.as_batch`; a single target per sample needs no target axis. `trainer.validate` and
+    `trainer.test` log `metrics` as `val_<name>` and `test_<name>`; `trainer.predict` returns `Predictions`, from inputs
     with or without targets.
 
     Args:
         model: takes `batch.inputs`, returns `Predictions`.
         rule: an assignment rule; a function epoch -> rule, for example from `annealed`; or `torchmcl.AutoAnnealing`,
-            which decides on the temperature and on the tail of the learning rate from the costs it sees, over the
-            `max_epochs` or `max_steps` of the trainer, whichever ends first. It decides at the ends of epochs, so let
-            there be ten or more: `limit_train_batches` makes short ones. Weight decay and the height of the rate are
-            left to you.
+            which sets the temperature and the tail of the learning rate from the observed costs, over the
+            `max_epochs` or `max_steps` of the trainer, whichever ends first. It acts at the ends of epochs, so use ten
+            or more: `limit_train_batches` makes them shorter. It does not set the weight decay or the initial learning
+            rate.
         cost_fn: the matched cost, any `pairwise_*` function.
-        loss_fn: the trained cost, where it is not the matched one, see `mcl_step`.
+        loss_fn: the trained cost, if it differs from the matched one, see `mcl_step`.
         scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
         score_weight: weight of the score loss.
         learning_rate: of Adam; or a schedule, epoch -> learning rate, for any optimizer.
         make_optimizer: parameters -> optimizer, instead of Adam.
-        plateau: optimizer -> torch's scheduler that lowers the learning rate while `monitor` does not improve, for
+        plateau: optimizer -> torch scheduler that lowers the learning rate when `monitor` does not improve, for
             example `functools.partial(ReduceLROnPlateau, factor=0.5, patience=4)`; None keeps the rate.
-        monitor: the logged value that the plateau watches.
+        monitor: the logged value that the plateau scheduler monitors.
         metrics: name -> function of a `StepOutput`; each is logged as `val_<name>` and `test_<name>`, averaged over
-            real targets; the distortion by default. Validations and tests take their step with `WTA()`.
+            real targets; the distortion by default. Validation and test steps use `WTA()`.
         captured: on a GPU, replay the training passes of the model as CUDA graphs, see
             `torchmcl.loop.CapturedModel`; not with several processes.
-        max_skipped: how many batches with a loss or gradient that is not finite to skip, with a warning for each. The
-            next one raises `torchmcl.loop.NonFiniteLossError`, before it has reached the weights.
-        seed: decides, with the epoch and the process, the random numbers of dropout and the like. Torch's generators
-            are put back when the training has ended.
+        max_skipped: maximum number of batches with a non-finite loss or gradient to skip, with a warning for each. The
+            next one raises `torchmcl.loop.NonFiniteLossError`, before the weights are updated.
+        seed: determines, with the epoch and the process, the random numbers of dropout and similar layers. Torch's
+            generators are restored after training.
 
     Example:
         >>> import torchmcl as mcl
@@ -118,12 +118,12 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self.plateau = plateau
         self.monitor = monitor
         self._plateau: ReduceLROnPlateau | None = None
-        self._plateau_state: dict[str, Any] = {}  # of a checkpoint, which may be read before there is an optimizer
+        self._plateau_state: dict[str, Any] = {}  # from a checkpoint, which may be loaded before the optimizer exists
         self.metrics = dict(metrics or {"distortion": _distortion})
         self.seed = seed
         self._captured = CapturedModel(model) if captured else None
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
-        self._waiting: list[tuple[int, StepOutput, Batch]] = []  # for the step of the optimizer
+        self._waiting: list[tuple[int, StepOutput, Batch]] = []  # until the optimizer step
         self.course = LoopAnnealing(rule, model) if isinstance(rule, AutoAnnealing) else None
         if self.course is not None and (plateau is not None or callable(learning_rate)):
             demand = "be a number without a plateau where AutoAnnealing has the tail of the rate"
@@ -140,7 +140,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Return the number of epochs of the training run, fractional if `max_steps` ends it within one.
 
         Raises:
-            ValueError: if that is not known.
+            ValueError: if it is unknown.
         """
         trainer = self._trainer
         if trainer is None:
@@ -166,8 +166,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         return self.model(inputs)
 
     def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
-        """Return the step of the core on this module's model and cost."""
-        # Hooks exchange the gradients between processes, and a graph would not call them.
+        """Return the result of `mcl_step` with this module's model and cost."""
+        # Hooks synchronize gradients between processes, and a CUDA graph would not call them.
         captured = self._captured if self._is_alone() else None
         return mcl_step(
             captured or self.model,
@@ -183,13 +183,13 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Return the loss of a batch."""
         batch = as_batch(batch)
         epoch: float = self.current_epoch
-        if self.course is not None and self._trainer is not None:  # evenly within an epoch too
+        if self.course is not None and self._trainer is not None:  # the temperature also falls within an epoch
             epoch += index / max(float(self.trainer.num_training_batches), index + 1)
         output = self.step(batch, self.rule_at(epoch))
         loss = self._joint_loss(output)
         self._waiting.append((index, output, batch))
         if self._guard.max_skipped and self._is_alone() and not bool(loss.isfinite()):
-            return loss  # will be skipped, and should spoil neither the annealing nor the mean of the epoch
+            return loss  # will be skipped, and must affect neither the annealing nor the epoch mean
         if self.course is not None:
             self.course.observe(output, epoch, self._n_epochs())
         when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
@@ -212,7 +212,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         output = self.step(as_batch(batch), WTA())
         n_real = int(output.matching.mask.sum())
         for name, metric in self.metrics.items():
-            # The mean of nothing is NaN, and would remain NaN under a weight of 0.
+            # The mean of no values is NaN, and stays NaN even with a weight of 0.
             value = metric(output) if n_real else torch.zeros((), device=self.device)
             self.log(f"{stage}_{name}", value, prog_bar=True, on_epoch=True, batch_size=n_real, sync_dist=True)
         return output
@@ -225,10 +225,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """
         waiting, self._waiting = self._waiting, []
         losses = [output.loss.detach().float() for _, output, _ in waiting]
-        if self.trainer.precision != "16-mixed":  # whose scaler meets infinities while it looks for its scale
+        if self.trainer.precision != "16-mixed":  # whose scaler encounters infinities while it adjusts its scale
             losses.append(largest_gradient(self._guard.parameters).to(self.device))
         bad = ~torch.stack(losses).isfinite().all()
-        if not self._is_alone():  # all skip the batch, or none
+        if not self._is_alone():  # all processes skip the batch, or none
             bad = self.trainer.strategy.reduce(bad.float(), reduce_op="sum") > 0
         if not bool(bad):
             return
@@ -255,11 +255,11 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         loss = shares[0] * output.assignment_loss
         return loss if output.score_loss is None else loss + self.score_weight * shares[1] * output.score_loss
 
-    # The optimizer, and what is saved besides the weights
+    # The optimizer, and the state saved besides the weights
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam, or the result of `make_optimizer`."""
-        self._guard.parameters = list(self.model.parameters())  # sharding puts others in their place
+        self._guard.parameters = list(self.model.parameters())  # sharding replaces them
         parameters = [parameter for parameter in self._guard.parameters if parameter.requires_grad]
         if self.make_optimizer is not None:
             return self.make_optimizer(parameters)
@@ -267,7 +267,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         return torch.optim.Adam(parameters, lr=float(rate(0)) if callable(rate) else rate)
 
     def on_train_start(self) -> None:
-        """Create the plateau scheduler of the optimizer, in the state of the checkpoint."""
+        """Create the plateau scheduler of the optimizer, and restore its state from the checkpoint."""
         if self.plateau is not None:
             self._plateau = self.plateau(self.trainer.optimizers[0])
             self._plateau.load_state_dict(self._plateau_state)
@@ -286,7 +286,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
     def on_fit_start(self) -> None:
         """Save the state of torch's generators, which each epoch seeds."""
-        # Not `fork_rng`: after an exception it would restore them whenever the garbage collector finds it.
+        # Not `fork_rng`: after an exception it would restore them at garbage collection, at an arbitrary time.
         self._generators = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     def on_fit_end(self) -> None:
@@ -328,10 +328,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore it.
+        """Restore the state saved by `on_save_checkpoint`.
 
         Raises:
-            ValueError: if the checkpoint is of a training under another rule.
+            ValueError: if the checkpoint is from a training run under a different rule.
         """
         state = checkpoint.get("torchmcl")
         if state is None:

@@ -1,4 +1,4 @@
-"""Training in several processes: weights split across them (FSDP2) in the same checkpoints as those of one process."""
+"""Training in several processes: weights sharded across them (FSDP2), with the checkpoint format of one process."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmcl.lightning._backend import pl
 
-# How gloo and NCCL say that another process closed its connection, or has been silent for too long.
+# Messages of gloo and NCCL if another process closed its connection or timed out.
 _SIGNS = ("connection closed by peer", "connection reset by peer", "broken pipe", "gloo", "nccl", "timed out")
 
 
@@ -17,7 +17,7 @@ def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, 
     """Return the `Trainer` options for processes started by torchrun or SLURM, {} without a launcher.
 
     Args:
-        environment: the variables that the launcher has set; those of this process by default.
+        environment: the environment variables of the launcher; those of this process by default.
 
     Example:
         >>> from torchmcl.lightning import launcher_options
@@ -43,13 +43,13 @@ def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, 
 def note_lost_process(error: BaseException, *, rank: int, n_processes: int, saved: str) -> bool:
     """Add a note to an error that was caused by the end of another process; return whether it was.
 
-    Python prints the note after the error, which alone speaks of sockets only.
+    Python prints the note after the error, which by itself only mentions sockets.
 
     Args:
-        error: that ends this process.
+        error: the error that ends this process.
         rank: of this process.
         n_processes: of the training.
-        saved: in words, where the next run resumes.
+        saved: a phrase that says where the next run resumes.
 
     Example:
         >>> error = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer")
@@ -74,17 +74,17 @@ def note_lost_process(error: BaseException, *, rank: int, n_processes: int, save
 class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name-defined]
     """Lightning's strategy for weights that do not fit on one device, with safetensors and JSON checkpoints.
 
-    Split the weights in `configure_model` of the module, with PyTorch's `fully_shard`. A checkpoint holds the whole
-    weights and moments, gathered tensor by tensor in the memory of the first process and written by it alone; each
-    process reads the file and keeps its part. It is the file that one process would write: a training can resume with
-    another number of processes, and with or without sharding. Lightning's own strategy reads pickles only, and numbers
+    Split the weights in `configure_model` of the module, with PyTorch's `fully_shard`. A checkpoint contains the full
+    weights and moments, gathered tensor by tensor in the memory of the first process, which writes the file; each
+    process reads the file and keeps its part. The file is the same as from a single process: training can resume with
+    any number of processes, and with or without sharding. Lightning's own strategy reads pickles only, and numbers
     the moments by all weights of the model, so that those of frozen ones shift the others.
 
     Args:
-        data_parallel_size: how many processes share a model and its batch; "auto" is one per node.
-        tensor_parallel_size: how many share single layers; "auto" is all of a node.
+        data_parallel_size: number of processes that share a model and its batch; "auto" is one per node.
+        tensor_parallel_size: number of processes that share single layers; "auto" is all of a node.
         process_group_backend: "gloo" or "nccl"; chosen by the device by default.
-        timeout: how long to wait for another process; that of PyTorch by default.
+        timeout: how long to wait for another process; PyTorch's default if None.
 
     Example:
         >>> from torch.distributed.fsdp import fully_shard
@@ -149,9 +149,9 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
 
 
 def _sharded_like(value: Any, like: Any) -> Any:
-    """Return a whole tensor sharded like another of its shape; other values unchanged.
+    """Return a full tensor sharded like another of its shape; other values unchanged.
 
-    All processes must call it, with the same whole tensor.
+    All processes must call it, with the same full tensor.
     """
     if not _is_sharded(like) or not isinstance(value, Tensor) or _is_sharded(value) or value.shape != like.shape:
         return value
@@ -165,7 +165,7 @@ def _is_sharded(tensor: Any) -> bool:
 
 
 def _gathered(value: Any, *, keep: bool) -> Any:
-    """Return a nested value with whole tensors, in the memory of the host; without `keep`, None for sharded ones."""
+    """Return a nested value with full tensors, in host memory; without `keep`, None for sharded ones."""
     if _is_sharded(value):
         whole = value.full_tensor()
         return whole.detach().cpu() if keep else None

@@ -1,4 +1,4 @@
-"""Tools for training loops: a scheduler of rules, a recorder, a guard, and models as CUDA graphs."""
+"""Tools for training loops: a rule scheduler, a recorder, a guard against NaN losses, and models as CUDA graphs."""
 
 from torchmcl.accel.captured import CapturedModel
 from torchmcl.loop.finite import FiniteGuard, NonFiniteLossError

@@ -16,7 +16,7 @@ class NonFiniteLossError(FloatingPointError):
     """The loss or gradient of a batch is NaN or infinite; the weights are unchanged.
 
     Attributes:
-        place: the batch.
+        place: description of the batch.
         cause: the first part that is not finite: inputs, targets, weights, hypotheses, ...; "" when unknown.
     """
 
@@ -28,11 +28,11 @@ class NonFiniteLossError(FloatingPointError):
 class FiniteGuard:
     """Check for non-finite losses before each optimizer step, so that a bad batch never reaches the weights.
 
-    It reads one number from the device for each step.
+    It reads one number from the device per step.
 
     Args:
         parameters: of the model, whose gradients are checked.
-        max_skipped: how many bad batches to skip, with a warning for each; the next one is an error.
+        max_skipped: maximum number of bad batches to skip, with a warning for each; the next one is an error.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -58,12 +58,12 @@ class FiniteGuard:
         self.n_skipped = 0
 
     def __call__(self, output: StepOutput, batch: Batch, place: str) -> bool:
-        """Return whether the optimizer may take its step, after the backward pass.
+        """Return whether the optimizer may take its step; call it after the backward pass.
 
         Args:
-            output: what `mcl_step` returned.
+            output: the result of `mcl_step`.
             batch: its batch.
-            place: the batch in words, "batch 17 of epoch 3" for example.
+            place: description of the batch, "batch 17 of epoch 3" for example.
 
         Raises:
             NonFiniteLossError: for a bad batch when no more may be skipped.
@@ -79,7 +79,7 @@ class FiniteGuard:
         """Count a bad batch, and warn.
 
         Args:
-            place: the batch in words.
+            place: description of the batch.
             loss: of the batch; finite if its gradient is not.
             cause: the first part that is not finite, "" when unknown.
 

@@ -1,4 +1,4 @@
-"""A recorder for training loops: the course of an annealing, at little cost."""
+"""A low-overhead recorder of annealing for training loops."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,25 +18,25 @@ from torchmcl.types import Predictions, StepOutput
 _SIGMOID_SCORES = SigmoidScores()
 # Without probes the hypotheses of these first rows of a batch are kept.
 _N_ROWS = 4
-# Records stay on the device until this many are waiting: one transfer for all of them.
+# Records stay on the device until there are this many: one transfer for all of them.
 _N_WAITING = 200
 
 
 class Recorder:
-    """Call it after each step; every k-th step is recorded.
+    """A recorder to call after each step; every `every`-th step is recorded.
 
     It records temperature, distortion, soft distortion, entropy, free energy, rate, usage, and hypotheses, from which
-    the number of distinct ones follows. All but the hypotheses at `probes` come from what the step computed, and
-    nothing is read on the host until many records are waiting. The model answers for the probes in evaluation mode,
-    in any mode: recording changes neither its statistics nor its random numbers.
+    the number of distinct ones follows. All values except the hypotheses at `probes` are taken from the step, and
+    nothing is read on the host until there are many records. The model is evaluated at the probes in evaluation
+    mode: recording changes neither its statistics nor its random numbers.
 
     Args:
         every: steps between records.
-        model: gives the hypotheses at `probes`.
+        model: returns the hypotheses at `probes`.
         probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch by default, up to
-            four, where a batch of fewer rows than the first one repeats its rows.
+            four; a batch with fewer rows than the first batch repeats its rows.
         scores: how the score logits are read, as in `mcl_step`.
-        path: a .jsonl file that is kept up to date, and complete at the end of a `with` block.
+        path: a .jsonl file that is updated regularly, and complete at the end of a `with` block.
 
     Example:
         >>> import torchmcl as mcl
@@ -87,7 +87,7 @@ class Recorder:
 
         Args:
             step: of the training.
-            output: what `mcl_step` returned.
+            output: the result of `mcl_step`.
             rule: the rule it used.
 
         Raises:
@@ -126,7 +126,7 @@ class Recorder:
         """Return everything recorded so far.
 
         Raises:
-            ValueError: if there is nothing yet.
+            ValueError: if there are no records yet.
         """
         self._fetch()
         if not self._done:
@@ -153,7 +153,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write the file, also after an error."""
+        """Write the file, even after an error."""
         if self._path is not None and self._steps:
             self.records().save(self._path)
 

@@ -1,4 +1,4 @@
-"""A scheduler of rules for any training loop, like `torch.optim.lr_scheduler` for learning rates."""
+"""A rule scheduler for any training loop, like `torch.optim.lr_scheduler` for learning rates."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,23 +14,23 @@ from torchmcl.types import StepOutput
 
 
 class RuleScheduler:
-    """Return the rule of each step of a training loop, for every kind of rule.
+    """A scheduler of the rule of a training loop, for every kind of rule.
 
     A rule is constant, a function is called with the number of calls of `step`, and `AutoAnnealing` uses the batches
-    passed to `observe`. `AutoAnnealing` also sets the learning rate of `optimizer`, relative to the one it was made
-    with, for the epoch that follows: it falls to 0 at the end. In calls of `step` it may set `model` back to its first
-    weights, early on, and change the hypotheses of its head. On a GPU nothing is read on the host but a few numbers in
-    each call of `step`. With `torch.distributed`, all processes decide together.
+    passed to `observe`. `AutoAnnealing` also sets the learning rate of `optimizer`, relative to its initial
+    value, for the next epoch: it falls to 0 at the end. Calls of `step` may reset `model` to its initial weights, early
+    on, and change the hypotheses of its head. On a GPU nothing is read on the host except a few numbers in each call
+    of `step`. With `torch.distributed`, all processes make the same decisions.
 
     Args:
         rule: an assignment rule, a function step -> rule such as those of `annealed`, or `AutoAnnealing`.
         optimizer: whose learning rate `AutoAnnealing` sets; other rules do not need it.
-        model: the model that is trained. `AutoAnnealing` holds, and moves hypotheses, if it ends in a
-            `MultiHypothesisHead`; without it, cooling begins with the first batch.
-        n_epochs: the number of calls of `step`; `AutoAnnealing` needs it. An epoch may be any part of a run; 20
-            or more let it decide whether to hold.
-        n_optimizer_steps: in the whole training. With it, `AutoAnnealing` also lowers the rate of a long training, as
-            in a fleet.
+        model: the model that is trained. `AutoAnnealing` holds, and moves hypotheses, if the model ends in a
+            `MultiHypothesisHead`; without a model, cooling begins with the first batch.
+        n_epochs: the number of calls of `step`; `AutoAnnealing` needs it. An epoch may be any part of a run; with
+            20 or more it can decide whether to hold.
+        n_optimizer_steps: of the entire training. If given, `AutoAnnealing` also lowers the rate of a long training
+            run, as in a fleet.
 
     Raises:
         TypeError: if `rule` is none of the three.
@@ -96,7 +96,7 @@ class RuleScheduler:
         """Advance to the next step, which with `AutoAnnealing` is an epoch.
 
         Raises:
-            RuntimeError: if `AutoAnnealing` has not been shown a batch.
+            RuntimeError: if `AutoAnnealing` has not observed a batch.
         """
         auto = self._automatic
         if auto is not None and not auto.course.has_observed:
@@ -115,7 +115,7 @@ class RuleScheduler:
         """Resume from a saved state, after the optimizer has loaded its own.
 
         Raises:
-            ValueError: if the state is not one of a scheduler, or was saved under another rule.
+            ValueError: if it is not the state of a scheduler, or was saved under a different rule.
         """
         if set(state) != {"n_steps", "rule", "course"}:
             rule = "have the keys ['course', 'n_steps', 'rule']"
@@ -141,6 +141,6 @@ class _Automatic(NamedTuple):
     n_optimizer_steps: int | None
 
     def set_rates(self, epoch: int) -> None:
-        """Set the learning rate for the epoch that follows."""
+        """Set the learning rate of the next epoch."""
         self.course.to(self.optimizer.param_groups[0]["params"][0].device)
         self.course.set_rates(self.optimizer, epoch, self.n_epochs, n_steps=self.n_optimizer_steps)

@@ -1,4 +1,4 @@
-"""Files: atomic writes, reads within limits, one checkpoint format, and stopping on signals.
+"""Files: atomic writes, size-limited reads, one checkpoint format, and clean stops on signals.
 
 Imported from ``torchmcl.persistence`` (``pip install torchmcl[checkpoint]``). The names are loaded on first use: the
 command line checks files before it loads torch.

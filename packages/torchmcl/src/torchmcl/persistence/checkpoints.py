@@ -1,7 +1,7 @@
 """A checkpoint: tensors and JSON in one file with a checksum. No pickle.
 
-The format is described in `torchmcl.persistence.headers`. The checksum covers the JSON and name, type, shape and bytes
-of every tensor. The same state gives the same bytes.
+The format is described in `torchmcl.persistence.headers`. The checksum covers the JSON, and the name, type, shape and
+bytes of every tensor. Equal states produce identical files.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         kind: the kind of its content, "fleet" for example.
-        state: what JSON can hold.
+        state: JSON values.
         tensors: by name, on the CPU.
         torchmcl: the version that wrote it.
     """
@@ -44,7 +44,7 @@ def write_checkpoint(path: Path | str, kind: str, *, state: Any, tensors: Mappin
     Args:
         path: of the file.
         kind: the kind of its content, which `read_checkpoint` can require.
-        state: what JSON can hold; `encode` turns other values into it.
+        state: JSON values; `encode` converts other values.
         tensors: by name.
 
     Raises:
@@ -65,15 +65,15 @@ def write_checkpoint(path: Path | str, kind: str, *, state: Any, tensors: Mappin
 
 
 def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
-    """Return the contents of a file after comparing its checksum. Nothing from the file is executed.
+    """Return the contents of a file after verifying its checksum. Nothing from the file is executed.
 
     Args:
         path: of the file.
         kind: the required kind; any by default.
 
     Raises:
-        CheckpointError: if it is not an intact checkpoint, of another kind, or of a newer version.
-        FileNotFoundError: if there is none.
+        CheckpointError: if it is not an intact checkpoint of this kind, or was written by a newer version.
+        FileNotFoundError: if the file does not exist.
     """
     path = Path(path)
     broken = optional_import("safetensors", extra="checkpoint", needed_by="read_checkpoint").SafetensorError
@@ -98,7 +98,7 @@ def read_saved(owner: str, folder: Path, kind: str, by: str) -> Checkpoint:
 
 
 def digest_of_json(value: Any) -> str:
-    """Return a checksum of a JSON value, independent of the order of keys and of the layout."""
+    """Return a checksum of a JSON value, independent of key order and formatting."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -119,7 +119,7 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        if tensor.numel():  # an empty tensor has no bytes, and a single number may have any stride
+        if tensor.numel():  # an empty tensor has no bytes, and a single element may have any stride
             flat = tensor.as_strided((tensor.numel(),), (1,))
             digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -132,10 +132,10 @@ class CheckpointSeries:
     """Checkpoints `<name>-<step>.safetensors` in a folder, of which the newest are kept.
 
     Args:
-        folder: made with the first save.
+        folder: created on the first save.
         kind: of all checkpoints.
         name: prefix of the files.
-        keep: how many are kept; with 1 there is none to fall back on.
+        keep: the number to keep; with 1 there is no fallback.
 
     Example:
         >>> import tempfile, torch
@@ -164,7 +164,7 @@ class CheckpointSeries:
         """Write the checkpoint of a step, then remove the oldest ones.
 
         Raises:
-            OSError: if it cannot be written; the checkpoints before are then untouched.
+            OSError: if it cannot be written; earlier checkpoints are then untouched.
         """
         write_checkpoint(self.path(step), self.kind, state=state, tensors=tensors)
         self.prune()
@@ -178,10 +178,10 @@ class CheckpointSeries:
     def newest(self) -> tuple[int, Checkpoint] | None:
         """Return the newest step with a complete checkpoint, and the checkpoint; None without a file.
 
-        Damaged ones are passed over with a warning.
+        Damaged checkpoints are skipped with a warning.
 
         Raises:
-            CheckpointError: if there are files and none of them is whole.
+            CheckpointError: if there are files, but none is intact.
         """
         damaged = None
         for step in reversed(self.steps()):

@@ -1,7 +1,7 @@
-"""Nested values as JSON and tensors by name, and back, by one table of types.
+"""Conversion of nested values to JSON and named tensors, and back, by one table of types.
 
-JSON holds None, booleans, numbers, strings, lists and dictionaries with string keys. A value of another type becomes a
-dictionary with a single key that begins with "$".
+JSON can represent None, booleans, numbers, strings, lists and dictionaries with string keys. A value of another type
+becomes a dictionary with a single key that begins with "$".
 """
 
 import math
@@ -37,7 +37,7 @@ class Codec:
     """Encodes and decodes nested values.
 
     Args:
-        forms: by type; a value has the form of the first of its base classes that has one.
+        forms: by type; the first base class of a value with a form determines its encoding.
     """
 
     def __init__(self, forms: Mapping[type[Any], Form]) -> None:
@@ -48,7 +48,7 @@ class Codec:
         """Return the JSON part of a nested value, and its tensors by name.
 
         Raises:
-            TypeError: if a part has a type without a form; it names the part.
+            TypeError: if a part has a type without a form; the message names the part.
         """
         tensors: dict[str, Tensor] = {}
         return self._encoded(value, "", tensors), tensors
@@ -71,7 +71,7 @@ class Codec:
 
         if isinstance(value, Tensor):
             name = path or "value"
-            while name in tensors:  # "a.b" may be reached as a, b and as "a.b"
+            while name in tensors:  # "a.b" may be the key "b" in "a", or the key "a.b"
                 name += "'"
             tensors[name] = value
             return {"$tensor": name}
@@ -118,7 +118,7 @@ def _encode_float(value: float, part: Callable[[object, Any], Any]) -> Any:
 def _encode_dictionary(value: dict[Any, Any], part: Callable[[object, Any], Any]) -> Any:
     if all(type(key) is str and not key.startswith("$") for key in value):
         return {key: part(key, item) for key, item in value.items()}
-    # The keys of JSON are strings: others are kept in pairs.
+    # JSON keys are strings: dictionaries with other keys are stored as pairs.
     return {"$items": [[part("key", key), part(key, item)] for key, item in value.items()]}
 
 
@@ -134,7 +134,7 @@ def _decode_words(contents: Any, part: Callable[[Any], Any]) -> Any:
 
 
 _SAME = Form(lambda value, part: value)
-#: The forms of types of Python, NumPy and torch; tensors are kept apart.
+#: The forms of Python, NumPy and torch types; tensors are stored separately.
 FORMS: dict[type[Any], Form] = {
     type(None): _SAME,
     bool: _SAME,
@@ -160,10 +160,10 @@ def encode(value: Any) -> tuple[Any, dict[str, Tensor]]:
     """Return the JSON part of a nested value, and its tensors by name.
 
     Args:
-        value: of dictionaries, lists, tuples, tensors, arrays, strings, numbers, booleans and None.
+        value: nested dictionaries, lists, tuples, tensors, arrays, strings, numbers, booleans and None.
 
     Raises:
-        TypeError: for anything else; it names the part.
+        TypeError: for anything else; the message names the part.
 
     Example:
         >>> state, tensors = encode({"epoch": 3, "moments": {0: (torch.ones(1), math.inf)}})

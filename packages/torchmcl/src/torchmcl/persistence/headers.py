@@ -1,8 +1,8 @@
 """The header of a saved file, read without torch: kind, version, description and checksum.
 
-Everything that is saved (checkpoints, models, snapshots) is one safetensors file that any reader of safetensors opens.
-Its header holds one more text, `torchmcl_checkpoint`: a checksum (SHA-256, in hexadecimal), a blank, and JSON with the
-version of the format, the version of torchmcl, the kind and the state. `torchmcl.persistence` reads and writes it.
+Everything that is saved (checkpoints, models, snapshots) is one safetensors file that any safetensors reader can open.
+Its header has an additional entry, `torchmcl_checkpoint`: a checksum (SHA-256, in hexadecimal), a space, and JSON with
+the version of the format, the version of torchmcl, the kind and the state. `torchmcl.persistence` reads and writes it.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torchmcl._messages import bad_value
 from torchmcl.persistence.reading import check_limit, json_value
 from torchmcl.persistence.writing import is_temporary
 
-#: Increased when an older torchmcl could not read what this one writes.
+#: Increased whenever older versions of torchmcl cannot read the new format.
 VERSION = 1
 HEADER = "torchmcl_checkpoint"
 #: The file of a saved model in its folder.
@@ -23,16 +23,16 @@ _Contents = TypeVar("_Contents")
 
 
 class CheckpointError(ValueError):
-    """A file that is not an intact checkpoint: truncated, changed, of another kind or of a newer version."""
+    """Raised for a file that is not an intact checkpoint: truncated, modified, of another kind or a newer version."""
 
 
 class Header(NamedTuple):
-    """The text in the header and the checksum beside it.
+    """The JSON text in the header, and its checksum.
 
     Attributes:
-        checksum: of `text` and the tensors; not compared yet.
+        checksum: of `text` and the tensors; not yet verified.
         text: JSON, as it was written.
-        document: its value, with "version", "torchmcl", "kind" and "state".
+        document: the parsed text, with "version", "torchmcl", "kind" and "state".
     """
 
     checksum: str
@@ -41,19 +41,19 @@ class Header(NamedTuple):
 
 
 def bad_file(path: Path, rule: str, got: str, advice: str = "") -> CheckpointError:
-    """Return the error about a file."""
+    """Return the error for a bad file."""
     return CheckpointError(f"read_checkpoint: {str(path)!r} must {rule}, got {got}. {advice}".strip())
 
 
 def read_header(path: Path, kind: str | None = None) -> Header:
-    """Return the header of a saved file. The tensors are not read, so the checksum cannot be compared.
+    """Return the header of a saved file. The tensors are not read, so the checksum cannot be verified.
 
     Args:
         path: of the file.
         kind: the required kind; any by default.
 
     Raises:
-        CheckpointError: if it is not a saved file, of another kind, or of a newer version.
+        CheckpointError: if it is not a saved file of this kind, or was written by a newer version.
         OSError: if it cannot be read.
     """
     with path.open("rb") as file:
@@ -84,10 +84,10 @@ def saved_contents(owner: str, folder: Path, kind: str, by: str, read: Callable[
     """Return the result of `read` for the file of a saved model: `read_header` or `read_checkpoint`.
 
     Args:
-        owner: whom errors speak for.
-        folder: that holds the model.
+        owner: named in errors.
+        folder: of the model.
         kind: of the model.
-        by: who writes such folders.
+        by: the function or command that writes such folders.
         read: called with the file and the kind.
 
     Raises:
@@ -107,10 +107,10 @@ def check_free(owner: str, folder: Path, by: str) -> bool:
     """Check that a model can be saved in a folder; return whether the folder contains one.
 
     Raises:
-        ValueError: if it exists and is neither empty nor holds a saved model.
+        ValueError: if it exists, is not empty and does not contain a saved model.
     """
     path = folder / MODEL_FILE
-    # Before the look at the model: another thread may save one in between.
+    # Before the check for a model: another thread may save one in between.
     others = folder.is_dir() and any(not is_temporary(entry.name) for entry in folder.iterdir())
     try:
         holds_model = path.is_file() and bool(read_header(path))

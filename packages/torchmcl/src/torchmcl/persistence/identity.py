@@ -1,7 +1,7 @@
-"""Checksums of values that are reproducible across processes: for checkpoints, and to compare modules.
+"""Checksums of values, reproducible across processes, for checkpoints and for comparison of modules.
 
-Numbers, texts, tensors and containers count by value. A function counts by its name, its code, and the values that it
-closes over; the code of installed libraries is left out, so that an update of theirs changes nothing.
+Numbers, strings, tensors and containers are compared by value. Functions are compared by name, code and closure
+values; the code of installed libraries is excluded, so that their updates do not change checksums.
 """
 
 import functools
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Attributes of every module; its parameters, children and hooks are described apart.
+# Attributes of every module; parameters, children and hooks are described separately.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _LIBRARIES = frozenset({"torch", "torchmcl", "numpy", "scipy", "sklearn", "builtins", "math", "functools", "operator"})
@@ -36,7 +36,7 @@ def identity_of(value: Any) -> str:
 
 
 def digest_of_tensors(values: Mapping[str, Any]) -> str:
-    """Return a checksum of the tensors among some values, by name, shape, type and contents."""
+    """Return a checksum of the tensors among the given values, by name, shape, type and contents."""
     digest = hashlib.sha256()
     for name, tensor in values.items():
         if isinstance(tensor, Tensor):
@@ -45,7 +45,7 @@ def digest_of_tensors(values: Mapping[str, Any]) -> str:
 
 
 def described(value: Any, seen: dict[int, Any] | None = None) -> Any:
-    """Return a description in lists, texts and numbers; `seen` contains values described before."""
+    """Return a description as lists, strings and numbers; `seen` contains values described before."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | complex | bytes | torch.dtype | torch.device | torch.Size | slice | range):
@@ -95,7 +95,7 @@ def _of_method(value: types.MethodType, seen: dict[int, Any]) -> list[Any]:
 
 
 def _of_function(value: types.FunctionType, seen: dict[int, Any]) -> list[Any]:
-    if _is_of_library(value) and "<" not in value.__qualname__:  # a function inside another one has its closure
+    if _is_of_library(value) and "<" not in value.__qualname__:  # a nested function has a closure
         return [_name(value)]
     cells = [contents_of(cell) for cell in value.__closure__ or ()]
     code = [] if _is_of_library(value) else _of_code(value.__code__, value.__globals__, seen)
@@ -119,7 +119,7 @@ def _is_own(value: Any) -> bool:
 
 
 def contents_of(cell: types.CellType) -> Any:
-    """Return a value of a function's closure, None if it is not assigned yet."""
+    """Return the value of a closure cell, None if it is not assigned yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -167,7 +167,7 @@ def own_attributes(module: nn.Module) -> dict[str, Any]:
 def _again(value: Any, seen: dict[int, Any]) -> int | None:
     """Return the number of an object seen before, None for a new one."""
     place = list(seen).index(id(value)) if id(value) in seen else None
-    seen[id(value)] = value  # held, so that no other object gets its id
+    seen[id(value)] = value  # kept alive, so that no other object gets its id
     return place
 
 
@@ -183,7 +183,7 @@ def _is_of_library(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] in _LIBRARIES
 
 
-# Whether two of them are one object or equal ones is an accident of how Python keeps constants.
+# Whether equal constants are the same object is an implementation detail of Python.
 _BY_VALUE = (Tensor, np.ndarray, Mapping, set, frozenset, tuple, list)
 _KINDS: tuple[tuple[Any, Callable[[Any, dict[int, Any]], Any]], ...] = (
     (Tensor, lambda value, _: _of_tensor(value)),

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 from torchmcl._messages import bad_value
 
-# Lists in lists in JSON and YAML: our own files have fewer than ten levels; readers in C and Rust crash at about a
+# Maximum nesting of JSON and YAML: our own files have fewer than ten levels; parsers in C and Rust crash at about a
 # thousand.
 NESTING = 64
-# Recordings are separated in chunks of at least this length: speakers cannot be told apart in less, and with
-# chunks of a few samples an hour of audio would take years.
+# Recordings are separated in chunks of at least this length: speakers cannot be distinguished in shorter ones, and
+# with chunks of a few samples an hour of audio would take years.
 SHORTEST_CHUNK_SECONDS = 0.1
 
 
 class Limit(NamedTuple):
-    """The default and the counted quantity of a limit, for messages and the documentation."""
+    """A limit: its default and the counted quantity, for messages and the documentation."""
 
     default: int
     meaning: str
@@ -80,7 +80,7 @@ def read_text(owner: str, path: Path, size: str = "file_bytes") -> str:
         OSError: if it cannot be read.
     """
     with path.open("rb") as file:
-        content = file.read(limit(size) + 1)  # not the size by name: a file can grow, and a device has none
+        content = file.read(limit(size) + 1)  # not by the file size: a file can grow, and a device has none
     if len(content) > limit(size):
         check_limit(owner, path.name, size, max(path.stat().st_size, len(content)))
     try:
@@ -95,11 +95,11 @@ def json_value(owner: str, name: str, text: str) -> Any:
     """Return the parsed value of a JSON text.
 
     Raises:
-        ValueError: if the text is not JSON, or nested without end.
+        ValueError: if the text is not JSON, or too deeply nested.
     """
     try:
         return json.loads(text)
-    except RecursionError:  # not chained: a thousand frames say nothing
+    except RecursionError:  # not chained: a traceback of a thousand frames is useless
         raise ValueError(bad_value(owner, name, "be JSON", "lists in lists without end")) from None
     except ValueError as error:
         raise ValueError(bad_value(owner, name, "be JSON", str(error))) from error
@@ -120,7 +120,7 @@ def unpacked(owner: str, path: Path, size: str) -> bytes:
 
     Raises:
         ValueError: if it exceeds the limit.
-        EOFError, zlib.error: if it is cut short or broken.
+        EOFError, zlib.error: if it is truncated or damaged.
         OSError: if it cannot be read or is not a gzip file.
     """
     with gzip.open(path, "rb") as file:
@@ -134,7 +134,7 @@ def as_written(owner: str, argument: str, by: str) -> Iterator[None]:
     """Turn errors about the contents of a file into one error that names the file.
 
     Raises:
-        ValueError: if the block fails for a value that is missing, of another type or impossible.
+        ValueError: if the block fails because of a value that is missing, of the wrong type or invalid.
     """
     try:
         yield
@@ -145,10 +145,10 @@ def as_written(owner: str, argument: str, by: str) -> Iterator[None]:
 
 
 def plain_name(owner: str, argument: str, name: Any) -> str:
-    """Return the name of a file beside another one; names that lead elsewhere are rejected.
+    """Return the name of a file in the same folder as another one; other paths are rejected.
 
     Raises:
-        ValueError: if it is not text or leads out of the folder.
+        ValueError: if it is not a string, or a path outside the folder.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         rule = "name a file in the same folder"

@@ -1,4 +1,4 @@
-"""Records as JSON lines: one reader and one writer, for several processes at once."""
+"""Records as JSON lines: a reader and a writer that support concurrent processes."""
 
 import json
 import mmap
@@ -14,15 +14,15 @@ Record = dict[str, Any]
 
 
 def read_records(owner: str, path: Path, check: Callable[[Record], object] | None = None) -> list[Record]:
-    """Return the records of a file. A last record that a power cut left incomplete is ignored.
+    """Return the records of a file. An incomplete last record, left by a power failure, is ignored.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in errors.
         path: of the file.
         check: called with each record; its errors are reported with the line.
 
     Raises:
-        ValueError: if the file is too large or a line is not a record; it names the line.
+        ValueError: if the file is too large or a line is not a record; the message names the line.
         OSError: if it cannot be read.
     """
     records = []
@@ -46,7 +46,7 @@ def append_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Add records to a file, all or none of them; other processes may do the same.
 
     Raises:
-        OSError: if the disk is full or the file cannot be written; it is then as it was before.
+        OSError: if the disk is full or the file cannot be written; the file is then unchanged.
     """
     data = records_text(records).encode()
     with single_writer(path.parent):
@@ -69,11 +69,11 @@ def append_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def change_records(owner: str, path: Path, change: Callable[[list[Record]], Iterable[Mapping[str, Any]]]) -> None:
-    """Replace the records of a file, which may not exist yet, by the result of `change`.
+    """Replace the records of a file, which may not exist yet, with the result of `change`.
 
     Raises:
         ValueError: if a line is not a record.
-        OSError: if it cannot be written; it is then as it was before.
+        OSError: if it cannot be written; the file is then unchanged.
     """
     with single_writer(path.parent):
         write_records(path, change(read_records(owner, path) if path.exists() else []))
@@ -95,7 +95,7 @@ def records_text(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _is_torn(tail: str) -> bool:
-    """Return whether text after the last newline is the beginning of a record."""
+    """Return whether the text after the last newline is an incomplete record."""
     try:
         json_value("records", "tail", tail)
     except ValueError:
@@ -105,7 +105,7 @@ def _is_torn(tail: str) -> bool:
 
 def _complete_size(file: BinaryIO) -> int:
     """Return the size of a file up to its last complete line."""
-    if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
+    if not os.fstat(file.fileno()).st_size:  # an empty file cannot be memory-mapped
         return 0
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.rfind(b"\n") + 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# How many pieces of work are going on that save when asked, and the signal that asks them.
+# The number of active sections that save on request, and the signal that requested it.
 _n_savers = 0
 _received: int | None = None
 _lock = threading.Lock()
@@ -18,7 +18,7 @@ class Stopped(SystemExit):
     """Raised after a signal; if uncaught, the process ends with code 128 + signal (143, 130).
 
     Attributes:
-        code: of the exit.
+        code: the exit code.
         signal: its number.
         message: the saved state, and how to resume.
     """
@@ -37,11 +37,11 @@ class Stopped(SystemExit):
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """End the work in a `with` block cleanly on SIGTERM and Ctrl-C.
+    """Stop the work in a `with` block cleanly on SIGTERM and Ctrl-C.
 
     `Fleet.fit`, Lightning with `Checkpoints`, and the command line then save at the next epoch or batch and raise
-    `Stopped`; other work is ended at once, and so is all of it by a second signal. Outside the main thread, where
-    Python hands out no signals, nothing changes.
+    `Stopped`; other work is interrupted at once, and a second signal interrupts everything. Outside the main
+    thread, where Python delivers no signals, it has no effect.
 
     Example:
         >>> import os
@@ -81,10 +81,10 @@ def check_stop(message: str = "") -> None:
 
 @contextmanager
 def saves_when_stopped() -> Iterator[None]:
-    """Declare that the work inside checks `stop_requested()` regularly, so that signals wait for it.
+    """Declare that the code inside polls `stop_requested()`, so that signals do not interrupt it.
 
     Raises:
-        Stopped: at the end, if a signal came too late to be looked at.
+        Stopped: at the end, if a signal arrived after the last check.
     """
     begin_saving()
     try:
@@ -113,7 +113,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     global _received
     if _received is None and _n_savers:
         _received = number
-        # print could be in the middle of printing
+        # the signal may have interrupted a print
         with contextlib.suppress(OSError):
             os.write(2, b"\ntorchmcl: saving, then stopping; once more to stop at once.\n")
         return

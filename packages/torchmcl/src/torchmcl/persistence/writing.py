@@ -1,8 +1,8 @@
-"""Atomic file writes, which never leave a partial file after a kill or a power cut.
+"""Atomic file writes, which never leave a partial file after a kill or a power failure.
 
-A file is written beside its place under a new random name, and then renamed. A link at that place stays, and its target
-is replaced. A killed process leaves at most such a temporary file behind; those of yesterday are removed by the next
-process that writes to the same folder.
+A file is written in the destination folder under a random name, and then renamed. If the destination is a link, the
+link is kept and its target is replaced. A killed process leaves at most such a temporary file behind; files older than
+a day are removed by the next process that writes to the same folder.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# No space left, quota used up, file larger than allowed.
+# No space left, quota exceeded, file too large.
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
-# Made anew or not at all: nothing planted at the name is followed.
+# Exclusive creation: an existing file or link of that name is never followed.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _TEMPORARY = re.compile(r"\.torchmcl-[0-9a-f]{16}\.tmp")
-# Nothing takes a day to write.
+# No write takes a day.
 _ABANDONED_SECONDS = 24 * 3600
 # Folders that this process has already cleaned: listing a folder of many thousand files for each write would be slow.
 _cleaned: set[Path] = set()
@@ -48,7 +48,7 @@ def check_writable(path: Path) -> None:
     """Check that a file or folder can be created, before its contents are computed.
 
     Raises:
-        OSError: if the folder above it is no folder, or must not be written to.
+        OSError: if its parent is not a folder, or not writable.
     """
     above = path.absolute().parent
     while not above.exists():
@@ -63,8 +63,8 @@ def check_writable(path: Path) -> None:
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a new file to write to, which replaces `path` when the `with` block ends without an error.
 
-    It has the permissions of the file that it replaces, or those that `open` gives to a new one. A pipe or device, such
-    as /dev/stdout, cannot be replaced and is written to. Folders above it are created.
+    It has the permissions of the file that it replaces, or the default ones of a new file. A pipe or device, such as
+    /dev/stdout, cannot be replaced and is written to directly. Parent folders are created.
 
     Raises:
         OSError: if the disk is full or the folder cannot be written; the old file, if any, is untouched.
@@ -81,7 +81,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         remove_abandoned(folder)
     temporary = folder / f".torchmcl-{secrets.token_hex(8)}.tmp"
     with _full_disk_explained(target):
-        descriptor = os.open(temporary, _NEW, 0o666)  # less what the umask takes away
+        descriptor = os.open(temporary, _NEW, 0o666)  # minus the umask
         try:
             with os.fdopen(descriptor, "wb") as file:
                 with contextlib.suppress(OSError):  # a new file, or a filesystem without permissions
@@ -98,7 +98,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def single_writer(folder: Path) -> Iterator[None]:
-    """Let one thread or process at a time change the files of a folder, which is created if needed."""
+    """Hold an exclusive lock on a folder, across threads and processes; the folder is created if needed."""
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
@@ -128,8 +128,8 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk: without it a rename may be undone by a power cut."""
-    with contextlib.suppress(OSError):  # Windows and some filesystems cannot, and need not
+    """Flush the names in a folder to the disk: without it a rename may be undone by a power failure."""
+    with contextlib.suppress(OSError):  # unsupported, and not needed, on Windows and some filesystems
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -142,7 +142,7 @@ def _target(path: Path) -> Path:
     if not path.is_symlink():
         return path
     with contextlib.suppress(FileNotFoundError):  # a link to a file that does not exist yet
-        path.stat()  # the system refuses circular links, and links of other users in a shared folder
+        path.stat()  # the system rejects circular links, and links of other users in a shared folder
     return Path(os.path.realpath(path))
 
 
@@ -152,7 +152,7 @@ def _full_disk_explained(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         code = getattr(error, "errno", None)
-        if code is None and (found := re.search(r"\(os error (\d{1,6})\)", str(error))):  # of polars, in Rust
+        if code is None and (found := re.search(r"\(os error (\d{1,6})\)", str(error))):  # from polars, in Rust
             code = int(found[1])
         if code not in _FULL:
             raise

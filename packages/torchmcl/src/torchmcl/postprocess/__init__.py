@@ -1,6 +1,6 @@
 """Postprocessing of predictions: fewer hypotheses, calibrated scores, regions, a diagnosis.
 
-Imported from ``torchmcl.postprocess``. Everything takes `Predictions` of any model, as tensors or arrays.
+Imported from ``torchmcl.postprocess``. All functions accept `Predictions` of any model, as tensors or arrays.
 """
 
 from torchmcl.postprocess._inputs import WeightedHypotheses

@@ -1,4 +1,4 @@
-"""Inputs of the package, checked: hypotheses with probabilities, targets, and costs between events of any shape."""
+"""Checked inputs of the package: hypotheses with probabilities, targets, and costs between events of any shape."""
 
 import warnings
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, check_predictions
 
 CostFn: TypeAlias = Callable[..., Tensor]
-#: How score logits are read, or the probabilities themselves [rows, hypotheses].
+#: How score logits are interpreted, or the probabilities themselves [rows, hypotheses].
 Scores: TypeAlias = ScoreObjective | Tensor
 
-# Single precision leaves errors of this size in a sum of a few hundred probabilities.
+# The rounding error of a sum of a few hundred probabilities in single precision.
 _SUM_TOLERANCE = 1e-4
 
 
-# Sums of sigmoids within this factor of 1 pass: scores on fresh rows are not calibrated exactly.
+# Sums of sigmoids within this factor of 1 are accepted: scores on new rows are not exactly calibrated.
 _SIGMOID_SUM = 2.0
 
 
@@ -31,7 +31,7 @@ class WeightedHypotheses(NamedTuple):
     Attributes:
         hypotheses: [rows, hypotheses, ...]
         probabilities: [rows, hypotheses], summing to 1.
-        scale: of hypotheses that are distributions, None for others.
+        scale: of hypotheses that are distributions; None otherwise.
     """
 
     hypotheses: Tensor
@@ -54,7 +54,7 @@ def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
     value = as_tensor(owner, argument, value)
     check_tensor(owner, argument, value)
     value = value.detach()
-    # One pass and no copy where all is well: a sum is finite only if its terms are (or nearly overflow).
+    # One pass and no copy in the usual case: a finite sum implies finite terms.
     if not value.sum().isfinite() and not value.isfinite().all():
         index = tuple((~value.isfinite()).nonzero()[0].tolist())
         raise ValueError(bad_value(owner, argument, "be finite", f"{value[index].item()} at index {index}"))
@@ -67,12 +67,12 @@ def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypot
     Args:
         owner: named in messages.
         predictions: `Predictions` or `Distributions`.
-        scores: how score logits are read, or probabilities. None reads them by `SigmoidScores()`, and warns if they do
-            not look like it: predictions do not carry how their scores were trained.
+        scores: how score logits are read, or probabilities. None means `SigmoidScores()`, with a warning if the
+            values look otherwise: predictions do not store how their scores were trained.
 
     Raises:
-        TypeError: if these are not Predictions.
-        ValueError: for other shapes, NaN, or probabilities that do not sum to 1.
+        TypeError: if `predictions` has another type.
+        ValueError: for inconsistent shapes, NaN, or probabilities that do not sum to 1.
     """
     check_predictions(owner, "predictions", predictions)
     hypotheses = finite_tensor(owner, "predictions.hypotheses", predictions.hypotheses)
@@ -92,11 +92,11 @@ def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypot
 def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None:
     """Warn if sigmoids of score logits [rows, hypotheses] do not sum to about 1.
 
-    `SigmoidScores` trains each to the probability of winning, and one hypothesis wins. Logits of a softmax have an
-    arbitrary offset.
+    `SigmoidScores` trains each sigmoid to the probability of winning, and exactly one hypothesis wins. Softmax
+    logits have an arbitrary offset.
     """
     total = float(logits.detach().double().sigmoid().sum(dim=-1).mean())
-    if logits.shape[-1] > 1 and not 1 / _SIGMOID_SUM < total < _SIGMOID_SUM:  # a single one has probability 1 anyway
+    if logits.shape[-1] > 1 and not 1 / _SIGMOID_SUM < total < _SIGMOID_SUM:  # a single one always has probability 1
         message = (
             f"{owner}: `scores` is not given, and the sigmoids of the score logits sum to {total:.2g} on average, not "
             "to 1 as SigmoidScores() trains them. Give the objective of the training, scores=SoftmaxScores() for "
@@ -142,8 +142,8 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
 def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
     """Return finite score logits with these probabilities.
 
-    They are log-probabilities for `SoftmaxScores`. A sigmoid has to return the probability itself elsewhere, as all
-    readers of score logits expect by default.
+    They are log-probabilities for `SoftmaxScores`. Otherwise their sigmoid is the probability, which is the default
+    interpretation of score logits.
     """
     smallest = torch.finfo(probabilities.dtype).tiny
     logs = probabilities.clamp_min(smallest).log()
@@ -171,11 +171,11 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
         cost_fn: any `pairwise_*` function.
         hypotheses: [rows, hypotheses, ...]
         targets: [rows, targets, *event]
-        mask: of the steps of each target, [rows, targets, steps]; the cost must take it.
+        mask: of the steps of each target, [rows, targets, steps]; the cost must accept it.
     """
     check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
     expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
-    if declaration(cost_fn).event_dims == 1:  # a vector of all axes of an event
+    if declaration(cost_fn).event_dims == 1:  # all axes of an event, flattened
         hypotheses, targets = hypotheses.flatten(2), targets.flatten(2)
     if mask is not None:
         check_takes_mask(owner, "cost_fn", cost_fn)
@@ -188,7 +188,7 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
 
 
 def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
-    """Return a mask [rows, steps] of targets of a shape, checked: each row has a real step."""
+    """Return a checked mask [rows, steps] for targets of a shape: each row must have a real step."""
     mask = as_tensor(owner, "mask", mask)
     check_boolean(owner, "mask", mask)
     check_shape(owner, "mask", mask, shape[:2], "[rows, steps]")
@@ -202,7 +202,7 @@ def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-    """Return targets of a shape and their mask of steps, checked; masked steps may contain anything, even NaN."""
+    """Return checked targets of a shape and their step mask; masked steps may contain anything, even NaN."""
     truth = as_tensor(owner, "targets", targets)
     check_shape(owner, "targets", truth, shape, "[rows, ...], one target for each row")
     if mask is None:

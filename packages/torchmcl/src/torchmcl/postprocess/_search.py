@@ -1,6 +1,6 @@
 """The search for hypotheses to keep, or groups to merge: exhaustive for few candidates, otherwise greedy.
 
-The problem has an objective, candidate centres with their losses, and the best centres of weighted groups.
+A problem consists of an objective, candidate centers with their losses, and the best centers of weighted groups.
 """
 
 import itertools
@@ -70,7 +70,7 @@ class MissRate(ReductionObjective):
 
 
 def squared_distance(cost_fn: CostFn) -> Norm | None:
-    """Return the closed form of a cost if it is the squared Euclidean distance or a multiple of it."""
+    """Return the formula of a cost if it is a multiple of the squared Euclidean distance, otherwise None."""
     formula = declaration(cost_fn).formula
     return formula if isinstance(formula, Norm) and formula.is_squared_distance else None
 
@@ -91,7 +91,7 @@ class Geometry(NamedTuple):
     objective: ReductionObjective
 
     def rows(self, chosen: Tensor) -> "Geometry":
-        """Return the problem of some rows."""
+        """Return the problem restricted to the given rows."""
         return self._replace(hypotheses=self.hypotheses[chosen], weights=self.weights[chosen])
 
     def cost(self, centres: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class Geometry(NamedTuple):
         squares = squared_distance(self.cost_fn)
         if squares is None or self.hypotheses.is_cuda:
             return pair_cost("reduce", self.cost_fn, centres, self.hypotheses).mT
-        # The same differences without a walk over the coordinates, which is slow on CPUs for many pairs.
+        # The same differences without a loop over the coordinates, which is slow on CPUs for many pairs.
         cost = torch.cdist(centres.flatten(2), self.hypotheses.flatten(2), compute_mode="donot_use_mm_for_euclid_dist")
         cost = cost.square_()
         return cost.div_(self.hypotheses.shape[2]) if squares.mean_over_steps else cost
@@ -112,7 +112,7 @@ class Geometry(NamedTuple):
             before: [rows, groups, *event]
         """
         event = self.hypotheses.shape[2:]
-        wide = shares.to(wide_dtype(shares))  # far from 0 a sum in single precision loses the differences
+        wide = shares.to(wide_dtype(shares))  # far from 0, sums in single precision lose the differences
         mass = wide.sum(dim=-1, keepdim=True)
         means = torch.bmm(wide, self.hypotheses.flatten(2).to(wide)) / mass.clamp_min(1e-30)
         means = torch.where(mass > 0, means, before.flatten(2)).to(self.hypotheses).unflatten(-1, event)
@@ -143,7 +143,7 @@ def take(values: Tensor, index: Tensor) -> Tensor:
 
 
 def best_subset(loss: Tensor, weights: Tensor, k: int) -> Tensor:
-    """Return the k candidates of lowest expected loss, [rows, k], by exhaustive search.
+    """Return the k candidates with the lowest expected loss, [rows, k], by exhaustive search.
 
     Args:
         loss: [rows, candidates, hypotheses]
@@ -160,27 +160,27 @@ def best_subset(loss: Tensor, weights: Tensor, k: int) -> Tensor:
 
 @accelerated(Way(lambda loss, weights, k, **_: grouping.serves(loss, weights), grouping.chosen))
 def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
-    """Return k candidates [rows, k] of low expected loss, by greedy choices and optional exchanges.
+    """Return k candidates [rows, k] with a low expected loss, by greedy selection and optional swaps.
 
     Args:
         loss: [rows, candidates, hypotheses], as many candidates as hypotheses.
         weights: [rows, hypotheses]
         k: how many.
-        exchanged: whether exchanges follow.
+        exchanged: whether to improve the selection by swaps.
     """
     picks = chosen_greedily(loss, weights, k)
     return swapped(loss, weights, picks) if exchanged else picks
 
 
 def chosen_greedily(loss: Tensor, weights: Tensor, k: int) -> Tensor:
-    """Return k candidates [rows, k], each with the largest reduction of the expected loss."""
+    """Return k candidates [rows, k], selected greedily by the largest reduction of the expected loss."""
     column = weights.unsqueeze(-1)
     best = torch.bmm(loss, column).squeeze(-1).argmin(dim=-1, keepdim=True)
     picks, nearest = [best], take(loss, best)  # [rows, 1, hypotheses]
     taken = torch.zeros_like(weights, dtype=torch.bool).scatter_(1, best, True)
     for _ in range(k - 1):
         gains = torch.bmm((nearest - loss).clamp_(min=0), column).squeeze(-1)
-        best = gains.masked_fill_(taken, -1.0).argmax(dim=-1, keepdim=True)  # below every gain: none is chosen twice
+        best = gains.masked_fill_(taken, -1.0).argmax(dim=-1, keepdim=True)  # below every gain: none is selected twice
         nearest = torch.minimum(nearest, take(loss, best))
         taken.scatter_(1, best, True)
         picks.append(best)
@@ -188,11 +188,11 @@ def chosen_greedily(loss: Tensor, weights: Tensor, k: int) -> Tensor:
 
 
 def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Return candidates [rows, k] after exchanges, as long as they lower the expected loss.
+    """Return candidates [rows, k] after swaps for as long as they lower the expected loss.
 
     Reference:
-        Schubert, Rousseeuw: Fast and eager k-medoids clustering, 2021; the change of each exchange from the nearest
-        and the second nearest.
+        Schubert, Rousseeuw: Fast and eager k-medoids clustering, 2021; the change of each swap is computed from
+        the nearest and the second nearest.
     """
     chosen = chosen.clone()
     active = torch.arange(len(chosen), device=chosen.device)
@@ -202,7 +202,7 @@ def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         change = _changes(loss[active], weights[active], chosen[active])  # [rows, candidates, k]
         lowest, place = change.flatten(1).min(dim=-1)
         present = (take(loss[active], chosen[active]).amin(dim=1) * weights[active]).sum(dim=-1)
-        better = lowest < -16 * torch.finfo(loss.dtype).eps * present  # not a difference of rounding
+        better = lowest < -16 * torch.finfo(loss.dtype).eps * present  # more than a rounding error
         active, place = active[better], place[better]
         k = chosen.shape[1]
         chosen[active, place % k] = place // k
@@ -221,20 +221,20 @@ def _changes(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     closer = torch.minimum(loss, first)
     weight = weights.unsqueeze(1)
     gained = ((closer - first) * weight).sum(dim=-1, keepdim=True)
-    lost = (torch.minimum(loss, second) - closer) * weight  # where the owner of a hypothesis goes away
+    lost = (torch.minimum(loss, second) - closer) * weight  # where the nearest candidate of a hypothesis is removed
     member = torch.nn.functional.one_hot(owner, own.shape[1]).to(loss.dtype)  # [rows, hypotheses, k]
     return gained + torch.bmm(lost, member)
 
 
 def best_groups(geometry: Geometry, k: int) -> Tensor:
-    """Return the centers [rows, k, *event] of the grouping of lowest expected loss, by exhaustive search."""
+    """Return the centers [rows, k, *event] of the grouping with the lowest expected loss, by exhaustive search."""
     n = geometry.hypotheses.shape[1]
     members, groupings = (table.to(geometry.hypotheses.device) for table in _groupings(n, k))
     shares = members.to(geometry.weights) * geometry.weights.unsqueeze(1)  # [rows, subsets, hypotheses]
     before = geometry.hypotheses[:, members.to(torch.uint8).argmax(dim=-1)]
     centres = geometry.centres(shares, before)
     losses = (geometry.objective(geometry.cost(centres)) * shares).sum(dim=-1)
-    if not geometry.means_are_best:  # a member of the group may be better than what was computed
+    if not geometry.means_are_best:  # a member of the group may be better than the computed center
         own = geometry.objective(geometry.cost(geometry.hypotheses))  # [rows, hypotheses, hypotheses]
         medoid, place = torch.bmm(shares, own.mT).min(dim=-1)
         better = (medoid < losses).view(*losses.shape, *[1] * (centres.ndim - 2))

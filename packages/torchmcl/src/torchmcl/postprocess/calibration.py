@@ -15,14 +15,14 @@ from torchmcl.rules.winners import WTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Distributions, Matching, Predictions, check_predictions
 
-# 1 / T is searched here. Scores that no finite temperature improves, constant ones for example, end at a border.
+# The range of 1 / T. Scores with no finite optimal temperature, constant ones for example, end at a limit.
 _COLDEST, _HOTTEST = 1e3, 1e-3
 _NEWTON_STEPS = 100
-# Rows, about, of the first fit, which all rows then refine in two or three steps.
+# Approximate number of rows of the first fit, which is then refined on all rows in two or three steps.
 _FIRST_ROWS = 5000
-# Groups of scores whose frequencies of winning are compared with them.
+# Groups of scores in which mean score and frequency of winning are compared.
 _N_BINS = 10
-# The borders of the groups come from at most about this many scores.
+# Group boundaries are computed from at most about this many scores.
 _SCORES_SORTED = 100_000
 
 
@@ -39,11 +39,11 @@ class CalibrationMethod(ABC):
 
     @abstractmethod
     def fit(self, logs: Tensor, labels: Tensor, weights: Tensor) -> ScoreMap:
-        """Return the map of the lowest loss, computed in float64.
+        """Return the map with the lowest loss, computed in float64.
 
         Args:
             logs: [rows, hypotheses], log-probabilities.
-            labels: [rows, hypotheses], the share of the row's targets that each hypothesis wins.
+            labels: [rows, hypotheses], the fraction of the row's targets that each hypothesis wins.
             weights: [rows], how much each row counts.
         """
 
@@ -53,7 +53,7 @@ class TemperatureMap(ScoreMap):
     """Probabilities raised to the power 1 / temperature, and normalized.
 
     Attributes:
-        temperature: above 1 for scores that were too sure.
+        temperature: above 1 for overconfident scores.
     """
 
     temperature: float
@@ -74,17 +74,17 @@ class TemperatureScaling(CalibrationMethod):
     """
 
     def fit(self, logs: Tensor, labels: Tensor, weights: Tensor) -> TemperatureMap:
-        """Return the temperature of the lowest cross-entropy, by Newton's method within bounds."""
+        """Return the temperature with the lowest cross-entropy, by Newton's method within bounds."""
         centred = logs - logs.amax(dim=-1, keepdim=True)
         wanted = weights * (labels * centred).sum(dim=-1)
         inverse, every = 1.0, max(len(logs) // _FIRST_ROWS, 1)
-        if every > 1 and bool(weights[::every].sum() > 0):  # some of the rows say where to look
+        if every > 1 and bool(weights[::every].sum() > 0):  # a subset of the rows gives the starting point
             inverse = _inverse_temperature(centred[::every], wanted[::every], weights[::every], inverse)
         return TemperatureMap(float(f"{1 / _inverse_temperature(centred, wanted, weights, inverse):.10g}"))
 
 
 def _inverse_temperature(centred: Tensor, wanted: Tensor, weights: Tensor, inverse: float) -> float:
-    """Return the root of the slope of the cross-entropy, from a first guess; it increases with 1 / T."""
+    """Return the 1 / T at which the derivative of the cross-entropy, which increases with it, is 0, from a guess."""
     low, high, goal = _HOTTEST, _COLDEST, wanted.sum()
     inverse = min(max(inverse, 2 * low), high / 2)
     for _ in range(_NEWTON_STEPS):
@@ -128,8 +128,8 @@ class VectorScaling(CalibrationMethod):
     """A slope and an offset for each hypothesis, for networks whose hypotheses have fixed roles.
 
     Args:
-        pull: strength of a pull of slopes to 1 and offsets to 0, in rows: without it the offset of a hypothesis that
-            never wins would have no lowest value.
+        pull: strength of the regularization of slopes to 1 and offsets to 0, in rows: without it the offset of a
+            hypothesis that never wins would diverge.
     """
 
     pull: float = 1.0
@@ -141,8 +141,8 @@ class VectorScaling(CalibrationMethod):
     @torch.inference_mode(False)
     @torch.enable_grad()
     def fit(self, logs: Tensor, labels: Tensor, weights: Tensor) -> VectorMap:
-        """Return slopes and offsets of the lowest cross-entropy, by L-BFGS; the problem is convex."""
-        # Copies: tensors made in inference mode cannot take part in a backward pass.
+        """Return slopes and offsets with the lowest cross-entropy, by L-BFGS; the problem is convex."""
+        # Copies: tensors created in inference mode cannot be part of a backward pass.
         logs, labels, weights = logs.clone(), labels.clone(), weights.clone()
         n = logs.shape[-1]
         parameters = torch.cat([logs.new_ones(n), logs.new_zeros(n)]).requires_grad_()
@@ -170,7 +170,7 @@ class IsotonicMap(ScoreMap):
 
     Attributes:
         knots: [n], probabilities in increasing order.
-        values: [n], how often a hypothesis of such a probability wins; linear in between.
+        values: [n], how often a hypothesis with this probability wins; interpolated linearly.
     """
 
     knots: Tensor
@@ -203,13 +203,13 @@ class IsotonicScaling(CalibrationMethod):
         check_positive_int("IsotonicScaling", "n_knots", self.n_knots)
 
     def fit(self, logs: Tensor, labels: Tensor, weights: Tensor) -> IsotonicMap:
-        """Return the function of the lowest squared error, by pooling adjacent violators."""
+        """Return the function with the lowest squared error, by pooling adjacent violators."""
         given = logs.exp().cpu().numpy().ravel()
         wins = labels.cpu().numpy().ravel()
         mass = np.broadcast_to(weights.cpu().numpy()[:, None], labels.shape).ravel()
         kept = mass > 0
         knots, values = isotonic(*_grouped(given[kept], wins[kept], mass[kept], self.n_knots))
-        # A frequency of 0 would make a later win impossible; one win in twice as many rows would not be a surprise.
+        # A frequency of 0 would make a later win impossible; one win in twice as many rows would be plausible.
         least = 0.5 / (float(mass.sum()) / labels.shape[-1] + 1)
         return IsotonicMap(torch.from_numpy(knots), torch.from_numpy(values).clamp_min(least))
 
@@ -217,7 +217,7 @@ class IsotonicScaling(CalibrationMethod):
 def _grouped(
     given: NDArray[np.float64], wins: NDArray[np.float64], mass: NDArray[np.float64], n_knots: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean score, mean win and mass of at most `n_knots` groups of scores; equal scores share a group."""
+    """Return mean score, mean win and weight of at most `n_knots` groups of scores; equal scores share a group."""
     different, group = np.unique(given, return_inverse=True)
     if len(different) > n_knots:
         counts = np.cumsum(np.bincount(group, mass))
@@ -231,7 +231,7 @@ def _grouped(
 def isotonic(
     knots: NDArray[np.float64], values: NDArray[np.float64], mass: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return knots and non-decreasing values, the nearest in weighted squares, at the ends of flat pieces only."""
+    """Return knots and values of the non-decreasing weighted least-squares fit, only at the ends of flat pieces."""
     blocks: list[list[float]] = []  # value, mass, first, last
     for index, (value, weight) in enumerate(zip(values.tolist(), mass.tolist(), strict=True)):
         blocks.append([value, weight, index, index])
@@ -253,7 +253,7 @@ class ScoreCalibration:
         scores: how score logits are read.
         error_before: mean |score - frequency of winning| on the rows of the fit, in ten groups of equally many scores.
         error_after: the same after calibration.
-        n_targets: how many targets were seen.
+        n_targets: the number of targets in the fit.
     """
 
     score_map: ScoreMap
@@ -288,15 +288,15 @@ def calibrate_scores(
 
     Args:
         predictions: with score logits, or the logits [rows, hypotheses].
-        winners: a Matching, whose cheapest hypotheses win, or the places of the winners, integers [rows] or
+        winners: a Matching, whose cheapest hypotheses win, or the indices of the winners, integers [rows] or
             [rows, targets].
-        mask: [rows, targets], True where a target is real, if `winners` are places; a Matching has its own.
+        mask: [rows, targets], True where a target is real, if `winners` are indices; a Matching has its own.
         method: `TemperatureScaling()` by default, `VectorScaling()` or `IsotonicScaling()`.
         scores: how score logits are read, `SigmoidScores()` by default.
         sample_weights: [rows], how much each row counts.
 
     Raises:
-        ValueError: for shapes that do not fit, NaN, places outside the hypotheses, or without any real target.
+        ValueError: for inconsistent shapes, NaN, indices out of range, or no real target.
 
     Example:
         >>> import torchmcl as mcl
@@ -330,7 +330,7 @@ def calibrate_scores(
 
 
 def _logits(owner: str, predictions: Any) -> Tensor:
-    """Return the score logits [rows, hypotheses] of predictions, or the logits given."""
+    """Return the score logits [rows, hypotheses] of predictions, or the given logits."""
     logits = predictions.score_logits if isinstance(predictions, (Predictions, Distributions)) else predictions
     if logits is None:
         raise ValueError(bad_value(owner, "predictions", "have score logits", "none", "Use a head with scores=True."))
@@ -376,12 +376,12 @@ def _wins(owner: str, winners: Any, mask: Tensor | None, logits: Tensor) -> Tens
 def score_error(probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
     """Return the calibration error of scores in groups of equal size: mean |score - frequency of winning|.
 
-    With bins of equal width nearly all scores of many hypotheses would fall into the first, in which scores and wins
-    agree on average for any scores.
+    With bins of equal width, nearly all scores of many hypotheses would fall into the first bin, in which scores and
+    wins agree on average for any scores.
 
     Args:
         probabilities: [rows, hypotheses]
-        labels: [rows, hypotheses], the share of the row's targets that each wins; without weights how many it wins.
+        labels: [rows, hypotheses], the fraction of the row's targets that each wins; without weights, their number.
         weights: [rows], how much each row counts; its number of targets by default.
     """
     if weights is None:

@@ -18,17 +18,17 @@ from torchmcl.scoring import ScoreObjective
 from torchmcl.theory import critical_temperature_of_residuals
 from torchmcl.types import Distributions, Predictions
 
-# A hypothesis that wins less than this share of what is its due is starved.
+# A hypothesis that wins less than this fraction of an equal share is starved.
 _STARVED = 0.1
-# Hypotheses closer than this share of the typical error hardly tell targets apart (as `theory.thermal_tolerance`).
+# Hypotheses closer than this share of the typical error count as equal (as in `theory.thermal_tolerance`).
 _TOGETHER = 0.1
-# A calibration error above this, in units of the score of an average hypothesis, is worth a calibration.
+# Above this calibration error, in units of the average score of a hypothesis, calibration is recommended.
 _UNCALIBRATED = 0.2
 # Residuals for k-means: all pairs of them are compared.
 _RESIDUALS = 1000
-# Numbers at a time, in double precision.
+# Numbers processed at a time, in double precision.
 _NUMBERS_AT_ONCE = 1_000_000
-# Hypotheses that are listed.
+# Maximum number of listed hypotheses.
 _LISTED = 25
 
 
@@ -39,21 +39,21 @@ class Diagnosis:
     Attributes:
         win_shares: how often each hypothesis wins; they sum to 1.
         starved: hypotheses that win less than a tenth of an equal share.
-        duplicated: pairs of hypotheses that are in the same place in all rows.
-        collapsed: share of rows in which all hypotheses are in the same place.
+        duplicated: pairs of hypotheses that are equal in all rows.
+        collapsed: fraction of rows in which all hypotheses are equal.
         distortion: mean squared distance of a target to the nearest hypothesis; in records the matched cost.
-        n_targets: how many real targets were seen.
+        n_targets: the number of real targets.
         mean_scores: the mean score of each hypothesis; None without scores.
-        misplaced: pairs of a hypothesis of little use and one that serves two modes, to which it should be moved.
-        score_error: calibration error of the scores, as `ScoreCalibration` has it; None without scores.
-        distortion_of_mean: to the mean of the hypotheses by score.
-        distortion_of_offsets: to the nearest of as many points at fixed offsets from that mean: k-means of one
-            half of the residuals for the other; None for fewer than four targets for each hypothesis.
+        misplaced: pairs of a nearly unused hypothesis and one that covers two modes, to which it should be moved.
+        score_error: calibration error of the scores, as in `ScoreCalibration`; None without scores.
+        distortion_of_mean: of the score-weighted mean of the hypotheses.
+        distortion_of_offsets: of the same number of points at fixed offsets from that mean: k-means of one half of
+            the residuals, evaluated on the other; None for fewer than four targets per hypothesis.
         distortion_of_moves: after the moves of `misplaced`.
-        split_temperature: below which hypotheses at that mean would part, in the units of the squared cost; in records
-            the temperature at which the first were seen to part.
-        final_temperature: at the end of the records.
-        advice: changes to make, in words.
+        split_temperature: temperature below which hypotheses at that mean would split, in the units of the squared
+            cost; in records the temperature of the first observed split.
+        final_temperature: temperature at the end of the records.
+        advice: recommended changes, as text.
     """
 
     win_shares: tuple[float, ...]
@@ -105,7 +105,7 @@ class Diagnosis:
         )
 
     def _of_each(self) -> list[str]:
-        """Return a line for each hypothesis, most wins first, limited to a page."""
+        """Return a line per hypothesis, most wins first, limited in number."""
         order = sorted(range(len(self.win_shares)), key=lambda i: -self.win_shares[i])
         lines = ["", "  hypothesis  wins    mean score"]
         for i in order[:_LISTED]:
@@ -121,10 +121,10 @@ def diagnose(
     *,
     scores: Scores | None = None,
 ) -> Diagnosis:
-    """Return the faults of a network, from its predictions for held-out rows.
+    """Return a diagnosis of a network from its predictions for held-out rows.
 
-    Distances are squared Euclidean over all axes of a hypothesis. Records of a training run have less, and only about
-    the training rows.
+    Distances are squared Euclidean over all axes of a hypothesis. Records of a training run contain less
+    information, and only about training rows.
 
     Args:
         predictions: hypotheses [rows, hypotheses, ...] and scores; or a `Recorder`, or its records.
@@ -134,7 +134,7 @@ def diagnose(
         scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
     Raises:
-        ValueError: for shapes that do not fit, NaN, or without any real target.
+        ValueError: for inconsistent shapes, NaN, or no real target.
 
     Example:
         >>> hypotheses = torch.tensor([[[-1.0], [1.0], [1.0]]]).expand(100, 3, 1)
@@ -178,7 +178,7 @@ def diagnose(
 
 
 def _of_records(records: AnnealingRecords) -> Diagnosis:
-    """Return the diagnosis of the last tenth of the records of a training run, and the first split temperature."""
+    """Return the diagnosis from the last tenth of the records of a training run, with the first split temperature."""
     last = slice(-max(len(records) // 10, 1), None)
     shares = records.usage[last].double().mean(dim=0)
     shares = shares / shares.sum().clamp_min(1e-30)
@@ -254,9 +254,9 @@ def _masked(
 def _together(
     hypotheses: Tensor, distortion: float, distortion_of_mean: float
 ) -> tuple[tuple[tuple[int, int], ...], float]:
-    """Return pairs of hypotheses with equal positions in all rows, and the share of collapsed rows.
+    """Return pairs of hypotheses that are equal in all rows, and the fraction of collapsed rows.
 
-    Both beside the typical error: of the nearest hypothesis for pairs, of the mean for a collapse.
+    Both are relative to the typical error: of the nearest hypothesis for pairs, of the mean for a collapse.
     """
     n_rows, n, _ = hypotheses.shape
     products = torch.zeros(n, n, dtype=torch.float64, device=hypotheses.device)
@@ -269,7 +269,7 @@ def _together(
         products += across @ across.mT
     products /= n_rows
     squares = products.diagonal().unsqueeze(0) + products.diagonal().unsqueeze(1) - 2 * products
-    # Of numbers of this size a difference is not known better; equal hypotheses would hardly have exactly 0.
+    # The rounding error of a difference of numbers of this size: equal hypotheses may not give exactly 0.
     tolerance = max(_TOGETHER**2 * distortion, 1e-12 * float(products.diagonal().max()))
     first, second = (squares <= tolerance).triu(1).nonzero(as_tuple=True)
     return tuple(zip(first.tolist(), second.tolist(), strict=True)), n_collapsed / n_rows if n > 1 else 0.0

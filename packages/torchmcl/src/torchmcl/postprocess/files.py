@@ -1,4 +1,4 @@
-"""Predictions and fitted objects in files, read without pickle."""
+"""Files of predictions and fitted objects, read without pickle."""
 
 import zipfile
 import zlib
@@ -26,7 +26,7 @@ from torchmcl.types import Predictions
 
 _OWNER = "read_predictions"
 _NAMES = ("hypotheses", "scores", "score_logits", "targets", "mask")
-# What numpy and the standard library raise for bytes that are not an npz file.
+# Errors of numpy and the standard library for bytes that are not an npz file.
 _BROKEN = (ValueError, KeyError, EOFError, TypeError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
@@ -50,7 +50,7 @@ def read_predictions(path: Path | str) -> SavedPredictions:
     """Return the arrays of a file: `hypotheses`, `targets`, and optionally `scores` or `score_logits`, and `mask`.
 
     Raises:
-        ValueError: if it is not such a file, or larger than the limit TORCHMCL_LIMIT_TABLE_BYTES.
+        ValueError: if it is not such a file, or exceeds the limit TORCHMCL_LIMIT_TABLE_BYTES.
         OSError: if it cannot be read.
     """
     path = Path(path)
@@ -58,7 +58,7 @@ def read_predictions(path: Path | str) -> SavedPredictions:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
                 raise ValueError("one array without a name")
-            # What the zip says of a member is all that is ever read of it.
+            # No more bytes of a member are read than the zip directory states.
             n_bytes = sum(int(member.file_size) for member in file.zip.infolist())
             check_limit(_OWNER, path.name, "table_bytes", n_bytes)
             arrays = {name: file[name] for name in _NAMES if name in file.files}
@@ -109,11 +109,11 @@ def save_fitted(fitted: Any, folder: Path | str) -> None:
     """Write a fitted object into a folder that is new, empty or contains a saved model.
 
     Args:
-        fitted: what `calibrate_scores` or `conformal` returned.
-        folder: where to.
+        fitted: the result of `calibrate_scores` or `conformal`.
+        folder: the destination.
 
     Raises:
-        TypeError: if it is something else, or was fitted with a function of yours, which only pickle can hold.
+        TypeError: if it has another type, or was fitted with a user-defined function, which only pickle can store.
 
     Example:
         >>> import tempfile, torch
@@ -138,7 +138,7 @@ def load_fitted(folder: Path | str) -> Any:
     """Return the object written by `save_fitted`. Nothing from the file is executed.
 
     Raises:
-        ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.
+        ValueError: if the folder contains no such object, or one that is damaged or of a newer version.
     """
     optional_import("safetensors.torch", extra="checkpoint", needed_by="load_fitted")
     checkpoint = read_saved("load_fitted", Path(folder), _KIND, "`save_fitted`")

@@ -1,4 +1,4 @@
-"""Regions of hypotheses that are distributions: level sets of their mixture."""
+"""Regions for hypotheses that are distributions: level sets of their mixture."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from torchmcl.types import Distributions
 
 @dataclass(frozen=True)
 class MixtureLevels(Nonconformity):
-    """Minus the log density of the mixture of hypotheses with scales: regions are its level sets.
+    """The negative log density of the mixture of hypotheses with scales: regions are its level sets.
 
     Args:
         family: the family of the scales, `FullNormal()` for example.
@@ -31,7 +31,7 @@ class MixtureLevels(Nonconformity):
     family: HypothesisFamily
 
     def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return minus the log density at the targets."""
+        """Return the negative log density at the targets."""
         if mask is not None:
             advice = "Leave out rows that are cut short, or use `TubeScore`."
             raise ValueError(bad_value("MixtureLevels", "mask", "be None", "a mask", advice))
@@ -44,7 +44,7 @@ class MixtureLevels(Nonconformity):
         mixture = self._mixture(given)
         device = given.hypotheses.device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=generator is not None):
-            if generator is not None:  # distributions of torch take no generator
+            if generator is not None:  # torch distributions do not accept a generator
                 torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
             logs = mixture.log_prob(mixture.sample(torch.Size((n_samples,))))  # [samples, rows]
         exponents = torch.where(-logs <= level, -logs, -torch.inf)

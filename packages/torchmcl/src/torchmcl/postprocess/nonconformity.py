@@ -26,11 +26,11 @@ def union_volume(
     Args:
         centres: [rows, balls, dim]
         radii: [rows, balls], >= 0; balls of radius 0 have no volume.
-        n_samples: of each row, in more than two dimensions; the estimate has no bias.
-        generator: of the random numbers there; torch's own by default.
+        n_samples: per row, in more than two dimensions; the estimate is unbiased.
+        generator: for sampling; torch's global generator by default.
 
     Raises:
-        ValueError: for shapes that do not fit, or a radius below 0.
+        ValueError: for inconsistent shapes, or a negative radius.
 
     Example:
         >>> union_volume(torch.tensor([[[0.0], [1.0], [5.0]]]), torch.tensor([[1.0, 1.0, 0.5]]))
@@ -50,7 +50,7 @@ def union_volume(
         raise ValueError(bad_value("union_volume", "radii", "be >= 0", f"{radii.min().item()}"))
     if centres.shape[-1] == 1:
         return _length(centres.squeeze(-1), radii)
-    # Rows at a time: all pairs of balls, twice, for each.
+    # Rows processed at a time: each needs all pairs of balls, twice.
     at_once = max(4_000_000 // (4 * centres.shape[1] ** 2), 1)
     parts = zip(centres.split(at_once), radii.split(at_once), strict=True)
     if centres.shape[-1] == 2:
@@ -67,14 +67,14 @@ def _length(centres: Tensor, radii: Tensor) -> Tensor:
 
 
 def _area(centres: Tensor, radii: Tensor) -> Tensor:
-    """Return the area of a union of discs by Green's theorem: half the integral of x dy - y dx along its border."""
+    """Return the area of a union of discs by Green's theorem: half the integral of x dy - y dx along its boundary."""
     starts, stops = _covered_arcs(centres, radii)
     starts, order = starts.sort(dim=-1)
     stops = stops.gather(-1, order)
     reached = torch.cat([torch.zeros_like(stops[..., :1]), stops.cummax(dim=-1).values], dim=-1).clamp_min(0)
     begin = reached
     end = torch.cat([starts, torch.full_like(starts[..., :1], 2 * math.pi)], dim=-1)
-    end = torch.maximum(end.clamp_max(2 * math.pi), begin)  # [rows, discs, arcs], what no other disc covers
+    end = torch.maximum(end.clamp_max(2 * math.pi), begin)  # [rows, discs, arcs], the parts that no other disc covers
     x, y = (part.unsqueeze(-1) for part in centres.unbind(dim=-1))
     radius = radii.unsqueeze(-1)
     arcs = radius * (end - begin) + x * (end.sin() - begin.sin()) - y * (end.cos() - begin.cos())
@@ -87,7 +87,7 @@ def _covered_arcs(centres: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
     distance = offsets.square().sum(dim=-1).sqrt()
     own, other = radii.unsqueeze(2), radii.unsqueeze(1)
     place = torch.arange(radii.shape[1], device=radii.device)
-    # Of equal discs the first counts, and of discs without area none.
+    # Of equal discs only the first counts; discs without area do not count.
     same = (distance == 0) & (own == other)
     inside = torch.where(same, place.unsqueeze(0) < place.unsqueeze(1), distance + own <= other)
     apart = (distance >= own + other) | (distance + other <= own) | (place.unsqueeze(0) == place.unsqueeze(1))
@@ -103,7 +103,7 @@ def _covered_arcs(centres: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sampled(centres: Tensor, radii: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
-    """Return the volume from draws of the balls, each divided by the number of balls that contain it."""
+    """Estimate the volume from draws in the balls, each divided by the number of balls that contain it."""
     dim = centres.shape[-1]
     unit = math.exp(dim / 2 * math.log(math.pi) - math.lgamma(dim / 2 + 1))
     volumes = unit * radii**dim
@@ -123,9 +123,9 @@ def _sampled(centres: Tensor, radii: Tensor, n_samples: int, generator: torch.Ge
 
 
 class Nonconformity(ABC):
-    """A number for each target, larger for worse fits; a region contains the values up to a quantile.
+    """A score of each target, larger for worse fits; a region contains the values with scores up to a quantile.
 
-    Frozen, and fixed before calibration: it must be fitted on other rows.
+    It is frozen, and must not be fitted on the calibration rows.
 
     Attributes:
         of_cross_sections: whether `volume` is a mean over the steps of an event, and not in the space of events.
@@ -135,7 +135,7 @@ class Nonconformity(ABC):
 
     @abstractmethod
     def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the number of each row.
+        """Return the score of each row.
 
         Args:
             given: hypotheses [rows, hypotheses, ...] and probabilities [rows, hypotheses].
@@ -151,7 +151,7 @@ class Nonconformity(ABC):
 
 
 def _positive_numbers(owner: str, argument: str, values: Any) -> tuple[float, ...] | None:
-    """Return numbers above 0 as a tuple."""
+    """Return positive numbers as a tuple."""
     if values is None:
         return None
     if not isinstance(values, (tuple, list)):
@@ -172,8 +172,8 @@ class BallScore(Nonconformity):
 
     Args:
         cost_fn: any `pairwise_*` function.
-        power: balls grow with the probability of their hypothesis: the cost of each is divided by (n p)^power. 0 makes
-            all balls of a row equal.
+        power: balls grow with the probability of their hypothesis: the cost of each is divided by (n p)^power. With 0,
+            all balls of a row are equal.
 
     Example:
         >>> two = WeightedHypotheses(torch.tensor([[[0.0], [4.0]]]), torch.tensor([[0.5, 0.5]]))
@@ -218,13 +218,13 @@ class BallScore(Nonconformity):
 
 @dataclass(frozen=True)
 class TubeScore(Nonconformity):
-    """The largest scaled distance over the steps, of the nearest hypothesis: regions are tubes around hypotheses.
+    """The largest scaled distance over the steps to the nearest hypothesis: regions are tubes around hypotheses.
 
     A target is in the region if all its steps are in the tube of the same hypothesis: coverage is joint over the steps.
-    Outputs of a vector are steps of dimension 1.
+    Coordinates of a vector are steps of dimension 1.
 
     Args:
-        scales: the radius of each step relative to the others, from `TubeScore.fit`. None for the same at all steps.
+        scales: the radius of each step relative to the others, from `TubeScore.fit`. None for equal radii.
         power: tubes grow with the probability of their hypothesis, as in `BallScore`.
 
     Example:
@@ -255,7 +255,7 @@ class TubeScore(Nonconformity):
         """Return tubes whose scales are a quantile of the distance to the nearest hypothesis at each step.
 
         Args:
-            predictions: of rows other than those of the calibration.
+            predictions: of rows other than the calibration rows.
             targets: [rows, ...]; the contents of masked steps are ignored, even NaN.
             mask: [rows, steps], True where a step is real, or None.
             share: which quantile.
@@ -269,7 +269,7 @@ class TubeScore(Nonconformity):
         check_fraction("TubeScore.fit", "share", share)
         distances = _distances(given.hypotheses, truth.to(given.hypotheses))  # [rows, hypotheses, steps]
         spread = distances if mask is None else distances.masked_fill(~mask.unsqueeze(1), 0)
-        # The nearest hypothesis by the mean over the steps in units of their own size: no step decides alone.
+        # The nearest hypothesis by the mean over steps, each in units of its typical size: no single step dominates.
         n_real = len(truth) if mask is None else mask.sum(dim=0).clamp_min(1)
         unit = (spread.amin(dim=1).sum(dim=0) / n_real).clamp_min(1e-12)
         nearest = (spread / unit).mean(dim=-1).argmin(dim=-1)
@@ -318,16 +318,16 @@ def _distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
 
 
 def _as_steps(events: Tensor) -> Tensor:
-    """Return events [rows, n, steps, dim]; the outputs of a vector are steps of one dimension."""
+    """Return events [rows, n, steps, dim]; the coordinates of a vector are steps of one dimension."""
     return events.unsqueeze(-1) if events.ndim == 3 else events.flatten(3)
 
 
 @dataclass(frozen=True)
 class DensityLevels(Nonconformity):
-    """Minus the log density of a Gaussian kernel around each hypothesis: regions are level sets.
+    """The negative log density of Gaussian kernels around the hypotheses: regions are level sets.
 
     Args:
-        bandwidth: standard deviation of the kernels; `torchmcl.density.fit_bandwidth` finds one.
+        bandwidth: standard deviation of the kernels; `torchmcl.density.fit_bandwidth` fits one.
         scale: the unit of each coordinate of the flattened event; 1 by default.
 
     Example:
@@ -345,7 +345,7 @@ class DensityLevels(Nonconformity):
         object.__setattr__(self, "scale", _positive_numbers("DensityLevels", "scale", self.scale))
 
     def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return minus the log density at the targets."""
+        """Return the negative log density at the targets."""
         if mask is not None:
             advice = "Leave out rows that are cut short, or use `TubeScore`."
             raise ValueError(bad_value("DensityLevels", "mask", "be None", "a mask", advice))

@@ -27,8 +27,8 @@ from torchmcl.postprocess._search import ExpectedCost, Geometry, ReductionObject
 from torchmcl.scoring import SigmoidScores
 from torchmcl.types import Distributions, Predictions, check_predictions
 
-# Numbers of a tensor [rows, hypotheses, hypotheses] at a time: they fit into the cache of a processor, and keep a GPU
-# busy without filling its memory.
+# Elements of a tensor [rows, hypotheses, hypotheses] processed at a time: they fit into the cache of a CPU, and keep a
+# GPU busy without filling its memory.
 _NUMBERS_AT_ONCE = {"cpu": 4_000_000, "cuda": 200_000_000}
 
 
@@ -42,28 +42,28 @@ def reduce(
     objective: ReductionObjective | None = None,
     scores: Scores | None = None,
 ) -> Predictions:
-    """Return k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
+    """Return k hypotheses with a low expected loss if the truth is one of the given ones, drawn by score.
 
     A small search is exhaustive: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
-    is then the lowest there is for subsets, and for groups under `ExpectedCost` of a squared cost, whose best center is
-    the mean. Otherwise each hypothesis chosen is the one that helps most; without `moved` they are exchanged for others
-    as long as that helps, with it they go to the centers of their groups by Lloyd's algorithm. No random numbers are
-    used, and no row depends on the others.
+    is then optimal for subsets, and for groups under `ExpectedCost` of a squared cost, whose best center is the mean.
+    Otherwise hypotheses are selected greedily; without `moved` they are then swapped for others as long as the loss
+    falls, with `moved` they go to the centers of their groups by Lloyd's algorithm. No random numbers are used, and
+    rows are independent of each other.
 
     Args:
-        predictions: hypotheses [rows, hypotheses, ...] and scores; all hypotheses count alike without scores.
+        predictions: hypotheses [rows, hypotheses, ...] and scores; equal weights without scores.
         k: the number of hypotheses to keep.
-        cost_fn: any `pairwise_*` function that takes hypotheses for targets. Costs of vectors see all axes of a
-            hypothesis as one.
+        cost_fn: any `pairwise_*` function that takes hypotheses for targets. For costs of vectors, the
+            axes of a hypothesis are flattened.
         moved: whether hypotheses may move, as in k-means; otherwise k of those given are kept unchanged, as in
             k-medoids. They move to means for squared costs, to geometric medians for distances, and for other costs to
-            means where that helps.
+            means if that lowers the loss.
         objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
         scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
     Returns:
-        Predictions with hypotheses [rows, k, ...], the most likely first. The probability of each is the sum of those
-        of the hypotheses nearest to it; the score logits are read as those given, by a sigmoid by default, and are
+        Predictions with hypotheses [rows, k, ...], the most likely first. The probability of each is the sum over the
+        hypotheses nearest to it; score logits are of the same kind as the given ones: for a sigmoid by default, and
         log-probabilities for `SoftmaxScores()`.
 
     Raises:
@@ -87,7 +87,7 @@ def reduce(
     if k > n:
         rule = f"be at most the number of hypotheses, {n}"
         raise ValueError(bad_value("reduce", "k", rule, k, "`concatenate` makes one set of several networks."))
-    pair_cost("reduce", cost_fn, every.hypotheses[:1], every.hypotheses[:1])  # says what does not fit
+    pair_cost("reduce", cost_fn, every.hypotheses[:1], every.hypotheses[:1])  # raises an error for an unsuitable cost
     return _sorted(*solved(every, k, cost_fn, objective, moved), scores)
 
 
@@ -107,7 +107,7 @@ def _means(every: WeightedHypotheses, k: int, *_: Any) -> tuple[Tensor, Tensor]:
 def solved(
     every: WeightedHypotheses, k: int, cost_fn: CostFn, objective: ReductionObjective, moved: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return k hypotheses [rows, k, *event] of a low expected loss, and the probability of each [rows, k]."""
+    """Return k hypotheses [rows, k, *event] with a low expected loss, and the probability of each [rows, k]."""
     n = every.hypotheses.shape[1]
     at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
     parts = []
@@ -140,7 +140,7 @@ def _moved(geometry: Geometry, k: int) -> Tensor:
 
 def _masses(geometry: Geometry, centres: Tensor) -> Tensor:
     """Return the probability of the hypotheses nearest to each center."""
-    owner = geometry.cost(centres).min(dim=1).indices  # several times as fast as argmin on CPUs
+    owner = geometry.cost(centres).min(dim=1).indices  # several times faster than argmin on CPUs
     return centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
 
 
@@ -161,7 +161,7 @@ def expected_cost(
     """Return the expected loss of the nearest of a few hypotheses if the truth is drawn from many, [rows].
 
     Args:
-        few: hypotheses [rows, k, ...]; their scores do not matter.
+        few: hypotheses [rows, k, ...]; their scores are ignored.
         predictions: hypotheses [rows, hypotheses, ...] and scores.
         cost_fn: any `pairwise_*` function that takes hypotheses for targets.
         objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
@@ -204,11 +204,11 @@ def concatenate(
 
     Args:
         predictions: of each network, for the same rows; the numbers of hypotheses may differ.
-        weights: of the networks, >= 0; all count alike by default.
+        weights: of the networks, >= 0; equal by default.
         scores: how score logits are read, and how those returned are to be read; `SigmoidScores()` by default.
 
     Raises:
-        ValueError: without predictions, for other rows or shapes of events, or weights that fit no probabilities.
+        ValueError: without predictions, for different rows or event shapes, or for invalid weights.
 
     Example:
         >>> one = Predictions(torch.zeros(1, 2, 1), torch.tensor([[5.0, 5.0]]))

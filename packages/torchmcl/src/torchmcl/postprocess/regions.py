@@ -1,7 +1,7 @@
 """Conformal regions: sets that contain the target with a given probability, for any network.
 
-The guarantee is for rows that are exchangeable with the calibration rows, which the network was not trained on: a fresh
-target lies in its region with probability at least `coverage`, on average over calibration rows and fresh rows.
+The guarantee holds for rows that are exchangeable with the calibration rows, which must not be training rows: a new
+target lies in its region with probability at least `coverage`, on average over calibration rows and new rows.
 """
 
 import bisect
@@ -36,8 +36,8 @@ def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> 
 
     Weighted rows represent a population from which rows are drawn in proportion to their weights. The conformal
     quantile is that of the weighted scores, with the weight of the new row at infinity. This weight is unknown. A row
-    of the weighted population has the mean weight sum(w^2) / sum(w), which is used instead. In units of it, the new
-    row weighs 1 and the calibration rows together sum(w)^2 / sum(w^2), Kish's effective number of rows. Rows of a unit
+    of the weighted population has the mean weight sum(w^2) / sum(w), which is used instead. In these units, the new
+    row weighs 1, and the calibration rows together sum(w)^2 / sum(w^2), Kish's effective sample size. Rows of a unit
     are dependent, and a new row belongs to a new unit; w are then the weights of the units.
 
     Args:
@@ -58,7 +58,7 @@ def quantile(scores: NDArray[np.float64], counts: NDArray[np.float64], alpha: fl
     Args:
         scores: [rows]
         counts: [rows], the weight of each row relative to a new row, which has weight 1.
-        alpha: the share of rows that may be missed.
+        alpha: the allowed fraction of misses.
     """
     if len(scores) == 0:
         return math.inf
@@ -85,11 +85,11 @@ class ConformalRegions:
 
     Attributes:
         nonconformity: the calibrated nonconformity.
-        coverage: the share of fresh targets inside.
+        coverage: the expected fraction of new targets inside.
         groups: [groups], integers in increasing order; empty without groups.
         levels: [groups], the quantile of each, or a single one.
         scores: how score logits are read; None if probabilities were given.
-        n_rows: how many calibration rows there were.
+        n_rows: the number of calibration rows.
     """
 
     nonconformity: Nonconformity
@@ -103,7 +103,7 @@ class ConformalRegions:
         """Return the level of each row, [rows].
 
         Raises:
-            ValueError: for a group without calibration rows, or groups where there were none.
+            ValueError: for a group without calibration rows, or groups if none were calibrated.
         """
         owner = "ConformalRegions"
         if len(self.groups) == 0:
@@ -147,10 +147,10 @@ class ConformalRegions:
 
         Args:
             predictions: hypotheses [rows, hypotheses, ...] and scores.
-            groups: [rows], where it was calibrated with groups.
+            groups: [rows], if it was calibrated with groups.
             scores: how score logits are read, or probabilities; as in the calibration by default.
-            n_samples: where it is estimated.
-            generator: of the random numbers there; torch's own by default.
+            n_samples: number of draws if the volume is estimated.
+            generator: for these draws; torch's global generator by default.
         """
         check_positive_int("ConformalRegions", "n_samples", n_samples)
         given = self._scored(predictions, scores)
@@ -183,19 +183,19 @@ def conformal(
         predictions: hypotheses [rows, hypotheses, ...] and scores of the calibration rows.
         targets: [rows, ...], one for each row; the contents of masked steps are ignored, even NaN.
         nonconformity: `BallScore()`, `TubeScore()`, `DensityLevels()` or your own.
-        coverage: in (0, 1), the share of fresh targets inside.
-        mask: [rows, steps], True where a step of the target is real; `TubeScore` and costs of sequences take it.
-        sample_weights: [rows], for fresh rows drawn from another population: in proportion to their density there over
-            that of the calibration rows. Coverage is then approximate, and falls short under a strong shift, where a
+        coverage: in (0, 1), the fraction of new targets inside.
+        mask: [rows, steps], True where a step of the target is real; `TubeScore` and costs of sequences support it.
+        sample_weights: [rows], for new rows from a different population: proportional to the ratio of its
+            density to theirs. Coverage is then approximate, and falls short under a strong shift, where a
             few rows have most of the weight: a new row gets the average weight instead of its own.
-        groups: [rows], integers: each group has a level, and coverage holds within each (Mondrian).
-        units: [rows], integers: rows of the same unit, frames of one person for example, are not independent, and count
-            together as one row.
+        groups: [rows], integers: each group has its own level, and coverage holds within each group (Mondrian).
+        units: [rows], integers: rows of the same unit, frames of one person for example, are not independent, and
+            count as one row.
         scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
     Raises:
-        ValueError: for too few rows, with the required number; other shapes; NaN; a mask that the
-            nonconformity does not take.
+        ValueError: for too few rows (with the required number), inconsistent shapes, NaN, or a mask that the
+            nonconformity does not support.
 
     Example:
         >>> from torchmcl.postprocess import BallScore
@@ -224,7 +224,7 @@ def conformal(
         for rows, name in zip(members, names, strict=True)
     ]
     reader = kept if isinstance(kept, ScoreObjective) else None
-    exact = torch.tensor(levels, dtype=torch.float64)  # rounded to float32, a level could exclude targets exactly at it
+    exact = torch.tensor(levels, dtype=torch.float64)  # rounded to float32, a level could exclude targets exactly on it
     return ConformalRegions(nonconformity, float(coverage), keys, exact, reader, len(values))
 
 
@@ -241,18 +241,18 @@ def select_nonconformity(
 ) -> Nonconformity:
     """Return the nonconformity with the smallest regions, selected on rows other than the calibration rows.
 
-    Levels come from every second row, volumes from the others. To choose on the calibration rows themselves would cost
-    the guarantee.
+    Levels are computed from every second row, volumes from the others. Selection on the calibration rows themselves
+    would invalidate the guarantee.
 
     Args:
-        offered: what to choose from; their volumes must be of the same space.
+        offered: the candidates; their volumes must be in the same space.
         predictions: hypotheses [rows, hypotheses, ...] and scores.
         targets: [rows, ...]
-        coverage: in (0, 1), of the regions that are compared.
+        coverage: in (0, 1), of the compared regions.
         mask: [rows, steps], or None.
         scores: how score logits are read, or probabilities.
-        n_samples: of volumes that are estimated.
-        generator: of the random numbers there; torch's own by default.
+        n_samples: number of draws for estimated volumes.
+        generator: for these draws; torch's global generator by default.
 
     Example:
         >>> from torchmcl.postprocess import BallScore
@@ -290,7 +290,7 @@ def select_nonconformity(
 
 
 def _every_other(given: WeightedHypotheses, place: int) -> tuple[Predictions | Distributions, Tensor]:
-    """Return every other row from a place, as predictions and their probabilities."""
+    """Return every other row, starting at index `place`, as predictions and their probabilities."""
     hypotheses, shares = given.hypotheses[place::2], given.probabilities[place::2]
     if given.scale is None:
         return Predictions(hypotheses), shares
@@ -324,10 +324,10 @@ def _level(
     coverage: float,
     name: str,
 ) -> float:
-    """Return the conformal quantile of some rows.
+    """Return the conformal quantile of the given rows.
 
     Raises:
-        ValueError: if they are too few.
+        ValueError: if there are too few rows.
     """
     counts = effective_counts(weights, units)
     level = quantile(values, counts, 1 - coverage)
@@ -341,13 +341,13 @@ def _level(
 class AdaptiveLevel:
     """A level that adapts to a stream: after a miss the next region is larger, after a hit slightly smaller.
 
-    The share of hits tends to `coverage` for every stream, also under drift: after n steps it differs by at most
+    The fraction of hits tends to `coverage` for every stream, even under drift: after n steps it differs by at most
     (max(coverage, 1 - coverage) + step_size) / (step_size n).
 
     Args:
-        coverage: in (0, 1), the share of targets inside.
-        step_size: how fast it follows.
-        window: how many of the last values it compares with; all by default.
+        coverage: in (0, 1), the fraction of targets inside.
+        step_size: the adaptation rate.
+        window: number of latest values to use; all by default.
 
     Example:
         >>> level = AdaptiveLevel(coverage=0.8, step_size=0.05)

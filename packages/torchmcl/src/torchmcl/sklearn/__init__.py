@@ -1,7 +1,7 @@
 """Multiple choice learning with scikit-learn's interface (`pip install torchmcl[sklearn]`).
 
-A fit is a walk through frozen parts: `columns` and `rows` check and split the table, a `Preprocessor` makes tensors of
-rows, a `Trainer` trains networks, a `Predictive` makes hypotheses and densities of them, and a `Calibrator` sets.
+A fit is a pipeline of frozen parts: `tables` and `rows` check and split the table, a `Preprocessor` converts rows to
+tensors, a `Trainer` trains networks, a `Predictive` returns hypotheses and densities, and a `Calibrator` returns sets.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ def load_estimator(folder: str | Path) -> MCLRegressor | MCLClassifier:
     """Return the estimator written by `save` into a folder.
 
     Raises:
-        ValueError: if the folder holds no such model, or one of another version.
+        ValueError: if the folder contains no such model, or one of an unsupported version.
     """
     kinds = (MCLRegressor, MCLClassifier)
     return read_estimator("load_estimator", Path(folder), kinds)

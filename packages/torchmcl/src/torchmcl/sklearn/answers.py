@@ -17,7 +17,7 @@ from torchmcl.sklearn.preprocessing import Encoder
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.tables import Targets
 
-# Draws times kernels of all rows that are held at a time.
+# Draws times kernels of the rows processed at a time.
 _AT_ONCE = 2**24
 
 
@@ -26,7 +26,7 @@ class PredictionIntervals(NamedTuple):
 
     Attributes:
         lower: [rows, pieces], or [rows, outputs, pieces] for several outputs; NaN where a row has fewer pieces.
-        upper: the same shape, where each piece ends.
+        upper: the upper ends, in the same shape.
     """
 
     lower: NDArray[Any]
@@ -55,14 +55,14 @@ class PredictionIntervals(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PredictionRegions:
-    """One region for each row, in the joint space of all outputs, of any shape and with any number of parts.
+    """One region per row in the joint space of all outputs, of any shape and with any number of parts.
 
     All rows have the same level, which makes the regions as small as possible on average.
 
     Attributes:
         density: of each row, in the units of y.
-        log_level: the log density from which on a value belongs to the region; minus infinity where too few rows
-            calibrate, and then everything does.
+        log_level: the minimum log density inside the region; minus infinity with too few calibration rows: the region
+        is then the whole space.
     """
 
     density: KernelMixture
@@ -95,12 +95,12 @@ class PredictionRegions:
         for start in range(0, len(self.density.hypotheses), at_once):
             some = self.density.rows(slice(start, start + at_once))
             logs = some.log_prob(some.sample((n_samples,), generator))
-            # A draw stands for 1 / density of volume: it is the more likely to be drawn.
+            # A draw represents a volume of 1 / density (importance sampling).
             parts.append(torch.where(logs >= self.log_level, (-logs).exp(), 0.0).mean(dim=0))
         return torch.cat(parts).numpy()
 
 
-# Means this many deviations away are those of networks that diverged, judged by this many rows.
+# Networks with means this many standard deviations away have diverged, judged on this many rows.
 _DIVERGED, _JUDGED_ROWS = 1e4, 256
 
 
@@ -137,7 +137,7 @@ class Answers:
 def check_converged(predictive: Any, encoder: Encoder, rows: Rows, learning_rate: Any) -> None:
     """Check that the means of training rows are finite and near the targets.
 
-    Further rows may lie far from those that gave the units, in their inputs or targets: those are no divergence.
+    Further rows may lie far from the rows of the first fit in their inputs or targets; that is not divergence.
 
     Raises:
         ValueError: if all networks diverged.
@@ -193,10 +193,11 @@ def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionInte
     """Return sets that contain y with probability `coverage`, on average over rows.
 
     They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
-    else: unions of intervals where the density has several modes. For several outputs each has its own. With
+    else: unions of intervals if the density has several modes, separate for each output. With
     too few calibration rows (fewer than 1 / (1 - coverage) - 1) they are infinite; copies of a row count as one,
-    and so do the rows of a group. After a fit with weights they hold for rows drawn in proportion to those. A set
-    reaches to the mean of its row if next to nothing lies between; that of a skewed density may lie outside.
+    and so do the rows of a group. After a weighted fit, coverage holds for rows drawn in proportion to the
+    weights. A set is extended to the mean of its row if almost no mass lies between; otherwise the mean, for
+    example of a skewed density, may lie outside.
 
     Args:
         self: the estimator.
@@ -211,8 +212,8 @@ def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionInte
 def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegions:
     """Return regions that contain all outputs of a row together with probability `coverage`.
 
-    They are where the density is at least a level, which is calibrated like `predict_interval`: outputs that go
-    together have regions that are smaller than the product of their intervals.
+    They are level sets of the density, with a level calibrated as in `predict_interval`: for dependent outputs,
+    regions are smaller than the product of the intervals.
 
     Args:
         self: the estimator.
@@ -252,8 +253,8 @@ def distortion(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
 def transform(self: Any, X: Any) -> NDArray[Any]:
     """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
 
-    The answers of several networks are sorted (one output) or in no order: columns are not comparable across rows.
-    `get_feature_names_out` has their names, and `set_output(transform="pandas")` makes a data frame of them.
+    The answers of several networks are sorted (one output) or unordered: columns are not comparable across rows.
+    `get_feature_names_out` returns their names, and `set_output(transform="pandas")` yields a data frame.
     """
     values, probabilities = predict_hypotheses(self, X)
     return np.concatenate([values.reshape(len(values), -1), probabilities], axis=1)

@@ -21,17 +21,17 @@ from torchmcl.density.on_line import REACH, marked
 from torchmcl.postprocess.regions import effective_counts, quantile
 from torchmcl.sklearn.rows import Rows
 
-# Up to 1 a score is a mass. Where the density is as good as 0 it is 1 plus the bandwidths to the nearest hypothesis.
+# Scores up to 1 are masses. Where the density is almost 0: 1 plus the distance to the nearest hypothesis in bandwidths.
 _BEYOND = 1.0
 # Of the masses that are tried for the score of a value, and so the largest of them.
 _HALVINGS = 16
 _LARGEST = 1 - 2.0**-_HALVINGS
 _LOOKS = 16
-# Depths of gaps that are judged together: lowest density in the gap by that of the lower peak beside it.
+# Bins of gap depth: the lowest density in the gap divided by that of the lower adjacent peak.
 _DEPTHS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
-# Sets reach to the mean of their row if no more than this mass lies on the way there.
+# Sets are extended to the mean of their row if at most this mass lies between.
 _ON_THE_WAY = 0.02
-# Significance level of a gap: the probability that chance alone keeps as many values out of it.
+# Significance level of a gap: the probability that so few values lie in it by chance.
 _MIN_EXPECTED, _DOUBT = 3.0, 0.01
 
 
@@ -41,7 +41,7 @@ def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Ten
     Args:
         density: of each row.
         values: [rows, 1]
-        fill: gaps of the sets that are less deep are filled, see `KernelMixture.highest_density`.
+        fill: gaps whose depth is at least `fill` are filled, see `KernelMixture.highest_density`.
     """
     mass = density.mass_above(values) if fill >= 1 else _smallest_mass(density, values, fill)
     distances = (values - density.hypotheses.squeeze(-1)).abs() / density.widths.squeeze(-1)
@@ -52,8 +52,8 @@ def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Ten
 def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tensor:
     """Return the smallest mass of a set that contains a value, [rows], by bisection.
 
-    A gap that is closed may open again for a larger mass: where a piece grows together with one of a higher peak, it is
-    deeper by comparison. So a few masses are looked at first, for the largest whose set does not hold the value.
+    A filled gap may open again at a larger mass: when a piece merges with one that has a higher peak, the gap becomes
+    deeper in relation. So a grid of masses is tried first, to find the largest whose set does not contain the value.
     """
 
     def holds(mass: Tensor) -> Tensor:
@@ -73,10 +73,10 @@ def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tenso
 
 
 def supported_fill(density: KernelMixture, values: Tensor, mass: float = 0.9) -> float:
-    """Return the minimum depth of credible gaps in the sets: 0 if held-out values support none.
+    """Return the depth below which gaps in the sets are credible; 0 if held-out values support none.
 
-    A gap is the claim that few values lie in it. If it is wrong, and the density there is that of the ends of the gap,
-    a known number of values would. Gaps are judged together with others of about the same depth, from the deepest on.
+    A gap predicts that few values lie in it. If the density inside equaled that at the ends of the gap, a known number
+    of values would be expected there. Gaps of similar depth are tested together, the deepest first.
 
     Args:
         density: of each held-out row, over one output.
@@ -139,13 +139,13 @@ def reaching(
 ) -> tuple[Tensor, Tensor]:
     """Return sets extended to the mean of their row, if little mass lies between.
 
-    Where there is next to no noise, the mean is off by a hair from a set that is narrower still. The mean of a skewed
-    density, of rare claims for example, may lie far outside of the set, and stays there.
+    With almost no noise, the mean may be slightly outside of an even narrower set. The mean of a skewed density, of
+    rare insurance claims for example, may lie far outside of the set, and is not included.
 
     Args:
         ends: lower and upper ends of the pieces, [rows, pieces], increasing; NaN comes last.
         means: [rows, 1]
-        between: the mass that the density of each row has between two values [rows, 1], without these, [rows].
+        between: returns the mass [rows] of the density strictly between two values [rows, 1].
     """
     lower, upper = (end.clone() for end in ends)
     last = (~upper.isnan()).sum(dim=1, keepdim=True) - 1
@@ -163,7 +163,7 @@ def joined(outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def stacked(blocks: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return the ends [rows, pieces] of all rows from those of blocks."""
+    """Return the ends [rows, pieces] of all rows, concatenated from blocks of rows."""
     lower, upper = (torch.cat(ends) for ends in _alike(blocks))
     return lower, upper
 
@@ -177,15 +177,15 @@ def _alike(parts: Sequence[tuple[Tensor, Tensor]]) -> list[list[Tensor]]:
     ]
 
 
-# With these the calibration adds a quarter of a point to the error of the coverage.
+# With these, calibration adds a quarter of a percentage point to the error of the coverage.
 CALIBRATION_ROWS = 16_384
 _GAP_ROWS = 4096
-# Rows whose kernels are held at a time.
+# Rows whose kernels are kept in memory at a time.
 _ROWS_AT_ONCE = 32_768
 
 
 def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
-    """Return the minimum depth of open gaps in the sets of each output, [outputs], from held-out rows."""
+    """Return the depth below which gaps in the sets stay open, for each output [outputs], from held-out rows."""
     rows = rows.head(_GAP_ROWS)
     fill = np.zeros(predictive.targets.n_outputs)
     if len(rows):
@@ -201,10 +201,10 @@ class Calibrator:
     """Conformity scores of calibration rows.
 
     Attributes:
-        fill: [outputs], gaps of the sets that are less deep are filled.
+        fill: [outputs], gaps whose depth is at least this are filled.
         scores: [outputs, rows], the mass of the density above each target.
-        surprise: [rows], minus the log density of all outputs together.
-        counts: [rows], how much each row counts beside a fresh row, which counts 1.
+        surprise: [rows], the negative joint log density of all outputs.
+        counts: [rows], the weight of each row relative to a new row, which has weight 1.
     """
 
     fill: NDArray[np.float64]
@@ -213,11 +213,11 @@ class Calibrator:
     counts: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        """Check that all parts are of the same outputs and rows: a file may have been written by others."""
+        """Check that all parts have the same outputs and rows, because a file may come from an untrusted source."""
         n_outputs, n_rows = len(self.fill), len(self.counts)
         if self.scores.shape != (n_outputs, n_rows) or self.surprise.shape != (n_rows,):
             raise ValueError("the scores of a calibration are of different numbers of outputs or rows")
-        if not (self.scores >= -1e-6).all():  # rounding may put a 0 below
+        if not (self.scores >= -1e-6).all():  # rounding may make 0 negative
             raise ValueError("the scores of a calibration must not be negative or NaN")
         if not ((self.counts >= 0) & np.isfinite(self.counts)).all():
             raise ValueError("the counts of a calibration must be finite and not negative")
@@ -234,7 +234,7 @@ class Calibrator:
         density = predictive.standardised(rows.inputs.astype(np.float64))
         targets = predictive.targets.standardised(rows.targets)
         every = [conformity(density.marginal(i), targets[:, i : i + 1], depth).numpy() for i, depth in enumerate(fill)]
-        # Values outside of the bounds are in no set, however likely the density makes them.
+        # Values outside of the bounds are in no set, whatever their density.
         low, high = predictive.targets.bounds
         outside = (rows.targets < low) | (rows.targets > high)
         scores = np.where(outside.T, np.inf, np.stack(every))
@@ -257,7 +257,7 @@ class Calibrator:
             every.append(parts)
         ends = joined([stacked(parts) for parts in zip(*every, strict=True)])
         lower, upper = (predictive.targets.restored(end.movedim(1, -1).numpy()) for end in ends)
-        # A set that must hold everything ignores the bounds.
+        # A set that must contain everything ignores the bounds.
         lower, upper = np.where(np.isinf(levels), -np.inf, lower), np.where(np.isinf(levels), np.inf, upper)
         return np.moveaxis(lower, -1, 1), np.moveaxis(upper, -1, 1)
 
@@ -267,5 +267,5 @@ def _mass_between(density: KernelMixture) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def blocks(X: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return blocks of rows whose kernels fit in memory."""
+    """Return slices of rows whose kernels fit in memory."""
     return [X[start : start + _ROWS_AT_ONCE] for start in range(0, max(1, len(X)), _ROWS_AT_ONCE)]

@@ -1,4 +1,4 @@
-"""Classes: the mixture that predicts them, its temperature, and the folds that networks hold out."""
+"""Class predictions: the mixture of networks, its temperature, and the held-out folds of the networks."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torchmcl.sklearn.preprocessing import Encoder, check_numbers
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.training import Examples
 
-# Temperatures of the probabilities that are tried, with a prior towards 1, worth this many pseudo-observations.
+# Candidate temperatures, and a prior towards 1 worth this many pseudo-observations.
 _TEMPERATURES = np.exp(np.linspace(-1.5, 1.5, 61))
 _PRIOR_ROWS = 20.0
 
@@ -28,7 +28,7 @@ class ClassMixture:
     Attributes:
         modules: the networks, whose probabilities are averaged.
         encoder: of the columns.
-        temperature: that the log-probabilities of each network are divided by.
+        temperature: divides the log-probabilities of each network.
         device: where to compute.
     """
 
@@ -60,7 +60,7 @@ def _mixed(hypotheses: Tensor, logits: Tensor) -> Tensor:
 
 
 def fitted_temperature(logs: Sequence[Tensor], held_out: Sequence[Examples]) -> float:
-    """Return the temperature with the best fit of networks to their held-out rows; 1 without any.
+    """Return the temperature that best fits the networks to their held-out rows; 1 without held-out rows.
 
     Args:
         logs: log-probabilities of the held-out rows of each network, [rows, classes].
@@ -70,15 +70,15 @@ def fitted_temperature(logs: Sequence[Tensor], held_out: Sequence[Examples]) -> 
         return 1.0
     classes = np.concatenate([held.targets.squeeze(1).numpy() for held in held_out])
     found = best_temperature(torch.cat(list(logs)), classes, np.concatenate([held.weights for held in held_out]))
-    # Overconfident networks agree less, so that their mean is flatter than each of them already.
+    # Overconfident networks agree less, so their mean is already flatter than each of them.
     return found if found < 1 else float(found ** (1 / len(logs)))
 
 
 def best_temperature(logs: Tensor, classes: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
     """Return the temperature of probabilities [rows, classes] with the lowest log-loss on held-out rows.
 
-    A prior holds it near 1, the squared logarithm of the temperature as the log-loss of some more rows: on a few rows
-    that are all right the lowest log-loss would be that of certainty.
+    A prior on the squared logarithm of the temperature, worth a few rows, keeps it near 1: on a few rows that are all
+    classified correctly, the lowest log-loss would be that of certainty.
     """
     ids, counts = torch.from_numpy(classes), torch.from_numpy(weights / weights.mean())
     losses = []
@@ -96,12 +96,12 @@ def dealt_folds(rows: Rows, n_networks: int, share: float) -> list[tuple[Rows, R
     """Return the training rows and the held-out rows of each network.
 
     Units (rows that belong together) are dealt in turn, class by class, so that each fold has its share of each class.
-    Networks beyond the number of folds begin with the first fold again.
+    Networks beyond the number of folds reuse the folds, beginning with the first.
 
     Args:
         rows: in the order of a hash, with class ids as targets.
-        n_networks: how many networks there are.
-        share: of the units that each holds out, rounded to 1/2, 1/3, 1/4 ...; 0 for none.
+        n_networks: the number of networks.
+        share: fraction of the units held out by each network, rounded to 1/2, 1/3, 1/4 ...; 0 for none.
     """
     if share == 0:
         return [(rows, rows.head(0))] * n_networks
@@ -143,7 +143,7 @@ def _padded(examples: Examples, n_rows: int) -> Examples:
 
 
 def watched_folds(examples: Sequence[Examples], *, every: int, patience: int) -> Validation | None:
-    """Return the validation by the log-loss of all networks together, each on its own rows; None without rows."""
+    """Return the validation by the mean log-loss of all networks, each on its held-out rows; None without rows."""
     if not len(examples[0].weights):
         return None
     rows = fold_data(examples)

@@ -30,18 +30,18 @@ from torchmcl.sklearn.tables import checked_classes, checked_groups, checked_tab
 #: -log(score p(class)) of each hypothesis.
 CLASS_COST = MixtureNLL(pairwise_cross_entropy)
 _N_NETWORKS = 5
-# Smaller batches take as long.
+# Smaller batches are no faster.
 _MIN_BATCH = 200
 # Epochs of small tables, and optimizer steps of large ones: this many steps, and one more per `_ROWS_PER_STEP` rows.
 _MAX_EPOCHS, _N_STEPS, _ROWS_PER_STEP = 90, 1500, 20
 # Weight decay of a table with this many rows or fewer; it falls with the square of their number.
 _MAX_DECAY, _MIN_DECAY, _FEW_ROWS = 2.0, 0.05, 200
-# By default a training without improvement for this share of its epochs, and this many, ends.
+# By default, training stops after this share of the epochs, and at least this many, without improvement.
 _PATIENT_SHARE, _MIN_PATIENCE = 0.2, 20
-# Evaluations on held-out rows in a training.
+# Evaluations on held-out rows per training run.
 _N_EVALUATIONS = 100
-# Rows by which networks that diverged are found out: they give no probability to the classes of this share of them.
-# Further rows may contradict earlier ones, so `partial_fit` asks for finite numbers only.
+# Rows for the detection of diverged networks: on at least this share of them, the true class has probability 0.
+# Further rows may contradict earlier ones, so `partial_fit` only requires finite numbers.
 _JUDGED_ROWS, _DIVERGED_SHARE, _NO_PROBABILITY = 256, 0.2, 1e-20
 
 
@@ -50,36 +50,36 @@ class TopClasses(NamedTuple):
 
     Attributes:
         values: [rows, classes], different classes.
-        probabilities: [rows, classes], of each of them; the rest to 1 is that of all other classes.
+        probabilities: [rows, classes], of these classes; all other classes have the remaining probability.
     """
 
     values: NDArray[Any]
     probabilities: NDArray[Any]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
+@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
 class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
     """Several guesses of the class of each row, with calibrated probabilities.
 
-    A network gives `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple
+    A network returns `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple
     choice learning with the cost -log(score p(class)). Below 50 000 rows there are five networks, each of which holds
-    out another fifth of the rows. The epoch with the lowest log-loss on all held-out rows is kept, and the temperature
-    that makes the probabilities fit those rows. Order, weights and copies of rows count as for `MCLRegressor`.
+    out a different fifth of the rows. The epoch with the lowest log-loss on all held-out rows is kept, and a
+    temperature is fitted to those rows. Order, weights and copies of rows count as for `MCLRegressor`.
 
     The parameters and attributes are those of `MCLRegressor`, except for these:
 
     Args:
-        n_hypotheses: distributions that a network mixes, and classes that `predict_hypotheses` returns (at most all).
+        n_hypotheses: distributions per network, and classes returned by `predict_hypotheses` (at most all).
         rule: `AutoAnnealing()` by default. With `Cooling(5.0, 1.0, share=0.5, linear=True)` the training ends with the
-            likelihood of the mixture: at a temperature of 1 hypotheses share a row as they explain it. Below, a winner
-            takes each row.
+            likelihood of the mixture: at a temperature of 1, hypotheses share a row by responsibility. Below, each row
+            has a single winner.
         n_bins: none by default.
         n_epochs: by default 90 for small tables, and about 1500 optimizer steps and a twentieth of the rows for others.
-        batch_size: by default three times the square root of the rows, between 200 and 1024.
-        weight_decay: by default 0.05, and more for fewer than 1300 rows: up to 2 for 200; by the noise per row with
-            `AutoAnnealing`.
+        batch_size: by default three times the square root of the number of rows, between 200 and 1024.
+        weight_decay: by default 0.05, and more below 1300 rows: up to 2 at 200; with `AutoAnnealing`, derived from
+            the noise per row.
         keep_best: true by default.
-        validation_fraction: share of the rows that each network holds out, rounded to 1/2, 1/3, 1/4 ...; at most
+        validation_fraction: share of the rows held out by each network, rounded to 1/2, 1/3, 1/4 ...; at most
             10 000 rows. At 0 the last epoch is kept and nothing is calibrated.
         patience: by default a fifth of the epochs, at least 20.
         final_fit_on_all_rows: false by default.
@@ -87,8 +87,8 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: the classes, sorted.
-        temperature_: of the probabilities of each network, 1 where nothing is held out.
-        validation_losses_: log-loss of each network on the rows that it held out.
+        temperature_: of the probabilities of each network; 1 without held-out rows.
+        validation_losses_: log-loss of each network on its held-out rows.
 
     Example:
         >>> import numpy as np
@@ -135,9 +135,9 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
             X: [rows, features], an array or data frame of numbers; NaN where one is missing.
             y: [rows], class labels.
             sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
-            groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
+            groups: [rows], labels of rows that belong together (the same patient, site or scene): they are held
                 out together, in every split.
-            checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+            checkpoint: folder for checkpoints during training; after an interruption, the same call resumes from there.
         """
         set_fitted(self, classifier_by_rule(self, X, y, sample_weight, groups, checkpoint))
         return self
@@ -145,13 +145,13 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":
         """Train for one more epoch on further rows, after the last call (or `fit`).
 
-        One network is trained, or `n_restarts` of them where that is given; after `fit` those that it kept. Nothing is
-        held out, so that the probabilities stay as they were calibrated, if they were.
+        One network is trained, or `n_restarts` if set; after `fit`, the networks that it kept. Nothing is held out, so
+        any calibration of the probabilities is kept unchanged.
 
         Args:
             X: [rows, features]
             y: [rows], class labels.
-            classes: all classes that will ever come; needed in the first call.
+            classes: all classes of this and later calls; required in the first call.
             sample_weight: [rows], how much each row counts.
 
         Raises:
@@ -173,11 +173,11 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely class of each row, [rows]."""
-        probabilities = self.predict_proba(X)  # first: it checks that there are classes
+        probabilities = self.predict_proba(X)  # first: it checks that the estimator is fitted
         return self.classes_[probabilities.argmax(axis=1)]
 
     def oracle_score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of rows for which at least one guess is right."""
+        """Return the fraction of rows with at least one correct guess."""
         values = self.predict_hypotheses(X).values
         truth = column_or_1d(y)
         if len(truth) != len(values):
@@ -192,7 +192,7 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
 
     @property
     def modules_(self) -> list[nn.Module]:
-        """The networks that were kept."""
+        """The selected networks."""
         return self._mixture.modules
 
     @property

@@ -1,10 +1,10 @@
 """Detection of equal rows: copies, or rows of a coarse table that coincide by chance.
 
-Copies say nothing new: they belong into one share of a split. Rows that coincide by chance are observations of their
-own: 700 sailors who drowned are not one sailor. How often rows coincide does not tell the two apart, as rows that are
-drawn with replacement coincide as often as those of a coarse table. The values do: a row can only be met again by
-chance if each of its values is met again in *different* rows. With these the probability of a row is estimated, each
-column given the one that it depends on most, and with it how many further rows like it are expected.
+Copies add no information and belong in the same share of a split. Rows that coincide by chance are separate
+observations: 700 sailors who drowned are not one sailor. The frequency of coincidences does not distinguish the two, as
+rows drawn with replacement coincide as often as those of a coarse table. The values do: a row can recur by chance only
+if each of its values also occurs in *different* rows. From these the probability of a row is estimated, each column
+given the one that it depends on most, and from that the expected number of further equal rows.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
-# Fewer further rows than this are not expected: that there are any is no chance. The estimate errs by factors of ten
-# where columns depend on several others, and is smaller by many more where a table is fine.
+# If fewer further rows than this are expected, any that occur are not due to chance. The estimate errs by factors of
+# ten if columns depend on several others, and is smaller by far larger factors if a table is fine.
 _FEWEST = 0.05
-# Among copies a row is there by chance if this share of its number was expected.
+# Among copies, a row coincides by chance if at least this share of its count was expected.
 _EXPECTED_SHARE = 0.1
-# Copies of a row are at most this many, and at most as many as there are different rows.
+# A row has at most this many copies, or as many as there are distinct rows if that is more.
 _MOST_COPIES = 10
-# Pairs of rows that measure the dependence of columns, and the number needed for significance.
+# Sampled pairs of rows for the dependence of columns, and the number of agreements needed for significance.
 _N_PAIRS, _ENOUGH_PAIRS = 20_000, 5
 # The columns whose values repeat least are considered; others would lower the probability of a row further.
 _MAX_COLUMNS = 200
@@ -31,13 +31,13 @@ _MAX_COLUMNS = 200
 def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which distinct rows occur repeatedly by chance, and not as copies.
 
-    If chance explains most of the further rows, it is taken to explain all: a category that is rare and always goes
-    with the same answer stands in one row only, and cannot be judged alone. Else it explains those rows of which
-    about as many are expected as there are.
+    If chance explains most of the further rows, all are attributed to it: a rare category that always occurs with the
+    same answer is in a single distinct row, and cannot be judged alone. Otherwise only rows whose count is close to
+    the expected one are attributed to chance.
 
     Args:
-        columns: of different rows: [rows] each, inputs and targets; NaN where a value is missing.
-        counts: [rows], how often each row is met.
+        columns: inputs and targets of the distinct rows, [rows] each; NaN for missing values.
+        counts: [rows], how often each row occurs.
 
     Example:
         >>> coarse, fine = [[0, 0, 1, 1], [0, 1, 0, 1]], [[0.2, 0.5, 0.9, 0.4], [0.8, 0.1, 0.3, 0.7]]
@@ -63,18 +63,18 @@ def _expected(columns: Sequence[NDArray[Any]], chosen: NDArray[np.bool_], n_rows
     Args:
         columns: [rows] each.
         chosen: [rows]
-        n_rows: of the table, however often it has each of them.
+        n_rows: of the table, including repeated rows.
     """
     expected = np.full(int(chosen.sum()), float(n_rows))
     codes, met, possible = [], [], np.ones(len(expected), dtype=bool)
     for column in columns:
         code = np.unique(column, return_inverse=True)[1].ravel()
         if not code.any():
-            continue  # a constant says nothing
+            continue  # a constant carries no information
         codes.append(code)
         met.append(np.bincount(code)[code] - 1)  # among the other rows
         possible &= met[-1][chosen] > 0
-        if not possible.any():  # as of most tables after the first column
+        if not possible.any():  # in most tables after the first column
             return np.zeros_like(expected)
     if not codes:
         return expected

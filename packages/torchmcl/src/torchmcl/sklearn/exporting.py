@@ -1,4 +1,4 @@
-"""Fitted estimators as one ONNX file each: columns, networks, answers and calibrated sets.
+"""Export of fitted estimators to a single ONNX file: columns, networks, answers and calibrated sets.
 
 `predict` is the output "mean", `predict_hypotheses` "hypotheses" and "probabilities", `predict_interval` "lower" and
 "upper", which are NaN where a row has fewer pieces; a classifier has "probabilities", "classes" and "label".
@@ -62,7 +62,7 @@ def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool =
 
 
 def network_outputs(g: Graph, inputs: Value, module: Any) -> list[Value | None]:
-    """Return values [rows, hypotheses, dim], score logits [rows, hypotheses] and raw scales; None for absent ones."""
+    """Return values [rows, hypotheses, dim], score logits [rows, hypotheses] and raw scales; None if absent."""
     hidden = inputs
     for layer in (*module.trunk, module.head.linear):
         if isinstance(layer, nn.Linear):
@@ -78,7 +78,7 @@ def network_outputs(g: Graph, inputs: Value, module: Any) -> list[Value | None]:
 
 
 def normalized_scores(g: Graph, logits: Value) -> Value:
-    """Return sigmoids that sum to 1."""
+    """Return sigmoid scores, normalized to sum to 1."""
     return g.Softmax(g.Min(logits, np.array(0.0)) - g.Log(g.Exp(-g.Abs(logits)) + 1.0), axis=-1)
 
 
@@ -214,10 +214,10 @@ def _classifier(g: Graph, rows: Value, estimator: Any) -> None:
 
 
 def check_exportable(estimator: Any, path: str | Path, coverage: float) -> Path:
-    """Return the path of the file, after a check of all arguments of `export`.
+    """Check all arguments of `export`, and return the path of the file.
 
     Raises:
-        ValueError: for another suffix than ".onnx", or a coverage outside of (0, 1).
+        ValueError: for a suffix other than ".onnx", or a coverage outside of (0, 1).
     """
     check_is_fitted(estimator)
     owner, path = f"{type(estimator).__name__}.export", Path(path)
@@ -230,16 +230,16 @@ def check_exportable(estimator: Any, path: str | Path, coverage: float) -> Path:
 
 
 def notes(estimator: Any, coverage: float) -> dict[str, str]:
-    """Return the notes in a file."""
+    """Return the metadata of a file."""
     return {"model": type(estimator).__name__, "coverage": str(coverage), "torchmcl": __version__}
 
 
 def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
-    """Write the whole fitted estimator to an ONNX file, which runs with onnxruntime and NumPy alone.
+    """Write the complete fitted estimator to an ONNX file, which needs only onnxruntime and NumPy.
 
-    The input "X" is [rows, features] in double precision, NaN where a value is missing. Give it some hundred rows at a
-    time if it has answers and sets of densities, which take up to a megabyte for each row. A runtime computes all
-    outputs of a file: write those that are needed, as "mean" alone takes a hundredth of the time.
+    The input "X" is [rows, features] in double precision, NaN where a value is missing. Pass a few hundred rows at a
+    time if the file has answers and sets of densities, which need up to a megabyte per row. A runtime computes all
+    outputs of a file, so write only the ones you need: "mean" alone takes a hundredth of the time.
 
     Args:
         self: the estimator.
@@ -252,8 +252,8 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
 
     Raises:
         ImportError: without the package onnx: `pip install torchmcl[export]`.
-        ValueError: for another suffix, a coverage that is out of range or that the calibrating rows do not support, or
-            an ensemble of several outputs.
+        ValueError: for a different suffix, a coverage that is out of range or that the calibration rows do not support,
+            or an ensemble with several outputs.
     """
     path = check_exportable(self, path, coverage)
     g = Graph(type(self).__name__)

@@ -1,4 +1,4 @@
-"""Parameters of the estimators: their checks, and the training that they describe."""
+"""Parameters of the estimators: checks, and the corresponding training settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.training import Examples, Trainer, mean_one
 
 _COUNTS = ("n_hypotheses", "n_restarts", "n_epochs", "batch_size", "patience")
-# Parameters that a search chooses.
+# Parameters set by a search.
 _SEARCHED = ("rule", "learning_rate", "weight_decay")
 
 
@@ -36,9 +36,9 @@ class Cooling:
     """`AnnealedWTA` with a temperature that falls over a share of the training run, for any number of epochs.
 
     Attributes:
-        start: the first temperature. Of a regressor it is in units of the variance of the targets.
-        end: the last one. An exponential cooling continues with 0 from there on, a linear one stays.
-        share: of the epochs, after which `end` is reached.
+        start: the first temperature; for a regressor, in units of the variance of the targets.
+        end: the last temperature. After it, exponential cooling continues at 0, linear cooling stays at `end`.
+        share: fraction of the epochs after which `end` is reached.
         linear: fall linearly instead of exponentially.
     """
 
@@ -68,7 +68,7 @@ def as_given(
 ) -> Candidate:
     """Return the training settings described by the parameters."""
     rule = rule_of(rule, n_epochs)
-    if isinstance(rule, AutoAnnealing):  # it decides on the tail of the rate, and on the decay from 0 on
+    if isinstance(rule, AutoAnnealing):  # `AutoAnnealing` sets the tail of the rate, and the decay, starting from 0
         default_decay = 0.0
     elif not callable(learning_rate):
         learning_rate = Cosine(learning_rate, 0.0, n_epochs)
@@ -81,7 +81,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def check_parameters(estimator: Any) -> None:
-    """Check the parameters that an estimator has."""
+    """Check the parameters of an estimator."""
     owner, given = type(estimator).__name__, estimator.get_params(deep=False)
     for name in _COUNTS:
         if name == "n_hypotheses" or given[name] is not None:
@@ -126,7 +126,7 @@ def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
 def trainer_of(
     estimator: Any, way: Candidate, n_epochs: int, batch_size: int, seeds: Sequence[int], **own: Any
 ) -> Trainer:
-    """Return the trainer of an estimator's parameters, with `own` fields of `Trainer`."""
+    """Return a trainer with an estimator's parameters, and `own` fields of `Trainer`."""
     progress = type(estimator).__name__ if estimator.progress else False
     how = {"device": estimator.device, "keep_best": bool(estimator.keep_best), "progress": progress}
     return Trainer(way.rule, way.learning_rate, way.weight_decay, n_epochs, batch_size, seeds, **how, **own)
@@ -148,11 +148,11 @@ def searched(
     batch_size: int,
     **options: Any,
 ) -> tuple[Candidate, dict[str, Any]]:
-    """Return the best of many training settings on rows held out of the training rows, and its attributes.
+    """Return the training settings that are best on an inner hold-out of the training rows, and the fitted attributes.
 
     Args:
         estimator: with the `FleetSearch`.
-        factory: makes an untrained network.
+        factory: returns an untrained network.
         rows: to train on.
         examples: the same as tensors.
         seed: of the search.

@@ -1,4 +1,4 @@
-"""The predictive of networks trained by a rule: hypotheses with probabilities, and the density around them."""
+"""The predictive distribution of trained networks: hypotheses with probabilities, and the density around them."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.tables import Targets
 from torchmcl.types import Predictions
 
-# A bandwidth has two numbers: this many rows settle them.
+# A bandwidth has two parameters: this many rows determine them.
 _BANDWIDTH_ROWS, _VORONOI_ROWS = 4096, 512
 _ROWS_AT_ONCE = 65_536
 
@@ -75,7 +75,7 @@ class Predictive:
         rows: Rows,
         device: str | torch.device,
     ) -> "Predictive":
-        """Return networks with the bandwidths of the highest likelihood of rows, preferably held-out rows."""
+        """Return a predictive with the bandwidths that maximize the likelihood of rows, preferably held-out rows."""
 
         def fitted(to: type[HypothesisDensity], rows: Rows, answers: tuple[Tensor, Tensor]) -> Bandwidth:
             return fit_bandwidth(to, *answers, targets.standardised(rows.targets), torch.from_numpy(rows.weights))
@@ -155,10 +155,10 @@ def outputs_of(
     """Yield hypotheses and score logits of each module for blocks of rows, on the CPU.
 
     The networks compute in the dtype of the inputs; the results are float64, so that answers far from zero are not
-    rounded to the few numbers that float32 has there.
+    rounded to the coarse grid of float32.
     """
     at = torch.device(device)
-    movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # others may be predicting, in threads
+    movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # other threads may be predicting
     for block in inputs.split(_ROWS_AT_ONCE):
         given: list[Predictions] = [module(block.to(at)) for module in movable]
         yield [
@@ -173,7 +173,7 @@ def network_answers(
 ) -> tuple[Tensor, Tensor]:
     """Return hypotheses [rows, hypotheses, dim] and probabilities [rows, hypotheses] of all modules together.
 
-    Several modules share the probability equally.
+    Each module has the same share of the probability.
     """
     values, shares = [], []
     for given in outputs_of(modules, torch.from_numpy(inputs), device):

@@ -30,7 +30,7 @@ def check_numbers(name: str, numbers: Any, *, positive: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Scaler:
-    """Mean and scale of each column; the scale of a constant is 1. Missing values (NaN) become the mean."""
+    """Mean and scale of each column; the scale of a constant column is 1. Missing values (NaN) become the mean."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -87,11 +87,11 @@ def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) ->
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """Standardized columns and piecewise linear encodings of their bins: a network can bend at any edge.
+    """Standardized columns and piecewise linear encodings of their bins: a network's slope can change at any edge.
 
     Attributes:
         scaler: of the columns.
-        edges: of the bins of each column, increasing, in its units; fewer than three add nothing to the column itself.
+        edges: of the bins of each column, increasing, in its units; columns with fewer than three edges have no bins.
 
     Reference:
         Gorishniy, Rubachev, Babenko: On embeddings for numerical features in tabular deep learning, 2022.
@@ -152,11 +152,11 @@ def _edges(column: NDArray[np.float64], weights: NDArray[np.float64], n_edges: i
 
 @dataclass(frozen=True)
 class MissingIndicators:
-    """The mean for each missing value (NaN), and an indicator for each column with missing values.
+    """Imputation of missing values (NaN) by the mean, and an indicator for each column with missing values.
 
     Attributes:
         means: of each column, 0 for one without values.
-        columns: that had missing values in the training; elsewhere the mean alone stands for one.
+        columns: indices of columns with missing values in training; other columns are only imputed.
         encoder: of the filled columns.
     """
 
@@ -192,7 +192,7 @@ class MissingIndicators:
         return np.concatenate([self.indicators(rows, dtype), self.encoder(filled(rows, self.means), dtype)], axis=1)
 
     def indicators(self, rows: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        """Return which values are missing, [rows, columns with missing values]."""
+        """Return indicators of missing values, [rows, columns with missing values]."""
         return np.isnan(rows[:, self.columns]).astype(dtype)
 
 
@@ -203,9 +203,9 @@ def fit_encoder(rows: Rows, n_bins: int | None, default: int | None = None) -> E
     """Return an encoder of the inputs of rows.
 
     Args:
-        rows: to learn from.
+        rows: to fit the encoder to.
         n_bins: of each column, 0 for none; None for `default`, and if that is None for 32 where values repeat.
-        default: for estimators that decide otherwise.
+        default: of the estimator.
     """
     inputs, missing = rows.inputs, np.isnan(rows.inputs)
     means = _means(inputs, missing, rows.weights) if missing.any() else None
@@ -223,7 +223,7 @@ def fit_encoder(rows: Rows, n_bins: int | None, default: int | None = None) -> E
 
 
 def filled(rows: NDArray[Any], means: NDArray[np.float64]) -> NDArray[Any]:
-    """Return rows [rows, columns] with a mean for each NaN."""
+    """Return rows [rows, columns] with each NaN replaced by a mean."""
     missing = np.isnan(rows)
     return np.where(missing, means.astype(rows.dtype), rows) if missing.any() else rows
 

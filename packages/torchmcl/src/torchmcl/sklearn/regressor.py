@@ -26,7 +26,7 @@ from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, Split, fixed_borders, split_rows
 
 _WEIGHT_DECAY = 0.05
-# Networks by default; one learns enough from a table of `MANY_ROWS`, and predicts faster.
+# Networks by default; for a table of `MANY_ROWS` one network is enough, and predicts faster.
 _N_RESTARTS = 5
 # Optimizer steps by default, without and with bins.
 _N_STEPS, _N_STEPS_WITH_BINS = 1500, 750
@@ -34,43 +34,43 @@ _N_STEPS, _N_STEPS_WITH_BINS = 1500, 750
 _ENOUGH_TO_SELECT = 20
 
 
-@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
+@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
 class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
     """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
 
-    Networks are trained by multiple choice learning: each gives `n_hypotheses` answers with scores, and one bandwidth
-    makes a density of all of them. `torchmcl_tables.DensityRegressor` is another method, a blend of mixture density
-    networks and a forest, with better likelihoods on most tables.
+    Networks are trained by multiple choice learning: each returns `n_hypotheses` answers with scores, and one
+    bandwidth turns all of them into a density. `torchmcl_tables.DensityRegressor` is a different method, a blend of
+    mixture density networks and a forest, with better likelihoods on most tables.
 
-    A part of the rows is held out: two thirds of it select (the bandwidth, gaps of the sets, the best network), the
-    others calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows, and
+    A part of the rows is held out: two thirds of it for selection (the bandwidth, gaps of the sets, the best
+    network), the rest only for calibration of the intervals. The fit does not depend on the order of the rows, and
     weighting a row with 2 is the same as having it twice. Copies of a row are held out together; in a table so coarse
-    that rows coincide by chance, each is a row of its own.
+    that rows coincide by chance, each counts as a separate row.
 
     Args:
         n_hypotheses: the number of answers per row.
-        rule: an assignment rule, a function epoch -> rule as `annealed` makes it, `Cooling(...)`, or
-            `AutoAnnealing(...)`, the default, which sets the temperature in training: it decides when to cool,
-            from where and how fast, on the tail of the learning rate and on the weight decay. Temperatures are in units
+        rule: an assignment rule, a function epoch -> rule such as from `annealed`, `Cooling(...)`, or
+            `AutoAnnealing(...)`, the default, which sets the temperature in training: when to start cooling, from
+            which temperature and how fast; also the tail of the rate and the weight decay. Temperatures are in units
             of the variance of the targets.
         hidden: sizes of the hidden layers.
         n_bins: bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By default 32,
-            if there are fewer than 50 000 rows, at most 128 columns that take more than two values, and in half of the
-            columns or more values repeat, else none; none for `partial_fit`.
+            if there are fewer than 50 000 rows, at most 128 columns with more than two values, and repeated values in
+            at least half of the columns, else none; none for `partial_fit`.
         n_epochs: passes over the rows, at most. By default about 1500 steps (750 with bins), in 20 to 1000 epochs.
-        batch_size: at most this many rows in a step; by default 3 times the root of their number, from 64 to 1024.
-        learning_rate: of Adam: a number to begin with, brought to 0 along a cosine, or a schedule by epoch.
-        weight_decay: decoupled weight decay; by default 0.05, and by the noise per row with `AutoAnnealing`.
-        keep_best: keep the epoch with the lowest distortion on the selecting rows instead of the last one.
-        validation_fraction: share of the rows that is held out of the training: two thirds select, the others calibrate
-            (9, 19, 29 ... rows, of a small table more than a third), at most 10 000 and 5 000 rows.
-        patience: end a training after this many epochs without improvement on the selecting rows; never by default.
-        n_restarts: networks, trained together as a fleet. By default 5, and 1 from 50 000 rows to train on.
-        ensemble: let all networks that did not fail answer together instead of the best one on the selecting rows.
-        final_fit_on_all_rows: when the selecting rows have served, continue the training with them for another 30 % of
-            the epochs, from a quarter of the learning rate down to 0. Rows that calibrate are never trained on.
+        batch_size: maximum rows per step; by default 3 times the square root of their number, from 64 to 1024.
+        learning_rate: of Adam: an initial value, annealed to 0 along a cosine, or a schedule by epoch.
+        weight_decay: decoupled weight decay; by default 0.05, or derived from the noise per row with `AutoAnnealing`.
+        keep_best: keep the epoch with the lowest distortion on the selection rows instead of the last one.
+        validation_fraction: share of the rows held out: two thirds for selection, the rest for calibration
+            (9, 19, 29 ... rows; in a small table more than a third), at most 10 000 and 5 000 rows.
+        patience: stop training after this many epochs without improvement on the selection rows; never by default.
+        n_restarts: networks, trained together as a fleet. By default 5, and 1 with 50 000 or more training rows.
+        ensemble: combine all networks that did not fail instead of using the best one on the selection rows.
+        final_fit_on_all_rows: after selection, continue training with the selection rows included for another 30 % of
+            the epochs, from a quarter of the learning rate down to 0. Calibration rows are never trained on.
         search: a `torchmcl.fleet.FleetSearch`: its candidates (64 by default) are trained at once on a part of the
-            training rows, and the best on the others is used. It chooses `rule`, `learning_rate` and `weight_decay`,
+            training rows, and the best on the others is used. It sets `rule`, `learning_rate` and `weight_decay`,
             which must be left at their defaults.
         device: where to train and predict, "cpu" or "cuda".
         random_state: of the initial weights, the shuffles and the held-out rows.
@@ -78,18 +78,18 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
         density: `KernelMixture` or `VoronoiKernels`: the density of `predict_distribution`, `sample` and `log_prob`.
 
     Attributes:
-        modules_: the networks that were kept, ordinary torch modules on encoded inputs and standardized targets.
-        n_features_in_: columns of X; `feature_names_in_` has their names where X had any.
+        modules_: the selected networks, ordinary torch modules on encoded inputs and standardized targets.
+        n_features_in_: columns of X; `feature_names_in_` has their names if X had any.
         n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
-        n_answers_: the number of answers for a row.
+        n_answers_: the number of answers per row.
         bandwidth_: the rule for the bandwidth, in units of the deviation of y.
         loss_curve_: training loss of each epoch, of the best network; `learning_rate_curve_` has the learning rates.
-        temperature_curve_: the temperature of each epoch; None for a rule without any.
+        temperature_curve_: the temperature of each epoch; None for a rule without a temperature.
         rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
-        best_restart_: which restart was best; `validation_distortions_` has the values, in standardized units.
-        best_epoch_: the epoch that was kept, -1 if the last one was.
-        n_epochs_: epochs that were trained, those on all rows aside.
-        trials_: the trials of `search`, a record for each; `best_candidate_` is the name of the chosen one.
+        best_restart_: index of the best restart; `validation_distortions_` has the values, in standardized units.
+        best_epoch_: the selected epoch; -1 if it is the last one.
+        n_epochs_: number of epochs trained, except those on all rows.
+        trials_: the trials of `search`, one record each; `best_candidate_` is the name of the selected candidate.
 
     Example:
         >>> import numpy as np
@@ -142,9 +142,9 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
             X: [rows, features], an array or data frame of numbers; NaN where one is missing.
             y: [rows], or [rows, outputs] for several outputs.
             sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
-            groups: [rows], labels of rows that belong together (of one patient, one place, one scene): they are held
-                out together, in every split, and the intervals hold for rows of fresh groups.
-            checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+            groups: [rows], labels of rows that belong together (the same patient, site or scene): they are held
+                out together, in every split, and the intervals are valid for rows of new groups.
+            checkpoint: folder for checkpoints during training; after an interruption, the same call resumes from there.
 
         Raises:
             ValueError: for a parameter out of range, infinite values, targets that are missing or constant, or a
@@ -157,9 +157,9 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
         """Train for one more epoch on further rows, after the last call (or `fit`).
 
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, 200 by default; the learning rate
-        stays at its first value if it is not a schedule. The held-out share of each call joins the rows that select and
-        calibrate, of which the latest 4096 are kept; a row that comes again is in the same share again. One network is
-        trained, or `n_restarts` of them where that is given with `ensemble`; after `fit` those that it kept.
+        stays at its first value if it is not a schedule. The held-out share of each call is added to the selection and
+        calibration rows, of which the latest 4096 are kept; a repeated row is assigned to the same share. One network
+        is trained, or `n_restarts` if set together with `ensemble`; after `fit`, the networks that it kept.
         """
         tables.set_fitted(self, fitted_further(self, X, y, sample_weight))
         return self
@@ -184,7 +184,7 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
 
     @property
     def modules_(self) -> list[nn.Module]:
-        """The networks that were kept."""
+        """The selected networks."""
         return self._answers.predictive.modules
 
     @property
@@ -220,7 +220,7 @@ def fitted_by_rule(
         final = trainer.on_all_rows(modules, examples, trained.moments_of(kept))
         predictive = replace(predictive, modules=final.modules)
         attributes["seconds_"] += float(final.history.seconds)
-        split = split._replace(selection=selection.head(0))  # these rows cannot select any more
+        split = split._replace(selection=selection.head(0))  # these rows can no longer be used for selection
     check_converged(predictive, encoder, split.train, estimator.learning_rate)
     answers = Answers(predictive, Calibrator.fit(predictive, split.calibration, fill))
     state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
@@ -238,7 +238,7 @@ def first_split(estimator: Any, table: tables.RegressionTable, groups: Any, seed
 
 
 def _held_out_shares(fraction: float) -> dict[str, Any]:
-    """Return the shares of the rows for selection and calibration."""
+    """Return the fractions of the rows for selection and calibration."""
     third = float(fraction) / 3
     return {"selecting": 2 * third, "calibrating": third}
 
@@ -315,13 +315,13 @@ def further_split(estimator: Any, table: tables.RegressionTable) -> tuple[traini
     borders = fixed_borders(**_held_out_shares(estimator.validation_fraction))
     state = training.Continuation(seed_of(estimator.random_state), 0, borders)
     split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=borders)
-    if not len(split.train):  # the first rows must train
+    if not len(split.train):  # the first call must have training rows
         split = split_rows(table.X, table.y, table.weights, seed=state.seed)
     return state.holding_out(split), split
 
 
 def _epoch_trainer(estimator: Any, n_rows: int) -> training.Trainer:
-    """Return rule, learning rate and decay over the horizon of `partial_fit`."""
+    """Return the trainer (rule, learning rate and decay) over the horizon of `partial_fit`."""
     horizon = int(estimator.n_epochs or training.PARTIAL_EPOCHS)
     way = as_given(estimator.rule, 0.0, estimator.weight_decay, _WEIGHT_DECAY, horizon)
     batch = int(estimator.batch_size or default_batch_size(n_rows))

@@ -1,11 +1,11 @@
 """Rows of a table in a canonical order, and their split into training, selection and calibration.
 
 Rows are ordered by a hash of their contents, and copies of a row become one row with a larger weight. So a fit
-depends neither on the order of the rows nor on whether a row stands twice or has weight 2, to the last bit.
+depends neither on the order of the rows nor on whether a row occurs twice or has weight 2, to the last bit.
 
-A split deals *units*: a row with all its copies, or a group with all its rows. Calibration is uninformative about fresh
-rows if copies of its rows were trained on. Units are dealt by their number and not by their weight, so that each is as
-likely as any other to calibrate, as conformal prediction requires.
+A split assigns *units*: a row with all its copies, or a group with all its rows. Calibration is uninformative about new
+rows if copies of its rows were trained on. Units are assigned regardless of their weight, so that each is equally
+likely to be used for calibration, as conformal prediction requires.
 
 Equal rows of a coarse table are not copies (see `copies`): each of them is a unit. There a row of weight 2 is two
 rows, if all weights are multiples of one number.
@@ -24,13 +24,13 @@ from torchmcl.sklearn.copies import coincide_by_chance
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-# Weights are numbers of rows if they are integers, or multiples of the smallest one divided by at most this; they stand
-# for this many rows at most.
+# Weights count as numbers of rows if they are integers, or multiples of the smallest weight divided by up to this;
+# they represent at most this many rows.
 _MOST_PARTS, _ROUNDING, _MOST_ROWS = 10, 1e-6, 100_000
 
 
 def units_of(inputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the unit of each row, [rows]: equal numbers for copies only.
+    """Return the unit of each row, [rows]: equal integers for copies only.
 
     Args:
         inputs: [rows, features]; NaN where a value is missing.
@@ -55,9 +55,9 @@ def _columns(inputs: NDArray[Any], targets: NDArray[Any]) -> list[NDArray[Any]]:
 def are_new(
     inputs: NDArray[Any], targets: NDArray[Any], keys: NDArray[np.uint64], order: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return which of the ordered rows differ from the row before."""
+    """Return a mask of the ordered rows that differ from the previous row."""
     first = np.ones(len(order), dtype=bool)
-    same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1  # equal hashes are almost always equal rows
+    same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1  # equal hashes almost always mean equal rows
     left, right = order[same - 1], order[same]
     columns = targets if targets.ndim == 2 else targets[:, None]
     first[same] = _differ(inputs[left], inputs[right]) | _differ(columns[left], columns[right])
@@ -79,8 +79,8 @@ def rows_and_units(
     """Return, for the rows of the table, the index of the distinct row, the weight, and the unit.
 
     Args:
-        rows: inputs and targets of the different rows.
-        cells: [copies], the row that each is a copy of, increasing.
+        rows: inputs and targets of the distinct rows.
+        cells: [copies], the index of the distinct row of each copy, increasing.
         weights: [copies]
         groups: [copies], labels; None without any.
     """
@@ -93,7 +93,7 @@ def rows_and_units(
     cell, unit = pairs // n_units, pairs % n_units
     merged, number = (np.bincount(place.ravel(), each) for each in (weights, counts))
     number = number.astype(np.int64)
-    times = np.where(by_chance[cell], number // np.gcd.reduce(number), 1)  # a table that stands twice is one table
+    times = np.where(by_chance[cell], number // np.gcd.reduce(number), 1)  # a duplicated table is one table
     cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
     return np.asarray(cell), np.asarray(merged), np.asarray(np.arange(len(cell)) if groups is None else unit)
 
@@ -114,7 +114,7 @@ def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the unit of each copy, [copies]: its group, with all groups that have copies of the same row."""
+    """Return the unit of each copy, [copies]: its group, merged with all groups that have copies of the same row."""
     labels, group = np.unique(groups, return_inverse=True)
     group = group.ravel()
     size = len(labels) + len(by_chance)
@@ -129,7 +129,7 @@ def keys_of(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return a distinct hash for each row from its content, and for its unit from the content of all its rows.
 
-    A sum of hashes is as likely to be small for a large unit as for a small one, so that each is held out as often.
+    A sum of hashes is as likely to be small for a large unit as for a small one, so all are held out equally often.
     """
     sums, heavy = np.zeros(int(unit.max()) + 1, dtype=np.uint64), np.bincount(unit, weights)
     np.add.at(sums, unit, cell_keys)
@@ -140,7 +140,7 @@ def keys_of(
 
 
 def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the hashes with new values for all but the first of equal ones, in the order of their ranks."""
+    """Return distinct hashes: of equal ones, all but the first in the order of `ranks` are replaced."""
     order = np.lexsort((ranks, keys))
     ordered = keys[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
@@ -152,7 +152,7 @@ def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uin
 
 
 def hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, column by column so that memory stays small."""
+    """Return a 64-bit hash of each row, computed column by column to save memory."""
     total = np.full(len(inputs), seed, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for number, column in enumerate(_columns(inputs, targets)):
@@ -172,9 +172,9 @@ def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return number ^ (number >> np.uint64(31))
 
 
-# More units than these add nothing: coverage is known to half a point, distortion to a percent or so.
+# More units are not needed: coverage is known to half a percentage point, distortion to about a percent.
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
-# If the table is large enough, at least this many units calibrate.
+# If the table is large enough, at least this many units are used for calibration.
 _MIN_CALIBRATING, _MOST_SPARED = 19, 1 / 6
 # Held-out rows of each kind that are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
@@ -197,7 +197,7 @@ class Rows:
         return len(self.weights)
 
     def take(self, chosen: Any) -> "Rows":
-        """Return the rows of an index, a slice or a mask."""
+        """Return the rows selected by an index, a slice or a mask."""
         return Rows(*(column[chosen] for column in vars(self).values()))
 
     def head(self, n: int) -> "Rows":
@@ -206,7 +206,7 @@ class Rows:
 
     @property
     def in_groups(self) -> bool:
-        """Whether some rows form a unit."""
+        """Whether any unit has several rows."""
         return len(np.unique(self.units)) < len(self)
 
     def latest(self) -> "Rows":
@@ -223,10 +223,10 @@ class Split(NamedTuple):
 
     Attributes:
         train: rows that the networks are trained on.
-        selection: rows that select the bandwidth, and the epoch and the restart where those are selected.
-        calibration: used by nothing but the calibration of intervals.
-        borders: [2], the hashes below which a unit calibrates, and below which it selects.
-        largest: the weight that the weights of the shares are relative to.
+        selection: rows for selection of the bandwidth, and optionally of the epoch and the restart.
+        calibration: rows used only for calibration of the intervals.
+        borders: [2], the hashes below which a unit is for calibration, and below which it is for selection.
+        largest: the largest weight; the weights of the shares are relative to it.
     """
 
     train: Rows
@@ -245,7 +245,7 @@ class Split(NamedTuple):
 
 
 def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
-    """Return borders for shares of all hashes: the same row is always in the same share."""
+    """Return borders at fixed hashes: the same row is always in the same share."""
     return np.array([_hash_at(calibrating), _hash_at(calibrating + selecting)], dtype=np.uint64)
 
 
@@ -289,7 +289,7 @@ def split_rows(
     chosen, merged, unit_keys = heads[cell[place]], merged[place], unit_keys[place]
     merged = merged if factors is None else merged * factors[chosen]
     largest = float(merged.max())
-    # Rounded: the last digits differ where all weights were multiplied by a constant before.
+    # Rounded: the last digits may differ if all weights are multiplied by a constant.
     relative = (merged / largest).astype(np.float32).astype(np.float64)
     rows = Rows(inputs[chosen], targets[chosen], relative, unit_keys.view(np.int64))
     if borders is None:
@@ -307,10 +307,10 @@ def _borders(keys: NDArray[np.uint64], selecting: float, calibrating: float) -> 
 
 
 def n_calibrating(n_units: int, share: float) -> int:
-    """Return the number of calibration units: 9, 19, 29 ... for a share of all, and a few more in a small table.
+    """Return the number of calibration units for a share of all units: 9, 19, 29 ..., and more in a small table.
 
-    The quantile of n scores stands at a multiple of 1 / (n + 1): with these numbers 90 % sets hold 90 %, and not the
-    next multiple above. With fewer than 9 there are none.
+    The conformal level of n scores is a multiple of 1 / (n + 1): with these numbers, sets with 90 % coverage contain
+    exactly 90 % on average, not the next higher multiple. Numbers below 9 are kept.
     """
     if share == 0:
         return 0

@@ -33,14 +33,14 @@ from torchmcl.sklearn.training import Continuation
 
 _KIND = "torchmcl estimator"
 _MOST_ANSWERS = 10_000
-# Values of parameters that are written by name: rules, schedules and densities.
+# Types of parameters that are saved by name: rules, schedules and densities.
 _KNOWN: dict[str, Any] = {
     name: getattr(module, name) for module in (rules, schedules, density) for name in module.__all__
 }
 
 
 def estimator_codec(*records: type[Any]) -> Codec:
-    """Return the codec of fitted estimators, with the dataclasses of further ones."""
+    """Return the codec of fitted estimators, with additional dataclasses."""
     known = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
     own = (Answers, AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FleetSearch)
     parts = (MissingIndicators, PiecewiseLinear, Predictive, Rows, Scaler, Targets)
@@ -59,7 +59,7 @@ def check_n_answers(number: Any) -> None:
     """Check the number of answers from a file, because the memory per row is proportional to it.
 
     Raises:
-        ValueError: if it is not an integer, or larger than any fit has use for.
+        ValueError: if it is not an integer, or implausibly large.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _MOST_ANSWERS:
         raise ValueError(f"the number of answers must be an integer from 1 to {_MOST_ANSWERS:,}, got {number!r}")
@@ -69,7 +69,7 @@ def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
     """Return a fitted estimator as JSON values, and tensors by name.
 
     Raises:
-        ValueError: if a parameter is neither made of plain values nor of torchmcl's own rules and schedules.
+        ValueError: if a parameter consists neither of plain values nor of torchmcl's own rules and schedules.
     """
     kind = type(estimator).__name__
     # A random generator cannot be stored, and a fitted estimator does not need it.
@@ -91,12 +91,12 @@ def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
 
 
 def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]], codec: Codec) -> Any:
-    """Return the estimator of `to_state`, which must be of one of the classes."""
+    """Return the estimator from the result of `to_state`; it must be an instance of one of the classes."""
     content = codec.decode(state, tensors)
     estimator = {kind.__name__: kind for kind in kinds}[content["estimator"]](**content["parameters"])
     check_n_answers(estimator.n_hypotheses)
     for name, value in content["fitted"].items():
-        if name.startswith("__") or hasattr(type(estimator), name):  # data never replaces a method
+        if name.startswith("__") or hasattr(type(estimator), name):  # data must not replace a method
             raise ValueError(f"{name!r} is not a fitted attribute")
         setattr(estimator, name, value)
     _rehearse(estimator)
@@ -107,7 +107,7 @@ def _rehearse(estimator: Any) -> None:
     """Predict one row with a loaded model, so that inconsistent parts are detected here.
 
     Raises:
-        Exception: of any type, if they do not; or ValueError for an answer that is not finite.
+        Exception: of any type, if parts are inconsistent; ValueError for a non-finite answer.
     """
     torch.device(estimator.device)
     check_positive_int(type(estimator).__name__, "n_features_in_", estimator.n_features_in_)
@@ -135,12 +135,12 @@ def save(self: Any, folder: str | Path, *, private: bool = False) -> None:
 
     Args:
         self: the estimator.
-        folder: new, empty or with a saved model, which is replaced; nothing half-written is ever left.
-        private: leave out rows of the table: those held out, which `partial_fit` uses, and in the leaves of a forest,
-            which are averaged. Means, quantiles, bounds and categories stay.
+        folder: new, empty or with a saved model, which is replaced atomically.
+        private: leave out rows of the table: held-out rows, which `partial_fit` uses, and rows in the leaves of a
+            forest, which are averaged. Means, quantiles, bounds and categories remain.
 
     Raises:
-        ValueError: if the folder holds something else, or a parameter is not of the kind that JSON can hold.
+        ValueError: if the folder contains something else, or a parameter cannot be stored as JSON.
     """
     check_is_fitted(self)
     folder = Path(folder)
@@ -155,10 +155,10 @@ def load(cls: Any, folder: str | Path) -> Any:
 
 
 def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
-    """Return the estimator in a folder, which must be of one of the classes.
+    """Return the estimator in a folder; it must be an instance of one of the classes.
 
     Raises:
-        ValueError: if the folder holds no such model, a damaged one, or one of another version.
+        ValueError: if the folder contains no such model, a damaged one, or one of an unsupported version.
     """
     checkpoint = read_saved(owner, folder, _KIND, "`save`")
     name = checkpoint.state.get("estimator") if isinstance(checkpoint.state, dict) else None
@@ -186,7 +186,7 @@ def _encode_network(module: MultiHypothesisMLP, part: Any) -> Any:
 
 def _decode_network(contents: Any, part: Any) -> MultiHypothesisMLP:
     sizes, weights = contents["sizes"], part(contents["weights"])
-    with torch.device("meta"):  # shapes only: no memory is allocated that the file does not justify
+    with torch.device("meta"):  # shapes only: a small file must not cause a large allocation
         expected = {name: value.shape for name, value in MultiHypothesisMLP(**sizes).state_dict().items()}
     if expected != {name: value.shape for name, value in weights.items()}:
         raise ValueError("the weights of a network have other shapes than its description")

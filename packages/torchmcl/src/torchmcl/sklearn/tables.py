@@ -1,4 +1,4 @@
-"""Tables of an estimator: scikit-learn's checks without changes to the estimator, units and bounds."""
+"""Tables of an estimator: scikit-learn's checks without side effects on the estimator, units and bounds."""
 
 import copy
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bo
         estimator: named in messages; its columns are compared with those of X.
         X: an array, or a data frame with columns of numbers.
         y: targets, checked according to `how`; None is returned for them by default.
-        reset: whether X decides on the columns; otherwise it must have those of the fit.
+        reset: whether X defines the columns; otherwise it must have those of the fit.
         **how: further arguments of scikit-learn's `validate_data`.
     """
     if (column := _first_other(X)) is not None:
         owner, rule = type(estimator).__name__, "have columns of numbers"
         advice = "Put a TableEncoder before it in a Pipeline (pip install torchmcl-tables)."
         raise ValueError(bad_value(owner, "X", rule, f"the column {column}", advice))
-    probe = copy.copy(estimator)  # gets the attributes, so that a failing fit changes nothing
+    probe = copy.copy(estimator)  # receives the attributes, so that a failing fit changes nothing
     how = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan", **how}
     checked = validate_data(probe, X, y, reset=reset, **how)
     names = ("n_features_in_", "feature_names_in_")
@@ -75,13 +75,13 @@ def checked_groups(owner: str, groups: Any, n_rows: int) -> NDArray[Any] | None:
 
 
 def set_fitted(estimator: Any, attributes: dict[str, Any]) -> None:
-    """Replace all fitted attributes of an estimator at once; private ones of scikit-learn stay."""
+    """Replace all fitted attributes of an estimator at once; scikit-learn's private ones are kept."""
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         delattr(estimator, name)
     vars(estimator).update(attributes)
 
 
-# Squares of targets, and of the narrowest kernels, are numbers in double precision within these.
+# Within these limits, squares of targets and of the narrowest kernels neither overflow nor underflow in float64.
 _LEAST_SPREAD, _MOST_SPREAD = 1e-120, 1e120
 
 
@@ -104,7 +104,7 @@ class Targets:
     bounds: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        """Check that all parts are of the same outputs: a file may have been written by others."""
+        """Check that all parts have the same outputs, because a file may come from an untrusted source."""
         if self.bounds.shape != (2, self.n_outputs) or self.scaler.n_inputs != self.n_outputs:
             raise ValueError("the names, scales and bounds of targets are of different numbers of outputs")
         low, high = self.bounds
@@ -113,14 +113,14 @@ class Targets:
 
     @classmethod
     def fit(cls, owner: str, table: "RegressionTable", train: Rows, bounding: Rows | None) -> "Targets":
-        """Return the targets of rows.
+        """Return targets fitted to rows.
 
         Args:
             owner: the estimator.
-            table: that the rows are from.
-            train: rows that decide on the units.
-            bounding: rows that decide on the bounds; None for no bounds. Rows that calibrate must not be among them,
-                or sets would hold these more surely than others.
+            table: the source of the rows.
+            train: rows that define the units.
+            bounding: rows that define the bounds; None for no bounds. They must not include calibration rows, or sets
+                would contain these more often than others.
         """
         scaler = Scaler.fit(train.targets, train.weights)
         bounds = unbounded(len(table.names)) if bounding is None else bounds_of(bounding.targets, bounding.weights)
@@ -138,7 +138,7 @@ class Targets:
     def restored(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardized values [..., outputs] in the units of y, within the bounds.
 
-        The bounds are kept in these units: moved back from standardized ones, a bound of 0 may become 1e-17.
+        The bounds are stored in these units: converted from standardized units, a bound of 0 may become 1e-17.
         """
         return np.clip(self.scaler.inverse(values), *self.bounds)
 
@@ -182,7 +182,7 @@ def check_targets_vary(owner: str, table: "RegressionTable") -> None:
                 "There is nothing to learn; leave the column out.",
             )
             raise ValueError(bad_value(owner, "y", "vary", got, advice))
-        spread = float(np.ptp(column / 2))  # half of it is a number however large the values are
+        spread = float(np.ptp(column / 2))  # halved first, so that it cannot overflow
         if not _LEAST_SPREAD < spread < _MOST_SPREAD:
             rule = f"differ by more than {_LEAST_SPREAD:g} and less than {_MOST_SPREAD:g}"
             got, advice = f"{2 * spread:g} in column {name!r}", "Its squares overflow: use other units."
@@ -222,13 +222,13 @@ def checked_regression(
     """Return a table after checking it.
 
     Args:
-        estimator: that is fitted.
+        estimator: to be fitted.
         X: [rows, columns]
         y: [rows] or [rows, outputs]
         sample_weight: [rows] or None.
         targets: of an earlier fit, which the table must continue; None for a new fit.
-        n_needed: rows at least.
-        reset: whether X decides on the columns; by default in a new fit.
+        n_needed: minimum number of rows.
+        reset: whether X defines the columns; by default in a new fit.
     """
     how = {"multi_output": True, "y_numeric": True, "ensure_min_samples": n_needed}
     given = y
@@ -242,16 +242,16 @@ def checked_regression(
     return RegressionTable(X, columns, weights, _target_names(given, columns.shape[1]), y.ndim == 1, described)
 
 
-# An end at which at least this share of the rows lies exactly, and so many, is the end of the scale, not of the sample,
-# if none of the values beside it, in this share of the rows, is a third as common: values that are rounded repeat, too.
+# An extreme value is a bound if at least this share of the rows, and this many, are equal to it, and no value among the
+# nearest rows, this share of all, is more than a third as common: rounded values repeat, too.
 _PILED_UP, _MIN_ROWS, _BESIDE = 0.01, 5, 0.1
 
 
 def bounds_of(targets: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the lowest and highest possible value of each output, [2, outputs].
 
-    A target that is never negative is bounded by 0, and so is one that is never positive. An end at which targets pile
-    up is a bound. Everything else is unbounded.
+    A target that is never negative is bounded by 0, and so is one that is never positive. An extreme value that many
+    targets share is a bound. Everything else is unbounded.
 
     Args:
         targets: [rows, outputs]
@@ -274,7 +274,7 @@ def without_crossed(bounds: NDArray[np.float64], targets: NDArray[np.float64]) -
 
 
 def _piled_up(distances: NDArray[np.float64], weights: NDArray[np.float64]) -> bool:
-    """Return whether an end is a bound, by the distances of the rows from it."""
+    """Return whether an extreme value is a bound, from the distances of the rows to it."""
     there = distances == 0
     if there.sum() < _MIN_ROWS or weights[there].sum() < _PILED_UP:
         return False
@@ -307,7 +307,7 @@ def checked_classes(estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset
 def ids_and_factors(
     estimator: Any, table: ClassTable, classes: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """Return the class index of each row, and the factor of its weight by `class_weight`; None without."""
+    """Return the class index of each row, and the factor of its weight from `class_weight`; None without it."""
     y, weights, given = table.y, table.weights, estimator.class_weight
     ids = np.minimum(np.searchsorted(classes, y), len(classes) - 1).astype(np.int64)
     counted = classes[ids] == y  # rows without weight may have other labels

@@ -1,4 +1,4 @@
-"""Training of the networks of an estimator: rows as examples, a fleet of restarts in, networks and their record out.
+"""Training of the networks of an estimator: rows to examples, and a fleet of restarts to networks with a history.
 
 `Continuation` is the state of `partial_fit` between two calls.
 """
@@ -35,7 +35,7 @@ from torchmcl.sklearn.preprocessing import Encoder
 from torchmcl.sklearn.rows import Rows, Split
 from torchmcl.sklearn.tables import Targets
 
-# A small table is seen hundreds of times and a large one twenty times.
+# Hundreds of epochs for a small table, twenty for a large one.
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 1000
 
 
@@ -65,7 +65,7 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """Rows to examples.
+    """Conversion of rows to examples.
 
     Attributes:
         encoder: of the columns.
@@ -90,7 +90,7 @@ def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
 
 
 def default_n_epochs(n_rows: int, batch_size: int, n_steps: int) -> int:
-    """Return the number of epochs for about this many steps, between 20 and 1000."""
+    """Return the number of epochs for about `n_steps` steps, between 20 and 1000."""
     return max(_MIN_EPOCHS, min(_MAX_EPOCHS, round(n_steps / math.ceil(n_rows / batch_size))))
 
 
@@ -101,22 +101,22 @@ def seeds_of(seed: int, n_networks: int) -> list[int]:
 
 # A network with this many times the lowest distortion on held-out rows has failed: its hypotheses collapsed.
 _FAILED = 2.0
-# A save takes about 15 ms, a training at least a second. Evaluations on held-out rows may only draw a curve.
+# A save takes about 15 ms, a training run at least a second. Evaluations may serve only for the validation curve.
 _N_SAVES, _N_EVALUATIONS = 5, 100
-# The final training on all rows: this share of the epochs, from this share of the learning rate down to 0.
+# The final training on all rows: this fraction of the epochs, from this fraction of the learning rate to 0.
 _FINAL_EPOCHS, _FINAL_RATE = 0.3, 0.25
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The networks of all restarts and the record of their training.
+    """The networks of all restarts and their training history.
 
     Attributes:
         modules: one network for each restart.
         history: of their training.
         distortions: [restarts], on held-out rows; infinite without any.
-        best_epochs: [restarts], the epoch that was kept, -1 where it is the last.
-        moments: of the optimizer, to continue with.
+        best_epochs: [restarts], the selected epoch, -1 if it is the last.
+        moments: of the optimizer, for continued training.
     """
 
     modules: list[nn.Module]
@@ -133,21 +133,21 @@ class Trained:
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
 
     def not_failed(self) -> list[int]:
-        """Return the restarts without those far worse than the best one, which have lost modes."""
+        """Return the restarts except those far worse than the best one, which have lost modes."""
         known = self.distortions[self.distortions.isfinite()]
         bound = _FAILED * known.min() if len(known) else torch.nan
         kept = [place for place, value in enumerate(self.distortions) if value <= bound]
-        return kept or list(range(len(self.modules)))  # without held-out rows nothing is known
+        return kept or list(range(len(self.modules)))  # unknown without held-out rows
 
     def moments_of(self, kept: list[int]) -> dict[str, Tensor]:
-        """Return the moments of some restarts."""
+        """Return the moments of the given restarts."""
         return {name: value[kept] for name, value in self.moments.items()}
 
     def attributes(self, rule: Any) -> dict[str, Any]:
         """Return the fitted attributes of an estimator that describe the training of the best network."""
         history, best = self.history, self.best()
         stopped = int(history.stopped_epoch[best])
-        if history.temperatures is not None:  # as `AutoAnnealing` decided on them
+        if history.temperatures is not None:  # as set by `AutoAnnealing`
             temperatures = history.temperatures[:, best].tolist()
         else:
             rules = [rule_at(rule, epoch) for epoch in range(len(history.losses))]
@@ -173,15 +173,15 @@ class Trainer:
     Attributes:
         rule: an assignment rule, a function epoch -> rule or `AutoAnnealing`.
         learning_rate: a number or a schedule by epoch.
-        weight_decay: one for all networks, or one for each.
+        weight_decay: a single value, or one per network.
         n_epochs: passes over the rows, at most `batch_size` of them in a step.
-        seeds: one for each network.
-        cost_fn: of hypotheses and targets; `score_weight` is that of the loss of the scores.
+        seeds: one per network.
+        cost_fn: of hypotheses and targets; `score_weight` is the weight of the score loss.
         device: where to train.
         keep_best: keep each network's best epoch on the validation rows instead of the last.
         checkpoint: folder for checkpoints, or None.
-        moments: of the optimizer, where a training is continued.
-        models_at_once: networks that must be trained together; None for any.
+        moments: of the optimizer, for continued training.
+        models_at_once: number of networks that must be trained together; None for no constraint.
         progress: title of a progress bar; False for none.
     """
 
@@ -229,13 +229,13 @@ class Trainer:
         )
         keeps = validation is not None and self.keep_best
         modules = fleet.best_models if keeps else fleet.models
-        assert fleet.optimizer_state is not None  # a continued training leaves it
+        assert fleet.optimizer_state is not None  # continued training keeps it
         values = history.best_value if keeps else _last_values(history)
         best_epochs = history.best_epoch if keeps else torch.full_like(history.best_epoch, -1)
         return Trained([module.eval() for module in modules], history, values, best_epochs, fleet.optimizer_state)
 
     def watching(self, held_out: Examples, patience: int | None) -> Validation | None:
-        """Return the validation by held-out rows, in every epoch if the best is kept; None without rows."""
+        """Return the validation on held-out rows, in every epoch if the best is kept; None without rows."""
         every = 1 if self.keep_best else max(1, self.n_epochs // _N_EVALUATIONS)
         return held_out.watched(len(self.seeds), every=every, patience=patience)
 
@@ -245,8 +245,8 @@ class Trainer:
         """Return the networks after a short training run at a low learning rate.
 
         Args:
-            modules: to continue with, as many as there are seeds.
-            data: rows for all of them.
+            modules: to continue training, one per seed.
+            data: rows shared by all of them.
             epochs: as a share of the epochs.
             rate: as a share of the highest rate; it falls to 0.
             name: for the progress bar, and of the folder inside the checkpoint.
@@ -279,21 +279,21 @@ def _last_values(history: FleetHistory) -> Tensor:
     return values
 
 
-#: The horizon of schedules for partial_fit, where no number of epochs is given.
+#: The horizon of schedules for partial_fit, if no number of epochs is given.
 PARTIAL_EPOCHS = 200
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """The state of a training run that further rows continue.
+    """The state of a training run that `partial_fit` continues with further rows.
 
     Attributes:
         seed: of splits and shuffles.
         n_epochs: epochs so far.
         borders: of the split.
-        held_out: rows that select and that calibrate; none in a model that was saved without them.
-        moments: of the optimizer; None to begin with fresh ones.
-        annealing: the state of `AutoAnnealing`; None where `fit` has cooled the networks.
+        held_out: selection and calibration rows; none in a model that was saved without them.
+        moments: of the optimizer; None for fresh ones.
+        annealing: the state of `AutoAnnealing`; None after `fit`, which has already cooled the networks.
     """
 
     seed: int
@@ -322,10 +322,10 @@ class Continuation:
 
         Args:
             trainer: rule, rate and decay over its number of epochs, the horizon of schedules.
-            modules: to continue with.
-            examples: rows that are new to them.
-            costs_of: the cost of each hypothesis of a network, [rows, 1, hypotheses], for `AutoAnnealing`.
-            n_coordinates: numbers of a hypothesis.
+            modules: to continue training.
+            examples: new training rows.
+            costs_of: returns the costs of the hypotheses of a network, [rows, 1, hypotheses], for `AutoAnnealing`.
+            n_coordinates: coordinates of a hypothesis.
         """
         rule, rate, annealing = trainer.rule, trainer.learning_rate, self.annealing
         modules = copy.deepcopy(list(modules))  # a failing epoch changes nothing
@@ -352,10 +352,10 @@ class Continuation:
         self, policy: AutoAnnealing, costs: Tensor, n_coordinates: int, horizon: int
     ) -> tuple[list[AssignmentRule], dict[str, Any] | None]:
         """Return the rule of each network for the next epoch, and the state of the policy."""
-        if self.n_epochs and self.annealing is None:  # networks of `fit` are cold already
+        if self.n_epochs and self.annealing is None:  # networks from `fit` are cold already
             return [WTA()] * len(costs), None
         measured, epoch = cost_scale(assign(costs, WTA()), stacked=True), float(self.n_epochs)
-        if self.annealing is None:  # rows that come one by one are not held for: there is no way back
+        if self.annealing is None:  # no hold on streamed rows: a rewind is impossible
             state = policy.init(measured, horizon, n_coordinates=n_coordinates, may_hold=False)
         else:
             state = {name: value.clone() for name, value in self.annealing.items()}

@@ -58,7 +58,7 @@
     tellValues(canvas, { lines, place, scale, xLabel });
   }
 
-  /** Let the pointer tell the nearest value of a chart; what is drawn later replaces what it tells. */
+  /** Show the nearest value of a chart at the pointer; later drawings replace the values. */
   function tellValues(canvas, drawn) {
     const known = canvas.drawn !== undefined;
     canvas.drawn = drawn;

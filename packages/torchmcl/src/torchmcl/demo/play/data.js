@@ -1,4 +1,4 @@
-// Points to choose from, all in the square from -1 to 1, and the places where hypotheses start.
+// Data sets, all in the square from -1 to 1, and initial positions of hypotheses.
 (function (play) {
   "use strict";
 
@@ -75,7 +75,7 @@
     return made;
   }
 
-  // Targets y given x, for the network; x and y are about in [-1, 1].
+  // Targets y given x, for the network; x and y are roughly in [-1, 1].
   const relations = {
     fork(random) {
       const x = 2 * random() - 1, side = random() < 0.5 ? 1 : -1;

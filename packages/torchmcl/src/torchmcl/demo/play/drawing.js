@@ -1,4 +1,4 @@
-// Drawing on canvases: cells, points, paths, hypotheses and small charts. Nothing here computes what it shows.
+// Drawing on canvases: cells, points, paths, hypotheses and small charts. No computation here.
 (function (play) {
   "use strict";
 
@@ -17,7 +17,7 @@
       points: read("--points"), palette: play.palette };
   }
 
-  /** Give a canvas as many pixels as the screen has under it; return whether that changed. */
+  /** Resize a canvas to the device pixels it covers; return whether the size changed. */
   function fit(canvas, ratio) {
     const scale = Math.min(window.devicePixelRatio || 1, 2);
     const width = Math.max(1, Math.round(canvas.clientWidth * scale)), height = Math.round(width * ratio);
@@ -40,7 +40,7 @@
     return kept;
   }
 
-  /** Return the Voronoi cell of each hypothesis inside the square, as polygons; of equal hypotheses the first has it. */
+  /** Return the Voronoi cell of each hypothesis inside the square, as polygons; of equal hypotheses only the first has one. */
   function cells(hypotheses) {
     const n = hypotheses.length / 2, square = [[-REACH, -REACH], [REACH, -REACH], [REACH, REACH], [-REACH, REACH]];
     return Array.from({ length: n }, (_, k) => {
@@ -78,7 +78,7 @@
       return [((x + REACH) / (2 * REACH)) * side, ((REACH - y) / (2 * REACH)) * side];
     }
 
-    /** Forget the layer below: other points, another start, another size or other colours. */
+    /** Discard the layer below: the points, the start, the size or the colors changed. */
     reset() { this.below = null; }
 
     draw(points, panel, { showCells, showPaths, cursor }) {
@@ -94,7 +94,7 @@
       if (cursor) this._cursor(cursor, tones);
     }
 
-    /** Return paper with the points on it. It is opaque: copying it is all that a frame has to do. */
+    /** Return an opaque background with the points: a frame only has to copy it. */
     _points(points, tones) {
       const made = layer(this.canvas), context = made.getContext("2d", { alpha: false });
       const size = Math.max(2, made.width / 220);
@@ -138,7 +138,7 @@
       }
     }
 
-    /** One stroke for all hypotheses of a colour: strokes are what takes time. */
+    /** One stroke for all hypotheses of a color: strokes are slow. */
     _segments(context, a, b, colour, tones) {
       context.strokeStyle = tones.palette[colour];
       context.beginPath();
@@ -149,7 +149,7 @@
       context.stroke();
     }
 
-    /** An unused hypothesis is a cross: form, not colour alone, tells it from the others. */
+    /** An unused hypothesis is a cross: its shape, not only its color, distinguishes it. */
     _hypotheses({ hypotheses, work }, tones) {
       const { context } = this, size = Math.max(4, this.canvas.width / 75);
       for (let k = 0; k < hypotheses.length / 2; k++) {

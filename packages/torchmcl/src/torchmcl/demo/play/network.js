@@ -48,7 +48,7 @@
       return below;
     }
 
-    /** Arrays are kept between steps: fresh ones in each frame would wake the garbage collector. */
+    /** Arrays are kept between steps: new ones in each frame would trigger garbage collection. */
     _kept(name, size) {
       if (this[name]?.length !== size) this[name] = new Float64Array(size);
       return this[name];
@@ -110,14 +110,14 @@
       this.step++;
       for (const layer of [...this.layers].reverse()) {
         gradient = layer.backward(gradient, rows);
-        // ReLU: what was cut off, 0 in the input of the layer, passes nothing back.
+        // ReLU: clipped units, 0 in the input of the layer, have no gradient.
         if (layer !== this.layers[0]) for (let i = 0; i < gradient.length; i++) if (layer.input[i] <= 0) gradient[i] = 0;
         for (const tensor of layer.tensors) adam(tensor, this.step, rate);
       }
     }
   }
 
-  /** Return twice the largest variance of y in bins of x: above it the answers of every input are together. */
+  /** Return twice the largest variance of y in bins of x: above it the answers coincide at every input. */
   function criticalTemperatureBound({ x, y }, bins = 20) {
     const sums = Array.from({ length: bins }, () => [0, 0, 0]);
     for (let i = 0; i < x.length; i++) {

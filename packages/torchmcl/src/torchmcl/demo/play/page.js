@@ -1,4 +1,4 @@
-// The whole page: the story, the keys, the address, and one clock for all that moves.
+// The whole page: the story, the keys, the address, and one clock for all animations.
 (function (play) {
   "use strict";
 
@@ -33,7 +33,7 @@
     history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
   }
 
-  /** Browsers slow down pages that change their address in each frame, as a drag would: the last state is enough. */
+  /** Browsers slow down pages that change their address in each frame, as a drag would: only the last state matters. */
   function writeAddressSoon(state) {
     clearTimeout(waiting);
     waiting = setTimeout(() => writeAddress(state), 300);
@@ -73,7 +73,7 @@
     $("story-next").addEventListener("click", () => move(1));
   }
 
-  /** Draw again where colours or sizes change; paper is always light. */
+  /** Redraw when colors or sizes change; print is always light. */
   function followTheScreen(redraw) {
     const repaint = () => { play.forgetColours(); redraw(); };
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);

@@ -12,7 +12,7 @@
     return made;
   };
 
-  /** One figure: a choice of rule, the picture, and the bars of usage. `changed` is called with another rule. */
+  /** One figure: a choice of rule, the picture, and the bars of usage. `changed` is called with the new rule. */
   class PanelView {
     constructor(place, changed) {
       this.choice = element("select", { ariaLabel: `Rule of panel ${place + 1}` },
@@ -42,7 +42,7 @@
     }
   }
 
-  /** Adds points to `own` where a pointer or the keys say so; calls `changed` with all points. */
+  /** Adds points to `own` with the pointer or the keys; calls `changed` with all points. */
   class Pencil {
     constructor(changed) {
       Object.assign(this, { changed, on: false, own: [], cursor: null, random: play.generator(5) });

@@ -1,4 +1,4 @@
-// The part of the page with points: controls in, simulation, pictures, charts and text out.
+// The part of the page with points: controls, simulation, pictures, charts and text.
 (function (play) {
   "use strict";
 
@@ -37,7 +37,7 @@
       return [...this.state.rules, ...unused].slice(0, count);
     }
 
-    /** Take a whole state, as a link or a step of the story gives it. */
+    /** Set the complete state, from a link or a step of the story. */
     load(state) {
       this.state = state;
       this.playing = false;
@@ -47,7 +47,7 @@
       this.announce();
     }
 
-    /** Change some of the state: what moves starts again if other points or hypotheses are asked for. */
+    /** Change part of the state: the simulation restarts if points or hypotheses change. */
     set(change) {
       Object.assign(this.state, change);
       if (this.state.data === "own" && !this.state.own.length) {
@@ -156,7 +156,7 @@
 
     newStart() { this.set({ seed: (this.state.seed % 9999) + 1 }); }
 
-    /** The reader has the dial: the schedule ends, and hypotheses follow at once. */
+    /** The reader moved the dial: the schedule ends, and hypotheses follow at once. */
     heatTo(heat) {
       this.cooling = null;
       this.playing = true;
@@ -201,7 +201,7 @@
       play.showMeasures(simulation, this.curve, state.k);
     }
 
-    /** Say in words what the pictures show, when something has come to rest. */
+    /** Describe the pictures in words, once a simulation has come to rest. */
     announce() {
       const texts = this.simulation.panels.map((panel) => play.panelText(panel));
       this.views.forEach((view, place) => view.describe(this.simulation.panels[place], texts[place]));

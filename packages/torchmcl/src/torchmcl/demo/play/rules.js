@@ -2,7 +2,7 @@
 (function (play) {
   "use strict";
 
-  /** Return the place of the first cheapest hypothesis. */
+  /** Return the index of the first cheapest hypothesis. */
   function winner(cost) {
     let best = 0;
     for (let k = 1; k < cost.length; k++) if (cost[k] < cost[best]) best = k;
@@ -74,7 +74,7 @@
 
   let places = new Int32Array(64);
 
-  /** Return the places of the `count` cheapest, equal costs in order, by insertion: rows are short. */
+  /** Return the indices of the `count` cheapest, equal costs in order, by insertion sort: rows are short. */
   function cheapest(cost, count) {
     if (places.length < count) places = new Int32Array(count);
     let kept = 0;

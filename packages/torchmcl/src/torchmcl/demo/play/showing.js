@@ -1,4 +1,4 @@
-// Text, table and charts of the points: from numbers to what the reader sees.
+// Text, table and charts of the points.
 (function (play) {
   "use strict";
 
@@ -33,7 +33,7 @@
     $("play").textContent = playing ? "Stop" : "Play";
   }
 
-  /** Set a field; a link may ask for a number that a list does not have. */
+  /** Set a field; a link may contain a number that is not in the list. */
   function choose(field, value) {
     if (field.tagName === "SELECT" && ![...field.options].some((option) => option.value === String(value))) {
       field.append(play.element("option", { value, textContent: value }));

@@ -4,7 +4,7 @@
 
   // A gradient step divided by the mass of its hypothesis; 1 would be Lloyd's algorithm, which is too fast to watch.
   const RATE = 0.2;
-  // Hypotheses at one place have equal gradients: without a push, small beside sqrt(T), they could never part.
+  // Coinciding hypotheses have equal gradients: without noise, small relative to sqrt(T), they would never split.
   const PUSH = 1e-3;
   const MOST_RECORDS = 1200;
 
@@ -56,7 +56,7 @@
     return { hard, soft, entropy };
   }
 
-  /** The same sums for softmin weights, which are most of the work. */
+  /** The same sums for softmin weights, which dominate the run time. */
   function sumSoft(points, hypotheses, rule, work) {
     const { cost, block, total, heat, wins } = work, n = points.length / 2, k = wins.length;
     let hard = 0, soft = 0, entropy = 0;
@@ -123,7 +123,7 @@
     return { distortion, softDistortion, entropy, freeEnergy: softDistortion - temperature * entropy, rate, starved };
   }
 
-  /** Move each hypothesis towards the weighted mean of the points; one without any weight stays where it is. */
+  /** Move each hypothesis towards the weighted mean of the points; one without weight does not move. */
   function move(hypotheses, { mass, x, y }, rate = RATE) {
     for (let j = 0; j < mass.length; j++) {
       if (!(mass[j] > 0)) continue;
@@ -137,7 +137,7 @@
     for (let j = 0; j < hypotheses.length; j++) hypotheses[j] += size * play.normal(random);
   }
 
-  /** Measures over the steps; every second record goes when there are too many, so that old steps remain. */
+  /** Measures over the steps; every second record is dropped when there are too many, so that old steps remain. */
   class History {
     constructor() { Object.assign(this, { records: [], every: 1, seen: 0 }); }
 
@@ -150,7 +150,7 @@
     }
   }
 
-  /** One rule at work on the points. */
+  /** A simulation of one rule on the points. */
   class Panel {
     constructor(key, start, seed) {
       this.key = key;

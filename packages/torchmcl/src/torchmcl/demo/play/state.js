@@ -1,4 +1,4 @@
-// What the reader has chosen, and its spelling in a link. A link is text from anywhere: each value is checked.
+// The settings of the reader, and their encoding in a link. Links are untrusted: each value is checked.
 (function (play) {
   "use strict";
 
@@ -47,7 +47,7 @@
 
   const defaults = () => Object.fromEntries(Object.entries(FIELDS).map(([name, { value }]) => [name, value]));
 
-  /** Return the state of a link's part after "#"; anything that it does not say, or says wrongly, is `base`. */
+  /** Return the state of a link's part after "#"; missing or invalid values are taken from `base`. */
   function readState(hash, base = defaults()) {
     const state = { ...base };
     for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {

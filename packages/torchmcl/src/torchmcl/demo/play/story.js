@@ -5,21 +5,21 @@
   play.story = [
     {
       title: "One answer is an average",
-      text: "A model with a single answer, trained on squared error, gives the mean of the data. Here the mean lies "
+      text: "A model with a single answer, trained on squared error, predicts the mean of the data. Here the mean lies "
         + "between the three clouds, where there is no data at all.",
       attempt: "Press Play, then raise the number of hypotheses to 3.",
       state: "k=1&rules=wta&cooling=hand&heat=0",
     },
     {
       title: "The winner takes all",
-      text: "With several hypotheses, each point trains only the one nearest to it. What never wins never moves: "
+      text: "With several hypotheses, each point trains only the one nearest to it. A hypothesis that never wins never moves: "
         + "crosses mark hypotheses that win no point.",
       attempt: "Press Play, then New start a few times. How many crosses remain?",
       state: "k=12&rules=wta&cooling=hand&heat=0",
     },
     {
       title: "Pulling everybody along",
-      text: "Relaxed winner-takes-all gives a share ε to those that lose, and top-k lets the k nearest win. "
+      text: "Relaxed winner-takes-all gives a share ε to the losers, and under top-k the k nearest win. "
         + "Losers now move, but the share never ends: hypotheses stay drawn towards the middle, or share a place.",
       attempt: "Press Play, then drag ε to 0 and watch the distortion.",
       state: "k=12&rules=wta,relaxed,top&cooling=hand&heat=0&epsilon=0.2",
@@ -27,7 +27,7 @@
     {
       title: "A temperature",
       text: "Annealing shares each point by softmin(cost / T). Hot, all hypotheses answer alike; cold, the winner "
-        + "takes all. In between they part a few at a time.",
+        + "takes all. In between they split a few at a time.",
       attempt: "Drag the temperature slowly from hot to cold.",
       state: "k=12&rules=annealed&cooling=hand&heat=1.4",
     },
@@ -43,7 +43,7 @@
       title: "How good can it be?",
       text: "No n answers can have a lower distortion than the rate-distortion curve at log2 n bits. Annealed "
         + "hypotheses stay close to the curve while the clouds part, and end above it: twelve points in the plane cannot be as "
-        + "good as the curve allows. The other rules stop on their way; the table says how far above the floor.",
+        + "good as the curve allows. The other rules get stuck earlier; the table shows how far above the floor.",
       attempt: "Press Play and follow the three lines in the chart of rate and distortion.",
       state: "k=12&rules=wta,relaxed,annealed&cooling=exponential&steps=400",
     },

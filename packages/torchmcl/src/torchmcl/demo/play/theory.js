@@ -47,7 +47,7 @@
       Object.assign(this, { cost, n, m, temperature, gap: Infinity, updates: 0 });
       this.masses = new Float64Array(m).fill(1 / m);
       this.factors = new Float64Array(m);
-      // Only what counts is kept of each row: when it is cold, few places matter to a source.
+      // Only the relevant entries of each row are kept: at low temperatures few places matter to a source.
       this.kernel = new Float64Array(n * m);
       this.places = new Int32Array(n * m);
       this.ends = new Int32Array(n);
@@ -164,12 +164,12 @@
       const found = this.run.point();
       this.points.push(found);
       this.run = null;
-      // Closer together at first: just below the critical temperature the rate rises by a bit in no time.
+      // Closer together at first: just below the critical temperature the rate rises quickly by a bit.
       this.temperature *= this.points.length < 7 ? 0.82 : 0.62;
       this.done = found.rate > this.upToBits || this.points.length > 20;
     }
 
-    /** Return the smallest distortion at a rate, by interpolation; NaN where the curve has not come so far. */
+    /** Return the smallest distortion at a rate, by interpolation; NaN where the curve is not computed yet. */
     distortionAt(rate) {
       const at = this.points.findIndex((point) => point.rate >= rate);
       if (at < 0) return NaN;

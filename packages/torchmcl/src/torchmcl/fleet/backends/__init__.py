@@ -19,11 +19,11 @@ class Backend:
     """One implementation of training.
 
     Attributes:
-        name: as `Fleet(backend=...)` takes it.
-        serves: returns why it does not serve a training, None if it does.
+        name: the value of `Fleet(backend=...)`.
+        serves: returns why it does not support a training run, or None if it does.
         step: computes the losses, gradients and evaluations of a chunk.
         training: runs the epochs of a chunk.
-        splits_models: whether its step shares out the models to cores itself.
+        splits_models: whether its step itself splits the models across cores.
         uses_generators: whether random layers draw from torch's generators, whose state checkpoints then keep.
     """
 
@@ -36,7 +36,7 @@ class Backend:
 
 
 class CapturedTraining(ChunkTraining):
-    """A chunk whose epochs run as CUDA graphs, captured once and replayed from then on."""
+    """A chunk whose epochs run as CUDA graphs, captured once and then replayed."""
 
     def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
         super().__init__(step, plan)
@@ -65,7 +65,7 @@ def choose_backend(asked: str | None, training: TrainingFacts) -> Backend:
     """Return the backend of a training run: the one named `asked`, or the fastest that supports it.
 
     Raises:
-        ValueError: if `asked` cannot serve the training.
+        ValueError: if `asked` does not support the training run.
     """
     if asked is None:
         return next(backend for backend in BACKENDS.values() if backend.serves(training) is None)

@@ -1,7 +1,7 @@
 """Steps of small networks on CPUs: ReLU networks in C, mixtures over classes with the gradient in closed form.
 
-Autograd takes most of the time of a small network: a step of five class mixtures on a hundred rows has some 30
-operations here instead of some 200. They equal `mcl_step`.
+Autograd dominates the training time of a small network: a step of five class mixtures on a hundred rows has about 30
+operations here instead of about 200. The results equal those of `mcl_step`.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from torchmcl.fleet.steps import AutogradStep, NetworkFacts, RowFacts, TrainingF
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Batch
 
-# The compiled step walks the coordinates one by one, which is fast for few.
+# The compiled step loops over the coordinates, which is fast if there are few.
 _MAX_DIMS = 32
 
 
 class CompiledStep(AutogradStep):
     """The step in compiled code, for supported training runs.
 
-    Other monitors, for example, are left to the definition.
+    Other monitors, for example, are computed by the reference step.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class CompiledStep(AutogradStep):
     def epoch(
         self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
     ) -> Tensor | None:
-        """Train the models that are active on all batches, and return losses [batches, models]."""
+        """Train the active models on all batches, and return losses [batches, models]."""
         if not isinstance(self.optimizer, CompiledAdam):
             return None
         rows = self.rows
@@ -79,7 +79,7 @@ class CompiledStep(AutogradStep):
     def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
         """Return a function that measures the costs of the models on the rows `index` [models, rows].
 
-        A row that was drawn twice is computed once and counts twice.
+        A row that was drawn twice is evaluated once and counted twice.
         """
         drawn, counts = index[0].unique(return_counts=True)
         inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
@@ -93,7 +93,7 @@ class CompiledStep(AutogradStep):
         data = FleetData(inputs, targets, n_rows, rows.set_of_model, weights)
         step = self._step_on(data)
         n_hypotheses = step.network.n_hypotheses
-        # With equal weights of all hypotheses the loss is their mean cost, with the weight of the winner the lowest.
+        # With equal weights the loss is the mean cost of the hypotheses, with weight on the winner only the lowest.
         hard = inputs.new_zeros(2, len(self.models))
         uniform = hard + inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]])
 
@@ -130,7 +130,7 @@ def why_not_compiled(training: TrainingFacts) -> str | None:
 
 
 def _why_not_on_rows(training: TrainingFacts, rows: RowFacts) -> str | None:
-    """Return the reason why the compiled step does not support the models on some rows, or None."""
+    """Return the reason why the compiled step does not support the models on the given rows, or None."""
     cost, network = training.cost, training.network
     if cost.crps is None and not cost.is_distance:
         return "It serves pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."
@@ -171,10 +171,10 @@ _NETWORKS = "It serves MultiHypothesisMLP with ReLU and scores, without an outpu
 class _ClassNetworks:
     """Costs of stacked networks with distributions over classes, and the gradient of their losses.
 
-    Tensors are laid out [models, values, rows], so that sums over few hypotheses or classes run along the rows.
+    Tensors are laid out [models, values, rows], so that sums over few hypotheses or classes vectorize over the rows.
 
     Args:
-        models: a `MultiHypothesisMLP` each, with ReLUs.
+        models: stacked `MultiHypothesisMLP` networks with ReLUs.
     """
 
     def __init__(self, models: StackedModules) -> None:

@@ -1,7 +1,7 @@
 """Small networks on GPUs: whole epochs of a chunk in one kernel, one program per model.
 
-It equals `ChunkTraining` with `AutogradStep`, evaluations and early stopping included;
-`torchmcl.accel.triton.training` has the kernel.
+The results equal those of `ChunkTraining` with `AutogradStep`, including evaluations and early stopping;
+the kernel is in `torchmcl.accel.triton.training`.
 """
 
 import functools
@@ -20,11 +20,11 @@ from torchmcl.fleet.epochs import ChunkTraining
 from torchmcl.fleet.stacked import is_plain_adam
 from torchmcl.fleet.steps import AutogradStep, NetworkFacts, TrainingFacts, why_not_usual
 
-# Epochs of one launch: enough that launching takes no time, few enough that a signal is soon seen.
+# Epochs per launch: enough to make the launch negligible, few enough to react to signals soon.
 _EPOCHS = 20
 # The orders of the rows in these epochs may take this many bytes.
 _ORDER_BYTES = 256 << 20
-# Rows of a block where a device has little shared memory.
+# Rows of a block on devices with little shared memory.
 _FEWEST_ROWS = 16
 # A program keeps both layers of its model in registers.
 _MAX_FEATURES, _MAX_HIDDEN, _MAX_OUTPUTS = 63, 127, 64
@@ -41,8 +41,8 @@ class FusedTraining(ChunkTraining):
         self._targets = torch.cat([part.targets.flatten(0, 2) for part in rows])
         self._row_weights = data.weights
         zeros = torch.zeros_like(data.set_of_model)
-        # Of each model: where its rows begin and how many there are, the same of held-out rows, its order of the rows,
-        # the epochs between evaluations, whether it decides on its annealing, and the random numbers of its dropout.
+        # For each model: offset and number of its rows, the same for held-out rows, the index of its row order,
+        # the epochs between evaluations, whether it uses `AutoAnnealing`, and the seed of its dropout.
         facts = [
             data.set_of_model * data.inputs.shape[1],
             data.lengths,
@@ -51,7 +51,7 @@ class FusedTraining(ChunkTraining):
             step.rows.order_of_model,
             torch.tensor(plan.validate_every, device=device),
             zeros if self._annealing is None else self._annealing.chosen.long(),
-            mixed(mixed(plan.seeds.to(device)) + 1),  # another stream than that of the shuffles
+            mixed(mixed(plan.seeds.to(device)) + 1),  # a different stream than that of the shuffles
         ]
         self._facts = torch.stack(facts, dim=1)
         assert step.facts.network is not None
@@ -123,7 +123,7 @@ class FusedTraining(ChunkTraining):
         state.epoch.fill_(high)
 
     def _wait_for_the_launch_before(self) -> None:
-        """Keep the host at most one launch ahead, so that it sees the progress of the device and handles signals."""
+        """Keep the host at most one launch ahead, so that it can report progress and handle signals."""
         if self.models.flat.is_cuda:
             launched = torch.cuda.Event()
             launched.record()
@@ -139,11 +139,11 @@ class FusedTraining(ChunkTraining):
         """Set the rule of an epoch, for `after_epoch`."""
         self.courses.read(self.state.epoch.view(1) - 1)
         if self._annealing is not None:
-            # Models that stopped early have none any more.
+            # Models that stopped early no longer have a temperature.
             self.courses.set_temperatures(self._annealing.chosen, self.state.temperatures[epoch].nan_to_num(0.0))
 
     def _tables(self, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return learning rates, weight decays and rules of some epochs, one row each."""
+        """Return learning rates, weight decays and rules of epochs `low` to `high`, one row each."""
         rates, rules = self._learning_rates[low:high], self.courses.table[low:high]
         decays = self._given_decay.view(1, -1).expand_as(rates)
         if self._annealing is not None:
@@ -154,7 +154,7 @@ class FusedTraining(ChunkTraining):
         return rates.contiguous(), decays.contiguous(), rules.contiguous()
 
     def _end_of_launch(self, low: int, high: int) -> int:
-        """Return `high`, or the epoch before it at which models are measured."""
+        """Return the first epoch before `high` at which models are measured, or `high`."""
         if self._annealing is None:
             return high
         return next((epoch + 1 for epoch in range(low, high) if self._annealing.is_due(epoch)), high)
@@ -209,10 +209,10 @@ def _constants(network: NetworkFacts) -> dict[str, Any]:
         "HIDDEN": hidden,
         "GROUPS": groups,
         "COLUMNS": columns,
-        # The fastest of 32, 64 and 128 rows with 4 and 8 warps on an H200.
+        # The fastest among 32, 64 and 128 rows with 4 and 8 warps, on an H200.
         "ROWS": 64 if hidden <= 64 else 128,
         "num_warps": 4 if hidden <= 64 else 8,
-        "num_stages": 1,  # copying rows ahead takes more registers than it gains
+        "num_stages": 1,  # prefetching rows costs more in registers than it gains
     }
 
 
