@@ -1,6 +1,6 @@
 """Checks of user-supplied tensors and numbers, and their error messages.
 
-Shapes, types and Python numbers are checked always: that costs nothing. The contents of a
+Shapes, types and Python numbers are always checked: that costs nothing. The contents of a
 tensor cannot be read without waiting for the device, so those checks run only inside
 `with debug_checks():`, or where the caller waits anyway (`always=True`).
 """
@@ -18,7 +18,7 @@ from torchmcl._eager import is_plain_eager
 from torchmcl._messages import bad_value as bad_value
 from torchmcl._messages import nearest_hint as nearest_hint
 
-# What a tensor can hold and a float can follow.
+# The largest integer that a tensor can hold.
 _LARGEST_INT = 2**63 - 1
 # How many `debug_checks` are open, in all threads. A plain module global, so that torch.compile can guard on it.
 _n_debug_checks = 0
@@ -60,7 +60,7 @@ def debug_checks_enabled(*, always: bool = False) -> bool:
 
 
 def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:
-    """Check that `value` is a tensor, and by default a floating one."""
+    """Check that `value` is a tensor, by default a floating-point one."""
     if not isinstance(value, Tensor):
         raise TypeError(bad_value(owner, argument, "be a torch.Tensor", f"{type(value).__name__}"))
     if floating and not value.is_floating_point():
@@ -163,7 +163,7 @@ def check_fraction(owner: str, argument: str, value: Any, *, always: bool = Fals
 
 
 def check_share(owner: str, argument: str, value: Any, interval: str, advice: str = "") -> None:
-    """Check a number of an interval between 0 and 1: "[0, 1)", "(0, 1)" or "(0, 1]"."""
+    """Check a number in an interval from 0 to 1: "[0, 1)", "(0, 1)" or "(0, 1]"."""
     check_real(owner, argument, value)
     if not 0 <= value <= 1 or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
         raise ValueError(bad_value(owner, argument, f"lie in {interval}", repr(value), advice))
@@ -199,13 +199,13 @@ def _check_integer(owner: str, argument: str, value: Any, least: int, advice: st
 
 
 def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Check that `value` is one of a few words."""
+    """Check that `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(bad_value(owner, argument, f"be one of {', '.join(map(repr, choices))}", repr(value)))
 
 
 def device_of(owner: str, value: Any) -> torch.device:
-    """Return the device with a name, whether or not it is available."""
+    """Return the device with the given name, whether or not it is available."""
     try:
         return torch.device(value)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -214,7 +214,7 @@ def device_of(owner: str, value: Any) -> torch.device:
 
 
 def available_device(owner: str, value: Any) -> torch.device:
-    """Return the device with a name; it must be available."""
+    """Return the device with the given name; it must be available."""
     device = device_of(owner, value)
     n_devices = torch.cuda.device_count() if device.type == "cuda" else 1
     if (device.index or 0) >= n_devices:
@@ -242,7 +242,7 @@ def check_finite(
     """Raise an error at the first NaN or infinity; by default, only inside `debug_checks`.
 
     Args:
-        owner: who asks.
+        owner: named in messages.
         argument: the name of the tensor.
         value: any floating tensor.
         real: True where the entry counts; broadcast to the shape of `value`.

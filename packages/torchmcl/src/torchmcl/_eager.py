@@ -15,10 +15,10 @@ _AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
-    """Return `torch.broadcast_shapes`, whose first call imports sympy and takes half a second.
+    """Return the same as `torch.broadcast_shapes`, whose first call takes half a second to import sympy.
 
     Raises:
-        RuntimeError: for shapes that do not broadcast, as there.
+        RuntimeError: for shapes that do not broadcast, like the original.
 
     Example:
         >>> broadcast_shapes(torch.Size([3, 1]), torch.Size([2]), torch.Size([]))
@@ -46,8 +46,8 @@ def is_plain_eager() -> bool:
 def in_forward_mode() -> bool:
     """Return whether forward-mode differentiation is active (`torch.autograd.forward_ad`, `torch.func.jacfwd`).
 
-    They follow neither `out=` nor fused kernels; and through an `autograd.Function`, even one with a `jvp`, forward
-    mode over forward mode silently gives 0. They only support plain operations.
+    Forward mode supports only plain operations, neither `out=` nor fused kernels. Through an `autograd.Function`, even
+    one with a `jvp`, forward mode over forward mode silently gives 0.
     """
     return forward_ad._current_level >= 0
 

@@ -21,7 +21,7 @@ def as_batch(loaded: Any) -> Batch:
             `DataLoader(TensorDataset(x, y))` yields it; or a dictionary with their names.
 
     Raises:
-        TypeError: if it is something else.
+        TypeError: if it is none of these.
 
     Example:
         >>> import torch
@@ -56,12 +56,12 @@ def with_targets_axis(
         batch: with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; a mask may
             lack the axis where the targets do.
         hypotheses: [..., hypotheses, *event], with the same leading axes.
-        cost_fn: declares how many axes a target has. For one that does not a target is an event, or for integers the
-            class ids of one.
+        cost_fn: declares how many axes a target has. Without a declaration, a target is an event; integer targets are
+            the class ids of one.
         event_dims: axes of one hypothesis.
 
     Raises:
-        ValueError: if the axis is missing and it is not clear where.
+        ValueError: if the axis is missing and its position is ambiguous.
     """
     targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
     known = axes_of_a_target(cost_fn, event_dims)
@@ -71,7 +71,7 @@ def with_targets_axis(
         scalars = n_axes == 1 and targets.shape == leading and hypotheses.shape[-1] == 1
         return (targets[..., None, None], _with_axis(mask, leading, ())) if scalars else (targets, mask)
     if targets.shape[: len(leading)] != leading:
-        return targets, mask  # the call of the cost names the shape that does not fit
+        return targets, mask  # the call of the cost reports the mismatched shape
     event = targets.shape[len(leading) :]
     if event != hypotheses.shape[-event_dims:][:n_axes]:
         if known is None:

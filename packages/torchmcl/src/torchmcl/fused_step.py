@@ -56,7 +56,7 @@ def _tensors(problem: StepProblem) -> list[Tensor]:
 
 
 def _fused(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
-    """Return the step by a kernel; NotImplemented for other steps."""
+    """Return the step computed by a kernel; NotImplemented for other steps."""
     numbers = _numbers_of(problem.rule)
     if numbers is None or not _is_common(problem):
         return NotImplemented

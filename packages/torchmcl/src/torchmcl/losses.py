@@ -61,8 +61,8 @@ def mcl_loss(
         matching: from `assign`.
         reduction: "mean" over all real targets; "sample_mean", the mean over samples of the mean
             over each sample's real targets (samples without any are left out); or "none".
-        trained_cost: [..., targets, hypotheses], what the weights multiply where it is not the matched cost, for
-            example a likelihood where the winner was chosen by its distance.
+        trained_cost: [..., targets, hypotheses], the cost that the weights multiply, if not the matched cost; for
+            example, a likelihood where the winner is selected by distance.
         model_axes: how many leading axes are independent models, whose losses are kept apart.
         sample_weights: [...] (the axes before the targets), how much each sample counts: its loss is multiplied
             by its weight and the number of samples stays the divisor, so weights of mean 1 keep the scale.

@@ -1,9 +1,9 @@
-"""Training in two passes: all hypotheses without a graph, then only those with weight with one.
+"""Training in two passes: all hypotheses without a graph, then only those with weight, with a graph.
 
 The gradient of a step with respect to its predictions is known before any network is differentiated: weights are
 detached, and the cost of a prediction needs no network. So the first pass computes the predictions one chunk after the
-other without a graph. Its backward pass receives their gradients, computes the chunks whose gradient is not 0 again,
-and differentiates each before the next. The memory is that of one chunk, for every rule, cost and score objective.
+other without a graph. Its backward pass receives their gradients, recomputes the chunks whose gradient is not 0, and
+differentiates them one at a time. The memory is that of one chunk, for every rule, cost and score objective.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ __all__ = ["TwoPass", "hypothesis_numbers"]
 
 
 def hypothesis_numbers(n_rows: int, n_hypotheses: int, device: torch.device | None = None) -> Tensor:
-    """Return the numbers of the hypotheses for each row, [rows, hypotheses]; the latents of `TwoPass` by default.
+    """Return the hypothesis numbers of each row, [rows, hypotheses]: the default latents of `TwoPass`.
 
     Example:
         >>> hypothesis_numbers(2, 3)
@@ -36,11 +36,11 @@ def hypothesis_numbers(n_rows: int, n_hypotheses: int, device: torch.device | No
 class TwoPass(nn.Module):
     """A model whose hypotheses are computed in chunks, and differentiated only where they have weight.
 
-    Use it as the model of `mcl_step`; values and gradients are those of all hypotheses at once. The forward pass keeps
-    no graph. `loss.backward()` computes chunks again, with the same random numbers and under the same autocast, and
-    adds to the `.grad` of all parameters (`torch.autograd.grad` does not see those). Chunks without any gradient are
+    Use it as the model of `mcl_step`; values and gradients equal those of all hypotheses at once. The forward pass
+    keeps no graph. `loss.backward()` recomputes chunks, with the same random numbers and under the same autocast, and
+    adds to the `.grad` of all parameters (`torch.autograd.grad` does not return those). Chunks without any gradient are
     skipped. Parallel wrappers go inside, `TwoPass(DistributedDataParallel(model), 16)`: gradients are reduced once,
-    with the last chunk. Inputs that require a gradient get theirs, so that an encoder runs once before it.
+    with the last chunk. Gradients also flow to inputs that require them, so an encoder in front of it runs only once.
 
     Score logits of the model itself have a gradient everywhere, so that no chunk is skipped; with `scorer` they come
     from the inputs alone. Batch normalization normalizes each chunk alone; its running statistics are updated once.
@@ -48,16 +48,15 @@ class TwoPass(nn.Module):
     Args:
         model: a function of inputs and latents [batch, chunk, ...], which returns `Predictions` or `Distributions` with
             [batch, chunk, ...] in every field.
-        n_hypotheses: hypotheses in training; `forward` takes another number.
+        n_hypotheses: hypotheses in training; `forward` accepts a different number.
         chunk_size: hypotheses that are computed together.
-        latents: a function of the number of rows, the number of hypotheses and the device that returns what identifies
+        latents: a function of the number of rows, the number of hypotheses and the device that returns an identifier of
             each hypothesis, [rows, hypotheses, ...]: their numbers by default, or noise, `model.draw` of a
             `LatentHypotheses` for example.
         scorer: a function from inputs to score logits [batch, n_hypotheses], computed once with a graph.
         independent_rows: whether the output of a row depends on this row and its latent only: no dropout, no batch
-            normalization. The second pass then has only the pairs of row and hypothesis with weight, with
-            winner-takes-all as many as there are rows. Every input tensor with as many entries on its first axis as the
-            batch is taken for one of rows.
+            normalization. The second pass then computes only the (row, hypothesis) pairs with weight: one per row with
+            winner-takes-all. Every input tensor whose first axis is as long as the batch is assumed to contain rows.
 
     Raises:
         TypeError: if the model does not return predictions.
@@ -97,7 +96,7 @@ class TwoPass(nn.Module):
 
         Args:
             inputs: a tensor, or any structure of them.
-            n_hypotheses: another number than in training.
+            n_hypotheses: if different from the number in training.
         """
         first = next((leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)), None)
         if first is None:
@@ -120,7 +119,8 @@ class TwoPass(nn.Module):
             chunk = slice(int(hypotheses[0]), int(hypotheses[-1]) + 1)
             calls.append(_Call(chunk, torch.get_rng_state(), *get_device_states(latents)))
             results.append(_checked(self.model(inputs, latents[:, chunk]), (len(latents), len(hypotheses))))
-        # Under autocast, casts of weights are cached; those made here have no graph, and would cut the second pass.
+        # Under autocast, casts of weights are cached; those made here have no graph, and would cut that of the second
+        # pass.
         torch.clear_autocast_cache()
         fields = [_tensors(result) for result in results]
         joined = {name: torch.cat([each[name] for each in fields], dim=1) for name in fields[0]}
@@ -163,7 +163,7 @@ class _SecondPass:
     independent_rows: bool
 
     def __call__(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor]) -> None:
-        """Differentiate all chunks, or all pairs of row and hypothesis, that have a gradient."""
+        """Differentiate all chunks, or all (row, hypothesis) pairs, that have a gradient."""
         needed = torch.stack([each.reshape(*latents.shape[:2], -1).any(dim=-1) for each in gradients.values()]).any(
             dim=0
         )
@@ -202,7 +202,7 @@ class _SecondPass:
             n_pieces.clamp_(min=1)
             torch.distributed.all_reduce(n_pieces, torch.distributed.ReduceOp.MAX)
         places = [*zip(rows.split(size), hypotheses.split(size), strict=True)] if len(rows) else []
-        # A piece that only other processes have is the first row without a gradient.
+        # For pieces that only other processes have, the first row is used, with gradient 0.
         missing = int(n_pieces) - len(places)
         factors = [1] * len(places) + [0] * missing
         places += [(rows.new_zeros(1), rows.new_zeros(1))] * missing
@@ -255,12 +255,12 @@ def _checked(predictions: Any, shape: tuple[int, int]) -> Predictions | Distribu
 
 
 def _rows_of(inputs: Any, n_rows: int, rows: Tensor) -> Any:
-    """Return rows of every tensor of a structure that has rows."""
+    """Return the given rows of every tensor in a structure that has rows."""
     return tree_map_only(Tensor, lambda value: value[rows] if value.ndim and len(value) == n_rows else value, inputs)
 
 
 def _autocast(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """Return the present state of autocast: a backward pass runs outside of it."""
+    """Return a function that restores the current autocast state, because a backward pass runs outside it."""
     kind = device.type
     dtype, enabled, cached = (
         torch.get_autocast_dtype(kind),
@@ -294,7 +294,7 @@ def _without_reduction(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _kept_buffers(model: Any) -> Iterator[None]:
-    """Undo changes of buffers: running statistics have been updated by the first pass."""
+    """Undo changes to buffers: running statistics have already been updated by the first pass."""
     buffers = list(model.buffers()) if isinstance(model, nn.Module) and model.training else []
     values = [buffer.clone() for buffer in buffers]
     try:

@@ -27,7 +27,7 @@ __all__ = [
     "annealed",
 ]
 
-# A longer integer may have no float; all schedules have ended by then.
+# A larger integer may not fit in a float; all schedules have ended by then.
 _LARGEST_STEP = 2**63 - 1
 
 
@@ -208,8 +208,8 @@ class JoinedSchedule:
 class AnnealedRule:
     """A rule whose fields follow schedules; call it with a step. Made by `annealed`.
 
-    It can be called inside a compiled function, which then serves all steps of a part of the schedule. Pass the step
-    as an integer there: `torch.compile` may compile again for each new value of a float.
+    It can be called inside a compiled function, which is then compiled once for each part of the schedule. Pass the
+    step as an integer there: `torch.compile` may recompile for each new value of a float.
 
     Attributes:
         rule: the rule at step 0.
@@ -232,7 +232,7 @@ def annealed(rule: type[AssignmentRule] | AssignmentRule, **values: Schedule | A
     """Return `step -> rule`, with the named fields of the rule taken from schedules.
 
     Args:
-        rule: a class of rules; or a rule, whose other fields are kept.
+        rule: a rule class; or a rule, whose other fields are kept.
         **values: field name = schedule, for any fields of the rule, at least one. A constant field is
             given as its value.
 
@@ -273,13 +273,13 @@ def annealed(rule: type[AssignmentRule] | AssignmentRule, **values: Schedule | A
 
 
 def _between(start: float, end: float, done: float) -> float:
-    if done in (0.0, 1.0):  # the ends exactly, infinite ones too
+    if done in (0.0, 1.0):  # exact at the ends, including infinite ones
         return end if done else start
     return (1 - done) * start + done * end
 
 
 def _share(step: float, n_steps: int) -> float:
-    # Comparisons, not min and max: torch.compile follows arithmetic on a step, and branches, but not those.
+    # Comparisons, not min and max: torch.compile supports arithmetic on a step, and branches, but not those.
     step = _checked(step)
     if step <= 0:
         return 0.0

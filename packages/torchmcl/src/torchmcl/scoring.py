@@ -1,4 +1,4 @@
-"""Scores: the probability of each hypothesis to win.
+"""Scores: the probability that each hypothesis wins.
 
 The labels are the weights of a second, hard rule on the same cost, so that the score of a
 hypothesis learns the probability mass of its Voronoi cell. `SigmoidScores` treats hypotheses independently,
@@ -32,8 +32,8 @@ class ScoreObjective(ABC):
     """The objective and the interpretation of scores: `SigmoidScores` or `SoftmaxScores`.
 
     Args:
-        rule: the rule behind the labels, on the matched cost; `WTA()` by default, `PIT()` for one-to-one. None takes
-            the weights of the training rule itself: soft labels, while that is annealed.
+        rule: the rule that defines the labels, on the matched cost; `WTA()` by default, `PIT()` for one-to-one. None
+            uses the weights of the training rule itself, which are soft labels while it is annealed.
     """
 
     rule: AssignmentRule | None = field(default_factory=WTA)
@@ -106,7 +106,7 @@ class SigmoidScores(ScoreObjective):
 
 @dataclass(frozen=True)
 class PresenceScores(SigmoidScores):
-    """Presence scores: the probability that some target is assigned to a hypothesis; assigned ones have label 1.
+    """Presence scores: the probability that a target is assigned to a hypothesis; assigned ones have label 1.
 
     For sets of unknown size, objects in a picture or voices in a recording: the scores of the hypotheses then add up to
     the number of targets. The labels of `SigmoidScores` are shares, which add up to 1.
@@ -159,10 +159,10 @@ class SoftmaxScores(ScoreObjective):
 
 @dataclass(frozen=True)
 class QualityScores(ScoreObjective):
-    """Scores that predict the quality 1 - cost of their hypothesis, trained by the squared error, as the head of SAM.
+    """Scores that predict the quality 1 - cost of their hypothesis, trained by squared error, as in SAM.
 
-    A quality is no probability: two good hypotheses both have a high one. `probabilities` is a softmax, for ranking.
-    The quality of a hypothesis is the mean over the real targets of its sample.
+    A quality is not a probability: two good hypotheses both have a high quality. `probabilities` is a softmax, for
+    ranking. The quality of a hypothesis is the mean over the real targets of its sample.
 
     Args:
         rule: not used, because every hypothesis is trained.
@@ -229,7 +229,7 @@ def score_targets(cost: Tensor, mask: Tensor | None = None, rule: AssignmentRule
     Args:
         cost: [..., targets, hypotheses], lower is better.
         mask: [..., targets], True where a target is real; None when all are.
-        rule: the hard rule that decides who wins; `WTA()` by default (`PIT()` for one-to-one).
+        rule: the hard rule that selects the winner; `WTA()` by default (`PIT()` for one-to-one).
 
     Returns:
         Labels [..., hypotheses] in [0, 1], detached; all 0 for a sample without real targets.

@@ -38,17 +38,17 @@ def mcl_step(
         model: takes `batch.inputs`, returns `Predictions` or `Distributions`.
         batch: inputs, targets, mask and scene, or the output of a loader, see `torchmcl.batches.as_batch`; the contents
             of padded targets and steps are ignored. With one target per sample the axis of the targets may be omitted:
-            [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps goes to the costs.
-            Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside `debug_checks`.
-            Samples of the same `scene` share their winners, see `SceneWinners`.
+            [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps is passed to the
+            costs. Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside
+            `debug_checks`. Samples of the same `scene` share their winners, see `SceneWinners`.
         rule: an assignment rule; for an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
         cost_fn: the matched cost, the input of the rule: any `pairwise_*` function, `Pairwise(fn)`, or a function of
-            `hypotheses` and `targets`, which always have their axis here. `mask`, `scale`, `score_logits`
+            `hypotheses` and `targets`, which always include the axis of targets here. `mask`, `scale`, `score_logits`
             and `event_dims` (axes of one hypothesis) are passed if it has such parameters.
         loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where
             `cost_fn` is `pairwise_ade`; the matched cost by default.
         scores: how scores are trained; `SoftmaxScores()` for a softmax over the hypotheses, and either takes the rule
-            behind the labels: `SigmoidScores(PIT())` for one-to-one.
+            that defines the labels: `SigmoidScores(PIT())` for one-to-one.
         score_weight: weight of the score loss; it is not computed at 0 or without score logits.
         stacked: everything has a leading axis of independent models, and so have the losses, [models].
         sample_weights: [batch], how much each sample counts, with mean 1; None when all count equally.
@@ -118,9 +118,9 @@ def solved(problem: StepProblem) -> StepOutput:
         rule = SceneWinners(rule, scene)
         scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, scene))
     matching = assign(cost, rule, mask)
-    mask = matching.mask if cost.shape[-2] == 0 else mask  # no sample has a real target, mask or not
+    mask = matching.mask if cost.shape[-2] == 0 else mask  # there is no real target, even without a mask
     trained = None if loss_fn is None else _cost(problem, "loss_fn", loss_fn)
-    whole = targets if steps is None else None  # padded steps are 0, and must not be taken for targets
+    whole = targets if steps is None else None  # padded steps are 0, and must not be mistaken for targets
     assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=int(stacked), sample_weights=weights)
     logits = predictions.score_logits
     if logits is None or score_weight == 0:

@@ -1,7 +1,7 @@
 """The data structures of the main path: Batch, Predictions (or Distributions), Matching, StepOutput.
 
 All are plain named tuples of tensors: they unpack, they print, and `torch.compile`,
-`torch.vmap` and `torch.utils._pytree` treat them as the tuples they are.
+`torch.vmap` and `torch.utils._pytree` treat them as plain tuples.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import _register_namedtuple  # the only way that torch has for named tuples
+from torch.utils._pytree import _register_namedtuple  # the only way to register named tuples in torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -39,7 +39,7 @@ class Predictions(NamedTuple):
 
     Attributes:
         hypotheses: [batch, hypotheses, dim], the answers f_1(x) ... f_n(x); sequences are [batch, hypotheses, steps,
-            dim], and other shapes are possible wherever the cost takes them.
+            dim], and other shapes are possible if the cost supports them.
         score_logits: [batch, hypotheses]; a sigmoid turns them into scores. None without a score head.
     """
 
@@ -91,7 +91,7 @@ class StepOutput(NamedTuple):
         score_loss: scalar, or None when the model has no scores.
         matching: cost, weights and mask, for the metrics.
         predictions: the output of the model.
-        targets: [..., targets, ...], with their axis, and 0 where they are padded; None where steps of them are.
+        targets: [..., targets, ...], with their axis, and 0 where they are padded; None with a mask of steps.
     """
 
     loss: Tensor
@@ -108,7 +108,7 @@ def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Calla
     A `DataLoader` over a dataset of `Batch` calls it automatically.
 
     Args:
-        samples: of equal shapes, without the axis of the batch.
+        samples: of equal shapes, without the batch axis.
         collate_fn_map: passed by `torch.utils.data.default_collate`; not used.
 
     Example:
@@ -130,6 +130,6 @@ def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Calla
 # The way that PyTorch documents for custom types; a plain namedtuple with a None in it cannot be collated.
 default_collate_fn_map[Batch] = collate_batches
 
-# `torch.export.save` writes the form of a model's output by these names.
+# `torch.export.save` stores the structure of a model's output under these names.
 for _kind in (Batch, Predictions, Distributions):
     _register_namedtuple(_kind, serialized_type_name=f"torchmcl.{_kind.__name__}")

@@ -1,15 +1,15 @@
 """Faster implementations of definitions in the rest of the package.
 
-`accelerated` decorates a definition with the ways to compute it, and is the only place that chooses among them: the
-first that serves the arguments in the present mode. There are three kinds of ways:
+`accelerated` decorates a definition with faster implementations, and is the only place that selects among them: the
+first that supports the arguments in the current mode. There are three kinds:
 
 - `in_triton`: a kernel of `accel.triton` for float32 tensors on a CUDA device, in plain eager mode;
 - `in_torch`: a function of `accel.eager`, mostly an `autograd.Function`, that needs less memory and time than the
-  formula, on any device, compiled and under `torch.vmap` too; `in_eager` where these cannot follow it;
+  formula, on any device, including under `torch.compile` and `torch.vmap`; `in_eager` where these do not support it;
 - functions of `accel.native` in C for float32 on CPUs, each with a condition of its own.
 
-In forward mode the definition itself is computed, because plain operations are all that forward mode can follow.
-`one_to_one` is an operator of torch instead: no formula defines it, and it runs in every mode.
+In forward mode the definition itself is computed, because forward mode supports only plain operations.
+`one_to_one` is a torch operator instead: no formula defines it, and it runs in every mode.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """CUDA graphs: epochs of a fleet, and the forward and backward passes of a model.
 
-A small model's epoch is some hundred kernels of a few microseconds; launching them one by one from
+A small model's epoch consists of a few hundred kernels of a few microseconds; launching them one by one from
 Python takes ten times as long as running them. A captured graph replays them in one go.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchmcl.types import Distributions, Predictions
 
-# A device cannot be waited for while another thread captures on it.
+# A device cannot be synchronized while another thread captures on it.
 _CAPTURING = threading.Lock()
 
 
@@ -25,7 +25,7 @@ class CapturedEpochs:
 
     Args:
         epoch: changes tensors in place, reads nothing on the host, and depends on Python values only through its key.
-        state: the tensors that it changes, put back after the warm-up that comes before a capture.
+        state: the tensors that it changes, restored after the warm-up before a capture.
         device: where they are.
     """
 
@@ -49,7 +49,7 @@ class CapturedEpochs:
         stream = torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            self._epoch(key)  # libraries set themselves up on first use, which a capture does not allow
+            self._epoch(key)  # libraries initialize on first use, which a capture does not allow
         torch.cuda.current_stream(self._device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         captured: torch.cuda.CUDAGraph | None = graph
@@ -76,9 +76,9 @@ class CapturedModel:
     """Call a model by replaying recorded CUDA graphs if that gives the same result.
 
     A network of many small kernels, such as `torchmcl_speech.nn.DPRNN`, keeps a GPU waiting for Python. The passes of
-    the first training batch are recorded and replayed for every later batch of that shape; other shapes,
-    evaluation and other devices take the model itself. Parameters and gradients are those of the model:
-    optimizers, clipping and checkpoints work as usual.
+    the first training batch are recorded and replayed for every later batch of that shape; for other shapes, evaluation
+    and other devices, the model itself is called. Parameters and gradients are those of the model: optimizers, clipping
+    and checkpoints work as usual.
 
     The model must do the same for every batch of one shape: no random numbers outside of PyTorch's, no data-dependent
     control flow. Use the predictions of a batch before the next one, which overwrites them.
@@ -135,13 +135,13 @@ class _Tensors(nn.Module):
 
 
 def _recorded(wrapped: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    # The recording keeps the gradients' nodes of another stream alive. A batch of another shape, which takes the model
-    # itself, meets them there and waits for them: that is right, and not worth a warning.
+    # The recording keeps gradient accumulation nodes of a different stream alive. If a batch of a different shape calls
+    # the model itself, autograd synchronizes with that stream, which is correct and needs no warning.
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     # A cached cast would be made once, inside the recording, and never again.
     with torch.autocast("cuda", dtype=half or torch.bfloat16, enabled=half is not None, cache_enabled=False):
         wrapped.train()
-        sample = torch.zeros_like(inputs).normal_()  # never the batch itself: it must stay as it is
+        sample = torch.zeros_like(inputs).normal_()  # never the batch itself, which must not change
         with _no_garbage_collection():
             replay: Any = torch.cuda.make_graphed_callables(wrapped, (sample,), allow_unused_input=True)
     return replay

@@ -98,7 +98,7 @@ class AdapterBank(nn.Module):
         if self._merged is not None:
             rule, advice = "not be merged", "Call unmerge() first, or use bank.model."
             raise RuntimeError(bad_value("AdapterBank", "model", rule, f"adapter {self._merged}", advice))
-        # Kept after the call: gradient checkpoints compute layers again in the backward pass.
+        # Kept after the call: gradient checkpointing recomputes layers in the backward pass.
         self._numbers = numbers
         if numbers is None:
             args, kwargs = self.folded((args, kwargs))
@@ -119,12 +119,12 @@ class AdapterBank(nn.Module):
         return tree_map_only(Tensor, repeated, structure)
 
     def unfold(self, output: Tensor) -> Tensor:
-        """Return [batch, n_hypotheses, ...] of an output [n_hypotheses * batch, ...]."""
+        """Return an output [n_hypotheses * batch, ...] as [batch, n_hypotheses, ...]."""
         return output.unflatten(0, (self.n_hypotheses, -1)).transpose(0, 1)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Compute the network without adapters."""
+        """Disable the adapters inside this context."""
         before, self._is_active = self._is_active, False
         try:
             yield
@@ -141,7 +141,7 @@ class AdapterBank(nn.Module):
         return self.model
 
     def unmerge(self) -> None:
-        """Subtract the merged adapter again."""
+        """Subtract the merged adapter from the weights of the network."""
         if self._merged is not None:
             self._add_to_weights(self._merged, -1)
             self._merged, self._is_active = None, True
@@ -182,7 +182,7 @@ def _weight(layer: Any) -> Tensor:
 
 
 def _chosen(model: nn.Module, targets: str | Sequence[str]) -> list[str]:
-    """Return the complete names of the layers that are adapted."""
+    """Return the complete names of the adapted layers."""
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) or _is_conv1d(module)]
     if isinstance(targets, str):
         chosen = [name for name in linear if re.fullmatch(targets, name)]

@@ -16,7 +16,7 @@ from torchmcl.adapters.bank import AdapterBank
 
 _FIELDS = ("n_hypotheses", "rank", "alpha", "dropout", "layers")
 _PREFIX = "base_model.model."
-# Options of PEFT that change what an adapter computes, with the value at which they do not.
+# PEFT options that change what an adapter computes, with the values at which they have no effect.
 _PLAIN = {
     "bias": "none",
     "use_dora": False,
@@ -48,10 +48,10 @@ def save_adapters(bank: AdapterBank, path: str | Path) -> None:
 
 
 def load_adapters(model: nn.Module, path: str | Path) -> AdapterBank:
-    """Return a bank on `model` with the adapters of a file of `save_adapters`.
+    """Return a bank on `model` with the adapters from a file written by `save_adapters`.
 
     Raises:
-        ValueError: if the file is another one, or the layers do not fit.
+        ValueError: if it is a different kind of file, or the layers do not fit.
     """
     with _module().safe_open(path, framework="pt") as file:
         settings = json.loads((file.metadata() or {}).get("torchmcl.adapters", "{}"))
@@ -66,8 +66,8 @@ def save_peft(bank: AdapterBank, folder: str | Path, base_model: str = "") -> li
     """Write each adapter to a folder that PEFT loads, `hypothesis_0`, `hypothesis_1` and so on, and return them.
 
     Args:
-        bank: without anything merged.
-        folder: is made if needed.
+        bank: without a merged adapter.
+        folder: created if needed.
         base_model: name of the network, for PEFT's model card.
     """
     config = {

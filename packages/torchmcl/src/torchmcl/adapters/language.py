@@ -21,7 +21,7 @@ def token_nll(
 ) -> Tensor:
     """Return the negative log-likelihood of tokens under softmax(features @ weight.T + bias), [...].
 
-    The logits are computed for some tokens of the vocabulary at a time, and again in the backward pass: [...,
+    The logits are computed for a chunk of the vocabulary at a time, and again in the backward pass: [...,
     chunk_size] numbers are in memory at once, not [..., vocabulary].
 
     Args:
@@ -65,7 +65,7 @@ def given_cost(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
 
     Args:
         hypotheses: [..., hypotheses, 1], the costs.
-        targets: [..., 1, any]; not used, as the model has them.
+        targets: [..., 1, any]; not used, because the model already has them.
 
     Example:
         >>> given_cost(hypotheses=torch.tensor([[[0.5], [2.0]]]), targets=torch.zeros(1, 1, 7)).shape
@@ -78,7 +78,7 @@ def given_cost(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
 
 
 class Continuations(nn.Module):
-    """A causal or sequence-to-sequence language model of transformers, with one continuation per adapter.
+    """A causal or sequence-to-sequence transformers language model, with one continuation per adapter.
 
     As the model of `mcl_step` it returns the negative log-likelihood of the labeled tokens under each adapter, with
     `cost_fn=given_cost`. Scores are a linear function of the last layer at the end of the prompt, so that they are
@@ -204,7 +204,7 @@ class Continuations(nn.Module):
 
 @contextmanager
 def _without_logits(model: Any) -> Iterator[list[Tensor]]:
-    """Collect the inputs of the last layer, and let it compute the logits of no token."""
+    """Collect the inputs of the last layer, and skip the computation of its logits."""
     features: list[Tensor] = []
 
     def collect(layer: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

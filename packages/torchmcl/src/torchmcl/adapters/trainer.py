@@ -1,4 +1,4 @@
-"""Continuations in the Trainer of transformers (`pip install torchmcl[language]`)."""
+"""Continuations in the transformers Trainer (`pip install torchmcl[language]`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -55,7 +55,7 @@ class TrainerModel(nn.Module):
 
 
 class RuleCallback(transformers.TrainerCallback):  # type: ignore[name-defined]
-    """Set the rule of a `TrainerModel` in the course of a training.
+    """Set the rule of a `TrainerModel` during training.
 
     Args:
         rule: an assignment rule, a function step -> rule, or `AutoAnnealing`.
@@ -75,18 +75,18 @@ class RuleCallback(transformers.TrainerCallback):  # type: ignore[name-defined]
         self.scheduler: RuleScheduler | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Make the scheduler, with the number of steps of this training."""
+        """Create the scheduler, with the number of steps of this training run."""
         optimizer = _inner(given["optimizer"], "optimizer")
         n_epochs = max(state.max_steps // self.every, 1)
         self.scheduler = RuleScheduler(self.rule, optimizer, n_epochs=n_epochs)
         self._set(given)
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Show a part of an accumulated batch to the scheduler."""
+        """Pass a part of an accumulated batch to the scheduler."""
         self._observe(given["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Show the batch to the scheduler, and advance."""
+        """Pass the batch to the scheduler, and advance it."""
         assert self.scheduler is not None
         self._observe(given["model"])
         if state.global_step % self.every == 0:
@@ -108,10 +108,10 @@ class RuleCallback(transformers.TrainerCallback):  # type: ignore[name-defined]
 
 
 def _inner(wrapped: Any, attribute: str) -> Any:
-    """Return the optimizer or schedule inside of accelerate's wrapper."""
+    """Return the optimizer or schedule inside accelerate's wrapper."""
     return getattr(wrapped, attribute) if type(wrapped).__module__.startswith("accelerate.") else wrapped
 
 
 def _trained(model: Any) -> TrainerModel:
-    """Return the TrainerModel inside of parallel wrappers."""
+    """Return the TrainerModel inside parallel wrappers."""
     return next(module for module in model.modules() if isinstance(module, TrainerModel))

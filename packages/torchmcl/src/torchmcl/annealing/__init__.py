@@ -1,4 +1,4 @@
-"""Automatic annealing, and records of an annealing: phase transitions and the tree of hypotheses."""
+"""Automatic annealing, and records of annealed training: phase transitions and the hypothesis tree."""
 
 from torchmcl.annealing.auto import AutoAnnealing, AutoValues
 from torchmcl.annealing.course import RuleLike, move_hypotheses, part_hypotheses

@@ -1,23 +1,23 @@
-"""Automatic annealing: the hold, the start of the cooling and its speed follow from measured costs.
+"""Automatic annealing: the hold, and the start and speed of the cooling, are set from measured costs.
 
-A training has up to four phases, at a pace that each model sets:
+A training run has up to four phases, whose lengths depend on the model:
 
 1. *Probe*: for the first twentieth of the training the temperature is far above the first critical temperature,
-   2 lambda_max of the conditional covariance (Eq. (14)), and all hypotheses learn one answer. If that answer does not
-   divide its distortion by e, the targets of an input differ for other reasons than ignorance. The model is then set
-   back to its first weights and cools at once.
-2. *Hold*: otherwise it lasts as long as doubling its time still pays.
+   2 lambda_max of the conditional covariance (Eq. (14)), and all hypotheses learn one answer. If this does not reduce
+   the distortion by a factor of e, the spread of the targets is not due to an untrained model. The model is then reset
+   to its initial weights and cools at once.
+2. *Hold*: otherwise the temperature is held as long as doubling the time still pays off.
 3. *Cool*: from half of the distortion per coordinate, the paper's 0.5 for standardized targets, to a 500th of it,
-   evenly in the logarithm. That begins below the critical temperature, so that hypotheses which differ stay apart.
-   Before it, the hypotheses are set to their mean plus a random constant each: equal ones would never part, and
-   differences that depend on the input would make hypotheses exchange their modes somewhere between two inputs. The
-   network would have to jump there. Weight decay keeps it smooth until the modes are found.
-4. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine. In its first half hypotheses that
-   are of little use are moved to where one of them serves two modes, see `torchmcl.annealing.moves`.
+   evenly in the logarithm. Cooling begins below the critical temperature, so that different hypotheses stay apart.
+   Before that, the hypotheses are set to their mean plus a random constant each: equal hypotheses would never separate,
+   and if their differences depended on the input, hypotheses would swap modes between two inputs, where the network
+   would have to jump. Weight decay keeps it smooth until the modes are found.
+4. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine. In its first half, redundant
+   hypotheses are moved to where one hypothesis covers two modes, see `torchmcl.annealing.moves`.
 
-All of it is relative to the costs and the length of the training. A cost without a natural zero (decibels) does not
-show a gain; its cooling begins with the first batch, from the temperature at which a softmin begins to distinguish the
-untrained hypotheses.
+All settings are relative to the costs and the length of the training. For a cost without a natural zero (decibels) the
+gain is undefined; cooling begins with the first batch, from the temperature at which a softmin begins to distinguish
+the untrained hypotheses.
 """
 
 import math
@@ -33,29 +33,30 @@ from torchmcl.annealing.measure import CostScale
 
 
 class PolicyConstants(NamedTuple):
-    """The numbers of the policy that need no choice.
+    """Constants of the policy that need no tuning.
 
     Attributes:
         hold: temperature of the hold, relative to the mean cost.
         begin: temperature at which cooling begins, relative to the mean cost of a coordinate.
-        begin_spread: the same for costs without a natural zero, relative to their spread.
-        probe: share of the training after which the gain of the hold is judged, at the next end of an epoch. A training
-            in which that is less than half an epoch has no hold.
+        begin_spread: like `begin`, for costs without a natural zero, relative to their spread.
+        probe: fraction of the training after which the gain of the hold is evaluated, at the end of the epoch. If it is
+            less than half an epoch, there is no hold.
         probe_gain: logarithm by which the distortion must have fallen by then.
-        shortest: share of the training that a hold takes at least: slow starters need it.
-        longest: share of the training that it takes at most: cooling and tail need their time.
-        fan: size of the constants by which hypotheses are parted, relative to the initial biases of the head and the
+        shortest: minimum length of a hold, as a fraction of the training: some models start slowly.
+        longest: maximum length of a hold, as a fraction of the training: cooling and tail need time, too.
+        fan: size of the constants that separate hypotheses, relative to the initial biases of the head and the
             root of the remaining distortion.
-        stiffness: weight decay while cooling, relative to the share of the distortion that is left: the less a hold
-            has learned, the less there is to spoil.
-        least_cooling: epochs that the cooling takes at least.
-        settling: share of the time after the hold after which the learning rate begins to fall.
-        n_moves: times in a training at which hypotheses may be moved.
+        stiffness: weight decay while cooling, relative to the share of the distortion that is left: the less a hold has
+            learned, the less the decay can undo.
+        least_cooling: minimum number of epochs of the cooling.
+        settling: fraction of the time after the hold at which the learning rate begins to fall.
+        n_moves: number of times in a training run that hypotheses may be moved.
         last_move: share of the time after the hold after which hypotheses are no longer moved.
         gap: excess of the held-out distortion over that of the training rows, as a logarithm, at which weight decay
             begins, and the further excess at which it has its full strength.
-        warm_up: share of the training without weight decay: before anything is learned, ignorance looks like noise.
-        strongest: the largest weight decay: far above it, networks trained on few rows die.
+        warm_up: share of the training without weight decay: before anything is learned, the model's error looks like
+            noise.
+        strongest: the largest weight decay: far above it, networks trained on few rows collapse.
     """
 
     hold: float = 4.0
@@ -78,7 +79,7 @@ class PolicyConstants(NamedTuple):
 
 POLICY_CONSTANTS = PolicyConstants()
 _TINY = torch.finfo(torch.float32).tiny
-# The slow mean of the distortion forgets as the elapsed time to this power.
+# The slow mean of the distortion discounts the past by the elapsed time to this power.
 _MEMORY = 2
 
 
@@ -94,7 +95,7 @@ class AutoDecision(NamedTuple):
     """Changes of the models that an update requests, one entry per model.
 
     Attributes:
-        rewinds: set these models back to their first weights, with fresh moments of the optimizer.
+        rewinds: reset these models to their initial weights, with fresh optimizer moments.
         parts: set the hypotheses of these models to their mean plus random constants, drawn as initial biases are,
             times this factor; 0 for models to be left as they are.
         moves: move hypotheses of these models, where that lowers the distortion.
@@ -109,10 +110,10 @@ class AutoDecision(NamedTuple):
 class AutoAnnealing:
     """Set the temperature, the learning rate and the moves of hypotheses from costs measured during training.
 
-    Pass it as the rule: to `RuleScheduler` for a loop of your own, `Fleet`, `MCLModule`, the estimators. This is the
+    Pass it as the rule to `RuleScheduler` (in your own loop), `Fleet`, `MCLModule` or the estimators. This is the
     policy; the state of a training is a dictionary of tensors, one entry per model trained side by side.
 
-    Nothing here reads a value on the host, so a captured CUDA graph can run it.
+    No value is read on the host, so it can run in a captured CUDA graph.
 
     Args:
         hold_gain: the hold ends when a doubling of its time would lower the distortion by less than this, as a
@@ -122,8 +123,8 @@ class AutoAnnealing:
         noise_decay: weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is
             the noise relative to the first distortion. It is used where held-out rows show that the network overfits.
             0 for none.
-        full_rate_steps: a training of more optimizer steps than these has its learning rate lowered, by the square root
-            of the ratio.
+        full_rate_steps: if a training run has more optimizer steps than this, its learning rate is lowered by the
+            square root of the ratio.
 
     Example:
         >>> policy = AutoAnnealing()
@@ -146,7 +147,7 @@ class AutoAnnealing:
     full_rate_steps: float | Tensor = 2000.0
 
     def __post_init__(self) -> None:
-        """Check the fields; tensors come from `stacked`, whose policies are checked already."""
+        """Check the fields; tensors come from `stacked`, whose policies have been checked."""
         numbers = {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
             if name == "cooling":
@@ -156,7 +157,7 @@ class AutoAnnealing:
 
     @classmethod
     def stacked(cls, policies: Sequence["AutoAnnealing"], device: torch.device | str = "cpu") -> "AutoAnnealing":
-        """Return one policy for models trained side by side, with the numbers of each."""
+        """Return one policy for models trained side by side, with one entry per model in each field."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.tensor([float(getattr(p, name)) for p in policies], device=device) for name in names})
 
@@ -171,7 +172,7 @@ class AutoAnnealing:
             n_coordinates: of a hypothesis.
             may_hold: whether hypotheses can be parted after a hold.
         """
-        scale = measured.scale.float()  # NaN, and cold, where no cost is finite
+        scale = measured.scale.float()  # NaN, and no hold, where no cost is finite
         holds = measured.has_zero & (scale > 0)
         if not may_hold or POLICY_CONSTANTS.probe * n_epochs < 0.5:
             holds = torch.zeros_like(holds)
@@ -221,7 +222,8 @@ class AutoAnnealing:
         lowest = torch.minimum(state["lowest"], scale)
         # `slow` is the mean of the logarithm over about the last half of the time before the last measurement. If the
         # distortion falls as t^-p, it was p / 2 above the value then, and is that plus p log(t / t_then) above the one
-        # now; a doubling of the time gains p log(2). Of the lowest distortion so far: single measurements jump.
+        # now; a doubling of the time gains p log(2). The lowest distortion so far is used because single measurements
+        # are noisy.
         level = lowest.clamp_min(_TINY).log()
         earlier = state["seen"] / epoch
         doubling = math.log(2) * (state["slow"] - level) / (1 / _MEMORY - earlier.log())
@@ -258,7 +260,7 @@ class AutoAnnealing:
         return AutoDecision(rewinds, torch.where(begins, fan, 0.0), moves)
 
     def release(self, state: Mapping[str, Tensor], measured: CostScale, epoch: float | Tensor) -> None:
-        """Let models cool from the spread of their costs once one is below 0: they have no natural zero then.
+        """Start cooling models with a negative cost, from the spread of the costs: they have no natural zero.
 
         Changes the state.
         """
@@ -316,15 +318,16 @@ class AutoAnnealing:
             rate = rate * share.clamp(max=1).sqrt()
         first = state["first"].clamp_min(_TINY)
         left = (state["lowest"] / first).clamp(max=1)
-        was_judged = (state["begun"] > 0) & (state["has_zero"] > 0)  # without a probe, ignorance may be all there is
+        was_judged = (state["begun"] > 0) & (state["has_zero"] > 0)  # without a probe, the model may be untrained
         stiff = torch.where(was_judged & (temperature > 0), numbers.stiffness * left, 0.0)
         if n_rows is None:
             return AutoValues(temperature, rate, stiff + torch.zeros_like(rate))
         # The distance between modes is not noise: n hypotheses divide the distortion of noise by n^(2 / coordinates)
-        # (times 1 to 2.7), that of modes by more. The lowest one: a decay that spoils the answer must not ask for more.
+        # (times 1 to 2.7), that of modes by more. The lowest distortion so far is used: weight decay that harms the
+        # model must not increase itself.
         many = n_hypotheses ** (2 / n_coordinates) * state["best"]
         noise = torch.where(holds, state["lowest"], torch.minimum(state["lowest"], many)) / first
-        decay = state["overfit"] * self.noise_decay * noise * (1 - noise) / n_rows  # nothing learned, nothing known
+        decay = state["overfit"] * self.noise_decay * noise * (1 - noise) / n_rows  # 0 if nothing is learned
         warm = torch.as_tensor(epoch, device=decay.device) >= numbers.warm_up * n_epochs
         decay = torch.where(warm, decay, 0.0).clamp(max=numbers.strongest)
         return AutoValues(temperature, rate, torch.maximum(decay, stiff))

@@ -59,7 +59,7 @@ class LoopAnnealing:
     Its state stays on the device of the costs; only `set_rates` and `end_epoch` read values on the host.
 
     Args:
-        policy: decides.
+        policy: the policy.
         model: its hypotheses are parted before the cooling and moved in the tail. Without one, or one that does not
             end in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is moved.
     """
@@ -145,13 +145,13 @@ class LoopAnnealing:
     ) -> None:
         """Set the learning rate of every group of an optimizer, relative to the one it began with.
 
-        AdamW has more weight decay while cooling, in the groups that have some.
+        While cooling, the weight decay of AdamW is raised in the groups where it is positive.
 
         Args:
             optimizer: any of `torch.optim`.
             epoch: that follows.
             n_epochs: of the whole training.
-            n_steps: of the optimizer in the whole training. Where given, a long training has a lower rate.
+            n_steps: of the optimizer in the whole training. If given, long training runs have a lower rate.
         """
         values = self._driver.values(epoch, n_epochs, n_steps=n_steps)
         moves = self._driver.policy.moves(self.state, epoch + 1, n_epochs) & self.has_observed
@@ -182,7 +182,7 @@ class LoopAnnealing:
         """Resume from a saved state.
 
         Raises:
-            ValueError: if the state is of something else.
+            ValueError: if the keys of the state are wrong.
         """
         expected = {*self.state, "sums", "sizes"}
         initial = sorted(
@@ -230,7 +230,7 @@ class LoopAnnealing:
 
 
 class OptimizerWeights:
-    """The weights of a model under an optimizer of torch, see `TrainedWeights`.
+    """The weights of a model trained with a torch optimizer, see `TrainedWeights`.
 
     Args:
         optimizer: of the model.
@@ -245,7 +245,7 @@ class OptimizerWeights:
 
     @torch.no_grad()
     def rewind(self, models: Tensor) -> None:
-        """Give the parameters their first weights, with fresh moments; called if the one model is chosen."""
+        """Reset the parameters to their initial weights, with fresh moments; called only if the model is selected."""
         state = self._optimizer.state
         for parameter, weight in zip(
             _parameters(self._optimizer), self._initial or (), strict=self._initial is not None
@@ -263,7 +263,7 @@ class OptimizerWeights:
             head.part(factors, head.drawn([0]))
 
     def move(self, moves: Moves) -> None:
-        """Copy weights between hypotheses; all processes make the moves of the first one."""
+        """Copy weights between hypotheses; all processes apply the moves of the first one."""
         if (head := _head_tensors(self._head, self._optimizer)) is None:
             return
         if _is_distributed():
@@ -294,7 +294,7 @@ def _is_distributed() -> bool:
 
 
 def _set(group: dict[str, Any], name: str, value: float) -> None:
-    if isinstance(group.get(name), Tensor):  # as captured optimizers have it
+    if isinstance(group.get(name), Tensor):  # for capturable optimizers
         group[name].fill_(value)
     else:
         group[name] = value
@@ -313,10 +313,10 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
     Args:
         model: trained, ending in a `MultiHypothesisHead`.
         optimizer: of the model; a moved hypothesis takes its moments along.
-        output: of `mcl_step` on a batch of some hundred samples, several for each hypothesis.
+        output: of `mcl_step` on a batch of a few hundred samples, several for each hypothesis.
 
     Raises:
-        ValueError: if the model has no such head, or the targets are not of the kind of the hypotheses.
+        ValueError: if the model has no such head, or the targets cannot be compared with the hypotheses.
 
     Example:
         >>> import torchmcl as mcl
@@ -350,9 +350,9 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
 def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.4) -> None:
     """Set the hypotheses to their mean plus a random constant each, drawn as initial biases are, times a factor.
 
-    Hypotheses that a high temperature has merged get the same gradients: nothing else parts them again. Differences
-    that do not depend on the input part them in the same way everywhere, so that none of them has to jump from one mode
-    to another between two inputs.
+    Hypotheses that a high temperature has merged get the same gradients, so nothing else separates them again.
+    Differences that do not depend on the input separate them in the same way everywhere, so that none of them has to
+    jump from one mode to another between two inputs.
 
     Args:
         model: ending in a `MultiHypothesisHead`.

@@ -22,7 +22,7 @@ class TrainedWeights(Protocol):
     """The weights of the models during training, with their optimizer state."""
 
     def rewind(self, models: Tensor) -> None:
-        """Set the models that are True back to their first weights, with fresh moments."""
+        """Reset the selected models (True) to their initial weights, with fresh moments."""
 
     def part(self, factors: Tensor) -> None:
         """Set the hypotheses to their mean plus random constants, times the factor of each model; 0 for no change."""
@@ -36,8 +36,8 @@ class AnnealingDriver:
 
     Args:
         policy: of one model, or stacked for several.
-        model: the model, or one of the structure of all; None for one that the policy must not change.
-        n_models: number of models side by side; None for one without an axis.
+        model: the model, or one with the structure shared by all; None if the policy must not change the model.
+        n_models: number of models side by side; None for a single model without a model axis.
         device: of the state.
 
     Attributes:
@@ -102,7 +102,7 @@ class AnnealingDriver:
             epoch: how many have ended.
             n_epochs: of the whole training.
             weights: of the models.
-            samples: gives the samples that moves are planned on, None for none.
+            samples: returns the samples that moves are planned on, or None.
             active: [models], those that may be changed; all by default.
             trained: costs on rows that are trained on, where `measured` is of held-out rows.
         """

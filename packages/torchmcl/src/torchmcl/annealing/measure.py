@@ -1,4 +1,4 @@
-"""Measurements of a soft assignment from the results of a training step, and the sizes of its costs."""
+"""Measurements of a soft assignment from the results of a training step, and the scale of its costs."""
 
 from typing import NamedTuple
 
@@ -35,8 +35,8 @@ SCALARS = Measurement._fields[:-1]
 def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
     """Return the recorded quantities of a matching.
 
-    The rate is that of each input, averaged, where inputs have several targets. A batch with one target per input
-    does not show the distribution of a single input; there it is the rate over the whole batch, which also counts the
+    If inputs have several targets, the rate is computed for each input and averaged. A batch with one target per input
+    does not show the distribution of a single input; the rate is then computed over the whole batch, and includes the
     information that the choice carries about the input.
 
     Args:
@@ -105,8 +105,8 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
 
     For a cost without a natural zero, such as the SI-SDR in decibels, the mean has no meaning. Its scale is how far
     hypotheses are above the best one of their sample, the quantity that a softmin acts on: at that temperature it just
-    begins to distinguish untrained hypotheses, and when they part it is cold. It is at least a thousandth of the mean
-    deviation of samples, so that rounding errors do not count as differences.
+    begins to distinguish untrained hypotheses, and once they separate, it is cold. It is at least a thousandth of the
+    mean deviation of samples, so that rounding errors do not count as differences.
 
     Costs that are not finite are left out; if none is, everything is NaN.
 

@@ -1,13 +1,13 @@
 """Moves of redundant hypotheses to modes that share one hypothesis.
 
-A hypothesis of little use is one whose samples the others serve nearly as well: it wins nothing, duplicates another, or
-shares a mode with it. Taking it away costs the difference between the best and the second best distance of the samples
-it wins. A hypothesis that serves two modes has residuals with two centers: splitting it in two gains the distance to
+A redundant hypothesis is one whose samples the others fit nearly as well: it wins nothing, duplicates another, or
+shares a mode with it. Removing it costs the difference between the best and the second best distance of the samples
+it wins. A hypothesis that covers two modes has residuals with two centers: splitting it in two gains the distance to
 their mean less the distance to the nearer center. A move pays if the gain, less twice its standard error, exceeds the
 loss by a fifth. The centers are found on one half of the samples, the gain is measured on the other.
 
 The hypothesis that moves gets the weights of the one that is split, and both are shifted by the centers through their
-biases. Both numbers are squared distances of the same samples, so scale and number of dimensions do not matter.
+biases. Gain and loss are squared distances of the same samples, so scale and number of dimensions do not matter.
 """
 
 import math
@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.types import Batch, Predictions
 
-# Gains are measured with error: this many standard errors are taken off, and the loss must be exceeded by this share.
+# Gains are measured with error: this many standard errors are subtracted, and the loss must be exceeded by this share.
 _N_ERRORS, _MARGIN = 2.0, 0.2
 # Iterations that find the direction of the largest variance, and the two centers of the residuals.
 _N_POWER, _N_LLOYD = 8, 4
-# Moves at one time, and numbers of a tensor.
+# Maximum number of moves at a time, and of entries in a tensor.
 _MOST_MOVES, _MOST_NUMBERS = 8, 1 << 26
 
 
@@ -80,7 +80,7 @@ def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
     """Return the moves that lower the distortion.
 
     Args:
-        samples: some hundred per model, or more.
+        samples: a few hundred per model, or more.
         allowed: [models], which models may change.
 
     Example:
@@ -108,7 +108,7 @@ def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
         return Moves(*map(torch.cat, zip(*parts, strict=True)))
     cost = (samples.hypotheses - samples.targets.unsqueeze(2)).square().sum(dim=-1)
     gain, centers = _splits(samples, cost)
-    cost = cost.masked_fill(~samples.real.unsqueeze(-1), 0.0)  # equal for all: nothing is lost with padding
+    cost = cost.masked_fill(~samples.real.unsqueeze(-1), 0.0)  # equal for all hypotheses, so padding adds no loss
     n_real = samples.real.sum(dim=1, keepdim=True).clamp_min(1)
     numbers = torch.arange(n_hypotheses, device=cost.device)
     source = numbers.expand(len(cost), -1).clone()
@@ -148,7 +148,7 @@ def _splits(samples: Samples, cost: Tensor) -> tuple[Tensor, Tensor]:
 
     middle, _ = means(residual, winner, n_hypotheses)
     centered = residual - middle.gather(1, place)
-    # Any start that is not orthogonal to the direction serves.
+    # Any start that is not orthogonal to the direction works.
     start = torch.arange(n_hypotheses * n_coordinates, device=cost.device).view(1, n_hypotheses, n_coordinates)
     direction = torch.sin(1.0 + start.to(residual.dtype)).expand(n_models, -1, -1)
     for _ in range(_N_POWER if n_coordinates > 1 else 0):
@@ -214,7 +214,7 @@ class HeadTensors:
         self.bias[:, self._values] += moves.shift.to(self.bias.dtype)
 
     def drawn(self, seeds: Sequence[int]) -> Tensor:
-        """Return constants [models, hypotheses, coordinates] as initial biases are drawn, a seed for each model."""
+        """Return constants [models, hypotheses, coordinates] drawn like initial biases, with one seed per model."""
         bound = 1 / math.sqrt(self.weight.shape[-1])
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         shape = self._values.shape

@@ -1,4 +1,4 @@
-"""The records of an annealed training: on the CPU, on disk, as a trajectory of the theory, and its transitions."""
+"""Records of an annealed training run: on the CPU, on disk, and as a trajectory with its phase transitions."""
 
 import csv
 import io
@@ -16,8 +16,8 @@ from torchmcl.persistence.reading import as_written
 from torchmcl.persistence.records import read_records, write_records
 from torchmcl.persistence.writing import write_atomically
 
-# A network that is still trained keeps its hypotheses together to a few hundredths of the scale of the data, not
-# exactly. Three times the distance of free points sees a split some percent late and is above that noise.
+# A network in training keeps its hypotheses together to a few hundredths of the scale of the data, not
+# exactly. Three times the tolerance for free points detects a split a few percent late and is above that noise.
 _NETWORK_FACTOR = 3
 
 
@@ -63,7 +63,7 @@ class AnnealingRecords:
 
     @property
     def n_distinct(self) -> Tensor:
-        """Number of distinct hypotheses of each probe, [records, probes], at the tolerance of networks."""
+        """Number of distinct hypotheses of each probe, [records, probes], with `network_tolerance`."""
         return theory.n_distinct(self.hypotheses, network_tolerance(self.temperature)[:, None])
 
     def trajectory(self, probe: int = 0) -> theory.Trajectory:
@@ -82,7 +82,7 @@ class AnnealingRecords:
         """Write a JSON line for each record, or a table of the scalars if the name ends in .csv.
 
         Raises:
-            ValueError: for another ending.
+            ValueError: for any other file extension.
         """
         path = Path(path)
         if path.suffix == ".csv":
@@ -97,7 +97,7 @@ class AnnealingRecords:
         """Read the JSON lines of `save`.
 
         Raises:
-            ValueError: if the file holds something else.
+            ValueError: if the file was not written by `save`.
         """
         names = [field.name for field in fields(cls)]
         rows = read_records("AnnealingRecords.load", Path(path), lambda row: [row[name] for name in names])

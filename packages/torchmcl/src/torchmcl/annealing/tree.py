@@ -27,9 +27,9 @@ class Node:
         mass: the probability that one of its hypotheses is the best one.
         birth_temperature: the highest temperature at which it is apart from the others.
         death_temperature: the lowest temperature at which it is whole; 0 for a leaf.
-        members: numbers of its hypotheses.
-        parent: number of the node it came from; None for the root.
-        children: numbers of the nodes it splits into.
+        members: indices of its hypotheses.
+        parent: index of the node it came from; None for the root.
+        children: indices of the nodes it splits into.
     """
 
     position: Tensor
@@ -63,7 +63,7 @@ class HypothesisTree:
         """Return the tree of each input [inputs, ...], from the weights of a model along its cooling.
 
         Args:
-            inputs: what the model takes.
+            inputs: inputs of the model.
             history: at least two temperatures; the closer, the finer the temperatures of the splits.
             persistence: see `of`.
 
@@ -88,11 +88,12 @@ class HypothesisTree:
         are in one group above T if links at T or below join them, so that groups only ever part as T falls.
 
         Args:
-            temperatures: [snapshots], not rising.
-            hypotheses: [snapshots, hypotheses, dim], number k being the same output of the network in all.
+            temperatures: [snapshots], non-increasing.
+            hypotheses: [snapshots, hypotheses, dim], where hypothesis k is the same output of the network in all
+                snapshots.
             masses: [hypotheses], summing to 1; equal by default.
-            persistence: a group that splits again before the temperature has fallen by this factor is a step on
-                the way and not a mode: its children become those of its parent. 1 keeps every group.
+            persistence: a group that splits again before the temperature has fallen by this factor is an intermediate
+                step, not a mode: its children become those of its parent. 1 keeps every group.
 
         Raises:
             ValueError: if there are fewer than two temperatures or they rise, or the shapes do not fit.
@@ -110,7 +111,7 @@ class HypothesisTree:
 
     @property
     def leaves(self) -> list[Node]:
-        """The nodes that do not split any more."""
+        """The nodes that do not split."""
         return [node for node in self.nodes if not node.children]
 
     def children(self, node: Node) -> list[Node]:
@@ -184,7 +185,7 @@ def _groups(temperatures: Tensor, hypotheses: Tensor) -> list[list[frozenset[int
 
 
 def _closure(linked: Tensor) -> Tensor:
-    """Return which hypotheses a chain of links joins."""
+    """Return which hypotheses are connected by a chain of links."""
     reach = linked | linked.mT
     while True:
         further = (reach.float() @ reach.float()) > 0
@@ -201,7 +202,8 @@ def _nodes(
     persistence: float,
 ) -> list[Node]:
     everything = frozenset(range(hypotheses.shape[-2]))
-    # The snapshots at which each group exists. If the hottest one is in parts already, the root has none.
+    # The snapshots at which each group exists. If the hypotheses are already split in the hottest one, the root has
+    # none.
     life: dict[frozenset[int], list[int]] = {everything: []}
     for number, partition in enumerate(partitions):
         for group in partition:
@@ -219,7 +221,7 @@ def _nodes(
     def is_passing(group: frozenset[int]) -> bool:
         if group == everything or group not in split:
             return False
-        return heat(group, 0) < persistence * float(temperatures[life[group][-1] + 1])  # where it is seen in parts
+        return heat(group, 0) < persistence * float(temperatures[life[group][-1] + 1])  # where it is first seen split
 
     kept = [group for group in groups if not is_passing(group)]
     for group in kept[1:]:
@@ -329,7 +331,7 @@ class WeightHistory:
         """Read a folder written by `save`, for a model of the same structure.
 
         Raises:
-            ValueError: if the folder holds something else, or weights of another structure.
+            ValueError: if the folder contains anything else, or weights of a different structure.
         """
         checkpoint = read_saved("WeightHistory.load", Path(folder), _KIND, "`WeightHistory.save`")
         history = cls(model)
@@ -338,6 +340,6 @@ class WeightHistory:
             for i in range(len(history.temperatures)):
                 prefix = f"{i}."
                 state = {n.removeprefix(prefix): v for n, v in checkpoint.tensors.items() if n.startswith(prefix)}
-                history._template.load_state_dict(state)  # raises for weights of another structure
+                history._template.load_state_dict(state)  # raises for weights of a different structure
                 history.states.append(state)
         return history

@@ -1,4 +1,4 @@
-"""Parts that costs share: calls by their declarations, precision, leading axes, inner products, steps of sequences."""
+"""Shared parts of costs: calls by their declarations, precision, leading axes, inner products, steps of sequences."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from torchmcl.accel.eager.distances import wide_dtype, wide_products
 from torchmcl.costs.declared import needs
 from torchmcl.types import Distributions, Predictions
 
-# A vector with less energy than this counts as zero (a waveform as silence): gradients would leave float32.
+# A vector with less energy than this counts as zero (a waveform as silence): gradients would overflow float32.
 SILENCE = 1e-30
 
 
@@ -210,14 +210,14 @@ def aligned_mask(owner: str, mask: Tensor, targets: Tensor, target_dims: int, *,
 
 
 def step_weights(mask: Tensor | None, shape: torch.Size, like: Tensor) -> Tensor:
-    """Return 1 / (number of real steps) at each real step and 0 elsewhere, [..., targets, steps]; 0 without any."""
+    """Return 1 / (number of real steps) at each real step and 0 elsewhere, [..., targets, steps]."""
     if mask is None:
         return like.new_full((), 1 / max(shape[-1], 1)).expand(shape)
     return mask.to(like.dtype) / mask.sum(dim=-1, keepdim=True).clamp_min(1)
 
 
 def flattened(formula: Callable[..., Tensor], *tensors: tuple[Tensor | None, int]) -> Tensor:
-    """Return a formula of tensors with all leading axes merged into one.
+    """Evaluate a formula on tensors whose leading axes are merged into one.
 
     Args:
         formula: of the tensors with a single leading axis, which the result has too.

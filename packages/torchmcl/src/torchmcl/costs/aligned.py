@@ -1,4 +1,4 @@
-"""Costs of shapes: distances after the best motion, and the best order of interchangeable points."""
+"""Costs between shapes: distances after the best alignment, and the best order of interchangeable points."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def pairwise_rmsd(
 ) -> Tensor:
     """Return the root mean squared distance of the points of every pair after the best rotation and translation.
 
-    The algorithm of Kabsch, in closed form by singular values: no pair of shapes is ever turned, and memory does not
+    The Kabsch algorithm, in closed form from singular values: shapes are never actually rotated, and memory does not
     grow with pairs times points.
 
     Args:
@@ -66,7 +66,7 @@ def pairwise_rmsd(
         square = energy - (overlap.square() / own.masked_fill(flat, 1)).masked_fill(flat, 0)
     else:
         square = energy + own - 2 * overlap
-    # Rounding leaves this much of a perfect match; its root would have an enormous gradient.
+    # Rounding leaves a residual of this size at a perfect match; its root would have an enormous gradient.
     hit = square <= 16 * torch.finfo(wide).eps * (energy + own)
     root = (square.masked_fill(hit, 1) / n_real).sqrt()
     return root.masked_fill(hit, 0).to(dtype)
@@ -83,11 +83,11 @@ def _largest_overlap(products: Tensor, reflected: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class Symmetric:
-    """A cost of points with interchangeable ones: the lowest over some orders of the points of a target.
+    """A cost for interchangeable points: the lowest over the given permutations of the points of a target.
 
     Args:
         cost_fn: any cost of [points, dim], `pairwise_rmsd` or `pairwise_sq_ade` for example.
-        permutations: the orders, each with the number of every point once; the given order is one of them.
+        permutations: each contains the index of every point once; include the identity.
 
     Example:
         >>> from torchmcl import pairwise_ade

@@ -1,4 +1,4 @@
-"""Costs of classes: cross-entropy of every (class id, guess) pair."""
+"""Classification costs: cross-entropy of every (class id, hypothesis) pair."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
 
     Args:
         hypotheses: logits [..., hypotheses, classes]
-        targets: class ids [..., targets], integers from 0 to classes - 1, padded ones too.
+        targets: class ids [..., targets], integers from 0 to classes - 1, including padded ones.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in the logits.

@@ -1,4 +1,4 @@
-"""Costs made of other costs: a weighted sum, and the cost of fixed anchors instead of the hypotheses."""
+"""Costs built from other costs: a weighted sum, and the cost of fixed anchors instead of the hypotheses."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,14 +59,15 @@ class SumOfCosts:
 
 @dataclass(frozen=True, eq=False)
 class Anchored:
-    """The cost of fixed anchors, one for each hypothesis: as `cost_fn` of a step they choose the winner.
+    """The cost of fixed anchors, one for each hypothesis: as the `cost_fn` of a step, it selects the winner.
 
-    The hypotheses are then trained by `loss_fn`. No hypothesis can die that has targets near its anchor, and none can
-    move to another mode: see `torchmcl.AnnealedWTA` for hypotheses that find their modes.
+    The hypotheses are then trained by `loss_fn`. A hypothesis with targets near its anchor cannot die, and none can
+    move to a different mode: see `torchmcl.AnnealedWTA` for hypotheses that find their modes.
 
     Args:
         cost_fn: the cost between an anchor and a target, `pairwise_fde` for example.
-        anchors: [hypotheses, *event]; `torchmcl.theory.quantizers.Lloyd` makes them of training targets by k-means.
+        anchors: [hypotheses, *event]; `torchmcl.theory.quantizers.Lloyd` computes them from training targets by
+            k-means.
 
     Example:
         >>> import torch, torchmcl as mcl

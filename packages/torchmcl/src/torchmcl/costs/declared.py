@@ -1,8 +1,8 @@
 """Declared properties of a cost, for parts of the package that need more than its values.
 
-`declares` attaches them to a function, `declaration` looks them up for any cost. An undeclared cost works everywhere
-that needs nothing but values: `mcl_step` then infers the axes of a target from the shapes, `reduce` moves hypotheses to
-means only where that helps, and no kernel replaces the function.
+`declares` attaches them to a function, `declaration` looks them up for any cost. An undeclared cost works wherever only
+its values are needed: `mcl_step` then infers the axes of a target from the shapes, `reduce` moves hypotheses to means
+only where that helps, and no kernel replaces the function.
 """
 
 import functools
@@ -19,7 +19,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value
 from torchmcl.accel.eager.distances import wide_dtype
 
-# Steps of Weiszfeld's algorithm; each group has several rounds of Lloyd's around it.
+# Steps of Weiszfeld's algorithm; it runs inside several rounds of Lloyd's algorithm.
 _WEISZFELD_STEPS = 8
 
 
@@ -78,7 +78,7 @@ MEDIAN_OF_LAST_STEP = Centre(_median_of_last_step)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The arguments that a cost may name besides `hypotheses` and `targets`.
+# The optional parameters of a cost besides `hypotheses` and `targets`.
 _EXTRAS = ("mask", "scale", "score_logits", "event_dims")
 
 
@@ -212,7 +212,7 @@ needs._dynamo_marked_constant = True  # type: ignore[attr-defined]
 axes_of_a_target._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-# Reading a signature takes as long as a small operation, and every step asks.
+# Reading a signature takes as long as a small tensor operation, and every step needs it.
 _KNOWN: WeakKeyDictionary[Callable[..., Tensor], CostDeclaration] = WeakKeyDictionary()
 
 
@@ -231,6 +231,6 @@ def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
         return declared
     try:
         names = inspect.signature(cost_fn).parameters.keys()
-    except (TypeError, ValueError):  # built-in functions have none to read
+    except (TypeError, ValueError):  # built-in functions have no readable signature
         return declared
     return replace(declared, needs=tuple(name for name in _EXTRAS if name in names))

@@ -1,7 +1,7 @@
 """Families of distributions around hypotheses: correlated normals and angles.
 
-A family is a pairwise cost, the negative log-likelihood, and at once the form of the scales in a
-`MultiHypothesisHead` and of a `torch.distributions` mixture: one object for training, sampling and regions.
+A family is a pairwise cost (the negative log-likelihood), and also defines the scales of a `MultiHypothesisHead` and
+the components of a `torch.distributions` mixture: one object for training, sampling and regions.
 """
 
 import math
@@ -21,30 +21,31 @@ from torchmcl.costs.declared import CostDeclaration
 _LOG_TAU = math.log(2 * math.pi)
 # Up to this size plain substitution is faster than a batched triangular solver (7 times at 2, 1.5 times at 4).
 _SMALL = 4
-# The density of two coordinates grows without limit towards a correlation of 1.
+# The density of two coordinates grows without limit as the correlation approaches 1.
 _LARGEST_CORRELATION = 0.99
 
 
 @dataclass(frozen=True)
 class HypothesisFamily(ABC):
-    """Distributions over the last axis of an event, with location and scale; steps in front of it are independent.
+    """Distributions over the last axis of an event, with location and scale; preceding axes of steps are independent.
 
-    An instance is a cost: call it, or pass it to `mcl_step` or `MixtureNLL`. A subclass has the four methods below.
+    An instance is a cost: call it, or pass it to `mcl_step` or `MixtureNLL`. A subclass implements the abstract methods
+    below.
     """
 
     declaration = CostDeclaration(event_dims=...)
 
     @abstractmethod
     def scale_shape(self, dim: int) -> tuple[int, ...]:
-        """Return the axes of the scale of `dim` coordinates."""
+        """Return the shape of the scale for `dim` coordinates."""
 
     @abstractmethod
     def n_scales(self, dim: int) -> int:
-        """Return how many numbers of a network give the scale of `dim` coordinates."""
+        """Return the number of network outputs that define the scale for `dim` coordinates."""
 
     @abstractmethod
     def scale(self, raw: Tensor, smallest: float) -> Tensor:
-        """Return a valid scale from any numbers [..., n_scales]."""
+        """Return a valid scale from unconstrained numbers [..., n_scales]."""
 
     @abstractmethod
     def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
@@ -105,7 +106,7 @@ class HypothesisFamily(ABC):
         check_tensor(owner, "scale", scale)
         last = self.scale_shape(hypotheses.shape[-1])
         whole = torch.Size((*hypotheses.shape[:-1], *last))
-        try:  # the last axes must be there: one of standard deviations would pass for a matrix
+        try:  # the last axes must be given: standard deviations could be mistaken for a matrix
             fits = scale.shape[-len(last) :] == last and broadcast_shapes(scale.shape, whole) == whole
         except RuntimeError:
             fits = False
@@ -135,17 +136,17 @@ class FullNormal(HypothesisFamily):
         return (dim, dim)
 
     def n_scales(self, dim: int) -> int:
-        """Return the number of entries of a triangle."""
+        """Return the number of entries of a lower triangle."""
         return dim * (dim + 1) // 2
 
     def scale(self, raw: Tensor, smallest: float) -> Tensor:
-        """Return a lower triangle: softplus on its diagonal, which is first, then the rows below it."""
+        """Return a lower triangle from its diagonal, which gets a softplus, followed by the rows below it."""
         dim = (math.isqrt(8 * raw.shape[-1] + 1) - 1) // 2
         diagonal = torch.nn.functional.softplus(raw[..., :dim]) + smallest
         entries = torch.cat([torch.zeros_like(raw[..., :1]), diagonal, raw[..., dim:]], dim=-1)
         column = torch.arange(dim, device=raw.device)
         row = column.unsqueeze(-1)
-        below = dim + 1 + row * (row - 1) // 2 + column  # where the entry of each place is, 0 above the diagonal
+        below = dim + 1 + row * (row - 1) // 2 + column  # the index of each entry, 0 above the diagonal
         return entries[..., torch.where(row == column, row + 1, below.masked_fill(row < column, 0))]
 
     def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
@@ -167,7 +168,7 @@ class FullNormal(HypothesisFamily):
 class BivariateNormal(FullNormal):
     """A normal distribution in the plane; the scale is [..., 3]: two standard deviations and their correlation.
 
-    The form of MTR, Trajectron and Social-LSTM. The head keeps the correlation within 0.99.
+    As in MTR, Trajectron and Social-LSTM. The head keeps the correlation within 0.99.
 
     Example:
         >>> one = {"hypotheses": torch.zeros(1, 2), "targets": torch.tensor([[1.0, 1.0]])}
@@ -229,7 +230,7 @@ class LowRankNormal(HypothesisFamily):
         return dim * (1 + self.rank)
 
     def scale(self, raw: Tensor, smallest: float) -> Tensor:
-        """Return softplus in the first column, the numbers themselves in the others."""
+        """Return a matrix with softplus applied to the first column only."""
         table = raw.unflatten(-1, (-1, 1 + self.rank))
         return torch.cat([torch.nn.functional.softplus(table[..., :1]) + smallest, table[..., 1:]], dim=-1)
 
@@ -238,13 +239,13 @@ class LowRankNormal(HypothesisFamily):
         return LowRankMultivariateNormal(locations, scale[..., 1:], scale[..., 0].square(), validate_args=False)
 
     def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
-        wide = wide_dtype(offsets)  # the square is a difference
+        wide = wide_dtype(offsets)  # the squared norm is a difference, which loses digits
         return self._wide_nll(offsets.to(wide), scale.to(wide)).to(offsets.dtype)
 
     def _wide_nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
         deviations, factors = scale[..., :1], scale[..., 1:] / scale[..., :1]
         white = offsets / deviations
-        # The lemmas of Woodbury and of determinants: a matrix of the size of the rank.
+        # The Woodbury identity and the matrix determinant lemma: only a [rank, rank] matrix is factorized.
         small = torch.linalg.cholesky(
             torch.eye(self.rank, dtype=factors.dtype, device=factors.device) + factors.mT @ factors
         )
@@ -293,10 +294,10 @@ def _one_axis_of_steps(tensor: Tensor, event_dims: int, n_last: int) -> Tensor:
 
 
 def _solved(factor: Tensor, columns: Tensor) -> Tensor:
-    """Return factor^-1 columns for a lower triangle [..., dim, dim] and [..., dim, n]."""
+    """Return factor^-1 @ columns for a lower triangle [..., dim, dim] and columns [..., dim, n]."""
     dim = factor.shape[-1]
     if dim > _SMALL:
-        wide = wide_dtype(columns)  # which autocast does not round, in the backward pass neither
+        wide = wide_dtype(columns)  # not rounded by autocast, not even in the backward pass
         return torch.linalg.solve_triangular(factor.to(wide), columns.to(wide), upper=False).to(columns.dtype)
     rows: list[Tensor] = []
     for i in range(dim):

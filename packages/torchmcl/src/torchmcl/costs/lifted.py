@@ -20,8 +20,9 @@ class Pairwise:
     when the loss is, and works wherever a `pairwise_*` function does.
 
     Args:
-        loss: takes one hypothesis and one target, returns a scalar tensor. If it names a parameter `mask`, it gets the
-            real steps of the target, None where the batch has no mask of steps; masked steps of the target are 0.
+        loss: takes one hypothesis and one target, returns a scalar tensor. If it has a parameter `mask`, it receives
+            the mask of the real steps of the target, None where the batch has no mask of steps; masked steps of the
+            target are 0.
         hypothesis_dims: how many axes one hypothesis has.
         target_dims: how many axes one target has (0 for a class id).
 
@@ -50,7 +51,7 @@ class Pairwise:
 
     @property
     def declaration(self) -> CostDeclaration:
-        """The axes of its fields."""
+        """The axes given by the fields."""
         return CostDeclaration(self.hypothesis_dims, self.target_dims)
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:

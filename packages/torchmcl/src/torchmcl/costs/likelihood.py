@@ -26,7 +26,7 @@ def pairwise_gaussian_nll(
     event_dims: int = 1,
     per_step: bool = False,
 ) -> Tensor:
-    """Return the negative log-density of every target under every hypothesis, a normal distribution.
+    """Return the negative log-density of every target under the normal distribution of every hypothesis.
 
     Coordinates are independent given the hypothesis: the cost is a sum over the real coordinates of a target.
 
@@ -61,7 +61,7 @@ def pairwise_laplace_nll(
     event_dims: int = 1,
     per_step: bool = False,
 ) -> Tensor:
-    """Return the negative log-density of every target under every hypothesis, a Laplace distribution.
+    """Return the negative log-density of every target under the Laplace distribution of every hypothesis.
 
     Args:
         hypotheses: locations [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
@@ -187,12 +187,12 @@ class MixtureNLLWithCRPS:
     """The negative log-likelihood of a target under all hypotheses together, plus a multiple of their CRPS.
 
     The hypotheses are normal distributions, their scores (the softmax of the logits) are the shares of a mixture.
-    The likelihood alone rewards certainty without bound where targets repeat, and pays little attention to distances
-    where it is low; the continuous ranked probability score (CRPS), the mean distance of a draw to the target minus
-    half of that between two draws, does the opposite. Together they gave better densities of tables than either.
+    The likelihood alone rewards certainty without bound where targets repeat, and is insensitive to distances where it
+    is low; the continuous ranked probability score (CRPS), the mean distance of a draw to the target minus half of that
+    between two draws, does the opposite. Their sum gave better densities on tables than either one.
 
     There is one cost for each target, [..., targets, 1], so that every rule gives it the weight 1; scores are trained
-    by it, so use `score_weight=0`. Of targets with several coordinates the CRPS is the sum of those of each coordinate.
+    by it, so use `score_weight=0`. For targets with several coordinates, the CRPS is summed over the coordinates.
 
     Args:
         crps: the weight of the CRPS, in units of the targets.

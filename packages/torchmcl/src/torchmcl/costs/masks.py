@@ -1,7 +1,7 @@
-"""Costs of segmentation: masks of images, as logits, and maps of classes.
+"""Segmentation costs: image masks, as logits, and class maps.
 
 Each of them is a function of sums over pixels of products of a hypothesis and a target, so that all pairs are matrix
-products: a tensor of pairs and pixels is never made.
+products: a tensor of pairs and pixels is never built.
 """
 
 from typing import NamedTuple
@@ -153,7 +153,7 @@ def pairwise_focal(
 ) -> Tensor:
     """Return the focal loss of every pair of masks, as a mean over pixels.
 
-    Between 0 and 1 a target counts as a share of both.
+    A target between 0 and 1 counts partly as inside and partly as outside.
 
     Args:
         hypotheses: logits [..., hypotheses, height, width]
@@ -161,7 +161,8 @@ def pairwise_focal(
         mask: [..., targets, height, width], True where a pixel counts; None when all do.
         event_dims: how many axes one mask has; `mcl_step` fills it in.
         alpha: in [0, 1], the weight of pixels inside; 1 - alpha is that of the others.
-        gamma: >= 0, by how much pixels that are right already count less; 0 is the weighted cross-entropy.
+        gamma: >= 0, how strongly pixels that are already classified well are down-weighted; 0 is the weighted
+            cross-entropy.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -195,8 +196,8 @@ def pairwise_boundary(
 ) -> Tensor:
     """Return 1 - the share of both boundaries that lies within `width` pixels of the other, for every pair of masks.
 
-    The boundary of a mask is the mask minus its erosion by one pixel, also between 0 and 1. With hard masks the share
-    is the surface dice at a tolerance, in pixels along the axes.
+    The boundary of a mask is the mask minus its erosion by one pixel, including for values between 0 and 1. With hard
+    masks the share is the surface dice at a tolerance, in pixels along the axes.
 
     Args:
         hypotheses: logits [..., hypotheses, height, width]
@@ -233,7 +234,7 @@ def pairwise_boundary(
 
 
 def _boundary(masks: Tensor) -> Tensor:
-    """Return masks [..., height, width] minus their erosion; beyond the image they continue."""
+    """Return masks [..., height, width] minus their erosion, without a boundary at the edge of the image."""
     return masks + _largest_around(-masks, 1)
 
 
@@ -245,7 +246,7 @@ def _largest_around(values: Tensor, width: int) -> Tensor:
 
 @declares(event_dims=3, target_dims=2)
 def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the cross-entropy of every pair of a map of classes and a hypothesis, as a mean over pixels.
+    """Return the cross-entropy of every (class map, hypothesis) pair, averaged over pixels.
 
     Args:
         hypotheses: logits [..., hypotheses, classes, height, width]
@@ -269,13 +270,13 @@ def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: T
 def pairwise_class_dice(
     *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, smooth: float = 1.0
 ) -> Tensor:
-    """Return the dice distance of every pair of a map of classes and a hypothesis, as a mean over classes.
+    """Return the dice distance of every (class map, hypothesis) pair, averaged over classes.
 
     Args:
         hypotheses: logits [..., hypotheses, classes, height, width], the softmax over the classes is compared.
         targets: class ids [..., targets, height, width]; the contents of masked pixels are ignored.
         mask: [..., targets, height, width], True where a pixel counts; None when all do.
-        smooth: > 0, keeps classes that both lack at a distance of 0.
+        smooth: > 0, gives classes that are absent from both a distance of 0.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in the logits.
@@ -296,9 +297,9 @@ def pairwise_class_dice(
 
 
 def _classes(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits [..., hypotheses, pixels, classes], classes as 0 and 1 [..., targets, pixels, classes], and counts.
+    """Return logits [..., hypotheses, pixels, classes], one-hot classes [..., targets, pixels, classes], and counts.
 
-    Masked pixels are of no class; the counts [..., targets, 1] are of the others.
+    Masked pixels belong to no class; the counts [..., targets, 1] are those of the other pixels.
     """
     if isinstance(hypotheses, Tensor) and hypotheses.ndim >= 4:
         hypotheses = hypotheses.movedim(-3, -1)

@@ -47,16 +47,16 @@ def wrapped(difference: Tensor, period: float = 2 * math.pi) -> Tensor:
 
 
 def rotation_matrices(values: Tensor) -> Tensor:
-    """Return rotation matrices [..., 3, 3] from one of three forms, recognized by the last axis.
+    """Return rotation matrices [..., 3, 3] from one of three representations, recognized by the last axis.
 
-    Numbers too small for a direction (below 1e-15) give a matrix of zeros, which is at an angle from every rotation.
+    Vectors too short for a direction (below 1e-15) give a matrix of zeros, at a nonzero angle to every rotation.
 
     Args:
         values: [..., 6], the first two columns before their orthonormalization; [..., 4], quaternions (w, x, y, z) of
             any length; or [..., 3, 3], returned unchanged, which must be rotations.
 
     Raises:
-        ValueError: for another last axis.
+        ValueError: for any other last axis.
 
     Example:
         >>> rotation_matrices(torch.tensor([2.0, 0.0, 0.0, 1.0, 3.0, 0.0])).tolist()
@@ -94,7 +94,8 @@ def pairwise_geodesic(*, hypotheses: Tensor, targets: Tensor, event_dims: int = 
     Args:
         hypotheses: [..., hypotheses, 6], [..., hypotheses, 4] or [..., hypotheses, 3, 3], see `rotation_matrices`;
             with an axis of joints [..., hypotheses, joints, 6].
-        targets: [..., targets, ...], in the form of the hypotheses or another; padded rows must be finite.
+        targets: [..., targets, ...], in the representation of the hypotheses or a different one; padded rows must be
+            finite.
         event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
 
     Returns:
@@ -125,7 +126,7 @@ def pairwise_geodesic(*, hypotheses: Tensor, targets: Tensor, event_dims: int = 
     if parts[0].shape[-3] != parts[1].shape[-3]:
         rule = f"have as many joints as `hypotheses` {tuple(hypotheses.shape)}"
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
-    # |R - S|^2 = 8 sin^2(angle / 2): unlike the arccosine of the trace it keeps its digits at small angles.
+    # |R - S|^2 = 8 sin^2(angle / 2): unlike the arccosine of the trace, it is accurate at small angles.
     square = pairwise_sq_euclidean(hypotheses=parts[0], targets=parts[1]) / 8
     hit, far = square <= 0, square >= 1
     angle = 2 * square.masked_fill(hit | far, 0.5).sqrt().asin()
@@ -133,14 +134,14 @@ def pairwise_geodesic(*, hypotheses: Tensor, targets: Tensor, event_dims: int = 
 
 
 def _axes(values: Tensor) -> int | None:
-    """Return the number of axes of one rotation, None for shapes that hold none."""
+    """Return the number of axes of one rotation, None for other shapes."""
     if values.ndim and values.shape[-1] in (4, 6):
         return 1
     return 2 if values.ndim > 1 and values.shape[-2:] == (3, 3) else None
 
 
 def _direction(values: Tensor) -> Tensor:
-    """Return values [..., n] divided by their length, 0 for those without."""
+    """Return values [..., n] divided by their length; 0 if that is too small."""
     energy = values.square().sum(dim=-1, keepdim=True)
     faint = energy <= SILENCE
     return (values / energy.masked_fill(faint, 1).sqrt()).masked_fill(faint, 0)

@@ -115,7 +115,7 @@ def pairwise_token_cross_entropy(
 
     Args:
         hypotheses: logits [..., hypotheses, steps, tokens]
-        targets: token ids [..., targets, steps]; the contents of masked steps are ignored, -100 too.
+        targets: token ids [..., targets, steps]; the contents of masked steps are ignored, including -100.
         mask: [..., targets, steps], True where a token is real; None when all are.
         reduction: "mean" over the real tokens of a sequence, or their "sum": the negative log-likelihood.
 
@@ -153,16 +153,16 @@ def _length(differences: Tensor) -> Tensor:
 
 
 def _final_differences(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Return hypothesis - target at the last real step of each target, [..., targets, hypotheses, dim]; 0 without."""
+    """Return hypothesis - target at the last real step of each target, [..., targets, hypotheses, dim], or 0."""
     hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, whole_steps=True)
-    if targets.shape[-2] == 0:  # no last step, as where none is real
+    if targets.shape[-2] == 0:  # no last step: 0, as if no step were real
         return (hypotheses.sum(dim=-2).unsqueeze(-3) - targets.sum(dim=-2).unsqueeze(-2)).mul(0)
     if mask is None:
         return hypotheses[..., None, :, -1, :] - targets[..., :, None, -1, :]
     n_steps = mask.shape[-1]
     last = n_steps - 1 - mask.flip(-1).to(torch.uint8).argmax(dim=-1)  # [..., targets]
     final = targets.gather(-2, last[..., None, None].expand(*last.shape, 1, targets.shape[-1]))
-    # Taking the last step of each hypothesis for each target: [..., hypotheses, targets, dim], then turned.
+    # Taking the last step of each hypothesis for each target: [..., hypotheses, targets, dim], then transposed.
     picks = last[..., None, :, None].expand(*last.shape[:-1], hypotheses.shape[-3], last.shape[-1], targets.shape[-1])
     ends = hypotheses.gather(-2, picks).movedim(-2, -3)
     return (ends - final).masked_fill(~mask.any(dim=-1)[..., None, None], 0)

@@ -154,8 +154,8 @@ def _differences(hypotheses: Tensor, targets: Tensor) -> Tensor:
     return hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)
 
 
-# Of waveforms inner products and energies are enough: no difference of two is ever built. They are accumulated in
-# float64: 1 - cos^2 then keeps its digits up to 100 dB and beyond, where float32 would lose them at 60 dB.
+# For waveforms, inner products and energies are enough: differences are never built. They are accumulated in
+# float64: 1 - cos^2 is then accurate up to 100 dB and beyond, whereas float32 would lose its digits at 60 dB.
 # Values are confined to +-100 dB, far beyond what speech systems reach, so that a perfect
 # reconstruction has a finite value and a finite gradient.
 _FLOOR = 1e-10
@@ -184,7 +184,7 @@ def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool 
         tensor([[-12.1307, 100.0000]])
 
     Reference:
-        Eq. (42), with the sign turned.
+        Eq. (42), with the opposite sign.
     """
     products = _energies("pairwise_neg_si_sdr", hypotheses, targets, zero_mean)
     energy = products.target_energy[..., :, None] * products.hypothesis_energy[..., None, :]

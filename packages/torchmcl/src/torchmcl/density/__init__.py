@@ -8,7 +8,7 @@ Two families, both `torch.distributions.Distribution`s over [..., dim]:
 
 Distances are taken after dividing each coordinate by `scale`, so that outputs of different units can share a
 bandwidth. As the bandwidth goes to 0 both become the weighted set of points. `best_points` goes the other way: from a
-density to the few points that stand for it.
+density to a few points that represent it.
 """
 
 from torchmcl.density.kernels import Bandwidth, HypothesisDensity, KernelMixture, fit_bandwidth

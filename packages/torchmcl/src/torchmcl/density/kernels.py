@@ -42,7 +42,7 @@ class HypothesisDensity(OnLine):
         self.probabilities = probabilities
         self._width = torch.as_tensor(
             bandwidth, dtype=hypotheses.dtype, device=hypotheses.device
-        )  # may be one for many, and so are its functions
+        )  # not expanded, so functions of it are computed once
         self.bandwidth = self._width.expand(probabilities.shape)
         self.scale = hypotheses.new_ones(hypotheses.shape[-1]) if scale is None else scale.to(hypotheses)
         self._check_scale()
@@ -118,7 +118,7 @@ class HypothesisDensity(OnLine):
 
         Args:
             sample_shape: how many, for each distribution of the batch.
-            generator: of the random numbers; torch's own by default.
+            generator: random number generator; torch's global one by default.
         """
         with torch.no_grad():
             shape = torch.Size(sample_shape)
@@ -155,7 +155,7 @@ class HypothesisDensity(OnLine):
         return self._changed(lambda part, n_axes: part.expand(*shape, *part.shape[part.ndim - n_axes :]))
 
     def flat(self) -> Self:
-        """Return the same distributions with a batch of one axis."""
+        """Return the same distributions with a single batch axis."""
         return self._changed(lambda part, n_axes: part.reshape(-1, *part.shape[part.ndim - n_axes :]))
 
     def rows(self, chosen: slice | Tensor) -> Self:
@@ -163,7 +163,7 @@ class HypothesisDensity(OnLine):
         return self._changed(lambda part, n_axes: part[chosen])
 
     def _changed(self, change: Callable[[Tensor, int], Tensor]) -> Self:
-        """Return the distributions of changed tensors; `change` is given a tensor and its axes behind the batch."""
+        """Apply `change` to all tensors; its arguments are a tensor and the number of axes after the batch axes."""
         scale = self.scale if self.scale.ndim == 1 else change(self.scale.expand_as(self.hypotheses), 2)
         return type(self)(change(self.hypotheses, 2), change(self.probabilities, 1), change(self.bandwidth, 1), scale)
 
@@ -209,7 +209,7 @@ class KernelMixture(HypothesisDensity):
         return 0.5 + 0.5 * torch.erf(offsets * math.sqrt(0.5))  # several times as fast as ndtr
 
     def compiled(self) -> line.Mixtures | None:
-        """Return the kernels of each row in the form of the compiled loops, or None if those do not apply."""
+        """Return the kernels of each row in the format of the compiled loops, or None if those do not apply."""
         parts = (self.hypotheses, self.probabilities, self.widths)
         if self.dim != 1 or not line.serves(*parts):
             return None
@@ -225,11 +225,12 @@ class Bandwidth(NamedTuple):
     """A rule for the bandwidth at each input: sqrt(floor^2 + (spread * deviation)^2).
 
     The deviation is the standard deviation of the scored hypotheses at that input: where the answers lie far apart
-    because the noise is large, kernels should be wide; where they are branches, `spread` becomes 0 and they are not.
+    because the noise is large, kernels should be wide; where they are separate branches, the fitted `spread` is 0 and
+    kernels stay narrow.
 
     Attributes:
         floor: smallest bandwidth, in units of the scale.
-        spread: share of the deviation.
+        spread: factor on the deviation.
     """
 
     floor: float
@@ -275,7 +276,7 @@ def fit_bandwidth(
         logs = kind(hypotheses, probabilities, width).log_prob(targets)
         return float((weights * logs).sum())
 
-    # A coarse look at all scales from 1e-4 to 10, then twice a finer one around the best.
+    # A coarse search over all scales from 1e-4 to 10, then two finer ones around the best.
     floors = [10 ** (power / 2) for power in range(-8, 3)]
     spreads = [0.0, 0.1, 0.3, 1.0]
     best = max((likelihood(floor, spread), floor, spread) for floor in floors for spread in spreads)

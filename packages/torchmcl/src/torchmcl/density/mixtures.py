@@ -1,4 +1,4 @@
-"""Hypotheses that are distributions, as one mixture."""
+"""Mixtures of hypotheses that are distributions."""
 
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily
 
@@ -11,18 +11,18 @@ from torchmcl.types import Distributions
 def mixture_distribution(
     predictions: Distributions, family: HypothesisFamily, *, scores: ScoreObjective | None = None
 ) -> MixtureSameFamily:
-    """Return the mixture of all hypotheses as a distribution of torch: `log_prob`, `sample`, `mean`.
+    """Return the mixture of all hypotheses as a torch distribution: `log_prob`, `sample`, `mean`.
 
     Args:
         predictions: locations [..., hypotheses, dim] or [..., hypotheses, steps, dim], score logits and scales.
         family: the family that the scales belong to.
-        scores: how score logits are read; `SoftmaxScores()` by default, as `MixtureNLL` trains them.
+        scores: how score logits become probabilities; `SoftmaxScores()` by default, as in `MixtureNLL`.
 
     Returns:
         A distribution of batch shape [...] over [dim] or [steps, dim]; a gradient flows through `log_prob`.
 
     Raises:
-        TypeError: for predictions without scales, or another family.
+        TypeError: for predictions without scales, or an unsupported family.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Sets of densities on the line: the smallest sets with a given mass, and the mass denser than a value."""
+"""Highest-density sets in one dimension, and the mass of the region denser than at a value."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def gap_depth(cells: Cells, mass: Tensor) -> Tensor:
 
 
 def mass_above(cells: Cells, value: Tensor) -> Tensor:
-    """Return the mass of the cells denser than that of value [..., 1], 1 outside of all cells, [...]."""
+    """Return the mass [...] of the cells denser than the cell of value [..., 1]; 1 outside all cells."""
     own = torch.searchsorted(cells.edges.contiguous(), value.contiguous(), right=True) - 1  # [..., 1]
     n_cells = cells.masses.shape[-1]
     level = cells.height.gather(-1, own.clamp(0, n_cells - 1))
@@ -57,7 +57,7 @@ def mass_above(cells: Cells, value: Tensor) -> Tensor:
 
 
 def _inside(cells: Cells, mass: Tensor) -> Tensor:
-    """Return which cells are the densest ones with `mass`, [..., cells]."""
+    """Return a mask [..., cells] of the densest cells with `mass`."""
     order = cells.height.argsort(dim=-1, descending=True, stable=True)
     sorted_masses = cells.masses.gather(-1, order)
     before = sorted_masses.cumsum(dim=-1) - sorted_masses
@@ -66,10 +66,10 @@ def _inside(cells: Cells, mass: Tensor) -> Tensor:
 
 
 def _depths(height: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the depth of the gap after each piece, and for each cell the number of the last piece so far.
+    """Return the depth of the gap after each piece, and for each cell the number of the last piece up to it.
 
     The depth is the lowest density of the gap, divided by that of the lower peak beside it. Pieces count from 1; the
-    depth is NaN where no gap between two pieces is.
+    depth is NaN where there is no gap between two pieces.
     """
     starts = inside & ~torch.cat([torch.zeros_like(inside[..., :1]), inside[..., :-1]], dim=-1)
     piece = starts.cumsum(dim=-1)
@@ -93,7 +93,7 @@ def _runs(edges: Tensor, inside: Tensor) -> HighestDensitySet:
 
 
 def marked(values: Tensor, marks: Tensor) -> Tensor:
-    """Return the marked values of each row in order, padded with NaN to the largest number of them, >= 1."""
+    """Return the marked values of each row in order, padded with NaN to the largest number of them, at least 1."""
     n_marked = max(int(marks.sum(dim=-1).max()), 1) if marks.numel() else 1
     first = marks.int().argsort(dim=-1, descending=True, stable=True)[..., :n_marked]
     return values.gather(-1, first).masked_fill(~marks.gather(-1, first), torch.nan)
@@ -102,7 +102,7 @@ def marked(values: Tensor, marks: Tensor) -> Tensor:
 # Half width, in bandwidths, of the grid around each hypothesis: all but 1e-6 of a kernel is inside.
 REACH = 5.0
 _GRID = 81
-# Numbers at a time: a grid of cells is looked at by every kernel.
+# Numbers per chunk: every kernel is evaluated at every cell of a grid.
 _AT_ONCE = 2**23
 
 
@@ -129,14 +129,14 @@ class OnLine(Distribution):
 
     @abstractmethod
     def flat(self) -> Self:
-        """Return the same distributions with a batch of one axis."""
+        """Return the same distributions with a single batch axis."""
 
     @abstractmethod
     def rows(self, chosen: slice | Tensor) -> Self:
-        """Return the distributions at some places of the first axis of the batch."""
+        """Return the distributions at the given indices of the first batch axis."""
 
     def compiled(self) -> line.Mixtures | None:
-        """Return the kernels of each row in the form of the compiled loops, or None if those do not apply."""
+        """Return the kernels of each row in the format of the compiled loops, or None if those do not apply."""
         return None
 
     def highest_density(self, mass: float | Tensor, fill: float = 1.0) -> HighestDensitySet:
@@ -148,7 +148,7 @@ class OnLine(Distribution):
                 times that of the lower of their peaks. At 1 none are, at 0 all are: one interval.
 
         Raises:
-            ValueError: in more than one dimension; `highest_density_level` serves there.
+            ValueError: in more than one dimension; use `highest_density_level` there.
 
         Example:
             >>> from torchmcl.density import KernelMixture
@@ -201,7 +201,7 @@ class OnLine(Distribution):
     def mass_above(self, value: Tensor) -> Tensor:
         """Return the mass of the region denser than at value [..., 1], in one dimension, [...].
 
-        The value lies in the highest-density set of every larger mass, and in none of a smaller one. For a value
+        The value lies in the highest-density set of every larger mass, and of no smaller mass. For a value
         drawn from the density itself it is uniform on [0, 1], which makes it a good conformity score. It is 1 where
         the value is further than five bandwidths from every hypothesis.
         """
@@ -219,7 +219,7 @@ class OnLine(Distribution):
         return values.expand(self.batch_shape).reshape(-1)
 
     def _cells(self, values: Tensor) -> Iterator[tuple[Cells, Tensor]]:
-        """Yield the cells of some densities at a time, with the corresponding part of values [rows]."""
+        """Yield the cells of a few densities at a time, with the corresponding part of values [rows]."""
         n_rows, n = len(values), self.probabilities.shape[-1]
         flat = self.flat()
         at_once = max(_AT_ONCE // (n * n * _GRID), 1)
@@ -231,7 +231,7 @@ class OnLine(Distribution):
         """Return cells that are fine around each hypothesis; the mass outside (1e-6) is spread over them."""
         steps = torch.linspace(-REACH, REACH, _GRID).to(self.hypotheses)
         edges = (self.hypotheses + self.widths * steps).flatten(-2).sort(dim=-1).values
-        first = edges.movedim(-1, 0).unsqueeze(-1)  # grid axis in front, where samples stand
+        first = edges.movedim(-1, 0).unsqueeze(-1)  # grid axis in front, like that of samples
         masses = self.cdf(first).diff(dim=0).clamp_min(0)
         height = self.log_prob((first[1:] + first[:-1]) / 2)
         return Cells(edges, (masses / masses.sum(dim=0)).movedim(0, -1), height.movedim(0, -1))

@@ -16,14 +16,14 @@ from torchmcl.accel.native import line
 from torchmcl.density.kernels import KernelMixture
 from torchmcl.density.on_line import REACH
 
-# A fixed number, so that what comes out for one density does not depend on the others of its batch.
+# A fixed number, so that the result for one density does not depend on the others in its batch.
 _ROUNDS = 20
 _HALVINGS = 10
-# Densities at a time: what is computed for them stays in the cache.
+# Densities per chunk: intermediate results stay in the cache.
 _AT_ONCE = 512
 # In space a density has at least this many atoms for each point: fewer would leave points without any.
 _ATOMS_PER_POINT = 8
-# Less mass than this is none; in single precision a difference of distribution functions has errors of 1e-7.
+# Less mass than this counts as none; in single precision a difference of distribution functions has errors of 1e-7.
 _TINY, _FAINT = 1e-12, 1e-6
 
 
@@ -33,8 +33,8 @@ class BestPoints(NamedTuple):
     Attributes:
         points: [..., points, dim]; on the line in increasing order.
         masses: [..., points], summing to 1; approximate in space, see `best_points`.
-        deviations: [..., points], root mean squared deviation of a coordinate from its point, in units of the scale,
-            or in plain ones where each kernel has a scale.
+        deviations: [..., points], root mean squared deviation of a coordinate from its point, in units of the scale, or
+            of the targets where each kernel has its own scale.
     """
 
     points: Tensor
@@ -46,8 +46,9 @@ class BestPoints(NamedTuple):
 def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     """Return points with a low mean squared distance from a draw to the nearest point.
 
-    Each is the mean of its cell, so the mean of the density is kept. For a density with one peak on the line no other
-    points are better. Elsewhere there may be: with three branches they are usually within a few percent of the best.
+    Each is the mean of its cell, so the mean of the density is kept. For a density on the line with one peak, the
+    points are optimal. Otherwise they may not be: with three branches, they are usually within a few percent of the
+    optimum.
 
     On the line the compiled loops choose among a few borders first, which finds branches that Lloyd's algorithm misses.
     About one density in a thousand gets points that are over 1 % worse than from that algorithm alone, for example with
@@ -78,7 +79,7 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
         places, masses, deviations = (x.to(density.hypotheses) for x in line.best_points(mixtures, n_points))
         points = places.view(*shape, n_points, 1)
         return BestPoints(points, masses.view(*shape, n_points), deviations.view(*shape, n_points) / unit)
-    # Far from 0 the digits would go into the distance: each density is moved to its mean.
+    # Far from 0, rounding errors would be large: each density is centered at its mean.
     centre = density.mean.unsqueeze(-2)
     kernels = _Kernels.of(density, centre)
     solve = _on_the_line if density.dim == 1 else _in_space
@@ -99,7 +100,7 @@ def _unit(density: KernelMixture) -> Tensor:
 
 @full_precision
 def equal_shares(density: KernelMixture, n_points: int) -> Tensor:
-    """Return the centers of cells of equal mass on the line, [rows, points], instead of random draws."""
+    """Return the medians of cells of equal mass on the line, [rows, points], to use instead of random draws."""
     return _quantiles(_Kernels.of(density), n_points, n_halvings=50) * _unit(density)
 
 
@@ -121,7 +122,7 @@ class _Kernels(NamedTuple):
 
 
 def _on_the_line(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
-    # The way there needs no digits, and single precision is several times as fast. The last round has them all.
+    # Iterations need little precision, and single precision is several times as fast. The last round is in double.
     rough, exact = _Kernels(*(part.float() for part in kernels)), _Kernels(*(part.double() for part in kernels))
     points = _quantiles(rough, n_points)
     for _ in range(_ROUNDS):
@@ -204,8 +205,8 @@ def _in_space(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]
 def _n_frames(kernels: _Kernels, n_points: int) -> Tensor:
     """Return the number of sets of atoms per kernel of a row, [rows], a power of 2.
 
-    Kernels in the same place, or without weight, add no atoms to a row; more than one set where places are fewer than
-    points. Whether centers differ is seen on a line.
+    Kernels at the same position, or without weight, add no atoms to a row; there is more than one set if there are
+    fewer positions than points. Centers are compared by their projection on a line.
     """
     dim = kernels.centres.shape[-1]
     line = torch.linspace(1, 2, dim).sqrt().to(kernels.centres)
@@ -238,14 +239,15 @@ def _moved(kernels: _Kernels, n_points: int, n_frames: int) -> tuple[Tensor, Ten
 def _atoms(kernels: _Kernels, n_frames: int) -> tuple[Tensor, Tensor]:
     """Return points [rows, atoms, dim] and weights [rows, atoms] with the mean and covariance of each kernel.
 
-    Of each kernel they lie on both sides of it, along the axes of space and along those of further, random frames (but
-    always the same).
+    The points of a kernel lie on both sides of its center, along the coordinate axes and along those of further frames,
+    which are random but fixed.
     """
     dim = kernels.centres.shape[-1]
     turned = torch.randn(n_frames, dim, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     frames = torch.linalg.qr(turned).Q
     frames[0] = torch.eye(dim)
-    # At different distances, with the mean square that the variance asks for: atoms on one shell leave out the middle.
+    # At different distances, with the mean square given by the variance: atoms on a single shell would leave out the
+    # middle.
     sizes = torch.sqrt(dim * (torch.arange(n_frames) + 0.5) / n_frames * 2).view(-1, 1, 1)
     axes = (sizes * frames).flatten(0, 1).to(kernels.centres)
     steps = kernels.widths.unsqueeze(-2) * torch.cat([axes, -axes])  # [rows, kernels, atoms of one, dim]

@@ -1,4 +1,4 @@
-"""Kernels that end at the border of their hypothesis' cell."""
+"""Kernels truncated at the border of the Voronoi cell of their hypothesis."""
 
 import math
 
@@ -16,7 +16,7 @@ _N_DIRECTIONS = 512
 # Rounds of rejection in space; samples left after them lie in cells that are far smaller than their kernel.
 _ROUNDS = 100
 _HALVINGS = 60
-# Hypotheses that are this many units of rounding apart are not told apart at the reach of a kernel.
+# Hypotheses within this many rounding errors of each other, at the reach of a kernel, count as equal.
 _SAME_PLACE = 8
 
 
@@ -24,9 +24,9 @@ class VoronoiKernels(HypothesisDensity):
     """A Gaussian kernel around each hypothesis, truncated at the border of its Voronoi cell and renormalized.
 
     Takes the arguments of `KernelMixture`. The mass of a kernel inside its cell is an integral over directions,
-    for the cell is seen from its hypothesis as a radius in each direction: exact in one dimension, to about five
-    digits in two, to about three in more, where the directions are random (but always the same). Hypotheses that the
-    precision of their numbers hardly distinguishes share the cell of the first of them.
+    because a cell has one radius in each direction from its hypothesis: exact in one dimension, to about five digits in
+    two, to about three in more, where the directions are random (but fixed). Hypotheses that are equal up to rounding
+    share the cell of the first of them.
 
     Samples are exact in one dimension. In more they are found by rejection, and where a cell has little of its kernel,
     after 100 rejections, by the same directions as the masses.
@@ -45,7 +45,7 @@ class VoronoiKernels(HypothesisDensity):
             advice = "Cells of hypotheses need one unit in all of space; KernelMixture takes a scale for each kernel."
             rule, given = "have the shape [dim]", tuple(self.scale.shape)
             raise ValueError(bad_value("VoronoiKernels", "scale", rule, given, advice))
-        # Of hypotheses in the same place the first has the cell, and the probability of all.
+        # Of hypotheses at the same position, the first owns the cell, with the probability of all.
         owner = self._owners()
         self.hypotheses = self.hypotheses.gather(-2, owner.unsqueeze(-1).expand_as(self.hypotheses))
         self.cell_probabilities = torch.zeros_like(probabilities).scatter_add(-1, owner, probabilities)
@@ -132,7 +132,7 @@ class VoronoiKernels(HypothesisDensity):
     def _borders(self) -> Tensor:
         """Return the error function at both borders of each cell on the line, [..., hypotheses, 2].
 
-        The hypothesis is between them: the mass of a cell, their difference, has all digits even of a narrow one.
+        The hypothesis is between them: their difference, the mass of the cell, is accurate even for narrow cells.
         """
         return (self._radii() * self._directions.squeeze(-1) * math.sqrt(0.5)).erf()
 

@@ -14,12 +14,12 @@ from torchmcl.rules.transport import PIT
 from torchmcl.scoring import ScoreObjective
 from torchmcl.types import Distributions, Predictions
 
-# Two empty masks are equal; areas are counts of pixels, so that nothing else changes.
+# Makes two empty masks equal; areas are pixel counts, so this changes nothing else.
 _EMPTY = 1e-6
 
 
 class Events(NamedTuple):
-    """Hypotheses [..., hypotheses, *event], targets [..., targets, *event], chances and which targets are real."""
+    """Hypotheses [..., hypotheses, *event], targets [..., targets, *event], chances, and a mask of real targets."""
 
     hypotheses: Tensor
     targets: Tensor
@@ -31,7 +31,7 @@ class Events(NamedTuple):
 def events(
     owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
 ) -> Events:
-    """Check the input of a metric and return it with all its axes, and 0 where a target is padded."""
+    """Check the input of a metric and return it with all axes, and 0 for padded targets."""
     if not isinstance(predictions, Predictions | Distributions):
         raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
     hypotheses, logits = predictions.hypotheses, predictions.score_logits
@@ -134,7 +134,7 @@ def generalized_energy_distances(
 
 
 def matched_dices(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
-    """Return the dice coefficient of each target and its own hypothesis in the best one-to-one assignment."""
+    """Return the dice coefficient of each target with its hypothesis in the best one-to-one assignment."""
     hypotheses, targets, _, real, steps = events("matched_dice", predictions, targets, mask)
     hard = (2 * (hypotheses > 0).float() - 1) * 1e4  # logits of 0 and 1
     n_axes = hypotheses.ndim - real.ndim
@@ -143,14 +143,14 @@ def matched_dices(predictions: Predictions, targets: Tensor, mask: Tensor | None
 
 
 def joint_errors(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
-    """Return the mean distance over the joints of each target and its best hypothesis."""
+    """Return the mean distance over joints between each target and its best hypothesis."""
     hypotheses, targets, _, real, steps = events("mpjpe", predictions, targets, mask)
     cost = pairwise_ade(hypotheses=hypotheses, targets=targets, mask=steps)
     return RealValues(cost.amin(dim=-1), real)
 
 
 def aligned_joint_errors(predictions: Predictions, targets: Tensor, mask: Tensor | None) -> RealValues:
-    """Return the mean distance over the joints of the best hypothesis after the best motion and scale."""
+    """Return the mean distance over joints to the best hypothesis after the best rigid motion and scaling."""
     hypotheses, targets, _, real, steps = events("pa_mpjpe", predictions, targets, mask)
     wide = torch.promote_types(torch.promote_types(hypotheses.dtype, targets.dtype), torch.float32)
     there = (torch.ones_like(targets[..., 0], dtype=torch.bool) if steps is None else steps).to(wide)

@@ -1,4 +1,4 @@
-"""Preparation and parts of the metrics: axes of hypotheses, targets and events, and sums over real targets."""
+"""Input checks and shared parts of metrics: axes of hypotheses, targets and events, and sums over real targets."""
 
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ def compared(
             them the first one is the batch, as in `Predictions`.
         targets: [..., targets, *event]; a single target for each sample may lack the axis of the targets.
         mask: [..., targets], or [..., targets, steps] with the first axes of an event; or None.
-        scores: how score logits are read; `SigmoidScores()` by default.
+        scores: how score logits become probabilities; `SigmoidScores()` by default.
         takes_steps: whether the mask may have axes of the event.
     """
     check_predictions(owner, "predictions", predictions)
@@ -90,7 +90,7 @@ def _with_all_axes(
 
 
 def _of_real_steps(owner: str, hypotheses: Tensor, targets: Tensor, chances: Tensor, mask: Tensor, n: int) -> Compared:
-    """Return the real steps of both tensors, with 0 at masked steps."""
+    """Return hypotheses and targets with 0 at masked steps."""
     check_mask(owner, mask, targets.shape[: mask.ndim])
     mask = mask.expand(targets.shape[: mask.ndim])
     padded = ~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim))

@@ -19,7 +19,7 @@ from torchmcl._checks import (
 )
 from torchmcl.metrics._parts import RealValues
 
-# Pairs are compared in pieces of this many numbers: a square full of people has millions of pairs and steps.
+# Pairs are compared in chunks of this many numbers: a crowded scene has millions of pairs and steps.
 _PIECE = 1 << 24
 
 
@@ -47,7 +47,7 @@ class Convention:
 
 
 class Trajectories(NamedTuple):
-    """The inputs of a metric, as `torchmcl.metrics.min_ade` documents them; `scores` may be probabilities."""
+    """The inputs of a metric, documented in `torchmcl.metrics.min_ade`; `scores` may be probabilities."""
 
     hypotheses: Tensor
     targets: Tensor | None
@@ -143,7 +143,7 @@ class BestErrors(Convention):
 
 @dataclass(frozen=True)
 class Misses(Convention):
-    """Return 1 for each agent whose hypotheses are all farther away than `threshold`, otherwise 0."""
+    """Misses: 1 for each agent whose hypotheses are all farther away than `threshold`, otherwise 0."""
 
     threshold: float = 2.0
     distance: str = "final"
@@ -191,7 +191,7 @@ class BrierErrors(Convention):
 
 @dataclass(frozen=True, kw_only=True)
 class Collisions(Convention):
-    """1 for each collision, else 0, of every pair or agent with every hypothesis, and which count."""
+    """Collisions (1 or 0) of every pair or agent in every hypothesis, and a mask of those that count."""
 
     distance: float
     count: str = "pairs"
@@ -222,7 +222,7 @@ class Collisions(Convention):
 
 
 def counted(convention: Convention, data: Forecast) -> Tensor:
-    """Return which agents count, [batch]."""
+    """Return a mask [batch] of the agents that count."""
     return data.mask.any(dim=-1) if convention.last_valid_step else data.mask[:, -1]
 
 
@@ -279,7 +279,7 @@ def _scene_sums(values: Tensor, scenes: Scenes) -> Tensor:
 
 
 def _like(counts: Tensor, values: Tensor) -> Tensor:
-    """Return counts [n] with the axes of values [n, ...]."""
+    """Return counts [n] expanded to the shape of values [n, ...]."""
     return counts.reshape(-1, *[1] * (values.ndim - 1)).expand(-1, *values.shape[1:])
 
 
@@ -288,7 +288,7 @@ def _pairs(scenes: Scenes) -> tuple[Tensor, Tensor]:
     order = scenes.number.argsort(stable=True)
     sizes = torch.bincount(scenes.number, minlength=scenes.n)
     places = torch.arange(len(order), device=order.device)
-    n_later = sizes.cumsum(0)[scenes.number[order]] - 1 - places  # agents of the scene behind this one
+    n_later = sizes.cumsum(0)[scenes.number[order]] - 1 - places  # agents of the scene after this one
     left = places.repeat_interleave(n_later)
     first = (n_later.cumsum(0) - n_later).repeat_interleave(n_later)
     right = left + 1 + torch.arange(len(left), device=order.device) - first

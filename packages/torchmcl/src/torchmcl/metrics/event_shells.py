@@ -11,7 +11,7 @@ from torchmcl.types import Predictions
 
 
 class _OfEvents(MeanOverBatches):
-    """Accepts the options of its function, and those of torchmetrics."""
+    """Base class; takes the options of the function and those of torchmetrics."""
 
     names: ClassVar[tuple[str, ...]] = ()
 

@@ -1,4 +1,4 @@
-"""Metrics of densities, masks of images and poses, as functions of predictions and targets."""
+"""Metrics for densities, image masks and poses, as functions of predictions and targets."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from torchmcl.types import Predictions
 def crps(
     predictions: Predictions, targets: Tensor, mask: Tensor | None = None, *, scores: ScoreObjective | None = None
 ) -> Tensor:
-    """Return the continuous ranked probability score of the scored hypotheses, as a mean over coordinates.
+    """Return the continuous ranked probability score of the scored hypotheses, averaged over coordinates.
 
     It is a proper score of each coordinate; lower is better. `energy_score` compares all coordinates together.
 
@@ -38,16 +38,17 @@ def variogram_score(
     *,
     scores: ScoreObjective | None = None,
 ) -> Tensor:
-    """Return the variogram score of the scored hypotheses: whether coordinates differ as those of the targets do.
+    """Return the variogram score of the scored hypotheses: how well differences of coordinates match the targets.
 
     For each pair of coordinates it is the squared difference of |y_i - y_j|^order and its mean over the hypotheses. The
-    mean over all pairs is returned. It sees correlations that the energy score hardly does; lower is better.
+    mean over all pairs is returned. It is sensitive to correlations that the energy score hardly detects; lower is
+    better.
 
     Args:
         predictions: hypotheses [..., hypotheses, dim] or sequences, and score logits; without scores all count alike.
         targets: [..., targets, dim], or [..., dim] for a single target of each sample.
         mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
-        order: > 0, of the differences.
+        order: > 0, the power of the differences.
         scores: how score logits are read, as they were trained; `SigmoidScores()` by default.
 
     Example:
@@ -77,7 +78,7 @@ def generalized_energy_distance(
         predictions: logits of masks [..., hypotheses, height, width], and score logits; without scores all count alike.
         targets: masks [..., targets, height, width], of several annotators; above 0.5 is inside.
         mask: [..., targets], True where a target is real; None when all are.
-        cost_fn: another distance, on hypotheses and targets as they are.
+        cost_fn: a different distance, called with unchanged hypotheses and targets.
         scores: how score logits are read, as they were trained; `SigmoidScores()` by default.
 
     Example:
@@ -94,7 +95,7 @@ def generalized_energy_distance(
 
 
 def matched_dice(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean dice coefficient of targets, each with its own hypothesis in the best one-to-one assignment.
+    """Return the mean dice coefficient of targets with their hypotheses in the best one-to-one assignment.
 
     Args:
         predictions: logits of masks [..., hypotheses, height, width], at least as many as targets; above 0 is inside.
@@ -129,7 +130,7 @@ def mpjpe(predictions: Predictions, targets: Tensor, mask: Tensor | None = None)
 def pa_mpjpe(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean distance per joint after Procrustes alignment, of the best hypothesis of each target.
 
-    Each hypothesis is moved, turned and scaled to the lowest sum of squared distances from the target.
+    Each hypothesis is translated, rotated and scaled to minimize the sum of squared distances from the target.
 
     Args:
         predictions: poses [..., hypotheses, joints, dim].

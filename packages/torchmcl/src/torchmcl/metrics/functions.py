@@ -70,7 +70,7 @@ def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None =
     """Return the root mean squared error of the best hypothesis of each target.
 
     Args:
-        predictions: hypotheses [..., hypotheses, dim], or sequences, whose nearest is that over all steps together.
+        predictions: hypotheses [..., hypotheses, dim], or sequences, compared over all steps together.
         targets: [..., targets, dim], or [..., dim] for a single target of each sample.
         mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
 
@@ -111,7 +111,7 @@ def usage_entropy(matching: Matching) -> Tensor:
 
 
 def n_dead_hypotheses(matching: Matching) -> Tensor:
-    """Return the number of hypotheses that are not the cheapest of any real target.
+    """Return the number of hypotheses that are not the cheapest for any real target.
 
     Example:
         >>> import torch, torchmcl as mcl

@@ -133,7 +133,7 @@ class HypothesisUsage(MeanOverBatches):
 
 
 class DeadHypotheses(HypothesisUsage):
-    """`torchmcl.metrics.n_dead_hypotheses` over batches: cheapest for no target of any of them."""
+    """`torchmcl.metrics.n_dead_hypotheses` over batches: never the cheapest for any target."""
 
     higher_is_better = False
 
@@ -166,7 +166,7 @@ class ScoreCalibrationError(MeanOverBatches):
 
 
 class _OfTrajectories(MeanOverBatches):
-    """Accepts the options of its function, and those of torchmetrics."""
+    """Base class; takes the options of the function and those of torchmetrics."""
 
     is_differentiable = False
     metric: ClassVar[Callable[..., Any]]

@@ -4,8 +4,8 @@ Papers compute quantities of the same name differently. Each difference is an ar
 
 - k: how many hypotheses, the best by score if there are more;
 - best_by: whether ADE and FDE each have their own best hypothesis or come from the same one;
-- average_over: whether agents or scenes weigh the same;
-- last_valid_step: what FDE is where the future is cut short.
+- average_over: whether agents or scenes are weighted equally;
+- last_valid_step: how FDE is defined where the future is cut short.
 
 An agent without any valid step is left out. Without anything to average the result is NaN. NaN or infinity at a valid
 step is an error.
@@ -39,7 +39,7 @@ def min_ade(
         scene: [batch], an integer for each agent; needed to average over scenes.
         k: use the k hypotheses with the highest scores; 1 is the error of the most likely one. All by default.
         best_by: the best hypothesis is that of the lowest "ade" or "fde".
-        average_over: "agents" weigh the same, or "scenes": the mean within each scene, then over scenes.
+        average_over: "agents" for equal weights, or "scenes": the mean within each scene, then over scenes.
         last_valid_step: FDE is that of the last valid step. If False, agents whose last step is not valid are left out.
 
     Raises:
@@ -155,12 +155,12 @@ def brier_min_fde(
     average_over: str = "agents",
     last_valid_step: bool = True,
 ) -> Tensor:
-    """Return the lowest final displacement error plus (1 - p)^2, p the probability of that hypothesis, averaged.
+    """Return the lowest final displacement error plus (1 - p)^2, averaged; p is the probability of that hypothesis.
 
     Args:
         hypotheses: [batch, hypotheses, steps, dim]
         targets: [batch, steps, dim]
-        probabilities: [batch, hypotheses], in [0, 1]; `torchmcl.normalized_scores` makes them of score logits.
+        probabilities: [batch, hypotheses], in [0, 1]; `torchmcl.normalized_scores` computes them from score logits.
         mask: [batch, steps], True where the target is known; None when it is everywhere.
         scene: [batch], an integer for each agent.
         k: use the k most likely hypotheses.
@@ -206,7 +206,7 @@ def joint_min_ade(
         scores: [batch, hypotheses], higher is better; that of a scene is the mean over its agents.
         k: use the k hypotheses of each scene with the highest scores.
         best_by: the best hypothesis is that of the lowest "ade" or "fde" of the scene.
-        average_over: "scenes" weigh the same, or "agents": a scene weighs as much as it has agents.
+        average_over: "scenes" for equal weights, or "agents": scenes are weighted by their number of agents.
         last_valid_step: FDE is that of the last valid step. If False, agents whose last step is not valid are left out.
 
     Raises:
@@ -280,11 +280,11 @@ def collision_rate(
         hypotheses: [batch, hypotheses, steps, dim]; the true future is targets.unsqueeze(1).
         scene: [batch], an integer for each agent.
         distance: agents nearer to each other than this collide: twice the radius of an agent.
-        mask: [batch, steps], True where an agent is there; None when all are.
+        mask: [batch, steps], True where an agent is present; None when all are.
         count: "pairs": of all pairs within the scenes that share a valid step, times hypotheses, those that collide.
-            NaN if no scene has a pair. "agents": of all agents times hypotheses, those that collide with anybody;
-            an agent alone has no collisions.
-        average_over: all pairs or "agents" weigh the same, or "scenes" that have any.
+            NaN if no scene has a pair. "agents": of all agents times hypotheses, those that collide with any other
+            agent; a single agent has no collisions.
+        average_over: all pairs or "agents" are weighted equally, or all "scenes" that have any.
 
     Raises:
         ValueError: for shapes that do not fit, a distance that is not positive, or NaN.

@@ -13,7 +13,7 @@ from torchmcl.types import Distributions, Predictions
 class MultiHypothesisHead(nn.Module):
     """A layer from features [..., in_features] to Predictions with `n_hypotheses` hypotheses.
 
-    One linear layer serves all hypotheses and scores: their weights have the same initial
+    One linear layer computes all hypotheses and scores: their weights have the same initial
     distribution, as the number of inputs is the same, and one matrix product is faster than many
     small ones. Its first n_hypotheses * out_features outputs are the hypotheses, then come the scores, then the scales.
 
@@ -28,7 +28,7 @@ class MultiHypothesisHead(nn.Module):
         scales: whether to add a scale for each coordinate, so that a hypothesis is a distribution: softplus of
             an output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`. A family, such as
             `torchmcl.costs.FullNormal()`, adds the scales of that family.
-        min_scale: > 0, the smallest scale; the likelihood of a narrower one could grow without limit.
+        min_scale: > 0, the smallest scale; without a limit the likelihood could grow without bound.
 
     Example:
         >>> import torch

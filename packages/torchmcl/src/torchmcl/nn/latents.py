@@ -1,4 +1,4 @@
-"""Sampled hypotheses: any network with a latent has as many hypotheses as latents."""
+"""Sampled hypotheses: a network with a latent input gives one hypothesis per latent."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -40,7 +40,7 @@ class EmbeddedLatent(nn.Module):
     """A learned vector per hypothesis.
 
     Args:
-        n_hypotheses: the number of vectors, and the most hypotheses.
+        n_hypotheses: the number of vectors, and the largest number of hypotheses.
         size: of one vector.
 
     Example:
@@ -88,7 +88,7 @@ class FiLM(nn.Module):
     """Feature-wise modulation: outputs of chosen layers are scaled and shifted by functions of the latent.
 
     Args:
-        network: with the layers.
+        network: contains the layers.
         layers: number of features of each layer by its name in the network.
         size: of one latent.
         axis: of the features, -1, or 1 for convolutions.
@@ -133,11 +133,11 @@ class FiLM(nn.Module):
 
 
 class LatentHypotheses(nn.Module):
-    """A network with one answer and a latent, as a model with several hypotheses.
+    """A network with a single output and a latent input, as a model with several hypotheses.
 
     Training draws `n_hypotheses` latents, and inference any number: `model(inputs, n_hypotheses=200)`, which
-    `torchmcl.postprocess.reduce` makes few. For large networks, `TwoPass(model, 16, latents=model.draw)` trains one
-    hypothesis after the other.
+    `torchmcl.postprocess.reduce` reduces to a few. For large networks, `TwoPass(model, 16, latents=model.draw)` trains
+    one hypothesis after the other.
 
     Args:
         network: from inputs to one answer, a tensor [rows, ...] or `Predictions` of one hypothesis.
@@ -177,7 +177,7 @@ class LatentHypotheses(nn.Module):
         Args:
             inputs: of the network, without latents.
             latents: [batch, hypotheses, ...]; drawn by default.
-            n_hypotheses: how many to draw, if not as many as in training.
+            n_hypotheses: how many to draw; the same number as in training by default.
         """
         if latents is None:
             latents = self.draw(len(inputs), n_hypotheses, inputs.device)

@@ -20,14 +20,14 @@ class MultiHypothesisMLP(SharedNetwork):
     Args:
         in_features: size of the input.
         out_features: size of one hypothesis, or its shape, such as (steps, dim) for sequences.
-        n_hypotheses: how many answers to give.
+        n_hypotheses: the number of hypotheses.
         hidden: sizes of the hidden layers; (50,) in the paper's UCI study, (256, 256) in its synthetic one.
-        scores: whether to give score logits too.
+        scores: whether to add score logits.
         detach_scores: stop the score loss at the head.
-        activation: makes the activation after each hidden layer.
+        activation: creates the activation module after each hidden layer.
         output_activation: applied to the hypotheses, for example `torch.tanh`.
-        scales: whether each hypothesis is a distribution, with a scale for each coordinate, or
-            the family of it, see `MultiHypothesisHead`.
+        scales: whether each hypothesis is a distribution, with a scale for each coordinate, or its family, see
+            `MultiHypothesisHead`.
         dropout: share of the hidden units that are dropped in training, in [0, 1).
 
     Example:
@@ -93,8 +93,8 @@ class MultiHypothesisMLP(SharedNetwork):
         """Write the network to a folder: `model.safetensors`.
 
         Raises:
-            ValueError: if the folder holds something else, or the network has other activations than ReLU, which are
-                code and not numbers.
+            ValueError: if the folder contains anything else, or the network has activations other than ReLU, which
+                cannot be saved as numbers.
         """
         kinds = (nn.Linear, nn.ReLU, nn.Dropout)
         if self.head.output_activation is not None or not all(isinstance(layer, kinds) for layer in self.trunk):
@@ -104,7 +104,7 @@ class MultiHypothesisMLP(SharedNetwork):
 
     @classmethod
     def _check_config(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        with torch.device("meta"):  # shapes only: no memory is allocated that the file does not justify
+        with torch.device("meta"):  # shapes only: an untrusted file must not cause large allocations
             expected = {name: value.shape for name, value in cls(**config).state_dict().items()}
         if expected != {name: value.shape for name, value in tensors.items()}:
             raise ValueError("the weights of a network have other shapes than its description")

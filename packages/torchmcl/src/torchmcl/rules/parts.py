@@ -1,4 +1,4 @@
-"""Winners by part: another hypothesis may win each step, channel or joint of an event."""
+"""Winners by part: a different hypothesis may win each step, channel or joint of an event."""
 
 import torch
 from torch import Tensor
@@ -19,14 +19,14 @@ def by_part(
         predictions: hypotheses [batch, hypotheses, *event]; score logits [batch, hypotheses], shared by the parts, or
             [batch, parts, hypotheses]; a scale in the shape of the hypotheses.
         batch: targets [batch, targets, *event] or [batch, *event]; a mask of targets or of their steps. Its inputs
-            become None, because the model was called before.
+            become None, because the model has already been called.
         axis: which axis of an event: 0 for the steps of [steps, channels], 1 for its channels.
 
     Returns:
         Hypotheses [batch * parts, hypotheses, *event], with length 1 at the axis, and the batch for them.
 
     Raises:
-        ValueError: for an axis that an event lacks, or targets of another shape.
+        ValueError: for an axis that an event lacks, or targets of a different shape.
 
     Example:
         >>> from torchmcl import WTA, mcl_step, pairwise_sq_ade
@@ -68,13 +68,13 @@ def _parted(tensor: Tensor, axis: int) -> Tensor:
 
 
 def _scenes_of_parts(scene: Tensor, n_parts: int) -> Tensor:
-    """Return a number for each part of each scene."""
+    """Return a separate scene index for each part of each scene."""
     part = torch.arange(n_parts, device=scene.device)
     return (scene.unsqueeze(-1) * n_parts + part).flatten()
 
 
 def factorized(first: Predictions, second: Predictions) -> Predictions:
-    """Return all sums of a hypothesis of one and a hypothesis of another set: N trends and M seasons make N * M.
+    """Return all sums of a hypothesis from each of two sets: N trends and M seasons give N * M hypotheses.
 
     The winner of a target trains one trend and one season. Score logits are added, so that the scores of the parts are
     independent; replace them for scores of all pairs.

@@ -1,4 +1,4 @@
-"""Rules on a part of the hypotheses: small weights dropped, or hypotheses that are close to a target left out."""
+"""Rules on a subset of the hypotheses: small weights dropped, or hypotheses close to a target left out."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Thresholded(AssignmentRule):
 
     With `torchmcl.passes.TwoPass`, hypotheses without weight are not differentiated. If g is the largest norm of the
     gradient of one hypothesis' cost, the gradient of a target changes by at most `2 * (n_hypotheses - 1) * threshold *
-    g`: as much as the dropped weights in what is lost, and as much in the rescaling of the rest.
+    g`: half of the bound is for the dropped weights, half for rescaling the rest.
 
     Args:
         rule: any assignment rule.

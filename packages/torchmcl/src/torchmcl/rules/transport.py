@@ -1,6 +1,6 @@
 """Assignment rules that couple the targets of a sample: PIT, Sinkhorn and EMD.
 
-`Sinkhorn` and, on a GPU, `PIT` run on the device like the rules of `torchmcl.rules.winners`; on CPUs `PIT` asks SciPy.
+`Sinkhorn` and, on a GPU, `PIT` run on the device like the rules of `torchmcl.rules.winners`; on CPUs `PIT` uses SciPy.
 `EMD` solves a linear program per sample with SciPy on the CPU: it waits for the device, and does not run inside
 `torch.compile(fullgraph=True)`, `torch.vmap` and other transforms of `torch.func`, or a captured CUDA graph.
 """
@@ -60,7 +60,7 @@ class Sinkhorn(AssignmentRule):
         factor = (
             (1 / temperature).clamp(max=largest) if isinstance(temperature, Tensor) else min(1 / temperature, largest)
         )
-        affinity = (-excess * factor).clamp(min=-largest / 1e6)  # minus infinity would meet plus infinity
+        affinity = (-excess * factor).clamp(min=-largest / 1e6)  # avoids NaN from sums of opposite infinities
         n_hypotheses = cost.shape[-1]
         if mask is None:
             mask = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
@@ -82,9 +82,9 @@ class PIT(AssignmentRule):
 
     There may be more hypotheses than targets, never fewer. A pair that costs infinity is forbidden; a sample without an
     assignment of finite cost, or with NaN or minus infinity somewhere, gets NaN weights. On a GPU a Triton kernel
-    solves all samples at once without waiting, also in a captured CUDA graph. On CPUs, and with more than 2048 targets
-    or hypotheses, SciPy solves them one by one (`pip install torchmcl[transport]`). Both find the minimum; where
-    several assignments have it, not always the same one.
+    solves all samples at once without synchronization, even in a captured CUDA graph. On CPUs, and with more than 2048
+    targets or hypotheses, SciPy solves them one by one (`pip install torchmcl[transport]`). Both find the minimum; if
+    several assignments attain it, they may return different ones.
 
     Raises:
         ValueError: if a sample has more real targets than there are hypotheses. Where that depends on values of a mask

@@ -37,8 +37,8 @@ class AssignmentRule(ABC):
     A subclass is a frozen dataclass (`eq=False`: equality is here) whose fields are floats or
     tensors that broadcast against the cost, with one method `_assign`. It gets a detached cost of
     at least float32 whose padded rows are 0 and returns rows that sum to 1; padded rows are zeroed
-    afterwards. It must not read values on the host or change its input. `as_operand` brings a field
-    into the form that arithmetic with the cost takes.
+    afterwards. It must not read values on the host or change its input. `as_operand` converts a field for arithmetic
+    with the cost.
     """
 
     def __call__(self, cost: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -91,10 +91,10 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
-    """Return a field in a form for arithmetic with the cost.
+    """Return a field, converted for arithmetic with the cost.
 
     Tensors take the dtype of the cost. Numbers stay numbers in eager mode; in a compiled graph they become tensors,
-    because a graph that holds a number is compiled again for each new one.
+    because a graph with a constant number is recompiled for each new value.
     """
     if isinstance(value, Tensor):
         return value.to(cost.dtype)
@@ -134,8 +134,8 @@ class RelaxedWTA(AssignmentRule):
     """The winner has weight 1 - epsilon, the other hypotheses share epsilon.
 
     Args:
-        epsilon: in [0, 1]; 0 is `WTA`. A float, or a tensor that broadcasts against the cost. With
-            a single hypothesis that one has weight 1.
+        epsilon: in [0, 1]; 0 is `WTA`. A float, or a tensor that broadcasts against the cost. A single hypothesis has
+            weight 1.
 
     Example:
         >>> RelaxedWTA(epsilon=0.1)(torch.tensor([[0.3, 0.1, 0.2]]))
@@ -259,8 +259,8 @@ class SceneWinners(AssignmentRule):
 
     Args:
         rule: any assignment rule.
-        scene: [batch], integers in any order and with gaps; samples with the same number belong together. Axes of
-            models in front of it are welcome.
+        scene: [batch], integers in any order and with gaps; samples with the same number belong together. Leading axes
+            of models are allowed.
 
     Example:
         >>> from torchmcl import WTA
@@ -296,7 +296,7 @@ class SceneWinners(AssignmentRule):
         if mask is None:
             mask = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
         places = number[..., None, None].expand(cost.shape)
-        total = torch.zeros_like(cost).scatter_add(-3, places, cost)  # as many places as samples: scenes are not more
+        total = torch.zeros_like(cost).scatter_add(-3, places, cost)  # at most as many scenes as samples
         n_real = torch.zeros_like(cost[..., 0]).scatter_add(-2, places[..., 0], mask.to(cost.dtype))
         weights = self.rule(total / n_real.clamp_min(1).unsqueeze(-1), n_real > 0)
         return weights.gather(-3, places)

@@ -1,4 +1,4 @@
-"""Closed forms and bounds: R(D) of Gaussians by reverse water-filling, many points at best, Shannon's lower bound.
+"""Closed forms and bounds: R(D) of Gaussians by reverse water-filling, high-resolution limits, Shannon's lower bound.
 
 Rates are in bits. A distortion is the total squared error over all coordinates, not per coordinate.
 """
@@ -23,8 +23,8 @@ def gaussian_rate(distortion: float | Tensor, covariance: float | Tensor) -> Ten
     add up to D: axes below the water are not described at all.
 
     Args:
-        distortion: >= 0; a float, or a tensor that broadcasts against the leading axes. At 0 the rate
-            is infinite, from the trace of the covariance on it is 0.
+        distortion: >= 0; a float, or a tensor that broadcasts against the leading axes. The rate is infinite at 0, and
+            0 from the trace of the covariance upwards.
         covariance: a variance (a number or a tensor without axes), or matrices [..., dim, dim].
             Axes without variance cost nothing.
 
@@ -89,7 +89,7 @@ def gaussian_distortion(rate: float | Tensor, covariance: float | Tensor) -> Ten
     fits = fits & (variances > 0)
     index = (fits.sum(dim=-1, keepdim=True) - 1).clamp_min(0)
     level = log_levels.gather(-1, index).exp2()
-    level = torch.where(fits.any(dim=-1, keepdim=True), level, 0)  # no variance at all: nothing to lose
+    level = torch.where(fits.any(dim=-1, keepdim=True), level, 0)  # no variance: the distortion is 0
     return torch.minimum(variances.expand(broadcast_shapes(variances.shape, level.shape)), level).sum(dim=-1)
 
 
@@ -113,7 +113,7 @@ def zador_constant(dim: int) -> float:
 
 
 def zador_bounds(dim: int) -> tuple[float, float]:
-    """Return a lower and an upper bound of J_d: cells that are balls, and points placed at random.
+    """Return a lower and an upper bound of J_d, from ball-shaped cells and from random points.
 
     Example:
         >>> low, high = zador_bounds(2)
@@ -158,7 +158,7 @@ def high_resolution_distortion(n: int, covariance: float | Tensor) -> Tensor:
 
 
 def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 0.0) -> Tensor:
-    """Return the variances along the principal axes, ascending, [..., dim], as precise as `beside`."""
+    """Return the variances along the principal axes, ascending, [..., dim], at least as precise as `beside`."""
     if not isinstance(covariance, Tensor):
         check_non_negative(owner, "covariance", covariance)
     other = torch.as_tensor(beside)
@@ -218,20 +218,19 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
     d = torch.as_tensor(distortion)
     d = d.to(torch.promote_types(d.dtype, torch.get_default_dtype()))
     bound = entropy - dim / 2 * (2 * math.pi * math.e / dim * d).log2()
-    # A source without a density has no bound, at a distortion of 0 neither.
+    # A source without a density has no bound, not even at a distortion of 0.
     return torch.where(torch.as_tensor(entropy, device=d.device) == -torch.inf, -torch.inf, bound)
 
 
 def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
     """Return the entropy of the distribution of samples, in bits.
 
-    The estimator of Kozachenko and Leonenko, from the distance of each sample to its nearest
-    neighbours. Samples that repeat come from a distribution with atoms, whose entropy is minus
-    infinity, and so is the estimate.
+    The estimator of Kozachenko and Leonenko, from the distance of each sample to its nearest neighbors. Samples that
+    repeat come from a distribution with atoms, whose entropy is minus infinity, and so is the estimate.
 
     Args:
         samples: [..., samples, dim], more than `n_neighbors` of them.
-        n_neighbors: the neighbor to use. A larger number gives a smoother estimate, with more bias.
+        n_neighbors: which nearest neighbor to use. A larger number gives a smoother estimate, with more bias.
 
     Returns:
         [...]

@@ -20,8 +20,8 @@ from torchmcl._eager import full_precision, is_plain_eager
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.free_energy import boltzmann_weights, covariance_blocks
 
-# Just below a critical temperature T_c (1 - u) two halves of a Gaussian are sqrt(2 T_c u) apart, so a tenth of
-# sqrt(T) sees a split half a percent below T_c, and is still well above the noise of a trained network.
+# Just below a critical temperature T_c (1 - u) two halves of a Gaussian are sqrt(2 T_c u) apart, so a tenth of sqrt(T)
+# detects a split half a percent below T_c, and is still well above the noise of a trained network.
 _THERMAL_FRACTION = 0.1
 
 
@@ -73,8 +73,8 @@ def covariance(samples: Tensor, mask: Tensor | None = None) -> Tensor:
 def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return 2 lambda_max(Cov): above it all hypotheses are at the mean, below it they split.
 
-    Samples that are all the same never part, and have 0. Fewer samples than dimensions are fine:
-    the largest eigenvalue of a singular covariance is as good as any.
+    The result is 0 if all samples are equal. There may be fewer samples than dimensions: the largest eigenvalue of a
+    singular covariance is well defined.
 
     Args:
         samples: [..., samples, dim], samples of p(y | x); leading axes are inputs x or data sets.
@@ -149,18 +149,17 @@ def next_critical_temperatures(
 ) -> Tensor:
     """Return 2 lambda_max(C_kk) for each hypothesis: the temperature at which its cluster would split.
 
-    Hypotheses that sit together share the samples, and the value, of their cluster. A cluster is
-    stable while T is above its value. The blocks depend on T, so from far above the value is an
-    estimate, and it is exact when T reaches it.
+    Coinciding hypotheses share the samples, and the value, of their cluster. A cluster is stable while T is above its
+    value. The blocks depend on T, so the value is an estimate while T is far above it, and exact when T reaches it.
 
     Args:
         samples: [..., samples, dim]
-        hypotheses: [..., hypotheses, dim], at rest at this temperature.
+        hypotheses: [..., hypotheses, dim], at equilibrium at this temperature.
         temperature: >= 0; a float, or a tensor that broadcasts against [..., samples, hypotheses].
         mask: [..., samples], True where a sample is real; None when all are.
 
     Returns:
-        [..., hypotheses]; 0 for a hypothesis that no sample has weight for.
+        [..., hypotheses]; 0 for a hypothesis without weight.
 
     Example:
         >>> samples = torch.tensor([[-4.0], [-2.0], [3.0], [3.0]])
@@ -179,9 +178,8 @@ def next_critical_temperatures(
 def thermal_tolerance(temperature: float | Tensor) -> Tensor:
     """Return the distance below which two hypotheses count as one at a temperature, 0.1 sqrt(T).
 
-    Below sqrt(T) two hypotheses hardly differ for samples. A tenth of it sees the split of a Gaussian
-    half a percent below its critical temperature, and scales with the data as it should. At T = 0
-    only equal hypotheses are one.
+    Below sqrt(T) two hypotheses hardly differ for samples. A tenth of it detects the split of a Gaussian half a percent
+    below its critical temperature, and scales with the data. At T = 0 only equal hypotheses count as one.
 
     Example:
         >>> thermal_tolerance(0.25)
@@ -194,7 +192,7 @@ def thermal_tolerance(temperature: float | Tensor) -> Tensor:
 def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
     """Return which hypotheses represent a distinct position, [..., hypotheses], boolean.
 
-    Taken in order, a hypothesis represents its place unless it is within `tolerance` of an earlier representative.
+    Taken in order, a hypothesis represents its position unless it is within `tolerance` of an earlier representative.
     Every hypothesis is then within `tolerance` of a representative, and representatives are further
     apart than that; a chain of close neighbors does not count as one position.
 
@@ -217,7 +215,7 @@ def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.0
     reach = torch.as_tensor(tolerance, dtype=squares.dtype, device=squares.device)[..., None, None]
     near_earlier = (squares <= reach * reach).tril(-1)
     # Each round settles at least one more hypothesis, in order; a few are enough unless there are long chains.
-    # Stopping early reads values on the host, for which GPUs and compilers should not wait.
+    # Stopping early reads values on the host, which GPUs should not wait for and compilers do not support.
     may_stop_early = is_plain_eager() and not hypotheses.is_cuda
     stands = torch.ones(near_earlier.shape[:-1], dtype=torch.bool, device=hypotheses.device)
     for _ in range(hypotheses.shape[-2]):
@@ -258,7 +256,7 @@ def observed_transitions(
         trajectory: temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].
         tolerance: see `n_distinct`; a float, or one per step. By default `thermal_tolerance` of
             each step's temperature.
-        lasting: count only what stays apart for the rest of the cooling, so that a network's hypotheses that have not
+        lasting: count only splits that last for the rest of the cooling, so that a network's hypotheses that have not
             come together yet, or part for a moment, do not count as split.
 
     Returns:

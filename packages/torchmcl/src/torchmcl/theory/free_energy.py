@@ -59,7 +59,7 @@ def boltzmann_weights(cost: Tensor, temperature: float | Tensor, mask: Tensor | 
 
 
 def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None, mean_axes: int = 1) -> Tensor:
-    """Return D(q, f), the expected cost when each target draws its hypothesis from its weights.
+    """Return D(q, f), the expected cost if the hypothesis of each target is drawn from its weights.
 
     Args:
         cost: [..., targets, hypotheses]
@@ -80,7 +80,7 @@ def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None
     """
     check_cost("soft_distortion", cost)
     _check_weights("soft_distortion", weights, cost.shape)
-    paid = cost.masked_fill(weights == 0, 0)  # a pair that is never chosen costs nothing, even at infinite cost
+    paid = cost.masked_fill(weights == 0, 0)  # a pair with weight 0 adds nothing, even at infinite cost
     return _average("soft_distortion", (weights * paid).sum(dim=-1), mask, mean_axes)
 
 
@@ -110,8 +110,8 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
     """Return F = D(q_T, f) - T H(q_T) by its closed form -T log sum_k exp(-cost_k / T).
 
     It is the smallest value that D(q, f) - T H(q) takes over all weights q, and its gradient in the
-    cost is q_T: following the gradient of F in f is following that of annealed MCL, stopped at the
-    weights. As T goes to 0 it becomes the hard distortion.
+    cost is q_T: the gradient of F in f is that of annealed MCL with detached weights. As T goes to 0 it becomes the
+    hard distortion.
 
     Args:
         cost: [..., targets, hypotheses]
@@ -141,7 +141,7 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
     if isinstance(temperature, Tensor) and temperature.ndim > 0 and temperature.shape[-1] != 1:
         rule = "have a last axis of 1: all hypotheses of a target share one temperature"
         raise ValueError(bad_value("free_energy", "temperature", rule, tuple(temperature.shape)))
-    if mask is not None:  # padded rows may hold anything
+    if mask is not None:  # padded rows may contain anything
         check_mask("free_energy", mask, cost.shape[:-1])
         cost = cost.masked_fill(~mask.expand(cost.shape[:-1]).unsqueeze(-1), 0)
     t = torch.as_tensor(temperature, dtype=cost.dtype, device=cost.device)
@@ -197,8 +197,8 @@ def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 def soft_barycentres(samples: Tensor, weights: Tensor, *, otherwise: Tensor | None = None) -> Tensor:
     """Return the mean of the samples under each hypothesis' weights: the fixed-point update.
 
-    Alternating it with `boltzmann_weights` never increases the free energy. The gradient of the
-    squared Euclidean soft distortion points from here to the hypothesis,
+    Alternating it with `boltzmann_weights` never increases the free energy. The gradient of the squared Euclidean soft
+    distortion points from the barycenter to the hypothesis,
 
         dD / df_k = 2 gamma_k (f_k - barycentre_k),
 
@@ -208,7 +208,7 @@ def soft_barycentres(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
         samples: [..., samples, dim], finite where padded.
         weights: [..., samples, hypotheses], 0 where padded.
         otherwise: [..., hypotheses, dim], the result for a hypothesis without any weight,
-            such as its present place; NaN when None.
+            such as its current position; NaN when None.
 
     Returns:
         [..., hypotheses, dim]
@@ -226,7 +226,7 @@ def soft_barycentres(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
     dtype = torch.promote_types(samples.dtype, weights.dtype)
     samples, weights = samples.to(dtype), weights.to(dtype)
     mass = weights.sum(dim=-2).unsqueeze(-1)  # [..., hypotheses, 1]
-    # Around the mean sample, so that a common offset costs no digits; padded samples have no weight in it.
+    # Around the mean sample, so that a common offset costs no precision; padded samples have no weight in it.
     shares = weights.sum(dim=-1, keepdim=True)
     centre = (shares * samples).sum(dim=-2, keepdim=True) / shares.sum(dim=-2, keepdim=True).clamp_min(1e-30)
     barycentres = centre + weights.mT @ (samples - centre) / mass
@@ -240,8 +240,8 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
     """Return C_kk, the second moment of the samples of each hypothesis around it.
 
     The samples of hypothesis k are weighted by the posterior q(y | f_k, x), that is `weights`
-    normalized over the samples. At a soft barycenter this is their covariance; while all
-    hypotheses sit at the mean it is the covariance of the data.
+    normalized over the samples. At a soft barycenter this is their covariance; while all hypotheses are at the mean, it
+    is the covariance of the data.
 
     Args:
         samples: [..., samples, dim], finite where padded.
@@ -249,7 +249,7 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
         weights: [..., samples, hypotheses], 0 where padded.
 
     Returns:
-        [..., hypotheses, dim, dim]; 0 for a hypothesis that no sample has weight for.
+        [..., hypotheses, dim, dim]; 0 for a hypothesis without weight.
 
     Example:
         >>> samples = torch.tensor([[-1.0], [1.0], [5.0]])
@@ -281,7 +281,7 @@ def free_energy_hessian(
 
         2 [k = l] gamma_k (1 - (2 / T) C_kk) + (4 / T) E[q_k q_l (f_k - y)(f_l - y)^t].
 
-    Moves that keep the sum of coinciding hypotheses see only the first term, so a cluster is
+    For displacements that keep the sum of coinciding hypotheses, only the first term matters, so a cluster is
     unstable from the temperature 2 lambda_max(C_kk) downwards.
 
     Args:

@@ -106,7 +106,7 @@ def blahut_arimoto(
             stand for a source.
         temperature: > 0 and finite; a float, or a tensor [...] that broadcasts against the leading
             axes of the cost: [n] with a cost [sources, reproductions] gives n points of one curve.
-        masses: [..., sources], the probabilities of the sources, summing to 1; None when all are alike.
+        masses: [..., sources], the probabilities of the sources, summing to 1; None when all are equal.
         n_iters: maximum number of updates.
         tolerance: stop when every gap is below it, in bits.
 
@@ -176,8 +176,8 @@ def rate_of_samples(
     Args:
         samples: [..., samples, dim]
         temperature: > 0, as for `blahut_arimoto`.
-        reproductions: [..., reproductions, dim], the places that hypotheses may take; the samples
-            when None. A set too coarse for sqrt(T) raises the curve.
+        reproductions: [..., reproductions, dim], the positions that hypotheses may take; the samples when None. A set
+            too coarse for sqrt(T) raises the curve.
         n_iters: maximum number of updates.
         tolerance: stop when every gap is below it, in bits.
 
@@ -234,7 +234,7 @@ def distortion_at_rate(points: RatePoints, rate: float) -> Tensor:
 
 @full_precision
 def _quick_updates(q: Tensor, g: Tensor, c: Tensor, n_updates: int) -> Tensor:
-    """Return the change of log r in some more updates, without exponentials.
+    """Return the change of log r in `n_updates` further updates, without exponentials.
 
     Args:
         q: [..., sources, reproductions], the assignment of the last update in the log domain.
@@ -248,7 +248,7 @@ def _quick_updates(q: Tensor, g: Tensor, c: Tensor, n_updates: int) -> Tensor:
     ratio = c.unsqueeze(-1)  # [..., reproductions, 1]
     for _ in range(n_updates):
         ratio = (ratio * (g.mT @ (1 / (q @ ratio).clamp_min(info.tiny)))).clamp(info.tiny, info.max**0.5)
-    unused = c == 0  # and stays so
+    unused = c == 0  # and remains unused
     return (ratio.squeeze(-1) / c.masked_fill(unused, 1)).log().masked_fill(unused, 0)
 
 
@@ -288,7 +288,7 @@ def _check_temperature(owner: str, temperature: float | Tensor) -> None:
 
 
 def distortion_of(samples: Tensor, points: Tensor) -> Tensor:
-    """Return the mean squared distance of samples [..., samples, dim] to the nearest of points, [...]."""
+    """Return the mean squared distance of samples [..., samples, dim] to the nearest point, [...]."""
     return pairwise_sq_euclidean(hypotheses=points, targets=samples).amin(dim=-1).mean(dim=-1)
 
 
@@ -299,7 +299,7 @@ def lloyd_steps(samples: Tensor, points: Tensor, n_steps: int, tolerance: float 
         samples: [..., samples, dim]
         points: [..., hypotheses, dim]
         n_steps: maximum number of steps.
-        tolerance: stop when no point moves further.
+        tolerance: stop when no point moves farther than this.
 
     Example:
         >>> import torch

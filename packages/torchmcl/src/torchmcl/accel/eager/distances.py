@@ -1,9 +1,9 @@
 """Distances and inner products of every pair: coordinate by coordinate for short vectors, slab by slab for long ones.
 
-Broadcasting would build [..., targets, hypotheses, dim] several times over and keep it for the backward pass. Walking
-the coordinates keeps one [..., targets, hypotheses] tensor, saves nothing but the inputs, and takes each difference
-exactly, so that a large common offset costs no accuracy. |h|^2 + |t|^2 - 2 h.t would be one matrix product, but it
-needs a common origin, and its error grows with the distance from that origin: near pairs lose their digits, equal
+Broadcasting would build [..., targets, hypotheses, dim] several times over and keep it for the backward pass. Looping
+over the coordinates keeps one [..., targets, hypotheses] tensor, saves nothing but the inputs, and takes each
+difference exactly, so that a large common offset costs no accuracy. |h|^2 + |t|^2 - 2 h.t would be one matrix product,
+but it needs a common origin, and its error grows with the distance from that origin: near pairs lose precision, equal
 points are not at distance 0, and an origin made of the targets lets padded targets change the cost of real ones. The
 gradients of squared distances are matrix products, around an origin to which padded targets do not contribute.
 """
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from torchmcl._eager import is_plain_eager, may_work_in_place, without_autocast
 
-# The coordinate loop is unrolled by torch.compile, so it has at most this many turns; beyond that
-# each turn takes a slab of several coordinates.
+# The coordinate loop is unrolled by torch.compile, so it has at most this many iterations; beyond that each iteration
+# takes a slab of several coordinates.
 MAX_TURNS = 32
 _CHUNK_ENTRIES = 1 << 20
 # Upcasting goes a few samples at a time, about this many entries, so that the wide copies stay in the cache.
@@ -130,7 +130,7 @@ def _walk(hypotheses: Tensor, targets: Tensor, value: Callable[[Tensor], Tensor]
         if slab.stop - slab.start > 1:
             part = part.sum(dim=-1)
         cost = part if cost is None else cost.add_(part)
-    if cost is None:  # no coordinates: nothing to differ in
+    if cost is None:  # no coordinates: the distance is 0
         return (hypotheses[..., None, :, :] - targets[..., :, None, :]).sum(dim=-1)
     return cost
 
@@ -161,7 +161,7 @@ def _pull(
             to_targets[..., where] = pull.sum(dim=targets_axis + 1).neg_()
 
 
-# Coordinates that `torch.cdist` adds up at a time: it adds one after another, and errors of float32 pile up.
+# Coordinates that `torch.cdist` adds up at a time: it adds sequentially, and float32 errors accumulate.
 _SLAB = 1024
 
 
@@ -196,7 +196,7 @@ class _LongSquares(torch.autograd.Function):
 def centred_pull(
     hypotheses: Tensor, targets: Tensor, grad: Tensor, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients at hypotheses and targets, None where not needed, in a form that autograd can follow."""
+    """Return the gradients at hypotheses and targets, None where not needed; differentiable by autograd."""
     centre = pulled_centre(targets, grad)
     hypotheses, targets = hypotheses - centre, targets - centre
     to_hypotheses = to_targets = None
@@ -216,7 +216,7 @@ def centred_pull(
 def pulled_centre(targets: Tensor, grad: Tensor) -> Tensor:
     """Return the mean of the targets weighted by the size of their gradients, [..., 1, dim].
 
-    The gradients of points do not depend on the origin but for rounding, so it needs no gradient itself. Padded targets
+    Up to rounding, the gradients of points do not depend on the origin, so it needs no gradient itself. Padded targets
     have the gradient 0 and do not count.
     """
     shares = grad.detach().abs().sum(dim=-1, keepdim=True).nan_to_num(0.0, 0.0)
@@ -280,7 +280,7 @@ def _energy(rows: Tensor) -> Tensor:
 
 
 def _in_pieces(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the same by many short products: flat products of long rows leave a GPU idle."""
+    """Compute `wide_products` by many short products: flat products of long rows leave a GPU idle."""
     n_pieces = next((n for n in (64, 50, 40, 32, 20, 16, 10, 8) if hypotheses.shape[-1] % n == 0), 1)
     pieces = [
         rows.unflatten(-1, (n_pieces, -1)).movedim(-2, -3).to(wide_dtype(rows), memory_format=torch.contiguous_format)
@@ -291,7 +291,7 @@ def _in_pieces(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _in_chunks(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the same for a few samples at a time, on all cores: CPU libraries use one core for flat products."""
+    """Compute `wide_products` for a few samples at a time on all cores; CPU libraries use one for flat products."""
     if hypotheses.ndim < 3 or not is_plain_eager():
         return _at_once(hypotheses, targets)
     per_sample = max(hypotheses.numel(), targets.numel(), 1) // max(len(hypotheses), 1)

@@ -1,9 +1,9 @@
 """Scores and gradients of a step of one target per sample, in plain operations.
 
-The binary cross-entropy of logits, summed over the last axis, takes few transcendental functions and little memory.
+The binary cross-entropy of logits, summed over the last axis, needs few transcendental functions and little memory.
 
-The sum of log(1 + e^-|x|) is taken as the logarithm of products, one for every 64 entries: a logarithm for each
-entry dominate the time of the plain formula. Only the inputs are kept for the backward pass.
+The sum of log(1 + e^-|x|) is taken as the logarithm of products, one for every 64 entries: a logarithm for each entry
+would dominate the time, as in the plain formula. Only the inputs are kept for the backward pass.
 """
 
 import math
@@ -27,7 +27,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropy_gradient(logits: Tensor, labels: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient at the logits for the gradient [..., 1] of the sums, in a form that autograd can follow."""
+    """Return the gradient at the logits for the gradient [..., 1] of the sums, differentiable by autograd."""
     return (logits.sigmoid() - labels) * grad
 
 

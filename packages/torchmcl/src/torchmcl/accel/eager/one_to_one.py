@@ -1,7 +1,7 @@
-"""The cheapest one-to-one assignment as an operator of torch: by SciPy on the host, by a Triton kernel on a GPU.
+"""The cheapest one-to-one assignment as a torch operator: by SciPy on the host, by a Triton kernel on a GPU.
 
-An operator, because a solver is a loop of unknown length: `torch.compile` and `torch.vmap` cannot look into it, and
-need not.
+An operator, because a solver is a loop of unknown length: `torch.compile` and `torch.vmap` cannot trace it, and need
+not.
 """
 
 import math
@@ -59,8 +59,8 @@ def one_to_one_weights(cost: Tensor, mask: Tensor | None = None) -> Tensor:
 
     There are as many pairs as real targets or hypotheses, whichever are fewer. A pair that costs infinity is forbidden.
     A sample whose real targets have NaN or minus infinity somewhere, or that has no assignment of finite cost, is NaN.
-    Of several cheapest assignments it may be any. On a GPU nothing waits for the device, except without Triton or with
-    more than 2048 targets or hypotheses: then, as on a CPU, SciPy solves on the host.
+    If several assignments are cheapest, any of them may be returned. On a GPU nothing waits for the device, except
+    without Triton or with more than 2048 targets or hypotheses: then, as on a CPU, SciPy solves on the host.
 
     Args:
         cost: [..., targets, hypotheses], float32 or float64; computed in float64.
@@ -70,7 +70,7 @@ def one_to_one_weights(cost: Tensor, mask: Tensor | None = None) -> Tensor:
         Weights [..., targets, hypotheses] in the dtype of the cost, without gradient; padded rows are 0.
     """
     cost, mask = cost.detach(), None if mask is None else mask.expand(cost.shape[:-1])
-    # The dispatcher takes longer than a small problem, and is needed only for modes, and for tensors without values.
+    # The dispatcher takes longer than a small problem, and is needed only for tracing and for tensors without values.
     if is_plain_eager() and type(cost) is Tensor and cost.device.type in ("cpu", "cuda"):
         return _on_cuda(cost, mask) if cost.is_cuda else _on_host(cost, mask)
     return _weights(cost, mask)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchmcl.accel import accelerated, in_eager
 
-# Entries of one intermediate result: small enough for the cache of a core, large enough to hide the calls.
+# Entries of one intermediate result: small enough for the cache of a core, large enough to hide the call overhead.
 _ENTRIES_ON_CPU = 1 << 16
 _ENTRIES_ELSEWHERE = 1 << 22
 

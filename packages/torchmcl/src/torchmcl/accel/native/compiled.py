@@ -22,7 +22,7 @@ from torchmcl.accel.native.extension import (
 from torchmcl.accel.native.extension import available as available
 from torchmcl.accel.native.extension import instruction_set as instruction_set
 
-# Columns of a run, on average, from which sums of weights are faster than a product with them.
+# Average number of columns per run from which sums of weights are faster than a product with them.
 _SHORTEST_RUN = 4
 
 
@@ -32,8 +32,8 @@ class Ladders(NamedTuple):
     Attributes:
         given: the columns before the runs, [sets, rows, columns].
         lengths: columns of each run.
-        lower: how many columns, and runs, are before the place of each row, [sets, rows, runs].
-        between: the value at that place, [sets, rows, runs].
+        lower: the number of columns, plus that of runs, before the position of each row, [sets, rows, runs].
+        between: the value at that position, [sets, rows, runs].
     """
 
     given: Tensor
@@ -45,7 +45,7 @@ class Ladders(NamedTuple):
     def of(cls, inputs: Tensor) -> "Ladders":
         """Find the runs of inputs [sets, rows, columns]; none if they are too short to be useful."""
         n_given = inputs.shape[-1]
-        if bool(_between_0_and_1(inputs[..., -1:])):  # which spares most inputs a look at all columns
+        if bool(_between_0_and_1(inputs[..., -1:])):  # avoids checking all columns of most inputs
             n_given -= _n_trailing(_between_0_and_1(inputs))
         given, climbs = inputs[..., :n_given], inputs[..., n_given:]
         breaks = ((climbs[..., :-1] != 1) & (climbs[..., 1:] != 0)).flatten(0, -2).any(dim=0)
@@ -80,7 +80,7 @@ def _n_trailing(flags: Tensor) -> int:
 MAX_HYPOTHESES = 100
 MAX_LAYERS = 16
 
-# Multiplications of an epoch from which a second thread is worth its start.
+# Multiplications per epoch from which a second thread pays off.
 _MANY_PRODUCTS = 10_000_000
 
 
@@ -132,7 +132,7 @@ class NetworkStep:
 
     Args:
         network: their shape.
-        flat: parameters [models, parameters], of each layer the weight and then the bias; read where they are.
+        flat: parameters [models, parameters], of each layer the weight and then the bias; read in place.
         inputs: [sets, rows, features]
         targets: [sets, rows, targets, dims]
         row_weights: [sets, rows], how much each row counts, or None.
@@ -199,10 +199,11 @@ class NetworkStep:
             rule: [2, models], for each model a temperature, or 0 for hard weights, and the epsilon of those.
             score_weight: weight of the score loss.
             start: first row of the batch, in the order of each model.
-            stop: the row behind the last.
-            order: permutations of the rows [orders, rows] and which of them each model has [models]; None for as is.
+            stop: the row after the last.
+            order: permutations of the rows [orders, rows] and which of them each model has [models]; None for the given
+                order.
             with_gradient: whether to compute the gradient.
-            models: the models to take, all of them by default.
+            models: the models to compute, all of them by default.
         """
         chosen = models or slice(0, len(self._flat))
         batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
@@ -220,7 +221,7 @@ class NetworkStep:
         active: Tensor,
         order: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Take a step of Adam after each batch of an epoch, on all threads, and return the losses [batches, models].
+        """Take an Adam step after each batch of an epoch, on all threads, and return the losses [batches, models].
 
         A model whose gradient is not finite keeps its weights, bit for bit.
 
@@ -228,7 +229,7 @@ class NetworkStep:
             rule: as above.
             score_weight: as above.
             adam: moments, counts, rates and decays of the models; `flat` must be that of this step.
-            bounds: the first row of each batch, and the one behind the last.
+            bounds: the first row of each batch, and the row after the last.
             active: [models], whether a model is trained; others have losses of 0.
             order: as above.
         """
@@ -265,7 +266,7 @@ class NetworkStep:
         with_gradient: bool,
         models: slice,
     ) -> tuple[BatchFields, Tensor]:
-        """Return a batch without its number of rows, and memory for its losses."""
+        """Return the arguments of a batch, except for its number of rows, and memory for its losses."""
         flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
         loss = flat.new_empty(len(flat))
         numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])

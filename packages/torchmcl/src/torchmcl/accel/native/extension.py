@@ -91,7 +91,7 @@ def floats(names: str) -> list[tuple[str, type[c_float]]]:
 def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
     """Return memory for at least this many floats, aligned for vectors.
 
-    C code reads and writes one type in main memory, independent of the defaults of torch.
+    C code reads and writes a fixed type in main memory, whatever the default dtype and device of torch.
     """
     n_taken = n_floats + _ALIGNMENT // 4
     memory = (torch.zeros if zeroed else torch.empty)(n_taken, dtype=torch.float32, device="cpu")
@@ -139,7 +139,7 @@ class RowsFields(Structure):
 
 
 class BatchFields(Structure):
-    """One step of some models."""
+    """One step of the selected models."""
 
     _fields_ = (
         *integers("n_models n_parameters"),
@@ -163,7 +163,7 @@ class AdamFields(Structure):
 
 
 class EpochFields(Structure):
-    """Consecutive batches of some models."""
+    """Consecutive batches of the selected models."""
 
     _fields_ = (
         *integers("first last n_batches"),

@@ -1,7 +1,7 @@
 """Loops over the rows of `torchmcl.postprocess.reduce` in C: greedy choices with exchanges, and Lloyd's algorithm.
 
-They are in the same extension as the training step, `c/reduce.h`. Rows are shared among as many threads as torch
-has; the calls release the interpreter's lock.
+They are in the same extension as the training step, `c/reduce.h`. Rows are split across as many threads as torch uses;
+the calls release the interpreter's lock.
 """
 
 import ctypes

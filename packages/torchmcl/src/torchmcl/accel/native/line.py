@@ -1,7 +1,7 @@
 """Mixtures of normal kernels on the line in C, row by row: best points, highest-density sets, masses above values.
 
-They are in the same extension as the training step, `c/line.h`; `torchmcl.density` has their definitions. Rows
-are shared among as many threads as torch has, and none depends on another.
+They are in the same extension as the training step, `c/line.h`; `torchmcl.density` has their definitions. Rows are
+split across as many threads as torch uses, and do not depend on each other.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchmcl.accel.native.extension import aligned, available, integers, library, on_threads, pointers
 
-# Room for the pieces of this many rows is taken at once, before it is known how many there are.
+# Memory for pieces is allocated for this many rows at a time, before the number of pieces is known.
 _ROWS_AT_ONCE = 1024
 _DOUBLE: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 

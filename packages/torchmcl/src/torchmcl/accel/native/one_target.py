@@ -1,7 +1,7 @@
 """The step of one target per sample in C: `c/one_target.h`.
 
 `mcl_step` is its definition. One pass over memory gives the cost, the weights, both losses and, where they may
-be needed, the gradients of these, which the backward pass hands out.
+be needed, the gradients of these, which the backward pass returns.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from torchmcl.accel.eager.one_target import plain_pull
 from torchmcl.accel.native.compiled import MAX_HYPOTHESES
 from torchmcl.accel.native.extension import aligned, available, floats, integers, library, on_threads, pointers
 
-# A second thread is worth its start from this many pairs of row and hypothesis.
+# Number of (row, hypothesis) pairs from which a second thread pays off.
 _MANY_PAIRS = 100_000
 
 

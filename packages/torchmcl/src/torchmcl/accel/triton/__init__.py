@@ -6,7 +6,7 @@ from typing import Any
 
 
 def _kernel(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of a module beside this one, which is imported by the first call."""
+    """Return a function of a sibling module, which is imported on the first call."""
 
     def call(*args: Any) -> Any:
         return getattr(importlib.import_module(f"torchmcl.accel.triton.{module}"), name)(*args)
@@ -18,7 +18,7 @@ def _kernel(module: str, name: str) -> Callable[..., Any]:
 squared_distances = _kernel("pairs", "squared_distances")
 #: The softmin of each row for a single finite temperature.
 softmin = _kernel("rows", "softmin")
-#: A number at the cheapest hypothesis of each row and another one elsewhere.
+#: One number at the cheapest hypothesis of each row and a different one elsewhere.
 winner_weights = _kernel("rows", "winner_weights")
 #: The sum of weights * cost over the last axis.
 weighted_sum = _kernel("rows", "weighted_sum")

@@ -1,10 +1,10 @@
 """The cheapest one-to-one assignments of a batch of cost matrices, each solved by one program on the GPU.
 
-The shortest augmenting paths of Jonker and Volgenant: the lines of the smaller side ("rows" below) are inserted one by
-one, each along the shortest path of reduced costs to a free line of the other side ("columns"). The state is a few
-vectors over the columns: price, owner (the row that has the column), shortest distance, and the column before it on the
-way there. The price of a row follows from the column that it owns, so nothing is kept for rows, and nothing is ever
-written that another thread reads. Distances are in float64 for every dtype of the cost.
+The shortest augmenting path algorithm of Jonker and Volgenant: the lines of the smaller side ("rows" below) are
+inserted one by one, each along the shortest path of reduced costs to a free line of the other side ("columns"). The
+state is a few vectors over the columns: price, owner (the row that has the column), shortest distance, and the column
+before it on the way there. The price of a row follows from the column that it owns, so nothing is kept for rows, and
+nothing is ever written that another thread reads. Distances are in float64 for every dtype of the cost.
 """
 
 import torch

@@ -37,7 +37,7 @@ def _forward(
     inside = tl.where(real, value, float("inf"))
     winner = tl.argmin(inside, axis=1)
     if SOFT:
-        # A NaN must reach every weight of its row; min() alone would pass it over.
+        # A NaN must reach every weight of its row; min() alone would ignore it.
         power = tl.where(real, tl.exp2((inside - tl.min(inside, axis=1)[:, None]) * factor), 0.0)
         weight = power / tl.sum(power, axis=1)[:, None]
     else:
@@ -50,7 +50,7 @@ def _forward(
         tl.store(winners + first, winner, mask=first < n_rows)
         x = tl.load(logits + row * K + column, mask=real, other=0.0)
         label = tl.where(column == winner[:, None], 1.0, 0.0)
-        # log(1 + e) is log1p for our purpose: e <= 1, and for tiny e the absolute error is below 1e-7.
+        # log(1 + e) is accurate enough here: e <= 1, and for tiny e the absolute error is below 1e-7.
         entropy = tl.where(x > 0, x, 0.0) - x * label + tl.log(1.0 + tl.exp(-tl.abs(x)))
         each = tl.sum(tl.where(real, entropy, 0.0), axis=1) / K / n_rows
         tl.store(score_losses + tl.program_id(0), tl.sum(each, axis=0))
@@ -64,7 +64,7 @@ def _backward(
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     if PULL:
-        entry = tl.arange(0, ENTRIES)[None, :]  # hypotheses and coordinates in one run of memory
+        entry = tl.arange(0, ENTRIES)[None, :]  # hypotheses and coordinates, contiguous in memory
         real = (row < n_rows) & (entry < K * D)
         x = tl.load(h + row * K * D + entry, mask=real, other=0.0)
         y = tl.load(t + row * D + entry % D, mask=real, other=0.0)

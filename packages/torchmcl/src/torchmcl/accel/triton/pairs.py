@@ -32,7 +32,7 @@ def _few_to_h(h, t, grad, out, n_rows, K, T, D: tl.constexpr, ROWS: tl.constexpr
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]  # a sample
     entry = (
         tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    )  # hypotheses and coordinates in one run of memory
+    )  # hypotheses and coordinates, contiguous in memory
     real = (row < n_rows) & (entry < K * D)
     x = tl.load(h + row * K * D + entry, mask=real, other=0.0)
     pull = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)

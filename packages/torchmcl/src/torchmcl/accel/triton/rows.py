@@ -14,7 +14,7 @@ from torchmcl.accel.eager.one_target import cross_entropy_gradient
 # A program holds at least one complete row.
 _MAX_ROW = 8192
 
-# Compiled once for all sizes: a fleet of another size must not wait for the compiler.
+# Compiled once for all sizes: a fleet of a different size must not wait for the compiler.
 _SIZES = ("n_rows", "n_columns")
 
 
@@ -29,7 +29,7 @@ def _block(n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 def _softmin(cost, factor, weights, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     value = tl.load(cost + row * n_columns + column, mask=real, other=float("inf"))
-    # A NaN must reach every weight of its row; min() alone would pass it over.
+    # A NaN must reach every weight of its row; min() alone would ignore it.
     excess = value - tl.min(value, axis=1)[:, None]
     power = tl.where(real, tl.exp2(excess * factor), 0.0)
     tl.store(weights + row * n_columns + column, power / tl.sum(power, axis=1)[:, None], mask=real)
@@ -78,7 +78,7 @@ def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: t
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(logits + row * n_columns + column, mask=real, other=0.0)
     y = tl.load(labels + row * n_columns + column, mask=real, other=0.0)
-    # log(1 + e) is log1p for our purpose: e <= 1, and for tiny e the absolute error is below 1e-7.
+    # log(1 + e) is accurate enough here: e <= 1, and for tiny e the absolute error is below 1e-7.
     loss = tl.where(x > 0, x, 0.0) - x * y + tl.log(1.0 + tl.exp(-tl.abs(x)))
     first = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     tl.store(sums + first, tl.sum(tl.where(real, loss, 0.0), axis=1), mask=first < n_rows)
@@ -114,7 +114,7 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
 
 
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
-    """Return `winner` at the cheapest hypothesis of each row and `other` elsewhere, for numbers."""
+    """Return `winner` at the cheapest hypothesis of each row and `other` elsewhere; both are numbers."""
     if isinstance(winner, Tensor) or isinstance(other, Tensor) or cost.shape[-1] > _MAX_ROW:
         return NotImplemented
     cost = cost.contiguous()

@@ -1,12 +1,12 @@
 """Whole epochs of small networks in one kernel: each program trains one model and keeps its best weights.
 
-An epoch of a small network launched part by part is some hundred kernels of a few microseconds, each of which brings
-the weights from memory and takes them back. Here a model's weights stay in registers from batch to batch and from
-epoch to epoch; only rows and moments come and go, from caches.
+An epoch of a small network launched part by part takes a few hundred kernels of a few microseconds, each of which loads
+the weights from memory and stores them again. Here a model's weights stay in registers from batch to batch and from
+epoch to epoch; only rows and moments are loaded and stored, through the caches.
 
-The networks have one hidden layer. A column of ones stands behind the inputs and a unit that is always 1 behind the
-hidden units, so that biases are weights like all others: `first` [inputs, hidden] and `second` [outputs, hidden], both
-padded to powers of 2. Outputs lie as groups of hypotheses: a group for each coordinate, then one for the scores.
+The networks have one hidden layer. A column of ones is appended to the inputs and a unit that is always 1 to the hidden
+units, so that biases are weights like all others: `first` [inputs, hidden] and `second` [outputs, hidden], both padded
+to powers of 2. Outputs are stored in groups of hypotheses: a group for each coordinate, then one for the scores.
 """
 
 import triton
@@ -17,7 +17,7 @@ from torchmcl.accel.triton.stacked import one_minus_exp
 
 @triton.jit
 def _high(x):
-    """Return numbers without the last bits of their mantissa, as matrix units read them."""
+    """Return numbers without the last bits of their mantissa, as matrix units truncate them."""
     return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
@@ -25,7 +25,7 @@ def _high(x):
 def product(a, b, c):
     """Return a @ b + c in three products of matrix units, to single precision.
 
-    The same as `input_precision="tf32x3"`, without its care for infinities: they become NaN, and a model whose
+    The same as `input_precision="tf32x3"`, without its handling of infinities: they become NaN, and a model whose
     gradient is not finite keeps its weights in any case.
     """
     high_a, high_b = _high(a), _high(b)
@@ -69,8 +69,8 @@ def forward(
 ):  # fmt: skip
     """Return hidden units; difference, weight and cost of each output; the winner; and the loss of each output.
 
-    All but the hidden units are [rows, outputs]. Cost and weight of a hypothesis stand at its first coordinate for the
-    loss, and at all of them for the gradient.
+    All but the hidden units are [rows, outputs]. Cost and weight of a hypothesis are stored at its first coordinate for
+    the loss, and at all of them for the gradient.
     """
     o = tl.arange(0, GROUPS * COLUMNS)[None, :]
     group, k = o // COLUMNS, o % COLUMNS
@@ -84,7 +84,7 @@ def forward(
     outputs = product(hidden, tl.trans(second), tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32))
     difference = outputs - y
     cost = tl.abs(difference) if ABSOLUTE else difference * difference
-    if GROUPS > 2:  # add up the coordinates of a hypothesis, and let each of them have the sum
+    if GROUPS > 2:  # add up the coordinates of a hypothesis, and give each of them the sum
         other = tl.arange(0, GROUPS * COLUMNS)[:, None]
         alike = tl.where((other % COLUMNS == k) & (other // COLUMNS < D), 1.0, 0.0)
         cost = product(cost, alike, tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32))
@@ -100,7 +100,7 @@ def forward(
     soft *= 1.0 / tl.sum(soft if GROUPS == 2 else tl.where(group == 0, soft, 0.0), axis=1)[:, None]
     hard = tl.where(label, 1 - left, left / tl.maximum(K - 1, 1))
     weight = tl.where(temperature > 0, soft, hard)
-    # log(1 + e) is log1p for our purpose: e <= 1, and for tiny e the absolute error is below 1e-7.
+    # log(1 + e) is accurate enough here: e <= 1, and for tiny e the absolute error is below 1e-7.
     entropy = tl.where(outputs > 0, outputs, 0.0) - tl.where(label, outputs, 0.0)
     entropy += tl.log(1.0 + tl.exp(-tl.abs(outputs)))
     loss = tl.where(group == 0, weight * cost, tl.where(group == D, entropy * (score_weight / K), 0.0))
@@ -144,9 +144,9 @@ def train_epochs(
     FEATURES: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
     ABSOLUTE: tl.constexpr
 ):  # fmt: skip
-    """Train all models from `first_epoch` up to but not including `last_epoch`; `fleet/backends/fused.py` explains."""
+    """Train all models from `first_epoch` up to but not including `last_epoch`; see `fleet/backends/fused.py`."""
     model = tl.program_id(0)
-    # Where the weights of this model lie.
+    # Offsets of the weights of this model.
     n_outputs = K * D + K * scored
     n_parameters = (F + 1) * H + (H + 1) * n_outputs
     offset = model.to(tl.int64) * n_parameters
@@ -219,7 +219,7 @@ def train_epochs(
                 else:
                     slope = 2.0 * difference
                 pull = (tl.sigmoid(outputs) - tl.where(label, 1.0, 0.0)) * (score_weight / K)
-                to_all = tl.where(is_score, pull, weight * slope) * count  # what padding gets has no weights
+                to_all = tl.where(is_score, pull, weight * slope) * count  # gradients of padding reach no weights
                 to_second = product(tl.trans(to_all), hidden, to_second)
                 to_hidden = product(to_all * to_trunk, second, tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
                 to_hidden = tl.where(hidden > 0, to_hidden * grown, 0.0)

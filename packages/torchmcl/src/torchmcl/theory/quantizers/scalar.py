@@ -14,8 +14,8 @@ class Density(ABC):
     """A density p on the line.
 
     A subclass gives p and its partial moments up to a point; all take and return float64 tensors and
-    must be defined at plus and minus infinity. `lloyd_max` finds the one best quantizer if log p is
-    concave, and some local optimum otherwise.
+    must be defined at plus and minus infinity. `lloyd_max` finds the unique best quantizer if log p is concave, and a
+    local optimum otherwise.
     """
 
     @abstractmethod
@@ -220,7 +220,7 @@ _BY_NAME: dict[str, Density] = {
     "exponential": ExponentialDensity(),
 }
 _MAX_STEPS = 500
-# The last step of Newton, relative to the spacing of the points. The error after it is about its square.
+# The last Newton step, relative to the spacing of the points. The error after it is about its square.
 _TOLERANCE = 1e-6
 # Added to the Hessian, in units of the masses, until it is positive: for an even number of points the Laplace density
 # has a singular one, along a direction in which symmetric points need not go.
@@ -248,14 +248,13 @@ class ScalarQuantizer:
 def lloyd_max(n: int, density: str | Density = "normal") -> ScalarQuantizer:
     """Return the optimal quantizer of a density with n points, with a distortion exact to 1e-8 or better.
 
-    Newton's method, with the steps of Lloyd where it would go uphill, on the condition that each
-    point is the mean of its cell, from points placed with the density p^(1/3).
+    Newton's method for the condition that each point is the mean of its cell, with Lloyd steps where it would increase
+    the distortion. It starts from points placed with the density p^(1/3).
 
     Args:
         n: number of points.
-        density: a `Density`, or the name of a usual one: "normal" N(0, 1), "uniform" on [0, 1],
-            "laplace" of variance 1, "exponential" of scale 1. Where log p is concave, as for all of
-            these, the optimum is the only one.
+        density: a `Density`, or the name of a common one: "normal" N(0, 1), "uniform" on [0, 1], "laplace" of variance
+            1, "exponential" of scale 1. Where log p is concave, as for all of these, the optimum is unique.
 
     Example:
         >>> best = lloyd_max(2)
@@ -280,7 +279,7 @@ def lloyd_max(n: int, density: str | Density = "normal") -> ScalarQuantizer:
 
 
 def scalar_distortion(points: Tensor, density: str | Density = "normal") -> Tensor:
-    """Return the expected squared error of a density to the nearest of some points, exactly.
+    """Return the exact expected squared distance of a density to the nearest of the given points.
 
     Args:
         points: [n] in any order; they may coincide.
@@ -344,7 +343,7 @@ def _spacings(points: Tensor) -> Tensor:
 def _step(points: Tensor, density: Density) -> tuple[Tensor, bool]:
     """Return a step to the zero of g_i = x_i mass_i - moment_i, and whether it is a Newton step.
 
-    It is, unless that would raise the distortion.
+    It is one unless that would raise the distortion.
     """
     mass, moment, _ = _cell_moments(points, density)
     pull = density.pdf(_boundaries(points)) * points.diff() / 4  # of each boundary on its two points
@@ -360,5 +359,5 @@ def _step(points: Tensor, density: Density) -> tuple[Tensor, bool]:
             moved = points + step
             if bool((moved.diff() > 0).all()) and scalar_distortion(moved, density) <= before + _ROUNDING:
                 return step, damping < 1
-    # Far from the optimum the distortion may be concave; the step of Lloyd, to the mean of the cell, never raises it.
+    # Far from the optimum the distortion may be concave; the Lloyd step, to the mean of the cell, never raises it.
     return torch.where(mass > 0, moment / mass.clamp_min(torch.finfo(mass.dtype).tiny) - points, 0), False

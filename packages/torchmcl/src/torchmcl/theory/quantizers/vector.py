@@ -24,13 +24,13 @@ from torchmcl.theory.rate_distortion import distortion_of, lloyd_steps, max_dist
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
     """Places `n_hypotheses` points among samples with a small squared distance to the nearest point.
 
-    A subclass stores its parameters in `__init__` under their own names and writes `_place`.
+    A subclass stores its parameters in `__init__` under their own names and implements `_place`.
 
     Attributes:
         cluster_centers_: array [hypotheses, dim], the points.
         labels_: array [samples], the nearest point of each sample.
         distortion_: the mean squared distance to the nearest point.
-        inertia_: the sum of the squared distances, as scikit-learn's KMeans counts.
+        inertia_: the sum of the squared distances, as in scikit-learn's KMeans.
         n_iter_: number of updates of the points.
         n_features_in_: dim.
     """
@@ -51,7 +51,7 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
 
         Args:
             X: samples [samples, dim], an array or a tensor; at least as many as points.
-            y: ignored, there so that pipelines can pass it.
+            y: ignored; accepted for use in pipelines.
         """
         samples = self._samples(X, reset=True)
         owner = type(self).__name__
@@ -100,13 +100,14 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
 _AT_REST = 1e-7
 _MAX_LLOYD_STEPS = 1000
 # With fixed weights the free energy is bounded by a parabola around the barycentre, so any factor below 2 lowers it,
-# and one close to 2 is nearly twice as fast where points rest slowly: near critical temperatures, and for many points.
+# and one close to 2 is nearly twice as fast where points converge slowly: near critical temperatures, and for many
+# points.
 _OVERSHOOT = 1.8
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
 class Lloyd(Quantizer):
-    """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the interface of the others.
+    """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the interface of the other quantizers.
 
     KMeans moves unused points to better positions; `DeterministicAnnealing` does not have to.
 
@@ -150,19 +151,19 @@ class Lloyd(Quantizer):
 class DeterministicAnnealing(Quantizer):
     """Deterministic annealing: the fixed points of the free energy, from high to low temperature.
 
-    At each temperature the points move to the soft barycentres of the Boltzmann weights until they
-    rest; then it cools. All points begin at the mean, and what starts their parting at each critical
-    temperature is a tiny random push. It ends with Lloyd's algorithm, that is T = 0. This is annealed
-    MCL with free points instead of a network.
+    At each temperature the points move to the soft barycentres of the Boltzmann weights until they converge; then the
+    temperature is lowered. All points begin at the mean, and a tiny random push makes them separate at each critical
+    temperature. The last stage is Lloyd's algorithm, that is, T = 0. This is annealed MCL with free points instead of a
+    network.
 
     Args:
         n_hypotheses: number of points.
         hottest: first temperature, in units of the first critical temperature of the samples.
         coldest: last temperature before 0, in those units. By default 0.1 n^(-2 / dim): a tenth of
             the squared distance at which n points distinguish samples.
-        decay: from one temperature to the next, in (0, 1).
+        decay: ratio of each temperature to the previous one, in (0, 1).
         n_updates: maximum number of updates at each temperature.
-        tolerance: at rest when no point moves further, in units of the square root of T.
+        tolerance: points have converged when none moves farther than this, in units of the square root of T.
         push: size of the random push before each temperature, in the same units.
         random_state: None or an integer.
 
@@ -200,7 +201,7 @@ class DeterministicAnnealing(Quantizer):
             records.append(points)
         if records:
             self.trajectory_ = Trajectory(samples.new_tensor(temperatures), torch.stack(records))
-        else:  # all samples are one: there is nothing to cool
+        else:  # all samples are equal: there is nothing to cool
             self.trajectory_ = Trajectory(samples.new_zeros(1), points.unsqueeze(0))
         points, n_steps = lloyd_steps(samples, points, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
         return points, n_done + n_steps
@@ -213,7 +214,7 @@ class DeterministicAnnealing(Quantizer):
             moved = soft_barycentres(samples, weights, otherwise=points)
             far = float((moved - points).norm(dim=-1).max())
             points = points + _OVERSHOOT * (moved - points)
-            # A push that grows is slower than one that dies out: give it the time to show.
+            # A push that grows does so slowly: allow enough updates for it to show.
             if far <= still and step >= self.n_updates // 10:
                 return points, step + 1
         return points, self.n_updates
@@ -238,15 +239,14 @@ class DeterministicAnnealing(Quantizer):
 class SimulatedAnnealing(Quantizer):
     """Simulated annealing of the points themselves, coupled with Lloyd's algorithm.
 
-    Each step shakes all points with Gaussian noise, lets them take one step of Lloyd, and keeps the
-    result if it is better, or with probability exp(-n (rise of the distortion) / T) if it is worse.
-    T falls from D_max n^(-2 / dim) to 0 with the cube of the remaining time, and is the mean square of
-    the noise: it begins at about the distance between points. The best points ever seen are kept, and
-    taken to rest with Lloyd's algorithm.
+    Each step adds Gaussian noise to all points, applies one Lloyd step, and keeps the result if it is better, or with
+    probability exp(-n (rise of the distortion) / T) if it is worse. T falls from D_max n^(-2 / dim) to 0 with the cube
+    of the remaining time, and is the mean square of the noise: it begins at about the distance between points. The best
+    points found are kept, and refined with Lloyd's algorithm.
 
     Args:
         n_hypotheses: number of points.
-        n_steps: how many shakes.
+        n_steps: number of steps.
         always_accept: keep every result, the cheaper stochastic relaxation of the same authors.
         random_state: None or an integer.
 
