@@ -43,7 +43,7 @@ def launcher_options(environment: Mapping[str, str] | None = None) -> dict[str, 
 def note_lost_process(error: BaseException, *, rank: int, n_processes: int, saved: str) -> bool:
     """Add a note to an error that was caused by the end of another process; return whether it was.
 
-    Python prints the note after the error, which by itself only mentions sockets.
+    Python prints the note after the error, which alone only mentions sockets.
 
     Args:
         error: the error that ends this process.

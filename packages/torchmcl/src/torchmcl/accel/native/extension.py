@@ -91,7 +91,7 @@ def floats(names: str) -> list[tuple[str, type[c_float]]]:
 def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
     """Return memory for at least this many floats, aligned for vectors.
 
-    C code reads and writes a fixed type in main memory, whatever the default dtype and device of torch.
+    C code reads and writes a fixed type in main memory, for any default dtype and device of torch.
     """
     n_taken = n_floats + _ALIGNMENT // 4
     memory = (torch.zeros if zeroed else torch.empty)(n_taken, dtype=torch.float32, device="cpu")
