@@ -163,7 +163,7 @@ axes[0].tick_params(axis="x", labelrotation=15)
 axes[0].legend()
 winners = found["annealed"].argmin(dim=-1)
 table = torch.stack([torch.bincount(winners[chain == c], minlength=N_CHAINS) for c in range(N_CHAINS)])
-axes[1].imshow(table, cmap="Blues", alpha=0.5)
+axes[1].imshow(table.numpy(), cmap="Blues", alpha=0.5)
 axes[1].set(xlabel="winning adapter", ylabel="chain", xticks=range(N_CHAINS), yticks=range(N_CHAINS))
 for row, column in torch.cartesian_prod(*[torch.arange(N_CHAINS)] * 2).tolist():
     axes[1].text(column, row, int(table[row, column]), ha="center", va="center")

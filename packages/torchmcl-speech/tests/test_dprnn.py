@@ -291,7 +291,7 @@ def test_recomputed_blocks_give_the_same_bits_and_keep_less():
         ({"kernel_size": 5}, "DPRNN: `kernel_size` must be a multiple of `stride` 2, got 5"),
         ({"segment_size": 7}, "DPRNN: `segment_size` must be even, got 7"),
         ({"recompute": -1}, "DPRNN: `recompute` must be >= 0, got -1"),
-        ({"recompute": 3}, "DPRNN: `recompute` must be at most `n_blocks` 2, got 3"),
+        ({"recompute": 3}, "DPRNN: `recompute` must be at most `n_blocks`, 2, got 3"),
     ],
 )
 def test_impossible_sizes_are_refused(options, message):

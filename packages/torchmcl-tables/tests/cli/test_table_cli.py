@@ -216,7 +216,7 @@ def test_a_failure_after_the_training_loses_nothing_of_it(tmp_path, monkeypatch,
         patch.setattr("torchmcl_tables.model.fitting.evaluated", broken)
         with pytest.raises(TypeError, match="a bug in the measures"):
             main(["fit", str(path), "--target", "price", "-o", str(model), *FAST])
-    assert f"the model is trained and saved in {str(model)!r}, but it could not be measured" in capsys.readouterr().err
+    assert f"the model is trained and saved in {str(model)!r}, but its evaluation failed" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["houses.csv", "model"]
     assert main(["predict", str(model), str(path), "-o", str(tmp_path / "answers.csv"), "--quiet"]) == 0
     assert main(["report", str(model), "--data", str(path), "--quiet"]) == 0
@@ -239,7 +239,7 @@ def test_an_unfinished_training_by_other_options_is_named_and_can_be_discarded(t
     command = stopped_fit(tmp_path)
     assert main([*command, "--hidden", "6", "--learning-rate", "0.1"]) == 2
     error = capsys.readouterr().err
-    assert "torchmcl fit: `--out` must not have an unfinished training by another command beside it" in error
+    assert "torchmcl fit: `--out` must not have the unfinished training run of another command beside it" in error
     assert "differs in --hidden, --learning-rate. Rerun that command to resume it, add --restart to discard it" in error
     write_csv(tmp_path / "houses.csv", houses(61))
     assert main(command) == 2
@@ -351,7 +351,7 @@ def test_the_example_is_a_table_to_learn_from_and_to_answer_for(tmp_path, monkey
     assert "must be new, or contain the example, got 'diabetes.csv'" in capsys.readouterr().err
     assert Path("diabetes.csv").read_text() == "mine"
     assert main(["fit", "-o", "third", *FAST]) == 2
-    assert "torchmcl fit: `table` must be given, got nothing. Or add --example" in capsys.readouterr().err
+    assert "torchmcl fit: `table` must be given, got nothing. To try it out, add --example" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("rule", "cools"), [("auto", True), ("mcl", False)])

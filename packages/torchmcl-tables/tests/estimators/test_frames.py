@@ -116,7 +116,7 @@ def test_all_that_is_wrong_with_a_frame_is_in_one_message():
     with pytest.raises(ValueError, match=r"(?s)X has 3 problems:.*'area'.*'wide'.*'rooms'.*Rename 'Town' to 'town'"):
         model.predict(other)
     useless = pd.DataFrame({"a": ["x"] * N, "b": [f"name {i}" for i in range(N)]})
-    with pytest.raises(ValueError, match=r"(?s)besides the targets .*'a' is dropped.*'b' is dropped.*ColumnTran"):
+    with pytest.raises(ValueError, match=r"(?s)besides the targets.*'a' is dropped.*'b' is dropped.*ColumnTran"):
         DensityRegressor(**FAST).fit(useless, PRICE)
 
 

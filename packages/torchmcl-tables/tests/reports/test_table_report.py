@@ -69,7 +69,7 @@ def test_the_page_shows_every_part_without_console_errors(page, records):
         assert len(pictures) == 6
         assert all(int(picture.get_property("naturalWidth")) > 500 for picture in pictures)
         assert all(picture.get_attribute("alt") for picture in pictures)
-        assert "the least distortion of any n answers that the model itself expects" in text
+        assert "the lowest possible distortion of n answers if the predicted density is correct" in text
         assert verdict_on(records).word in driver.find_element("css selector", ".verdict b").text
         assert [row.text for row in driver.find_elements("css selector", "#members td:first-child")] == [
             "networks",

@@ -519,7 +519,7 @@ RAGGED = FleetData.of_sets([rows(12), rows(9, seed=1)], [0, 1])
 
 
 def test_ragged_rows_that_depend_on_one_another_are_refused():
-    words = r"must have sets of one length .*, got lengths \[9, 12\]. Train a fleet for each length, or normalise"
+    words = r"must have sets of one length .*, got lengths \[9, 12\]. Train a fleet for each length, or normalize"
     even = FleetData.shared(*rows(12), 2)
     with pytest.raises(ValueError, match=f"Fleet.fit: `data` {words}"):
         Fleet(batch_norm, 2).fit(RAGGED, 1, progress=False)

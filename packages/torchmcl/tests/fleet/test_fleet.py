@@ -329,7 +329,7 @@ def not_a_fleet_rule(epoch):
             "Fleet: `rule` must be a rule, a function epoch -> rule or AutoAnnealing\\(\\), got 0.5",
         ),
         ({"rule": "wta"}, TypeError, "Fleet: `rule` must be a single value or one per model"),
-        ({"rule": mcl.TopK(4)}, ValueError, "`k` must be at most the number of hypotheses 3, got 4"),
+        ({"rule": mcl.TopK(4)}, ValueError, "`k` must be at most the number of hypotheses, 3, got 4"),
     ],
 )
 def test_bad_options_of_a_fleet_are_refused(options, error, words):

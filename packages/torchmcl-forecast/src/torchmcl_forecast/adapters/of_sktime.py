@@ -38,6 +38,9 @@ class SktimeForecaster(BaseForecaster):
 
     Example:
         >>> import warnings
+        >>> import pandas as pd
+        >>> from torchmcl_forecast import Forecaster
+        >>> from torchmcl_forecast.adapters import SktimeForecaster
         >>> y = pd.Series(range(40), index=pd.period_range("2020-01", periods=40, freq="M"))
         >>> with warnings.catch_warnings(action="ignore"):
         ...     forecaster = SktimeForecaster(Forecaster(n_steps=1)).fit(y, fh=[1, 3])

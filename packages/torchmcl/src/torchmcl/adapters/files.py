@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchmcl._checks import bad_value
 from torchmcl._optional import optional_import
 from torchmcl.adapters.bank import AdapterBank
+from torchmcl.persistence.writing import write_atomically
 
 _FIELDS = ("n_hypotheses", "rank", "alpha", "dropout", "layers")
 _PREFIX = "base_model.model."
@@ -44,7 +45,8 @@ def save_adapters(bank: AdapterBank, path: str | Path) -> None:
     named = {"down": bank.down, "up": bank.up}
     tensors = {f"{kind}/{key}": value.detach() for kind, part in named.items() for key, value in part.items()}
     settings = {field: getattr(bank, field) for field in _FIELDS}
-    _safetensors().save_file(tensors, path, metadata={"torchmcl.adapters": json.dumps(settings)})
+    content = _safetensors().save(tensors, metadata={"torchmcl.adapters": json.dumps(settings)})
+    write_atomically(Path(path), content)
 
 
 def load_adapters(model: nn.Module, path: str | Path) -> AdapterBank:
@@ -84,8 +86,9 @@ def save_peft(bank: AdapterBank, folder: str | Path, base_model: str = "") -> li
         for name, down, up in zip(bank.layers, bank.down.values(), bank.up.values(), strict=True):
             tensors[f"{_PREFIX}{name}.lora_A.weight"] = down[number].detach().clone()
             tensors[f"{_PREFIX}{name}.lora_B.weight"] = up[number].detach().clone()
-        _safetensors().save_file(tensors, place / "adapter_model.safetensors", metadata={"format": "pt"})
-        (place / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+        content = _safetensors().save(tensors, metadata={"format": "pt"})
+        write_atomically(place / "adapter_model.safetensors", content)
+        write_atomically(place / "adapter_config.json", json.dumps(config, indent=2))
         folders.append(place)
     return folders
 
