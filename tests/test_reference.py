@@ -75,7 +75,7 @@ html_theme = "basic"
     command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(tmp_path), str(tmp_path / "out")]
     subprocess.run(command, check=True)
     shown = html.unescape(re.sub(r"<[^>]*>", "", (tmp_path / "out" / "index.html").read_text()))
-    assert re.search(r"^modules_ .{0,200}the networks that were kept", shown, re.MULTILINE)
+    assert re.search(r"^modules_ .{0,200}the selected networks", shown, re.MULTILINE)
     assert re.search(r"^best_epoch_ ", shown, re.MULTILINE)
     assert "cost_fn: Callable[[...], Tensor] = pairwise_sq_euclidean" in shown
     assert not re.search(r"~[a-z]+\.[\w.]+", shown)
