@@ -212,7 +212,7 @@ def _months(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
 
 
 def _dates_of(months: NDArray[np.int64], day: int) -> pd.DatetimeIndex:
-    """Return the dates of a given day in months since 1970."""
+    """Return the date of a given day in each month; months are counted from January 1970."""
     first = months.astype("datetime64[M]").astype("datetime64[D]")
     last = (months + 1).astype("datetime64[M]").astype("datetime64[D]") - 1
     if day == _LAST_WORKDAY:

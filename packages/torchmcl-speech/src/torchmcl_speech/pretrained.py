@@ -70,7 +70,7 @@ def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[s
 
 
 def load_with_card(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the separator of a folder and its notes, after a comparison with the checksum of its card.
+    """Return the separator in a folder and its notes, after verifying the checksum in its card.
 
     Raises:
         ValueError: if it is damaged.

@@ -275,7 +275,7 @@ def _of_method(records: Records, method: str) -> list[list[float]]:
 
 
 def _cell(columns: Sequence[dict[int, float]], metrics: Sequence[str]) -> str:
-    """Return a mean | ± standard deviation for each metric of a cell, of one seed the value; empty without any."""
+    """Return the text "mean | ± std" of each metric; for one seed only the mean, and for none an empty string."""
     if not all(columns):
         return ""
     spreads = [spread_of([*column.values()]) for column in columns]

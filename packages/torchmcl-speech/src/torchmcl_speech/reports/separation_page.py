@@ -227,7 +227,7 @@ def _heard_rate(records: dict[str, Any]) -> int:
 
 
 def _speakers(records: dict[str, Any]) -> str:
-    """Return the number of speakers with probabilities, if the model has scores."""
+    """Return a table with the probability of each number of speakers; empty if the model has no scores."""
     probabilities = records.get("speakers")
     if not probabilities:
         return ""

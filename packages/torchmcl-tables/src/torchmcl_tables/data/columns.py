@@ -104,7 +104,7 @@ class Cells:
         return spaced if len(spaced) else self.texts.drop_nulls().head(SAMPLE)
 
     def form(self, commas: bool) -> NumberForm:
-        """Return the number format of the sample, by default with decimal commas if `commas`."""
+        """Return the number format of the sample; if ambiguous, with decimal commas if `commas`, else with points."""
         if self._form is None:
             self._form = find_form(self.sample, commas=commas)
         return self._form

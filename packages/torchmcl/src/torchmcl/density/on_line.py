@@ -1,4 +1,4 @@
-"""Highest-density sets in one dimension, and the mass of the region denser than at a value."""
+"""Highest-density sets in one dimension, and the mass of the region where the density is higher than at a value."""
 
 from abc import abstractmethod
 from collections.abc import Iterator

@@ -70,7 +70,7 @@ def quantile(scores: NDArray[np.float64], counts: NDArray[np.float64], alpha: fl
 
 
 def rows_needed(alpha: float) -> int:
-    """Return the smallest number of calibration rows with a finite quantile.
+    """Return the smallest number of calibration rows for which the quantile is finite.
 
     Example:
         >>> rows_needed(0.1), rows_needed(0.05)

@@ -285,7 +285,7 @@ def _trainer(
     n_networks: int,
     seed: int,
 ) -> tuple[training.Trainer, dict[str, Any]]:
-    """Return the trainer of the parameters, or of a search, and the attributes of the search."""
+    """Return a trainer with the given or searched parameters, and the attributes of the search."""
     batch = int(estimator.batch_size or max(_MIN_BATCH, default_batch_size(n_train)))
     default_epochs = min(_MAX_EPOCHS, training.default_n_epochs(n_train, batch, _N_STEPS + n_train // _ROWS_PER_STEP))
     n_epochs = int(estimator.n_epochs or default_epochs)
@@ -353,7 +353,7 @@ def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
 
 
 def _log_loss(logs: Tensor, held_out: training.Examples) -> float:
-    """Return the mean log-loss of a network on its held-out rows; infinity without any."""
+    """Return the mean log-loss of a network on its held-out rows; infinity if there are none."""
     if not len(held_out.weights):
         return float("inf")
     losses = -logs.gather(1, held_out.targets).squeeze(1).numpy()
