@@ -66,7 +66,7 @@ class Anchored:
 
     Args:
         cost_fn: the cost between an anchor and a target, `pairwise_fde` for example.
-        anchors: [hypotheses, *event]; `torchmcl.theory.quantizers.Lloyd` computes them from training targets by
+        anchors: [hypotheses, ...]; `torchmcl.theory.quantizers.Lloyd` computes them from training targets by
             k-means.
 
     Example:
@@ -87,7 +87,7 @@ class Anchored:
         check_callable("Anchored", "cost_fn", self.cost_fn, "torchmcl.pairwise_fde")
         check_tensor("Anchored", "anchors", self.anchors)
         if self.anchors.ndim < 2:
-            raise ValueError(bad_value("Anchored", "anchors", "be [hypotheses, *event]", tuple(self.anchors.shape)))
+            raise ValueError(bad_value("Anchored", "anchors", "be [hypotheses, ...]", tuple(self.anchors.shape)))
 
     @property
     def declaration(self) -> CostDeclaration:

@@ -150,7 +150,7 @@ def average_pairwise_distance(predictions: Predictions) -> Tensor:
     """Return the mean Euclidean distance between two hypotheses of a sample: their diversity.
 
     Args:
-        predictions: hypotheses [..., hypotheses, *event], compared over all axes of an event.
+        predictions: hypotheses [..., hypotheses, ...], compared over all axes of an event.
 
     Example:
         >>> import torch
@@ -171,8 +171,8 @@ def mode_coverage(
     """Return the share of targets, the modes, that have a hypothesis within a radius.
 
     Args:
-        predictions: hypotheses [..., hypotheses, *event].
-        targets: [..., targets, *event], the modes of each sample.
+        predictions: hypotheses [..., hypotheses, ...].
+        targets: [..., targets, ...], the modes of each sample.
         mask: [..., targets], True where a target is real, or [..., targets, steps]; None when all are.
         radius: > 0, in units of the cost.
         cost_fn: any `pairwise_*` function; the Euclidean distance over all axes of an event by default.

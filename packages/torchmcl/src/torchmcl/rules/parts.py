@@ -16,14 +16,14 @@ def by_part(
     unchanged. The axis remains, with length 1.
 
     Args:
-        predictions: hypotheses [batch, hypotheses, *event]; score logits [batch, hypotheses], shared by the parts, or
+        predictions: hypotheses [batch, hypotheses, ...]; score logits [batch, hypotheses], shared by the parts, or
             [batch, parts, hypotheses]; a scale in the shape of the hypotheses.
-        batch: targets [batch, targets, *event] or [batch, *event]; a mask of targets or of their steps. Its inputs
+        batch: targets [batch, targets, ...] or [batch, ...]; a mask of targets or of their steps. Its inputs
             become None, because the model has already been called.
         axis: which axis of an event: 0 for the steps of [steps, channels], 1 for its channels.
 
     Returns:
-        Hypotheses [batch * parts, hypotheses, *event], with length 1 at the axis, and the batch for them.
+        Hypotheses [batch * parts, hypotheses, ...], with length 1 at the axis, and the batch for them.
 
     Raises:
         ValueError: for an axis that an event lacks, or targets of a different shape.
@@ -46,7 +46,7 @@ def by_part(
         targets = targets.unsqueeze(1)
         mask = mask.unsqueeze(1) if mask is not None and mask.shape[1:] == event[: mask.ndim - 1] else mask
     if targets.shape[2:] != event or len(targets) != len(hypotheses):
-        rule = f"have shape [batch, targets, *event] for `hypotheses` {tuple(hypotheses.shape)}"
+        rule = f"have shape [batch, targets, ...] for `hypotheses` {tuple(hypotheses.shape)}"
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
     n_parts = event[axis]
     moved = [_parted(tensor, axis) for tensor in (hypotheses, targets)]
@@ -63,7 +63,7 @@ def by_part(
 
 
 def _parted(tensor: Tensor, axis: int) -> Tensor:
-    """Return [batch, n, *event] as [batch * parts, n, *event] with length 1 at an axis of the event."""
+    """Return [batch, n, ...] as [batch * parts, n, ...] with length 1 at an axis of the event."""
     return tensor.movedim(2 + axis, 1).flatten(0, 1).unsqueeze(2 + axis)
 
 
@@ -80,11 +80,11 @@ def factorized(first: Predictions, second: Predictions) -> Predictions:
     independent; replace them for scores of all pairs.
 
     Args:
-        first: hypotheses [batch, N, *event], with or without score logits.
-        second: hypotheses [batch, M, *event].
+        first: hypotheses [batch, N, ...], with or without score logits.
+        second: hypotheses [batch, M, ...].
 
     Returns:
-        Predictions with hypotheses [batch, N * M, *event]; hypothesis n * M + m is the sum of n and m.
+        Predictions with hypotheses [batch, N * M, ...]; hypothesis n * M + m is the sum of n and m.
 
     Example:
         >>> trends, seasons = Predictions(torch.tensor([[[0.0], [10.0]]])), Predictions(torch.tensor([[[1.0], [2.0]]]))
