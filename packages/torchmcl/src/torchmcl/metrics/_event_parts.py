@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_positive, check_tensor
+from torchmcl._checks import bad_value, check_callable, check_mask, check_positive
 from torchmcl._eager import full_precision
 from torchmcl.costs import pairwise_ade, pairwise_dice, pairwise_euclidean, pairwise_iou
-from torchmcl.metrics._parts import RealValues, _chances, _with_all_axes, compared
+from torchmcl.metrics._parts import RealValues, aligned, compared
 from torchmcl.rules.transport import PIT
 from torchmcl.scoring import ScoreObjective
 from torchmcl.types import Distributions, Predictions
@@ -32,16 +32,7 @@ def events(
     owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None = None
 ) -> Events:
     """Check the input of a metric and return it with all axes, and 0 for padded targets."""
-    if not isinstance(predictions, Predictions | Distributions):
-        raise TypeError(bad_value(owner, "predictions", "be Predictions", type(predictions).__name__))
-    hypotheses, logits = predictions.hypotheses, predictions.score_logits
-    check_tensor(owner, "hypotheses", hypotheses)
-    check_tensor(owner, "targets", targets)
-    if mask is not None:
-        check_boolean(owner, "mask", mask)
-    n = min(hypotheses.ndim - 2, 1) if logits is None else logits.ndim - 1  # leading axes
-    targets, mask, shape = _with_all_axes(owner, hypotheses, targets, mask, n)
-    chances = _chances(owner, hypotheses, logits, n, scores)
+    hypotheses, targets, mask, chances, shape, n = aligned(owner, predictions, targets, mask, scores)
     targets, steps = targets.expand(shape), None
     real = torch.ones(shape[: n + 1], dtype=torch.bool, device=targets.device)
     if mask is not None:

@@ -34,6 +34,41 @@ class Compared(NamedTuple):
     real: Tensor
 
 
+class Aligned(NamedTuple):
+    """The checked input of a metric, with an axis of targets.
+
+    Attributes:
+        hypotheses: [..., hypotheses, ...]
+        targets: [..., targets, ...]
+        mask: [..., targets] or with the first axes of an event, or None.
+        chances: [..., hypotheses], normalized scores, uniform without scores.
+        shape: the shape of the targets with all leading axes.
+        n_leading: the number of leading axes.
+    """
+
+    hypotheses: Tensor
+    targets: Tensor
+    mask: Tensor | None
+    chances: Tensor
+    shape: torch.Size
+    n_leading: int
+
+
+def aligned(
+    owner: str, predictions: Predictions, targets: Tensor, mask: Tensor | None, scores: ScoreObjective | None
+) -> Aligned:
+    """Check the input of a metric. Score logits define the leading axes; without them the first one is the batch."""
+    check_predictions(owner, "predictions", predictions)
+    hypotheses, logits = predictions.hypotheses, predictions.score_logits
+    check_tensor(owner, "hypotheses", hypotheses)
+    check_tensor(owner, "targets", targets)
+    if mask is not None:
+        check_boolean(owner, "mask", mask)
+    n = min(hypotheses.ndim - 2, 1) if logits is None else logits.ndim - 1
+    targets, mask, shape = _with_all_axes(owner, hypotheses, targets, mask, n)
+    return Aligned(hypotheses, targets, mask, _chances(owner, hypotheses, logits, n, scores), shape, n)
+
+
 def compared(
     owner: str,
     predictions: Predictions,
@@ -54,15 +89,7 @@ def compared(
         scores: how score logits become probabilities; `SigmoidScores()` by default.
         takes_steps: whether the mask may have axes of the event.
     """
-    check_predictions(owner, "predictions", predictions)
-    hypotheses, logits = predictions.hypotheses, predictions.score_logits
-    check_tensor(owner, "hypotheses", hypotheses)
-    check_tensor(owner, "targets", targets)
-    if mask is not None:
-        check_boolean(owner, "mask", mask)
-    n = min(hypotheses.ndim - 2, 1) if logits is None else logits.ndim - 1  # leading axes
-    targets, mask, shape = _with_all_axes(owner, hypotheses, targets, mask, n)
-    chances = _chances(owner, hypotheses, logits, n, scores)
+    hypotheses, targets, mask, chances, shape, n = aligned(owner, predictions, targets, mask, scores)
     if mask is not None and mask.ndim > n + 1 and takes_steps:
         return _of_real_steps(owner, hypotheses, targets.expand(shape), chances, mask, n)
     real = torch.ones(shape[: n + 1], dtype=torch.bool, device=targets.device)
