@@ -111,3 +111,14 @@ def test_a_season_is_repeated_even_if_the_horizon_is_a_multiple_of_it(horizon):
     _, naive, unit = described(values[None, None, :300].double(), torch.zeros(1, 1, 1), layout)
     assert (naive - values[300 : 300 + horizon]).abs().max() < 0.1
     assert unit.item() < 0.03
+
+
+@pytest.mark.parametrize("n_given", [100, 12])
+def test_the_unit_of_a_walk_is_its_mean_change_over_a_few_steps_of_the_horizon(n_given):
+    walk = np.random.default_rng(3).normal(size=100).cumsum()[-n_given:]
+    read = torch.full((1, 1, 100), torch.nan, dtype=torch.float64)
+    read[..., 100 - n_given :] = torch.from_numpy(walk)
+    layout = Layout(horizon=10, context=100, periods=(1,), lags=(), n_channels=1, n_calendar=0)
+    unit = described(read, torch.zeros(1, 1, 1), layout)[2].item()
+    lags = [lag for lag in (2, 5, 7, 10) if n_given - lag >= 3]  # with fewer pairs, a lag does not count
+    assert unit == pytest.approx(np.mean([np.abs(walk[lag:] - walk[:-lag]).mean() for lag in lags]))
