@@ -79,7 +79,7 @@ html_baseurl = addresses["documentation"]
 html_sourcelink_suffix = ""
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 6,
     "show_nav_level": 1,
     "navigation_with_keys": False,
     **({"github_url": addresses["repository"]} if addresses["repository"] else {}),
@@ -88,7 +88,7 @@ html_theme_options = {
     "secondary_sidebar_items": {
         "**": ["page-toc"],
         # Nothing to list there, and no column for it.
-        **{page: [] for page in ("index", "how_to", "explanation", "gallery/index")},
+        **{page: [] for page in ("index", "guide", "gallery/index")},
     },
 }
 
