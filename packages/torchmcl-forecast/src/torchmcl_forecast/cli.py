@@ -126,7 +126,7 @@ def _checkpoint(out: Path) -> Path:
     """Return the folder of the training state, beside the output folder."""
     folder = out.resolve().with_name(f"{out.resolve().name}.checkpoint")
     if folder.exists() and not (folder.is_dir() and all(path.suffix == ".safetensors" for path in folder.iterdir())):
-        rule = "not have other files in the place of its checkpoint"
+        rule = "not have a folder of other files at the path of its checkpoint"
         raise ValueError(
             bad_value(_OWNER, "--out", rule, repr(str(folder)), "Give another name, or remove them first.")
         )
@@ -138,7 +138,7 @@ def _read(argument: str, path: Path, series: str) -> Any:
     import pandas as pd
 
     if not path.is_file():
-        raise FileNotFoundError(bad_value(_OWNER, argument, "be a file", repr(str(path))))
+        raise FileNotFoundError(bad_value(_OWNER, argument, "be a file", repr(str(path)), "Check the path."))
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             return pd.read_parquet(path)
