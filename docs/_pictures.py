@@ -1,4 +1,4 @@
-"""Draw the pictures of pages from the programs on them: python docs/_pictures.py."""
+"""Draw the pictures of docs/examples.rst from the programs on it: python docs/_pictures.py."""
 
 import re
 import textwrap
@@ -13,17 +13,17 @@ BLOCK = re.compile(r"^\.\. code-block:: python\n\n((?:(?:[ ]+[^\n]*)?\n)+)", re.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a94a1"
 
 
-def ran(page: str) -> dict[str, Any]:
-    """Run the program of a page and return its names."""
+def ran(section: str) -> dict[str, Any]:
+    """Run the programs of a section and return their names."""
     torch.manual_seed(0)
-    names: dict[str, Any] = {"__name__": page}
-    for block in BLOCK.findall((DOCS / f"{page}.rst").read_text(encoding="utf-8") + "\n"):
-        exec(compile(textwrap.dedent(block), f"{page}.rst", "exec"), names)
+    names: dict[str, Any] = {"__name__": "examples"}
+    for block in BLOCK.findall(section):
+        exec(compile(textwrap.dedent(block), "examples.rst", "exec"), names)
     return names
 
 
 def time_series(names: dict[str, Any]) -> Figure:
-    """Return the past of three series, their scenarios, and what happened."""
+    """Return the past of three series, their scenarios, and the actual future."""
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     past, future = names["past"][1000:], names["future"][1000:]
     change = future[:, -1] - past[:, -1]
@@ -33,14 +33,14 @@ def time_series(names: dict[str, Any]) -> Figure:
         for k, (scenario, share) in enumerate(zip(names["scenarios"][row], names["probabilities"][row], strict=True)):
             label = "scenarios, by probability" if k == 0 else None
             axis.plot(range(54, 72), scenario, color=BLUE, lw=0.7 + 6 * float(share), alpha=0.5, label=label)
-        axis.plot(range(54, 72), future[row], color=ORANGE, lw=1.5, label="what happened")
+        axis.plot(range(54, 72), future[row], color=ORANGE, lw=1.5, label="actual future")
         axis.set(xlabel="month")
     figure.axes[0].legend(frameon=False, fontsize=9)
     return figure
 
 
 def images(names: dict[str, Any]) -> Figure:
-    """Return pictures, what the annotator drew, and the masks."""
+    """Return pictures, the masks of the annotator, and those of the network."""
     figure = Figure(figsize=(10, 6.4), layout="constrained")
     axes = figure.subplots(3, 5)
     shares = names["scores"].probabilities(names["output"].predictions.score_logits)
@@ -70,5 +70,6 @@ def robots(names: dict[str, Any]) -> Figure:
     return figure
 
 
-for draw in (time_series, images, robots):
-    draw(ran(draw.__name__)).savefig(DOCS / "_static" / f"{draw.__name__}.png", dpi=110)
+_, *sections = re.split(r"^.+\n-+\n", (DOCS / "examples.rst").read_text(encoding="utf-8") + "\n", flags=re.MULTILINE)
+for draw, section in zip((time_series, images, robots), sections, strict=True):
+    draw(ran(section)).savefig(DOCS / "_static" / f"{draw.__name__}.png", dpi=110)

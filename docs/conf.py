@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 
 from torchmcl import __version__
 from torchmcl.demo.play_page import write_play_page
@@ -24,8 +26,8 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
-    "sphinx.ext.mathjax",
 ]
+html_math_renderer = "mathml"
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "sg_execution_times.rst"]
 # Single backticks, as in the docstrings, link to a name of the package where there is one.
@@ -79,7 +81,7 @@ html_baseurl = addresses["documentation"]
 html_sourcelink_suffix = ""
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 6,
     "show_nav_level": 1,
     "navigation_with_keys": False,
     **({"github_url": addresses["repository"]} if addresses["repository"] else {}),
@@ -88,7 +90,7 @@ html_theme_options = {
     "secondary_sidebar_items": {
         "**": ["page-toc"],
         # Nothing to list there, and no column for it.
-        **{page: [] for page in ("index", "how_to", "explanation", "gallery/index")},
+        **{page: [] for page in ("index", "guide", "gallery/index")},
     },
 }
 
@@ -111,8 +113,17 @@ def write_page_to_play(app: Any, error: Exception | None) -> None:
         write_play_page(Path(app.outdir) / "_static" / "play.html")
 
 
+def write_formula(writer: Any, node: nodes.math | nodes.math_block) -> None:
+    """Write a formula as MathML, which browsers draw without a script or a network."""
+    display = isinstance(node, nodes.math_block)
+    formula = tex2mathml(node.astext(), as_block=display)
+    writer.body.append(f'<div class="formula">{formula}</div>' if display else formula)
+    raise nodes.SkipNode
+
+
 def setup(app: Any) -> None:
     """Connect the hooks, after the one that reads Google style."""
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.connect("build-finished", write_page_to_play)
     app.connect("autodoc-process-signature", parseable_defaults)
     app.connect("autodoc-process-docstring", escape_bars, priority=900)

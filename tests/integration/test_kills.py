@@ -121,7 +121,7 @@ def test_a_folder_of_somebody_else_in_the_place_of_the_checkpoint_is_kept(tmp_pa
     theirs.parent.mkdir()
     theirs.write_text("mine")
     assert main([*fit_command(tmp_path, "model"), "--restart"]) == 2
-    assert "`--out` must not have other files in the place of its checkpoint" in capsys.readouterr().err
+    assert "`--out` must not have a folder of other files at the path of its checkpoint" in capsys.readouterr().err
     assert theirs.read_text() == "mine"
 
 

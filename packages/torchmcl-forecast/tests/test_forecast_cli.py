@@ -125,4 +125,4 @@ def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys)
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
     assert main([*table, *QUICK]) == 2
-    assert "must not have other files in the place of its checkpoint" in capsys.readouterr().err
+    assert "must not have a folder of other files at the path of its checkpoint" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def _add_separation(studies: Commands) -> None:
         help="speech separation: PIT, MCL, Relaxed-WTA and annealed MCL",
         description="Train the separators of the study one after the other, evaluate them on whole mixtures of unseen "
         "speakers, and write records and index.html. A rerun resumes where the last one ended. The whole study needs a "
-        "GPU; --quick takes two minutes on two CPU cores, and shows that everything works, not what is better.",
+        "GPU; --quick takes two minutes on two CPU cores, and tests the commands, not the methods.",
         epilog="examples: torchmcl reproduce separation --quick --data FOLDER --out out/quick; "
         "torchmcl reproduce separation --data FOLDER --device cuda --parts methods --seeds 3",
     )
@@ -84,8 +84,7 @@ def _add_trajectories(studies: Commands) -> None:
         help="where people walk next (ETH/UCY): every rule with 20 hypotheses, mixtures, joint winners",
         description="Train every method without each scene of ETH/UCY in turn, all seeds at once, evaluate it there by "
         "every protocol, and write records.jsonl and index.html. Rerun the same command to resume. The whole study "
-        "needs a GPU; --quick takes about a minute on two CPU cores, and shows that everything works, not what is "
-        "better.",
+        "needs a GPU; --quick takes about a minute on two CPU cores, and tests the commands, not the methods.",
         epilog="examples: torchmcl reproduce trajectories --quick --out out/quick; "
         "torchmcl reproduce trajectories --data FOLDER --device cuda --seeds 6 --scenes zara1,zara2",
     )

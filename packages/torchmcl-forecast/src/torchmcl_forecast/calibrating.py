@@ -11,7 +11,7 @@ __all__ = ["Calibration", "choose_calibration", "path_correlation"]
 
 # The standard deviation of the coverage of a level from this many independent windows is below two percent.
 _ENOUGH_ROWS = 300
-# Windows at the same time share its shocks, however many series there are (for M4's weekly series, a level from other
+# Windows at the same time share its shocks, for any number of series (for M4's weekly series, a level from other
 # times had a coverage of 0.76 to 0.99 at a single time): a level needs several times.
 _ENOUGH_MOMENTS = 8
 # At most this share of the times is held out.

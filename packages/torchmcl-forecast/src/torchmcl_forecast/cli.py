@@ -15,20 +15,31 @@ __all__ = ["add_forecast_command"]
 _OWNER = "torchmcl forecast"
 _FILES = ("futures.csv", "quantiles.csv", "model")
 _DESCRIPTION = """\
-Learn from the series of a table, and write several ways in which each may go on, with probabilities.
+Train a forecaster on the series of a table. It predicts several futures for each series, each with a probability.
 
-The table has a row for each value: its time, the value, and the name of its series if there are several. Without the
-column of --value it is wide: one column for each series. Times must be regular; missing rows and empty cells are fine.
-Other columns that explain the values are named by --past, or by --known if their future is known: it is read from the
-table of --future, which has a row for each time of the horizon, and for each series unless all share them.
+The table is long or wide. A long table has a row for each value: a column of times, a column of values, and a column
+with the names of the series if there are several. Without the column of --value, the table is wide: every column beside
+the times is a series. Times are dates or numbers at equal steps; the step is detected. Missing rows and empty cells are
+allowed; duplicate and irregular times are errors that name the series and the time.
 
-Written are a page (index.html), the futures (futures.csv), quantiles and the calibrated tube of each step
-(quantiles.csv), and the forecaster (model/), which `torchmcl_forecast.Forecaster.load` reads.
+A future is a whole path over the horizon, not a quantile of single steps. If no value of a series is negative, neither
+is any forecast. --joint predicts futures of all series together, so that a probability refers to the whole table.
 
-Rerun the same command to resume a training that was stopped or killed: until all is written, its state is kept in a
-folder OUT.checkpoint beside it. --restart discards that state.
+Columns that explain the values are covariates. --past names those that are known up to the present, such as visitors,
+and --known those whose future is known, such as prices. The table of --future has their values: a row for each time of
+the horizon, and for each series unless all series share them.
 
-examples:
+The output folder contains a page (index.html), the futures (futures.csv), quantiles of each step and the tube
+(quantiles.csv), and the forecaster (model/), which `torchmcl_forecast.Forecaster.load` reads. A tube contains the whole
+path with the probability --coverage. It is calibrated on the last part of the series; short series have no tubes.
+
+Names of columns are separated by commas, and options may be repeated. Quote a name with a comma twice:
+--known '"Price, net",promotion'.
+
+Rerun the same command to resume a training run that was stopped or killed. Until the files are written, the state is in
+the folder OUT.checkpoint beside the output folder. --restart discards that state.
+
+Examples:
   torchmcl forecast --example -o out/
   torchmcl forecast sales.csv --time date --value sold --series shop --horizon 28 -o out/
   torchmcl forecast sales.csv --time date --value sold --known price,promotion --future plan.csv --horizon 28 -o out/
@@ -44,27 +55,35 @@ def add_forecast_command(commands: Commands) -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("table", type=Path, nargs="?", help="CSV (also with .gz) or Parquet")
+    parser.add_argument(
+        "table", type=Path, nargs="?", help="table of past values: CSV or Parquet, by file extension; CSV also with .gz"
+    )
     parser.add_argument("--time", help="column of times (default: ds)")
     parser.add_argument("--value", help="column of values (default: y); without such a column the table is wide")
-    parser.add_argument("--series", help="column of the names of series (default: unique_id, or one series)")
-    parser.add_argument("--horizon", type=positive, help="how many steps to forecast")
-    for name, what in (("known", "covariates that are known ahead"), ("past", "covariates of the past")):
+    parser.add_argument("--series", help="column of series names (default: unique_id; without it, one series)")
+    parser.add_argument("--horizon", type=positive, help="number of steps to forecast")
+    for name, what in (("known", "covariates whose future is known"), ("past", "covariates known up to the present")):
         parser.add_argument(f"--{name}", type=names, action=AddNames, default=[], help=f"columns of {what}")
-    parser.add_argument("--future", type=Path, help="table of the covariates of --known in the horizon")
+    parser.add_argument("--future", type=Path, help="table with the values of the --known columns over the horizon")
     parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the page and the files")
     parser.add_argument("--futures", type=positive, default=5, help="futures of each series (default: %(default)s)")
-    parser.add_argument("--joint", action="store_true", help="forecast all series together, as one path")
+    parser.add_argument("--joint", action="store_true", help="predict futures of all series together")
     parser.add_argument(
-        "--coverage", type=probability, default=0.9, help="share of paths that a tube holds (default: %(default)s)"
+        "--coverage", type=probability, default=0.9, help="share of paths inside their tube (default: %(default)s)"
     )
-    parser.add_argument("--steps", type=positive, help="of the training of each network (default: by the windows)")
-    parser.add_argument("--members", type=positive, default=2, help="networks that answer together (default: 2)")
+    parser.add_argument(
+        "--steps", type=positive, help="training steps per network (default: depends on the number of windows)"
+    )
+    parser.add_argument("--members", type=positive, default=2, help="networks in the ensemble (default: %(default)s)")
     parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
-    parser.add_argument("--seed", type=seed, default=0, help="(default: %(default)s)")
-    parser.add_argument("--example", action="store_true", help="forecast the sales of four shops, written to sales.csv")
-    parser.add_argument("--restart", action="store_true", help="discard an unfinished training instead of resuming it")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar and summary")
+    parser.add_argument("--seed", type=seed, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument(
+        "--example", action="store_true", help="forecast the sales of four shops, which are written to sales.csv"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="discard an unfinished training run instead of resuming it"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar or summary")
     parser.set_defaults(check=_check, run=_forecast)
 
 
@@ -107,7 +126,7 @@ def _checkpoint(out: Path) -> Path:
     """Return the folder of the training state, beside the output folder."""
     folder = out.resolve().with_name(f"{out.resolve().name}.checkpoint")
     if folder.exists() and not (folder.is_dir() and all(path.suffix == ".safetensors" for path in folder.iterdir())):
-        rule = "not have other files in the place of its checkpoint"
+        rule = "not have a folder of other files at the path of its checkpoint"
         raise ValueError(
             bad_value(_OWNER, "--out", rule, repr(str(folder)), "Give another name, or remove them first.")
         )
@@ -119,7 +138,7 @@ def _read(argument: str, path: Path, series: str) -> Any:
     import pandas as pd
 
     if not path.is_file():
-        raise FileNotFoundError(bad_value(_OWNER, argument, "be a file", repr(str(path))))
+        raise FileNotFoundError(bad_value(_OWNER, argument, "be a file", repr(str(path)), "Check the path."))
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             return pd.read_parquet(path)
@@ -181,4 +200,6 @@ def _tube_note(forecaster: Any) -> str:
     if forecaster.tube_level_ is None:
         return "Without tubes: the series are too short to calibrate them."
     share = f"{100 * forecaster.coverage:g} %"
-    return f"Tubes of {share} are calibrated on the last windows, which the first training did not see."
+    return (
+        f"Tubes of {share} are calibrated on the last windows, which are held out from the first part of the training."
+    )

@@ -22,8 +22,8 @@ class Codebook(nn.Module):
     """The same paths around every naive forecast: k-means centers of past errors.
 
     If the past contains no information about the future, as for exchange rates, a network only adds noise. Paths are in
-    units of the naive forecast. Several channels keep half of their usual unit (the geometric mean of the two), as calm
-    and wild times do not last, and count in k-means by the size of their changes.
+    units of the naive forecast. For several channels the unit is the geometric mean of the current and the usual one,
+    because calm and volatile times do not last, and channels are weighted in k-means by the size of their changes.
 
     Args:
         n_hypotheses: the number of paths.

@@ -152,14 +152,14 @@ class Forecast:
 
         - `crps`: mean weighted quantile loss of the levels 0.1 ... 0.9 over the sum of |actual|, as in GIFT-Eval.
         - `energy`: mean energy score of sampled paths over their length, in units of the values.
-        - `variogram`: mean variogram score of order 0.5 of sampled paths over their pairs of steps: whether steps go
-          up and down together as they do in the forecast.
+        - `variogram`: mean variogram score of order 0.5 of sampled paths over their pairs of steps; it measures the
+          dependence between steps.
         - `distortion`: mean root of the mean squared error of the nearest of `n_futures` futures.
         - `coverage`: share of whole paths inside their tubes; missing without calibration.
 
         Args:
-            actual: a frame with the values that followed, in the form of the frame of `fit`; times are ignored but
-                for their order, and exactly `horizon` of each series are expected.
+            actual: a frame with the values that followed, in the form of the frame of `fit`; only the
+                order of the times matters, and exactly `horizon` values of each series are expected.
             n_samples: for the energy and the variogram score.
         """
         truth = self._actual(actual)  # [groups, channels, horizon]
@@ -215,7 +215,7 @@ def drawn_paths(
         paths: [groups, hypotheses, channels, horizon]
         scales: of the same shape.
         probabilities: [groups, hypotheses]
-        n: how many.
+        n: the number of paths.
         correlation: lag-1 autocorrelation of the errors, in [0, 1).
         generator: of random numbers.
 

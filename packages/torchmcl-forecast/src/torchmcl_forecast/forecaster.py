@@ -55,34 +55,34 @@ class Forecaster(Shareable, BaseEstimator):
     """Several futures of each series of a table, with probabilities.
 
     One network is trained on windows of all series, each in units of its own past. Its hypotheses are whole paths with
-    scales, a linear map of the past plus what a perceptron adds; a rule of multiple choice learning decides which of
-    them learn from which window. A codebook of past errors joins them, as far as the last windows support it. Missing
-    values, series that start late or are short, and new ones at prediction are fine; where no value is below 0 no
-    forecast is.
+    scales: a linear map of the past plus the output of a perceptron. A rule of multiple choice learning assigns
+    windows to hypotheses. A codebook of past errors is mixed in, with a share chosen on the last windows. Values may be
+    missing, series may start late or be short, and new series may be predicted. If no value is negative, neither is any
+    forecast.
 
     Args:
         n_futures: the number of futures that `predict` returns.
         n_hypotheses: paths of each network, which are reduced to the futures.
         n_members: networks in the ensemble.
-        rule: an assignment rule, a function part of the training (at most 40) -> rule, or `AutoAnnealing()`.
-        joint: whether all series are forecast together, as channels of one path; a future then is one of all.
+        rule: an assignment rule, a function from the part of the training (at most 40) to a rule, or `AutoAnnealing()`.
+        joint: whether all series are forecast together, as channels of one path.
         coverage: the share of whole paths inside tubes.
-        context: steps of the past that are read; by default chosen from horizon, seasons and lengths.
-        seasons: lengths of seasons in steps; found in the values by default.
+        context: number of past steps to read; by default it depends on the horizon, the seasons and the lengths.
+        seasons: lengths of seasons in steps; detected by default.
         hidden: sizes of the hidden layers.
         dropout: share of hidden units dropped in training.
-        n_steps: of each network's training; by the number of windows by default.
-        batch_size: windows of a step.
-        learning_rate: to begin with.
-        weight_decay: of AdamW.
-        crps: weight of the CRPS of each step beside the likelihood of whole paths.
+        n_steps: training steps per network; by default it depends on the number of windows.
+        batch_size: windows per step.
+        learning_rate: the initial learning rate.
+        weight_decay: the weight decay of AdamW.
+        crps: weight of the CRPS of each step relative to the likelihood of whole paths.
         time: name of the column of times.
         value: name of the column of values; a frame without it is wide.
-        series: name of the column of series; a long frame without it has one.
-        known: names of columns of covariates that are known ahead, such as promotions.
-        past: names of columns of covariates of which only the past is known, such as visitors.
-        device: to train on.
-        random_state: seed.
+        series: name of the column of series; a long frame without it has one series.
+        known: names of covariate columns whose future is known, such as promotions.
+        past: names of covariate columns of which only the past is known, such as visitors.
+        device: the device to train on.
+        random_state: the seed.
         progress: whether to show a progress bar.
 
     Attributes:
@@ -156,12 +156,12 @@ class Forecaster(Shareable, BaseEstimator):
         self.progress = progress
 
     def fit(self, frame: Any, *, horizon: int, checkpoint: Path | str | None = None) -> "Forecaster":
-        """Learn from a frame, long or wide.
+        """Train on a long or wide frame.
 
         Args:
             frame: of pandas or polars.
             horizon: the number of steps to forecast.
-            checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+            checkpoint: folder for the training state; after a kill, the same call resumes from it.
 
         Raises:
             ValueError: for parameters or frames that cannot be used; irregular or duplicate times; series that are all

@@ -90,7 +90,7 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
     """Return the series of a frame.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in messages.
         frame: long, with a row for each value; or wide, without the column of values: one column for each series beside
             the times, which may be the index, and covariates, which all series share. Other columns of a long frame
             are left out.
@@ -99,7 +99,7 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
         aligned: all series end at the last time of all, instead of each at its own.
 
     Raises:
-        ValueError: for missing columns, irregular or duplicate times, values that are no numbers.
+        ValueError: for missing columns, irregular or duplicate times, values that are not numbers.
 
     Example:
         >>> frame = pd.DataFrame({"ds": [1, 2, 4], "y": [5.0, 6.0, 7.0]})
@@ -139,7 +139,7 @@ def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon:
     """Return the covariates that are known ahead, [series, horizon, known covariates].
 
     Args:
-        owner: whom errors speak for.
+        owner: named in messages.
         frame: a row for each series and time of the horizon, or for each time if all series share them; other times
             are left out.
         columns: their names.

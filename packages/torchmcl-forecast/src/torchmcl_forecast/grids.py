@@ -120,7 +120,7 @@ def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -
     regular even when clocks change.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in messages.
         name: of the column.
         values: of it.
         grid: on which they must lie; any by default.
@@ -192,7 +192,8 @@ def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool 
     """
     gaps = [np.diff(part) for part in times if len(part) > 1]
     if not gaps:
-        raise ValueError(bad_value(owner, "frame", "have a series with at least two times", "none"))
+        advice = "Check the columns of `series` and `time`."
+        raise ValueError(bad_value(owner, "frame", "have a series with at least two times", "none", advice))
     every = np.concatenate(gaps)
     if every.dtype.kind != "m":
         return Grid("number", float(every.min()))

@@ -14,7 +14,7 @@ class PathNetwork(nn.Module):
     """A network from the inputs of windows to distributions of paths.
 
     Everything is relative to the best naive forecast of the window. A linear map of its changes and of the other naive
-    forecasts, the same for all channels, corrects it; the hypotheses are what a perceptron adds. Paths of all
+    forecasts, the same for all channels, corrects it; a perceptron adds the hypotheses. Paths of all
     channels are one hypothesis, [channels * horizon, 1].
 
     Args:

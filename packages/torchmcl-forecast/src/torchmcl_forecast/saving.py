@@ -110,7 +110,7 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
     """Return the saved forecaster, constructed by `make`. Nothing from the file is executed.
 
     Args:
-        owner: whom errors speak for.
+        owner: named in messages.
         folder: that holds it.
         make: parameters, fitted attributes -> forecaster.
 

@@ -62,7 +62,9 @@ def reduce_samples(samples: Any, n: int = 5, *, moved: bool = True) -> Scenarios
         raise ValueError(bad_value("reduce_samples", "samples", rule, f"{given.dtype} of shape {given.shape}"))
     paths = torch.from_numpy(given.astype(float)).view(-1, *given.shape[-2:])
     if not torch.isfinite(paths).all():
-        raise ValueError(bad_value("reduce_samples", "samples", "be finite", "NaN or infinity"))
+        raise ValueError(
+            bad_value("reduce_samples", "samples", "be finite", "NaN or infinity", "Leave such samples out.")
+        )
     if n > paths.shape[1]:
         rule = f"be at most the number of samples, {paths.shape[1]}"
         raise ValueError(bad_value("reduce_samples", "n", rule, n))

@@ -192,7 +192,7 @@ def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tens
 
     Args:
         read: [windows, channels, past], NaN before the series begins.
-        floor: [windows, channels, 1], the least unit.
+        floor: [windows, channels, 1], the minimum unit.
         layout: of the windows.
     """
     context, horizon = layout.context, layout.horizon

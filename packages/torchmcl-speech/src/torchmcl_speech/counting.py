@@ -72,7 +72,7 @@ def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
         7.3
     """
     if len(score_logits) < 1:
-        raise ValueError(bad_value("fit_count_temperature", "score_logits", "have a recording at least", 0))
+        raise ValueError(bad_value("fit_count_temperature", "score_logits", "have at least one recording", 0))
     if n_voices.min() < 0 or n_voices.max() > score_logits.shape[-1]:
         rule = f"be from 0 to the {score_logits.shape[-1]} outputs"
         raise ValueError(bad_value("fit_count_temperature", "n_voices", rule, n_voices.tolist()))

@@ -20,7 +20,7 @@ _NAMES = ("woman", "man")
 _MIXTURE = "demo.wav"
 _ATTRIBUTION = (
     "Voices: two readers of LibriSpeech (utterances 5683-32866-0010 and 1320-122617-0031; copyright 2014 Vassil "
-    "Panayotov, CC BY 4.0), whom the separator never heard; excerpts, resampled to 8 kHz and leveled."
+    "Panayotov, CC BY 4.0), not in the training data; excerpts, resampled to 8 kHz and leveled."
 )
 
 

@@ -85,7 +85,8 @@ class RecordingSeparator:
         """Return outputs [1, outputs, n] as [outputs, n] on the CPU."""
         outputs = outputs[0].float().cpu()
         if not outputs.isfinite().all():
-            raise ValueError(bad_value(self._owner, "model", "give finite outputs", "NaN or infinity"))
+            advice = "Its training diverged, or its file is damaged: use another checkpoint."
+            raise ValueError(bad_value(self._owner, "model", "give finite outputs", "NaN or infinity", advice))
         return outputs
 
     @property

@@ -69,7 +69,7 @@ def data_layout(config: DataConfig) -> str:
     if (root / _wsj0_folder(root, config.sample_rate)).is_dir():
         return "wsj0"
     if not root.is_dir():
-        raise BadAudio(f"{root}: there is no such folder.")
+        raise BadAudio(f"{root}: there is no such folder. Check the path.")
     if any(is_recording(path) for folder in sorted(root.iterdir()) if folder.is_dir() for path in folder.rglob("*")):
         return "speakers"
     rule = "hold <speaker>/<recordings>, wav8k/min/{tr,cv,tt}/{mix,s1,s2,...} or metadata/mix_<n>_spk_<part>.csv"

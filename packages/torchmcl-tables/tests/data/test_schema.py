@@ -177,7 +177,7 @@ def test_names_and_notes_are_dropped_unless_kept():
 def test_a_new_category_is_none_of_the_known_ones_and_an_error_if_asked():
     schema = schema_of(table(city=["Ulm", "Bonn", "Ulm", "Bonn"], y=Y))
     new = table(city=["Ulm", "Rome"])
-    with pytest.raises(ValueError, match=r"categories that the model knows \('Bonn', 'Ulm'\), got 'Rome' in row 2"):
+    with pytest.raises(ValueError, match=r"categories of the training table \('Bonn', 'Ulm'\), got 'Rome' in row 2"):
         schema.values(new, strict=True)
     unfit = Unfit()
     codes = schema.values(new, unfit=unfit)
@@ -277,7 +277,7 @@ def test_a_number_is_one_category_however_it_is_written():
     )
     codes = [schema.values(table(shop=values)).ravel().tolist() for values in written]
     assert codes == [codes[0]] * 4
-    with pytest.raises(ValueError, match=r"must hold categories that the model knows .*, got '2.6' in row 1"):
+    with pytest.raises(ValueError, match=r"must hold categories of the training table .*, got '2.6' in row 1"):
         schema.values(table(shop=["2.60"]), strict=True)
 
 

@@ -77,7 +77,7 @@ class SigmoidScores(ScoreObjective):
     """Sigmoid scores, trained by binary cross-entropy: the probability that a hypothesis wins.
 
     Args:
-        rule: the rule behind the labels; `WTA()` by default, None for the weights of the training rule.
+        rule: the rule of the labels; `WTA()` by default, None for the weights of the training rule.
 
     Example:
         >>> SigmoidScores().probabilities(torch.tensor([0.0, 0.0, -500.0]))
@@ -129,7 +129,7 @@ class SoftmaxScores(ScoreObjective):
     """Softmax scores, trained by cross-entropy: the distribution of the winner.
 
     Args:
-        rule: the rule behind the labels; `WTA()` by default, None for the weights of the training rule.
+        rule: the rule of the labels; `WTA()` by default, None for the weights of the training rule.
 
     Example:
         >>> SoftmaxScores().probabilities(torch.tensor([0.0, 0.0, -500.0]))

@@ -1,7 +1,7 @@
 """The data structures of the main path: Batch, Predictions (or Distributions), Matching, StepOutput.
 
 All are plain named tuples of tensors: they unpack, they print, and `torch.compile`,
-`torch.vmap` and `torch.utils._pytree` treat them as plain tuples.
+`torch.vmap` and `torch.utils._pytree` treat them as tuples.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ class Batch(NamedTuple):
     Attributes:
         inputs: [batch, ...], the argument of the model.
         targets: [batch, targets, dim]; [batch, targets, steps, dim] for sequences; [batch, targets] for class ids.
-        mask: [batch, targets], True where a target is real; or [batch, targets, steps], True where a step of it is;
-            None when all are.
-        scene: [batch], integers; samples of the same scene share their winners, see `SceneWinners`. None when each
-            sample has winners of its own.
+        mask: [batch, targets], True for real targets; or [batch, targets, steps], True for real steps; None if all are
+            real.
+        scene: [batch], integers; samples of the same scene share their winners, see `SceneWinners`. None if each
+            sample has its own winners.
     """
 
     inputs: Tensor
@@ -54,7 +54,7 @@ class Distributions(NamedTuple):
         hypotheses: [batch, hypotheses, ...], the locations.
         score_logits: [batch, hypotheses], or None.
         scale: positive, in the shape of `hypotheses` or one that broadcasts to it: standard deviations of normal
-            distributions, or scales of Laplace distributions; the cost decides.
+            distributions, or scales of Laplace distributions, depending on the cost.
     """
 
     hypotheses: Tensor
@@ -74,7 +74,7 @@ class Matching(NamedTuple):
     Attributes:
         cost: [..., targets, hypotheses], differentiable; rows of padded targets are 0.
         weights: [..., targets, hypotheses], detached; real rows sum to 1, padded rows to 0.
-        mask: [..., targets], True where a target is real.
+        mask: [..., targets], True for real targets.
     """
 
     cost: Tensor
@@ -88,10 +88,10 @@ class StepOutput(NamedTuple):
     Attributes:
         loss: scalar, `assignment_loss + score_weight * score_loss`.
         assignment_loss: scalar, the weighted cost of the matching.
-        score_loss: scalar, or None when the model has no scores.
+        score_loss: scalar, or None if the model has no scores.
         matching: cost, weights and mask, for the metrics.
         predictions: the output of the model.
-        targets: [..., targets, ...], with their axis, and 0 where they are padded; None with a mask of steps.
+        targets: [..., targets, ...], including the axis of targets; padded ones are 0. None with a mask of steps.
     """
 
     loss: Tensor

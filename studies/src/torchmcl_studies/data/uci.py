@@ -163,11 +163,14 @@ def read_rows(entry: UciSet, folder: str | Path | None = None) -> tuple[np.ndarr
     if table.shape != (entry.n_rows, entry.n_columns):
         raise ValueError(
             f"load_uci: {path} must hold {entry.n_rows} rows and {entry.n_columns} columns, got "
-            f"{table.shape[0]} and {table.shape[1]}. The file is cut short or another one."
+            f"{table.shape[0]} and {table.shape[1]}. Delete the file to download it again."
         )
     if not np.isfinite(table).all():
         row, column = np.argwhere(~np.isfinite(table))[0]
-        raise ValueError(f"load_uci: {path} must hold finite numbers, got {table[row, column]} in row {row}.")
+        raise ValueError(
+            f"load_uci: {path} must hold finite numbers, got {table[row, column]} in row {row}. "
+            "Delete the file to download it again."
+        )
     return table[:, : entry.n_features], table[:, entry.n_features]
 
 
@@ -191,7 +194,7 @@ def read_year(path: Path, chunk_rows: int = 50_000) -> tuple[np.ndarray, np.ndar
             years.append(rows[:, 0])
             inputs.append(rows[:, 1:])
     if not inputs:
-        raise ValueError(f"load_uci: {path} must hold rows, got an empty file.")
+        raise ValueError(f"load_uci: {path} must hold rows, got an empty file. Delete it to download it again.")
     return np.concatenate(inputs), np.concatenate(years)
 
 

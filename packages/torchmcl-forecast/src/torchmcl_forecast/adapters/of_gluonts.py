@@ -44,7 +44,7 @@ def sample_forecasts(forecast: Forecast, n: int = 200, random_state: int = 0) ->
 
     Args:
         forecast: of dates; numbers have no period.
-        n: how many paths are drawn.
+        n: the number of paths to draw.
         random_state: seed.
     """
     kinds = _kinds("sample_forecasts")

@@ -67,11 +67,11 @@ def audio_info(path: Path | str) -> AudioInfo:
             f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
         ) from error
     if header.frames < 1 or header.samplerate < 1 or header.channels < 1:
-        raise BadAudio(f"{path}: has no samples.")
+        raise BadAudio(f"{path}: has no samples. Record or copy it again.")
     check_samples(path, header.frames * header.channels)
     missing = _missing_bytes(path)
     if missing > 0:
-        raise BadAudio(f"{path}: is cut short; {missing} bytes are missing at its end.")
+        raise BadAudio(f"{path}: is cut short; {missing} bytes are missing at its end. Copy it again.")
     return AudioInfo(int(header.samplerate), int(header.channels), int(header.frames))
 
 
@@ -101,7 +101,7 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
             f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
         ) from error
     if len(samples) < info.length:
-        raise BadAudio(f"{path}: is cut short; {len(samples)} of {info.length} samples could be read.")
+        raise BadAudio(f"{path}: is cut short; {len(samples)} of {info.length} samples could be read. Copy it again.")
     mono = mixed_down(path, samples)
     check_cancellation(path, _peak(samples), _peak(mono))
     if sample_rate is not None and info.sample_rate != sample_rate:
@@ -127,7 +127,7 @@ def mixed_down(path: Path | str, samples: Samples, first: int = 0) -> Samples:
         place = int(bad.argmax())
         value = max(samples[place].tolist(), key=lambda sample: abs(sample) if np.isfinite(sample) else np.inf)
         if not np.isfinite(value):
-            raise BadAudio(f"{path}: sample {first + place} is not finite.")
+            raise BadAudio(f"{path}: sample {first + place} is not finite. Export the recording again.")
         advice = "Scale the recording: full scale is 1."
         raise BadAudio(f"{path}: sample {first + place} is {value:g}, louder than any recording. {advice}")
     return samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
@@ -182,10 +182,10 @@ def audio_files(folder: Path | str) -> list[Path]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise BadAudio(f"{folder}: there is no such folder.")
+        raise BadAudio(f"{folder}: there is no such folder. Check the path.")
     files = sorted(path for path in folder.rglob("*") if is_recording(path))
     if not files:
-        raise BadAudio(f"{folder}: holds no recordings ({', '.join(_SUFFIXES)}).")
+        raise BadAudio(f"{folder}: holds no recordings ({', '.join(_SUFFIXES)}). Check the path.")
     return files
 
 
@@ -263,7 +263,7 @@ def audio_blocks(path: Path | str, n_samples: int = _BLOCK) -> Iterator[Samples]
             f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
         ) from error
     if n_read < info.length:
-        raise BadAudio(f"{path}: is cut short; {n_read} of {info.length} samples could be read.")
+        raise BadAudio(f"{path}: is cut short; {n_read} of {info.length} samples could be read. Copy it again.")
     check_cancellation(path, channel_peak, mono_peak)
 
 

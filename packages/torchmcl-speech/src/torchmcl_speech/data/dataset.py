@@ -279,7 +279,8 @@ class SpeechMixtures(Dataset[Batch]):
         if self.n_crop is None:
             return 0, length
         if length < self.n_crop:  # shorter than its header states
-            raise BadAudio(f"SpeechMixtures: a recording has {length} samples, fewer than the crop of {self.n_crop}.")
+            got = f"a recording has {length} samples, fewer than the crop of {self.n_crop}"
+            raise BadAudio(f"SpeechMixtures: {got}. Copy it again.")
         start = int(random.integers(length - self.n_crop + 1)) if self.random_crops else 0
         return start, start + self.n_crop
 

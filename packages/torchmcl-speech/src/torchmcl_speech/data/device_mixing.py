@@ -155,7 +155,7 @@ class DeviceMixtures(Dataset[Batch]):
         below = position.floor()
         part = (position - below).float()
         below = below.long()
-        cutoff = (1 / speed).clamp(max=1).float()  # what a faster recording has above half the sample rate is left out
+        cutoff = (1 / speed).clamp(max=1).float()  # remove the part of a faster recording above half the sample rate
         sound = torch.zeros_like(part)
         for tap in range(1 - _TAPS, _TAPS + 1):
             index = below + tap

@@ -41,7 +41,8 @@ def speaker_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixtu
     root = Path(root)
     by_speaker = _of_part(root, part, n_speakers)
     if len(by_speaker) < n_speakers:
-        raise BadAudio(f"{root}: has {len(by_speaker)} speakers for {part}, fewer than the {n_speakers} of a mixture.")
+        got = f"{len(by_speaker)} speakers for {part}, fewer than the {n_speakers} of a mixture"
+        raise BadAudio(f"{root}: has {got}. Add speakers, or mix fewer.")
     random = np.random.default_rng((0, PARTS.index(part)))
     speakers, mixtures = sorted(by_speaker), []
     for speaker in speakers:
@@ -236,8 +237,8 @@ def _too_few(part: str, by_speaker: Mapping[str, list[Path]], plan: MixPlan, pos
     n_files, n_speakers = sum(map(len, by_speaker.values())), sum(map(bool, by_speaker.values()))
     return BadAudio(
         f"{part}: {n_files} recordings of {n_speakers} speakers are too few for {plan.counts[part]} different "
-        f"mixtures. Request fewer (--counts {part}={possible}) or add recordings. Or train on the recordings as they "
-        "are, which mixes them anew in every step: torchmcl separation train ship-2spk --data FOLDER."
+        f"mixtures. Request fewer (--counts {part}={possible}), add recordings, or mix anew in every step: "
+        "torchmcl separation train ship-2spk --data FOLDER."
     )
 
 
@@ -245,7 +246,7 @@ def _sources(chosen: list[Path], gains: list[float], sample_rate: int) -> Sample
     tracks = [read_audio(path, sample_rate) for path in chosen]
     for path, track in zip(chosen, tracks, strict=True):
         if not track.any():
-            raise BadAudio(f"{path}: is silent.")
+            raise BadAudio(f"{path}: is silent. Remove it.")
     length = min(len(track) for track in tracks)
     scaled = [track[:length] * 10 ** (gain / 20) for track, gain in zip(tracks, gains, strict=True)]
     sources: Samples = np.stack(scaled).astype(np.float32)

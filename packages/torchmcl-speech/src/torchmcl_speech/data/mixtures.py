@@ -100,14 +100,14 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
     places = ["mix", *(f"s{i}" for i in range(1, n_speakers + 1))]
     for place in places:
         if not (here / place).is_dir():
-            raise BadAudio(f"{here / place}: there is no such folder.")
+            raise BadAudio(f"{here / place}: there is no such folder. Check the path.")
     if (more := here / f"s{n_speakers + 1}").is_dir():  # with fewer targets than voices, all results would be wrong
         advice = "Set the number of speakers that the mixtures have (data.n_speakers and model.n_outputs)."
         got = f"{n_speakers} where there is {more}"
         raise ValueError(bad_value("wsj0_mixtures", "n_speakers", "be that of the mixtures", got, advice))
     names = sorted(path.name for path in (here / "mix").glob("*.wav"))
     if not names:
-        raise BadAudio(f"{here / 'mix'}: holds no mixtures (*.wav).")
+        raise BadAudio(f"{here / 'mix'}: holds no mixtures (*.wav). Check the path.")
     mixtures = []
     for name in names:
         files = [(base / place / name).as_posix() for place in places]
@@ -139,7 +139,7 @@ def _columns(n_speakers: int, *patterns: str) -> list[str]:
 
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
     if not path.is_file():
-        raise BadAudio(f"{path}: there is no such table.")
+        raise BadAudio(f"{path}: there is no such table. Check the path.")
     text = read_text("mixtures", path)
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -147,12 +147,12 @@ def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
             raise ValueError(bad_value(str(path), "columns", f"include {missing}", reader.fieldnames))
         rows = list(reader)
     except csv.Error as error:
-        raise BadAudio(f"{path}: is not a table ({error}).") from error
+        raise BadAudio(f"{path}: is not a table ({error}). Save it as CSV.") from error
     for number, row in enumerate(rows, start=1):
         if any(not row[column] for column in columns):
-            raise BadAudio(f"{path}: row {number} has an empty cell.")
+            raise BadAudio(f"{path}: row {number} has an empty cell. Fill it, or remove the row.")
     if not rows:
-        raise BadAudio(f"{path}: has no rows.")
+        raise BadAudio(f"{path}: has no rows. Write it again.")
     yield from rows
 
 

@@ -68,7 +68,7 @@ class AudioFolder:
         self.sample_rate = sample_rate
         self._infos: dict[str, AudioInfo] = {}
         if not self.root.is_dir():
-            raise BadAudio(f"{self.root}: there is no such folder.")
+            raise BadAudio(f"{self.root}: there is no such folder. Check the path.")
 
     def length(self, name: str) -> int:
         """Return the number of samples after resampling."""
@@ -142,7 +142,7 @@ class AudioPack:
 
     def _find(self, name: str) -> npt.NDArray[np.int16]:
         if name not in self._utterances:
-            raise BadAudio(f"{name}: is not in the pack of {len(self._utterances)} utterances.")
+            raise BadAudio(f"{name}: is not in the pack of {len(self._utterances)} utterances. Pack the folder again.")
         return self._utterances[name]
 
     @classmethod
@@ -207,11 +207,13 @@ class AudioPack:
         try:
             names, lengths, sample_rate, differences = _pack_arrays(path)
         except FileNotFoundError as error:
-            raise BadAudio(f"{path}: there is no such file.") from error
+            raise BadAudio(f"{path}: there is no such file. Check the path.") from error
         except BadAudio:
             raise
         except _BROKEN as error:
-            raise BadAudio(f"{path}: is not a pack of utterances ({str(error)[:200]}).") from error
+            raise BadAudio(
+                f"{path}: is not a pack of utterances ({str(error)[:200]}). Pack the folder again."
+            ) from error
         samples = np.cumsum(differences, dtype=np.int16)
         return cls(dict(zip(names, np.split(samples, np.cumsum(lengths)[:-1]), strict=True)), sample_rate)
 

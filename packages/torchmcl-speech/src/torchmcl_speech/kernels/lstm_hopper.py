@@ -113,7 +113,7 @@ def _forward(  # type: ignore[no-untyped-def]
     AHEAD: gl.constexpr,
 ):
     direction = gl.program_id(1)
-    # A share waits for the one behind it, which must not start later.
+    # A share waits for the next one, which must not start later.
     share = gl.num_programs(0) - 1 - gl.program_id(0)
     slot = direction * gl.num_programs(0) + share
     kind: gl.constexpr = outputs.dtype.element_ty

@@ -1,8 +1,8 @@
 """The partition of the recurrences of `lstm_hopper` among the multiprocessors, by steps.
 
-A tile of sequences goes through its steps one after another, so whole tiles fill the last round badly: 2.1 rounds take
+The steps of a tile of sequences run one after another, so whole tiles fill the last round badly: 2.1 rounds take
 as long as 3. Here the steps of all tiles are concatenated and cut into equal shares, each at least as long as a tile.
-If a cut divides a tile, the share behind the cut processes the first steps of the tile before all other work, and the
+If a cut divides a tile, the share after the cut processes the first steps of the tile before all other work, and the
 share before the cut processes the remaining steps after all other work: the former has long finished when the latter
 starts, and only passes on its state.
 """

@@ -84,7 +84,7 @@ class UnfinishedTraining:
         path = self.folder / _COMMAND
         is_empty = self.folder.is_dir() and not any(self.folder.iterdir())
         if self.folder.exists() and not path.is_file() and not is_empty:
-            rule, got = "not have other files in the place of its checkpoint", repr(str(self.folder))
+            rule, got = "not have a folder of other files at the path of its checkpoint", repr(str(self.folder))
             raise ValueError(bad_value("fit", "--out", rule, got, "Give another name, or remove them first."))
         if restart or not self._holds_state():
             return

@@ -72,7 +72,7 @@ def check_file(path: Path, *inputs: Path | None) -> None:
         OSError: if it cannot be written.
     """
     if path.is_dir():
-        raise IsADirectoryError(f"{str(path)!r} cannot be written: it is a folder.")
+        raise IsADirectoryError(f"{str(path)!r} cannot be written: it is a folder. Give the name of a file.")
     for other in inputs:
         if other is not None and path.exists() and other.exists() and path.samefile(other):
             rule, got = "differ from the file that is read", repr(str(path))

@@ -345,7 +345,7 @@ class CategoryColumn(Column):
     def rule(self) -> str:
         """The requirement on its cells."""
         listed = ", ".join(map(short, self.categories[:_N_LISTED]))
-        return f"hold categories that the model knows ({listed}{' ...' if len(self.categories) > _N_LISTED else ''})"
+        return f"hold categories of the training table ({listed}{' ...' if len(self.categories) > _N_LISTED else ''})"
 
     def read(self, cells: Cells) -> Reading:
         """Return the codes of a column of any table."""

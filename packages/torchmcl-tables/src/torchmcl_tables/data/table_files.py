@@ -1,7 +1,7 @@
 """Tables on disk: CSV, TSV, Parquet and JSON lines; the text formats may be compressed with gzip.
 
 Columns of text files are read as text. `kinds.py` decides their type from all of their values, not from the first
-hundred, so that a message can name the row that does not fit. Parquet goes through Arrow: the polars reader crashes the
+hundred, so that a message can name the row that does not fit. Parquet is read by Arrow: the polars reader crashes the
 process if a damaged file requests more memory than is
 available. Arrow raises an error, and its result is fully validated
 (offsets, UTF-8) before it is passed to polars, which assumes that it is valid.
@@ -48,8 +48,8 @@ def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
         if isinstance(error, OSError) and error.errno is not None:  # an operating system error, not damaged content
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        got = f"{str(path)!r}: {reason[:300]}"
-        raise ValueError(bad_value("read_table", "file", "be a Parquet file", got)) from error
+        got = f"{str(path)!r}: {reason[:200]}"
+        raise ValueError(bad_value("read_table", "file", "be a Parquet file", got, "Write it again.")) from error
 
 
 def _frame(file: Any) -> tuple[Any, tuple[str, ...]]:
@@ -135,7 +135,8 @@ def read_table(path: Path) -> Table:
     if not path.exists():
         raise FileNotFoundError(bad_value("read_table", "file", "exist", repr(str(path)), "Check the path."))
     if path.is_dir():
-        raise ValueError(bad_value("read_table", "file", "be a table", f"the folder {str(path)!r}"))
+        advice = "Give the path of a file in it."
+        raise ValueError(bad_value("read_table", "file", "be a table", f"the folder {str(path)!r}", advice))
     check_limit("read_table", path.name, "table_bytes", path.stat().st_size)
     try:
         table = _read(path, kind, zipped)

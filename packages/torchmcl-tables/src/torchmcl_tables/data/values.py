@@ -78,7 +78,7 @@ class NumberForm:
     Attributes:
         decimal: the mark before the fraction.
         thousands: the mark between groups of three digits; empty for none.
-        unit: text in front of or behind the digits, which is left out: a currency, "%" or a unit of measurement.
+        unit: text before or after the digits, which is dropped: a currency, "%" or a unit of measurement.
     """
 
     decimal: str = "."

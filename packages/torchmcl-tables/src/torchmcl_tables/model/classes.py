@@ -34,7 +34,8 @@ def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64]
     codes = model.schema.target_values(table)[:, 0]
     known = np.flatnonzero(np.isfinite(codes))
     if len(known) == 0:
-        raise ValueError(bad_value("evaluated_classes", table.name, "have a row with a class", "none"))
+        advice = "Check the column of the target."
+        raise ValueError(bad_value("evaluated_classes", table.name, "have a row with a class", "none", advice))
     rows = table.take(known)
     probabilities = model.estimator.predict_proba(model.inputs(rows))
     names = model.estimator.classes_.tolist()

@@ -97,7 +97,8 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
     targets = model.schema.target_values(table)
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) == 0:
-        raise ValueError(bad_value("evaluated", table.name, "have a row with a value for each target", "none"))
+        advice = "Check the columns of the targets."
+        raise ValueError(bad_value("evaluated", table.name, "have a row with a value for each target", "none", advice))
     rows, targets = table.take(known), targets[known]
     inputs = model.inputs(rows)
     values, probabilities = model.estimator.predict_hypotheses(inputs)

@@ -175,7 +175,8 @@ def _rows(
     """
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) < MIN_ROWS:
-        raise ValueError(bad_value("train_table", table.name, f"have a target in at least {MIN_ROWS} rows", len(known)))
+        rule, advice = f"have a target in at least {MIN_ROWS} rows", "Check the target, or add rows."
+        raise ValueError(bad_value("train_table", table.name, rule, len(known), advice))
     split = how.how_to_split(table, schema)
     units = units_of(values[known], targets[known]) if split.by == "random" else None
     return known, *split.rows(table, schema, known, how.test_fraction, how.seed, units)

@@ -186,7 +186,7 @@ def table(
     """Return a table.
 
     Args:
-        header: a cell for each column; text is escaped, and what follows " | " is a smaller line below; `Html` stays.
+        header: a cell for each column; text is escaped unless it is `Html`; text after " | " is a smaller line below.
         rows: of cells.
         best: the row to set in bold.
         identity: of the element, for links and styles.

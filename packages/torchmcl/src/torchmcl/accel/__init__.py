@@ -6,7 +6,7 @@ first that supports the arguments in the current mode. There are three kinds:
 - `in_triton`: a kernel of `accel.triton` for float32 tensors on a CUDA device, in plain eager mode;
 - `in_torch`: a function of `accel.eager`, mostly an `autograd.Function`, that needs less memory and time than the
   formula, on any device, including under `torch.compile` and `torch.vmap`; `in_eager` where these do not support it;
-- functions of `accel.native` in C for float32 on CPUs, each with a condition of its own.
+- functions of `accel.native` in C for float32 on CPUs, each with its own condition.
 
 In forward mode the definition itself is computed, because forward mode supports only plain operations.
 `one_to_one` is a torch operator instead: no formula defines it, and it runs in every mode.

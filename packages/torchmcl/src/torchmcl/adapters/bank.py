@@ -135,7 +135,8 @@ class AdapterBank(nn.Module):
         """Add an adapter to the weights of the network until `unmerge`, and return the network."""
         if self._merged is not None or number not in range(self.n_hypotheses):
             rule = f"be in 0 .. {self.n_hypotheses - 1}, and no other adapter be merged"
-            raise ValueError(bad_value("AdapterBank", "number", rule, f"{number!r} after {self._merged!r}"))
+            advice = "Call `unmerge` between two merges."
+            raise ValueError(bad_value("AdapterBank", "number", rule, f"{number!r} after {self._merged!r}", advice))
         self._add_to_weights(number, 1)
         self._merged, self._is_active = number, False
         return self.model

@@ -110,7 +110,8 @@ class Continuations(nn.Module):
         model: Any = bank.model
         if getattr(model.config, "final_logit_softcapping", None):
             rule = "have a linear last layer"
-            raise ValueError(bad_value("Continuations", "bank", rule, "final_logit_softcapping of its model"))
+            advice = "Use a model without soft-capped logits."
+            raise ValueError(bad_value("Continuations", "bank", rule, "final_logit_softcapping of its model", advice))
         weight = model.get_output_embeddings().weight
         self.scores: nn.Linear | None = None
         if scores:

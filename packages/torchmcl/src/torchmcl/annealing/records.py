@@ -138,7 +138,7 @@ def phase_transitions(
 ) -> list[theory.Transition]:
     """Return the splits of the hypotheses at one probe input.
 
-    The hypotheses of a network start wherever the initial weights put them, and may part for a moment and come together
+    The hypotheses of a network start at positions given by the initial weights, and may separate briefly and merge
     again while it trains. Only splits that last for the rest of the cooling count.
 
     Args:

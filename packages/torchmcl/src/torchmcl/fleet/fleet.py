@@ -160,7 +160,7 @@ class Fleet:
         """Train all models.
 
         Args:
-            data: rows for each model, or `SampledData`, drawn anew for every epoch.
+            data: rows for each model, or `SampledData`, which draws new rows for every epoch.
             n_epochs: passes over the data.
             batch_size: rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
                 where the last one would be short; "all" is all rows.

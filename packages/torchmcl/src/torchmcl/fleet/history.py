@@ -278,7 +278,7 @@ class FleetCheckpoint:
             raise _damaged("hold states of the training in its plan.json", got)
         seconds = saved.state.get("seconds")
         if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-            raise _damaged("say how many seconds it took", seconds)
+            raise _damaged("have a number of seconds", seconds)
         for name, tensor in state.items():
             kept = saved.tensors.get(name)
             if kept is None or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):

@@ -230,7 +230,7 @@ class FleetSearch:
         if n_held * self.n_splits > n_units or n_held == n_units:
             what = "rows" if groups is None else "groups"
             rule = f"have more than {n_held} {what} to hold out {self.n_splits} times"
-            raise ValueError(bad_value("FleetSearch", "inputs", rule, n_units))
+            raise ValueError(bad_value("FleetSearch", "inputs", rule, n_units, "Lower `held_out` or `n_splits`."))
         order = torch.randperm(n_units, generator=torch.Generator().manual_seed(seed))
         place, rows = order.argsort()[unit].sort(stable=True)
         held = [(place >= split * n_held) & (place < (split + 1) * n_held) for split in range(self.n_splits)]

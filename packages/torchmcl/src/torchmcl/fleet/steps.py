@@ -141,7 +141,7 @@ class RowFacts(NamedTuple):
         is_ragged: whether the sets differ in length.
         has_mask: whether some targets are padding.
         has_weights: whether rows are weighted.
-        is_sampled: whether rows are drawn anew for every epoch.
+        is_sampled: whether new rows are drawn for every epoch.
     """
 
     n_features: int | None

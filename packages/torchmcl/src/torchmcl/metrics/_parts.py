@@ -22,9 +22,9 @@ class Compared(NamedTuple):
         hypotheses: [..., hypotheses, numbers]
         targets: [..., targets, numbers]
         chances: [..., hypotheses], normalized scores, uniform without scores.
-        real: [..., targets], True where a target counts.
+        real: [..., targets], True for targets that count.
 
-    With a mask of steps each target has hypotheses of its own, 0 where it is padded: [..., targets, hypotheses,
+    With a mask of steps, each target has its own hypotheses, which are 0 at padded steps: [..., targets, hypotheses,
     numbers], [..., targets, 1, numbers] and [..., 1, hypotheses]; `real` stays [..., targets].
     """
 
@@ -84,9 +84,9 @@ def compared(
         owner: named in messages.
         predictions: hypotheses [..., hypotheses, *event]. The score logits define the leading axes; without
             them the first one is the batch, as in `Predictions`.
-        targets: [..., targets, *event]; a single target for each sample may lack the axis of the targets.
+        targets: [..., targets, *event]; the axis of targets may be omitted for a single target per sample.
         mask: [..., targets], or [..., targets, steps] with the first axes of an event; or None.
-        scores: how score logits become probabilities; `SigmoidScores()` by default.
+        scores: converts score logits to probabilities; `SigmoidScores()` by default.
         takes_steps: whether the mask may have axes of the event.
     """
     hypotheses, targets, mask, chances, shape, n = aligned(owner, predictions, targets, mask, scores)

@@ -79,7 +79,7 @@ def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
     broken = optional_import("safetensors", extra="checkpoint", needed_by="read_checkpoint").SafetensorError
     io = optional_import("safetensors.torch", extra="checkpoint", needed_by="read_checkpoint")
     if not path.is_file():
-        raise FileNotFoundError(f"read_checkpoint: there is no file {str(path)!r}.")
+        raise FileNotFoundError(f"read_checkpoint: there is no file {str(path)!r}. Check the path.")
     checksum, text, document = read_header(path, kind)
     try:
         tensors: dict[str, Tensor] = io.load(path.read_bytes())
@@ -88,7 +88,7 @@ def read_checkpoint(path: Path | str, kind: str | None = None) -> Checkpoint:
         raise bad_file(path, "be a complete safetensors file", got, "It is damaged.") from error
     if checksum != _digest(text, tensors):
         got = "another one: the file has changed since it was written"
-        raise bad_file(path, "have the checksum in its header", got)
+        raise bad_file(path, "have the checksum in its header", got, "Restore it from a copy.")
     return Checkpoint(document.get("kind", ""), document.get("state"), tensors, str(document.get("torchmcl")))
 
 

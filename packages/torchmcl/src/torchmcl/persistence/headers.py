@@ -68,7 +68,7 @@ def read_header(path: Path, kind: str | None = None) -> Header:
         document = json_value("read_checkpoint", path.name, text)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         got = "a file without its header"
-        raise bad_file(path, "be written by torchmcl", got, "It is damaged, or something else.") from error
+        raise bad_file(path, "be written by torchmcl", got, "It is damaged, or another kind of file.") from error
     if not isinstance(document, dict) or type(document.get("version")) is not int:
         raise bad_file(path, "name the version of its format", repr(text[:80]))
     if document["version"] > VERSION:
@@ -96,7 +96,7 @@ def saved_contents(owner: str, folder: Path, kind: str, by: str, read: Callable[
     path = folder / MODEL_FILE
     if not path.is_file():
         got = f"{str(folder)!r}, which {f'has no {MODEL_FILE}' if folder.exists() else 'does not exist'}"
-        raise ValueError(bad_value(owner, "folder", f"be a folder that {by} wrote", got))
+        raise ValueError(bad_value(owner, "folder", f"be a folder that {by} wrote", got, "Check the path."))
     try:
         return read(path, kind)
     except CheckpointError as error:

@@ -87,7 +87,7 @@ def read_text(owner: str, path: Path, size: str = "file_bytes") -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            bad_value(owner, path.name, "be text in UTF-8", f"an invalid byte at {error.start}")
+            bad_value(owner, path.name, "be text in UTF-8", f"an invalid byte at {error.start}", "Convert it first.")
         ) from error
 
 
@@ -141,7 +141,9 @@ def as_written(owner: str, argument: str, by: str) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         got = f"{type(error).__name__}: {error}".partition("\n")[0]
         got = got if len(got) <= 300 else got[:297] + "..."
-        raise ValueError(bad_value(owner, argument, f"be as {by} wrote it", got)) from error
+        raise ValueError(
+            bad_value(owner, argument, f"be as {by} wrote it", got, "It is damaged: write it again.")
+        ) from error
 
 
 def plain_name(owner: str, argument: str, name: Any) -> str:

@@ -37,7 +37,7 @@ def read_records(owner: str, path: Path, check: Callable[[Record], object] | Non
             if check is not None:
                 check(record)
         except (ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{owner}: {path} line {number} is not a record: {error!r}.") from error
+            raise ValueError(f"{owner}: {path} line {number} is not a record: {error!r}. Remove the line.") from error
         records.append(record)
     return records
 

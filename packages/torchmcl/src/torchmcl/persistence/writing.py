@@ -54,9 +54,13 @@ def check_writable(path: Path) -> None:
     while not above.exists():
         above = above.parent
     if not above.is_dir():
-        raise NotADirectoryError(f"{str(path)!r} cannot be written: {str(above)!r} is not a folder.")
+        raise NotADirectoryError(
+            f"{str(path)!r} cannot be written: {str(above)!r} is not a folder. Choose another path."
+        )
     if not os.access(above, os.W_OK | os.X_OK):
-        raise PermissionError(f"{str(path)!r} cannot be written: no permission to write in {str(above)!r}.")
+        raise PermissionError(
+            f"{str(path)!r} cannot be written: no permission to write in {str(above)!r}. Choose another path."
+        )
 
 
 @contextmanager

@@ -57,7 +57,9 @@ def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
     # One pass and no copy in the usual case: a finite sum implies finite terms.
     if not value.sum().isfinite() and not value.isfinite().all():
         index = tuple((~value.isfinite()).nonzero()[0].tolist())
-        raise ValueError(bad_value(owner, argument, "be finite", f"{value[index].item()} at index {index}"))
+        raise ValueError(
+            bad_value(owner, argument, "be finite", f"{value[index].item()} at index {index}", "Leave the row out.")
+        )
     return value
 
 

@@ -321,7 +321,8 @@ def calibrate_scores(
     if sample_weights is not None:
         weights = counts * row_weights(owner, sample_weights, len(counts)).to(counts)
     if not weights.sum() > 0:
-        raise ValueError(bad_value(owner, "winners", "have at least one real target that counts", "none"))
+        advice = "Check the mask and the sample weights."
+        raise ValueError(bad_value(owner, "winners", "have at least one real target that counts", "none", advice))
     logs = _logs(owner, logits, scores)
     labels = wins / counts.clamp_min(1).unsqueeze(-1)
     score_map = method.fit(logs, labels, weights)

@@ -52,7 +52,8 @@ class MixtureLevels(Nonconformity):
 
     def _mixture(self, given: WeightedHypotheses) -> torch.distributions.MixtureSameFamily:
         if given.scale is None:
-            raise ValueError(bad_value("MixtureLevels", "predictions", "be Distributions", "predictions without scale"))
+            advice = "Train with `scales=True`, or use BallScore()."
+            raise ValueError(bad_value("MixtureLevels", "predictions", "be Distributions", "no scale", advice))
         logits = given.probabilities.clamp_min(torch.finfo(given.probabilities.dtype).tiny).log()
         predictions = Distributions(given.hypotheses, logits, given.scale.to(given.hypotheses))
         return mixture_distribution(predictions, self.family, scores=SoftmaxScores())

@@ -233,7 +233,7 @@ def concatenate(
     first = sets[0].hypotheses
     for one in sets[1:]:
         if one.hypotheses.shape[0] != first.shape[0] or one.hypotheses.shape[2:] != first.shape[2:]:
-            rule = f"have the same rows and shapes of events, {tuple(first.shape)} but for the second axis"
+            rule = f"have the same rows and shapes of events, {tuple(first.shape)} except for the second axis"
             raise ValueError(bad_value(owner, "predictions", rule, tuple(one.hypotheses.shape)))
     shares = shares / shares.sum()
     probabilities = [share * one.probabilities for share, one in zip(shares.tolist(), sets, strict=True)]

@@ -28,7 +28,7 @@ from torchmcl.postprocess.nonconformity import Nonconformity
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.types import Distributions, Predictions
 
-_PERCENT = "0.9 holds 90 % of the targets."
+_PERCENT = "0.9 covers 90 % of the targets."
 
 
 def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -37,8 +37,8 @@ def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> 
     Weighted rows represent a population from which rows are drawn in proportion to their weights. The conformal
     quantile is that of the weighted scores, with the weight of the new row at infinity. This weight is unknown. A row
     of the weighted population has the mean weight sum(w^2) / sum(w), which is used instead. In these units, the new
-    row weighs 1, and the calibration rows together sum(w)^2 / sum(w^2), Kish's effective sample size. Rows of a unit
-    are dependent, and a new row belongs to a new unit; w are then the weights of the units.
+    row has weight 1, and the calibration rows together have sum(w)^2 / sum(w^2), Kish's effective sample size. Rows of
+    a unit are dependent, and a new row belongs to a new unit; w are then the weights of the units.
 
     Args:
         weights: [rows]
@@ -88,7 +88,7 @@ class ConformalRegions:
         coverage: the expected fraction of new targets inside.
         groups: [groups], integers in increasing order; empty without groups.
         levels: [groups], the quantile of each, or a single one.
-        scores: how score logits are read; None if probabilities were given.
+        scores: converts score logits to probabilities; None if probabilities were given.
         n_rows: the number of calibration rows.
     """
 

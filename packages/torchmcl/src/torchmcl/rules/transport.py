@@ -169,5 +169,6 @@ def transport_plan(cost: np.ndarray, row_mass: np.ndarray, column_mass: np.ndarr
     scale = np.abs(cost).max() or 1.0  # HiGHS has absolute tolerances
     solution = optimize.linprog(cost.ravel() / scale, A_eq=sums[:-1], b_eq=marginals, bounds=(0, None), method="highs")
     if not solution.success:
-        raise RuntimeError(f"transport_plan: the linear program was not solved: {solution.message}")
+        message = solution.message.rstrip(".")
+        raise RuntimeError(f"transport_plan: the linear program was not solved: {message}. Use Sinkhorn instead.")
     return solution.x.reshape(cost.shape).clip(min=0)

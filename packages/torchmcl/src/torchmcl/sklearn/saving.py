@@ -164,7 +164,8 @@ def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
     name = checkpoint.state.get("estimator") if isinstance(checkpoint.state, dict) else None
     names = [kind.__name__ for kind in kinds]
     if name not in names:
-        raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(names)}", repr(name)))
+        advice = f"Use {name}.load." if isinstance(name, str) else ""
+        raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(names)}", repr(name), advice))
     with as_written(owner, "folder", "`save`"):
         return from_state(checkpoint.state, checkpoint.tensors, kinds, kinds[0]._codec)
 

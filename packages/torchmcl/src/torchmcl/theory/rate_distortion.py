@@ -98,7 +98,7 @@ def blahut_arimoto(
     """Return points of the rate-distortion curve of a discrete source, in the log domain.
 
     From equal masses of the reproductions, each update never increases D + T I. The update also
-    bounds what is still to be gained (`gap`), in any state, so a curve that has not
+    bounds the remaining gain (`gap`), in any state, so a curve that has not
     converged is detected.
 
     Args:

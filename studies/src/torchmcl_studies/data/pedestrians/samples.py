@@ -64,7 +64,7 @@ class Windows:
     def neighbours(self) -> Neighbours:
         """Return the other windows of each window's scene, padded to the largest scene.
 
-        People who are present for only a part of the window have no window of their own, and are not included; with
+        People who are present for only a part of the window have no window, and are not included; with
         `partial`, those who leave early are.
         """
         sizes = torch.bincount(self.scene, minlength=self.n_scenes)

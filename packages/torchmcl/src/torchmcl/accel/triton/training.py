@@ -160,7 +160,7 @@ def train_epochs(
     output = tl.where(group < D, column * D + group, K * D + column)
     trained2 = (h <= H) & (column < K) & (group < D + scored)
     place2 = (F + 1) * H + tl.where(h < H, output * H + h, n_outputs * H + output)
-    # The hidden unit behind the last is always 1: biases of the outputs are its weights.
+    # The hidden unit after the last is always 1: biases of the outputs are its weights.
     first = tl.load(flat + place1, mask=trained1, other=0.0) + tl.where((h == H) & (f == F), 1.0, 0.0)
     second = tl.load(flat + place2, mask=trained2, other=0.0)
 

@@ -1,4 +1,4 @@
-/* For x86-64 processors with AVX2; the rest of the extension does without it. */
+/* For x86-64 processors with AVX2; the rest of the extension does not require it. */
 
 #if defined(__x86_64__)
 #if defined(__clang__)

@@ -1,18 +1,18 @@
-/* Inputs whose columns climb, without a product. Included by step.h. */
+/* Products with cumulative input columns, by table lookup. Included by step.h. */
 
-/* Inputs that climb: columns of which a row has 1 up to some place, then at most one value between, then 0. Such a run
-   takes from the weights their sum up to that place, so that a table of sums replaces the product. */
+/* Cumulative inputs: runs of columns that are 1 up to some position, then have at most one value in between, then are 0.
+   The product of a run with its weights is their sum up to that position, so a table of sums replaces the product. */
 typedef struct {
-    int64_t n_given;         /* columns before the runs, which are taken as they are */
+    int64_t n_given;         /* ordinary columns, before the runs */
     int64_t n_runs;
     const int64_t *lengths;  /* columns of each run */
-    const int *lower;     /* [sets, rows, n_runs], row of the table below the place */
-    const float *between; /* and how far towards the next one */
+    const int *lower;     /* [sets, rows, n_runs], row of the table below the position */
+    const float *between; /* the fraction of the way to the next row */
 } Ladders;
 
 static int64_t even_out(int64_t n_out) { return (n_out + 4 * LANES - 1) / (4 * LANES) * (4 * LANES); }
 
-/* table [columns of runs + n_runs][even_out(n_out)]: within a run the sums of the weights before each place. */
+/* table [columns of runs + n_runs][even_out(n_out)]: for each run, the sums of the weights before each position. */
 static void sum_weights(float *table, const Ladders *ladders, const float *weight, int64_t n_out, int64_t n_in) {
     const int64_t wide = even_out(n_out);
     for (int64_t p = 0; p < n_out; p += LANES) {
@@ -31,7 +31,7 @@ static void sum_weights(float *table, const Ladders *ladders, const float *weigh
     }
 }
 
-/* The other way: what the gradient of the table means for the weights. */
+/* The reverse: converts the gradient of the table to that of the weights. */
 static void sum_slopes(const float *table, const Ladders *ladders, float *gradient, int64_t n_out, int64_t n_in) {
     const int64_t wide = even_out(n_out);
     for (int64_t p = 0; p < n_out; p += LANES) {
@@ -50,7 +50,7 @@ static void sum_slopes(const float *table, const Ladders *ladders, float *gradie
     }
 }
 
-/* out[p][column] += what the runs of a row contribute, then ReLU unless it is the last layer. */
+/* out[p][column] += the contribution of the runs of a row, then ReLU unless it is the last layer. */
 static void climb(float *out, int64_t n_out, const float *table, const Ladders *ladders, int64_t row, int relu) {
     const int64_t wide = even_out(n_out), n = ladders->n_runs;
     const int *lower = ladders->lower + row * n;

@@ -1,9 +1,9 @@
 /* Mixtures of normal kernels on the line, row by row: the density as monotone cubic pieces on cells that are fine where
    kernels are narrow.
 
-   A kernel is added to nodes of a spacing that suits its width, all spacings being the widest halved again and again.
-   Sums on a coarse grid are handed on to the finer one inside it by Hermite interpolation, which keeps them: each kernel
-   costs some thirty exponentials, however many cells the narrow ones below it need. Lengths are in units of the
+   A kernel is added to nodes whose spacing suits its width; the spacings are the widest one divided by powers of two.
+   Hermite interpolation transfers the sums of a coarse grid to the finer one inside it: each kernel costs about thirty
+   exponentials, for any number of cells of the narrower kernels below it. Lengths are in units of the
    coarsest spacing, from the mean of the row. Included after step.h. */
 
 #define REACH 5.0     /* widths around each centre that have cells; `torchmcl.density.kernels` has the same */
@@ -20,12 +20,12 @@ typedef struct {
 } Cell;
 
 typedef struct {
-    double left, right, centre; /* what has cells, and the centre */
+    double left, right, centre; /* the range of the cells, and the centre */
     float per_width, height;    /* of the kernel */
     int32_t level, run;
 } Kernel;
 
-/* Neighboring nodes first, first + 1, ..., last of a level; values of the first are at `at`. */
+/* Neighboring nodes first, first + 1, ..., last of a level; `at` is the index of the values of the first. */
 typedef struct {
     int64_t first, last, at;
 } Run;
@@ -39,7 +39,7 @@ typedef struct {
 typedef struct {
     Kernel *kernels;
     Begin *begin;
-    int32_t *alive; /* kernels of the levels to come, by where they begin */
+    int32_t *alive; /* kernels of the remaining levels, sorted by left end */
     int32_t *starts; /* the first cell of each coarsest run, and the number of cells */
     Run *runs;
     float *f, *g;
@@ -49,9 +49,9 @@ typedef struct {
     int32_t *active;
     int64_t n_cells, n_parts;
     double origin, unit, total; /* y = origin + unit x; the mass of all cells */
-    double narrowest;           /* width that is given */
+    double narrowest;           /* the smallest given width */
     int n_levels;
-    int64_t begins[N_LEVELS + 1], next[N_LEVELS + 1]; /* runs of each level, and the first not yet walked */
+    int64_t begins[N_LEVELS + 1], next[N_LEVELS + 1]; /* runs of each level, and the first that was not visited */
 } LineRow;
 
 static int64_t line_memory(const Line *line, LineRow *row, float *memory) {
@@ -75,7 +75,7 @@ ALWAYS double given_at(const Line *line, const void *values, int64_t place) {
     return line->is_double ? ((const double *)values)[place] : (double)((const float *)values)[place];
 }
 
-/* Kernels in the order of where they begin: eights by insertion, then merged. */
+/* Sorts kernels by their left ends: groups of eight by insertion, then by merging. */
 static void sort_kernels(LineRow *row, int n) {
     Begin *now = row->begin, *other = now + n;
     for (int i = 0; i < n; i++) {
@@ -109,7 +109,7 @@ ALWAYS int32_t level_of(double ratio) {
     return (int32_t)(((bits - 1) >> 52) - 1022);
 }
 
-/* Reads the kernels of a row that weigh anything; returns how many, 0 where something is not a finite number. */
+/* Reads the kernels of a row with positive weight; returns their number, or 0 if any value is not finite. */
 static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     const int64_t begin = at * line->n_kernels;
     int n_heavy = 0;
@@ -126,7 +126,7 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     const double per_weight = 1 / weights;
     mean *= per_weight;
     if (!(weights > 0) || !isfinite(per_weight) || !isfinite(mean) || !isfinite(high - low)) return 0;
-    /* Below which places are not told apart: the mean of equal centres differs from them by rounding. */
+    /* Smaller distances are ignored: the mean of equal centres differs from them by rounding. */
     const double apart = (high - low) * 0x1p-44, rounding = fmax(fabs(high), fabs(low)) * 0x1p-54;
     const double across = apart > rounding ? apart : rounding;
     widest = widest > across ? widest : across;
@@ -151,7 +151,7 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     return n;
 }
 
-/* Values and slopes at twice as many nodes. */
+/* Interpolates values and slopes at twice as many nodes. */
 ALWAYS void halve(const float *restrict f, const float *restrict g, int64_t n, float *restrict to, float *restrict slope) {
     for (int64_t i = 0; i < n; i++) {
         to[2 * i] = f[i], slope[2 * i] = 0.5f * g[i];
@@ -162,8 +162,8 @@ ALWAYS void halve(const float *restrict f, const float *restrict g, int64_t n, f
 }
 
 /* Adds a kernel to the nodes of its run from `first` to `last`, and to those that fill the first and the last vector:
-   kernels that overlap meet in the same vectors, which the processor has at once. From one vector to the next a bell
-   changes by a factor that itself changes by a factor; the widest vectors begin where floats are too small for that. */
+   overlapping kernels then use the same vectors, so that stores are forwarded to loads. From one vector to the next a
+   Gaussian changes by a factor that itself changes by a constant factor; the widest vectors start where floats underflow. */
 ALWAYS void add_kernel(const Kernel *own, const LineRow *row, const Run *run, int64_t first, int64_t last, double spacing) {
     const int64_t start = (first - run->first) / LANES * LANES, n = last - run->first + 1;
     const float step = (float)spacing * own->per_width, slope = -own->height * step, jump = (float)LANES * step;
@@ -181,14 +181,14 @@ ALWAYS void add_kernel(const Kernel *own, const LineRow *row, const Run *run, in
     }
 }
 
-/* The runs of a level around the kernels that are still alive; values are handed down from the level above. */
+/* Creates the runs of a level around the remaining kernels; values are interpolated from the level above. */
 static int64_t open_runs(LineRow *row, int level, int n_alive, int64_t at) {
     const double scale = ldexp(0.5, level);
     const int64_t begin = row->begins[level];
     int64_t n = begin - 1;
     for (int i = 0; i < n_alive; i++) {
         Kernel *own = row->kernels + row->alive[i];
-        /* Pairs of nodes, so that the cells of the level above are halved whole. */
+        /* Pairs of nodes, so that complete cells of the level above are halved. */
         const int64_t first = 2 * (int64_t)floor(own->left * scale), last = 2 * (int64_t)ceil(own->right * scale);
         if (n < begin || first > row->runs[n].last)
             row->runs[++n] = (Run){first, last, 0};
@@ -249,7 +249,7 @@ ALWAYS void bend_of(const Cell *cell, float *square, float *cube) {
     *square = 3 * rise - 2 * cell->g0 - cell->g1, *cube = cell->g0 + cell->g1 - 2 * rise;
 }
 
-/* Cuts a cell in which the density turns, at its highest or lowest place, so that it is monotone on every cell. */
+/* Splits a cell at a maximum or minimum of the density, so that the density is monotone on every cell. */
 static Cell *cut(Cell *cell) {
     float square, cube;
     bend_of(cell, &square, &cube);
@@ -265,7 +265,7 @@ static Cell *cut(Cell *cell) {
     return cell + 2;
 }
 
-/* Walks a run and the finer ones inside it from left to right; returns where the next cell goes. */
+/* Visits a run and the finer runs inside it from left to right; returns the position of the next cell. */
 static Cell *walk(LineRow *row, int level, const Run *run, Cell *cell) {
     const int below = level + 1;
     int64_t i = run->first;
@@ -295,7 +295,7 @@ static Cell *walk(LineRow *row, int level, const Run *run, Cell *cell) {
     return cell;
 }
 
-/* The density of a row as cells; returns 0 where the row has none. */
+/* Computes the density of a row as cells; returns 0 if the row has no density. */
 static int read_line(const Line *line, LineRow *row, int64_t at) {
     const int n = read_kernels(line, row, at);
     if (!n) return 0;

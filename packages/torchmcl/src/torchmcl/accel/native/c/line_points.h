@@ -10,17 +10,17 @@ static int64_t n_borders(const Line *line) {
     return (wanted + 15) / 16 * 16;
 }
 
-/* Dynamic programming takes time with the cube of the points. So many points lie as densely as the cube root of the
-   density already, and so do the borders: every fourth is taken. */
+/* The time of dynamic programming grows with the cube of the number of points. The optimal density of this many points
+   is close to the cube root of the density, as is that of the borders: every fourth border is used. */
 static int are_many(const Line *line) { return line->n_columns > 64; }
 
-/* Integrals of 1, y and y^2 from the left up to a place, and the density there. */
+/* Integrals of 1, y and y^2 from the left up to a position, and the density there. */
 typedef struct {
     double sum[3];
     double height;
 } Below;
 
-/* Memory: costs [borders][borders], lowest costs [points][borders + 1], integrals, and what Newton's method needs. */
+/* Memory: costs [borders][borders], lowest costs [points][borders + 1], integrals, and the arrays of Newton's method. */
 static int64_t line_points_memory(const Line *line) {
     const int64_t n = n_borders(line), k = line->n_columns;
     const int64_t choosing = are_many(line) ? 0 : n * n + (k + 1) * (n + 16);
@@ -51,7 +51,7 @@ static Quantizer quantizer_in(const Line *line, float *memory) {
     return q;
 }
 
-/* About the cube root, to a few percent. */
+/* The cube root, to within a few percent. */
 ALWAYS float about_cube_root(float x) {
     union { float f; uint32_t u; } bits = {.f = x};
     bits.u = bits.u / 3 + 0x2a5137a0u;
@@ -59,7 +59,7 @@ ALWAYS float about_cube_root(float x) {
 }
 
 /* The integrals up to each cell, in double precision: the variance of a narrow cell is the difference of large sums.
-   The best points lie as densely as the cube root of the density, and so do the borders to choose from. */
+   The density of the best points is proportional to the cube root of the density, and so is that of the candidate borders. */
 static void add_up(LineRow *row) {
     double s0 = 0, s1 = 0, s2 = 0;
     float spread = 0;
@@ -93,7 +93,7 @@ ALWAYS Below below(const LineRow *row, int64_t at, double u) {
                    f + u * (g + u * (square + u * cube))};
 }
 
-/* The integrals up to x, from a guess of the cell that is put right. */
+/* The integrals up to x; the search for the cell starts at a guess. */
 ALWAYS Below below_place(const LineRow *row, double x, int64_t *at) {
     int64_t i = *at;
     while (i + 1 < row->n_cells && row->cells[i + 1].x <= x) i++;
@@ -106,11 +106,11 @@ ALWAYS Below below_place(const LineRow *row, double x, int64_t *at) {
     return found;
 }
 
-/* Marks for each border the lowest valley nearby. Behind the last cell of a part there is `jump` before the next. */
+/* Finds the lowest valley near each border. Each gap between parts has the width `jump`. */
 static void find_valleys(const LineRow *row, Quantizer *q, int64_t n, float per_step, float jump) {
     for (int64_t b = 0; b <= n; b++) q->valleys[b] = 0;
     for (int64_t part = 0; part < row->n_parts; part++) {
-        float before = 1; /* how the density rises in the last cell */
+        float before = 1; /* the rise of the density in the last cell */
         for (int64_t i = row->starts[part]; i < row->starts[part + 1]; i++) {
             const Cell *cell = row->cells + i;
             const float rise = cell->f1 - cell->f0;
@@ -126,8 +126,8 @@ static void find_valleys(const LineRow *row, Quantizer *q, int64_t n, float per_
     }
 }
 
-/* Places borders evenly, each in the lowest valley nearby: a group with a part of two branches would be a bad one. Gaps
-   between parts have room for a border, so that a light branch between two of them can be a group. */
+/* Places borders evenly, each in the lowest valley nearby: a group should not contain parts of two branches. Each gap
+   between parts has space for a border, so that a light branch between two gaps can be a group. */
 static void set_borders(const LineRow *row, Quantizer *q, int64_t n) {
     const float parts = (float)row->n_parts, most = (float)n / (4 * parts), room = most < 1 ? most : 1;
     const float step = row->spread[row->n_cells] / ((float)n - room * (parts - 1)), jump = room * step;
@@ -153,8 +153,8 @@ static void set_borders(const LineRow *row, Quantizer *q, int64_t n) {
     }
 }
 
-/* cost[i][j]: of one point for groups i to j. Groups are joined one by one, in terms that are never negative: narrow
-   branches far from each other would be lost in differences of sums. */
+/* cost[i][j]: the cost of one point for groups i to j. Groups are joined one by one, with nonnegative terms only: in
+   differences of sums, narrow branches far from each other would lose all digits. */
 static void set_costs(Quantizer *q, int64_t n) {
     for (int64_t i = n - 1; i >= 0; i--) {
         float *cost = q->cost + i * n;
@@ -163,7 +163,7 @@ static void set_costs(Quantizer *q, int64_t n) {
         const double middle = own > 1e-30 ? (to[1] - from[1]) / own : i + 1 < n ? (double)q->mean[i + 1] : 0;
         const double within = to[2] - from[2] - own * middle * middle;
         const float centre = (float)middle, inner = within > 0 ? (float)within : 0;
-        const int64_t first = (i + 1) / LANES * LANES; /* what fills the first vector is written anew below */
+        const int64_t first = (i + 1) / LANES * LANES; /* the padding of the first vector is overwritten below */
         for (int64_t j = first; j < n; j += LANES) {
             vec mass = *(vec *)(q->mass + j), mean = *(vec *)(q->mean + j);
             const vec off = centre - mean, both = mass + weight, share = weight / both;
@@ -182,7 +182,7 @@ ALWAYS vec lower(vec a, vec b) {
     return (vec)(((ivec)a & less) | ((ivec)b & ~less));
 }
 
-/* The lowest costs of one group more that ends with j, ..., j + LANES - 1. Four chains, so that none waits for another. */
+/* The lowest costs with one more group that ends at j, ..., j + LANES - 1. Four independent chains run in parallel. */
 ALWAYS vec lowest_costs(const float *before, const float *cost, int64_t n, int64_t j) {
     vec low[4];
     for (int c = 0; c < 4; c++) low[c] = (vec){0} + INFINITY;
@@ -195,7 +195,7 @@ ALWAYS vec lowest_costs(const float *before, const float *cost, int64_t n, int64
 static void choose_borders(Quantizer *q, int64_t n, int64_t k) {
     const int64_t width = n + 16;
     for (int64_t i = 0; i < width; i++) q->best[i] = i ? INFINITY : 0;
-    for (int64_t p = 1; p <= k; p++) q->best[p * width] = INFINITY; /* every group has something */
+    for (int64_t p = 1; p <= k; p++) q->best[p * width] = INFINITY; /* no group is empty */
     memcpy(q->best + width + 1, q->cost, (size_t)n * sizeof(float));
     for (int64_t p = 2; p <= k; p++) {
         float *now = q->best + p * width;
@@ -223,8 +223,8 @@ static void set_means(const LineRow *row, Quantizer *q, int64_t k) {
     }
 }
 
-/* A step of Newton's method towards points that are the means of their cells, into q->step; 0 where the points are not
-   near a minimum, or would pass each other. */
+/* A step of Newton's method towards points that are the means of their cells, into q->step; returns 0 if the points are not
+   near a minimum, or would change their order. */
 static int newton(const LineRow *row, Quantizer *q, int64_t k) {
     double below_part = 0;
     for (int64_t p = 0; p < k; p++) {
@@ -248,7 +248,7 @@ static int newton(const LineRow *row, Quantizer *q, int64_t k) {
     return 1;
 }
 
-/* From the chosen borders to points that are the means of their cells. */
+/* Moves points from the chosen borders until they are the means of their cells. */
 static void settle(const LineRow *row, Quantizer *q, int64_t k, double deviation) {
     for (int64_t p = 0; p + 1 < k; p++) q->cells[p] = q->borders[q->at[p]];
     for (int64_t p = 0; p < k; p++) q->points[p] = 0, q->at[p] = row->n_cells / 2;

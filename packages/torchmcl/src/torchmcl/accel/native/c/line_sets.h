@@ -1,5 +1,5 @@
 /* Highest-density sets of mixtures on the line, and the mass above a value. Included after line.h, whose cells are
-   monotone: on each, what is denser than a level is one interval, and its mass a polynomial. */
+   monotone: on each, the part above a level is one interval, and its mass is a polynomial. */
 
 ALWAYS float smaller(float a, float b) { return a < b ? a : b; }
 ALWAYS float greater(float a, float b) { return a > b ? a : b; }
@@ -19,8 +19,8 @@ ALWAYS float mass_to(const Cell *cell, float u) {
     return cell->h * u * (cell->f0 + u * (0.5f * cell->g0 + u * (square * (1.0f / 3) + u * 0.25f * cube)));
 }
 
-/* Where in a cell the density is `level`, which lies between its ends, and the slope there: Newton's method that never
-   leaves what brackets the place. */
+/* The position in a cell where the density equals `level`, a value between those at the ends, and the slope there, by
+   Newton's method inside a bracket. */
 ALWAYS float place_in(const Cell *cell, float level, float *slope) {
     float square, cube, low = 0, high = 1, sign = cell->f1 > cell->f0 ? 1.0f : -1.0f;
     bend_of(cell, &square, &cube);
@@ -40,7 +40,7 @@ ALWAYS float place_in(const Cell *cell, float level, float *slope) {
     return u;
 }
 
-/* The part of the mass of a cell that is denser than a level between its ends, and its change with the level. */
+/* The mass of a cell above a level between the values at its ends, and its derivative with respect to the level. */
 ALWAYS float part_above(const Cell *cell, float level, float *change) {
     float slope;
     const float u = place_in(cell, level, &slope), below = mass_to(cell, u);
@@ -48,7 +48,7 @@ ALWAYS float part_above(const Cell *cell, float level, float *change) {
     return cell->f1 > cell->f0 ? cell->mass - below : below;
 }
 
-/* The mass that is denser than a level. */
+/* The mass above a level. */
 static double mass_denser(const LineRow *row, float level) {
     double sum = 0;
     float change = 0;
@@ -62,7 +62,7 @@ static double mass_denser(const LineRow *row, float level) {
     return sum;
 }
 
-/* Heights are told apart by the first bits of their logarithm, from the highest down to 2^-24 of it. */
+/* Heights are binned by the first bits of their logarithm, from the highest down to 2^-24 of it. */
 #define BINS 192
 
 ALWAYS int bin_of(float height, uint32_t highest) {
@@ -72,7 +72,7 @@ ALWAYS int bin_of(float height, uint32_t highest) {
     return bin < BINS - 1 ? bin : BINS - 1;
 }
 
-/* About the level above which there is a given mass: half of that of a cell is counted at each of its ends. */
+/* Approximates the level above which there is a given mass: half of the mass of a cell is counted at each end. */
 static float about_level(const LineRow *row, double mass, float highest) {
     float masses[BINS] = {0};
     uint32_t top;
@@ -86,15 +86,15 @@ static float about_level(const LineRow *row, double mass, float highest) {
     float sum = 0, wanted = (float)mass;
     int bin = 0;
     while (bin < BINS - 1 && sum + masses[bin] < wanted) sum += masses[bin++];
-    const float part = masses[bin] > 0 ? smaller((wanted - sum) / masses[bin], 1) : 0; /* rounding may ask for more */
+    const float part = masses[bin] > 0 ? smaller((wanted - sum) / masses[bin], 1) : 0; /* greater than 1 only by rounding */
     const uint32_t bits = top - ((uint32_t)bin << 20) - (uint32_t)(part * (float)(1 << 20));
     float level;
     memcpy(&level, &bits, sizeof level);
     return level;
 }
 
-/* The level above which there is a given mass, between two others. Cells that are above or below it for certain are left
-   behind. Returns whether it was found. */
+/* The level above which there is a given mass, between two others. Cells that are certainly above or below it are
+   dropped. Returns whether it was found. */
 static int level_between(LineRow *row, double mass, float low, float high, float *found) {
     const double close = 1e-5 * row->total;
     double sure = 0;
@@ -125,7 +125,7 @@ static int level_between(LineRow *row, double mass, float low, float high, float
         else
             high = level;
         const float next = level - (float)(excess / (double)change);
-        const int narrower = high - low <= 0.5f * width; /* Newton's method may jump to and fro */
+        const int narrower = high - low <= 0.5f * width; /* Newton's method may oscillate */
         width = high - low;
         if ((round < 3 || narrower) && next > low && next < high)
             level = next;
@@ -145,23 +145,23 @@ static float level_at(LineRow *row, double mass) {
     return level;
 }
 
-/* Pieces as they are found from left to right. */
+/* The pieces found so far, from left to right. */
 typedef struct {
     const Line *line;
     int64_t n;
     double *lower, *upper;
     double fill, deepest;
-    double start, end; /* of the open piece, which ends where the last cell did */
-    float peak, before, valley; /* heights of the open piece and the one before it, and the lowest between them */
+    double start, end; /* of the open piece, which ends with the last cell */
+    float peak, before, valley; /* heights of the open piece and the previous one, and the minimum between them */
     int any, open;
 } Pieces;
 
-/* The gap behind the piece before is over. */
+/* Opens a piece and ends the gap after the previous one. */
 static void begin_piece(Pieces *p, double start) {
     p->open = 1, p->start = start, p->peak = 0;
 }
 
-/* Closes the open piece: joins it to the one before where the gap is shallow, or where there is no room for another. */
+/* Closes the open piece: joins it to the previous one if the gap is shallow, or if the output is full. */
 static void end_piece(Pieces *p) {
     p->open = 0;
     int joins = 0;
@@ -178,7 +178,7 @@ static void end_piece(Pieces *p) {
     p->any = 1, p->before = p->peak, p->valley = INFINITY;
 }
 
-/* A cell in which a piece begins or ends, or one next to it. */
+/* Processes a cell in which a piece begins or ends, or a cell next to one. */
 static void write_border(const Cell *cell, float level, Pieces *p) {
     const int first = cell->f0 >= level, last = cell->f1 >= level;
     float slope;
@@ -194,7 +194,7 @@ static void write_border(const Cell *cell, float level, Pieces *p) {
 
 static void write_pieces(const LineRow *row, float level, Pieces *p) {
     for (int64_t part = 0; part < row->n_parts; part++) {
-        p->valley = 0; /* nothing is between two parts */
+        p->valley = 0; /* the density between two parts is 0 */
         for (int64_t i = row->starts[part]; i < row->starts[part + 1]; i++) {
             const Cell *cell = row->cells + i;
             const float bottom = lower_end(cell), top = upper_end(cell);
@@ -232,7 +232,7 @@ static void line_sets(const Line *line) {
     }
 }
 
-/* The cell that holds x, or -1. */
+/* The cell that contains x, or -1. */
 static int64_t cell_of(const LineRow *row, double x) {
     int64_t low = 0, high = row->n_cells;
     while (high - low > 1) {

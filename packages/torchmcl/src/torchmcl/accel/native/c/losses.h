@@ -1,4 +1,4 @@
-/* Costs, weights, losses and scores of a block of rows, which lie as [values][WIDTH], and their gradient. Included by
+/* Costs, weights, losses and scores of a block of rows, stored as [values][WIDTH], and their gradient. Included by
    step.h. */
 
 typedef struct {
@@ -10,7 +10,7 @@ typedef struct {
     float score_share;     /* weight of the score loss / rows of the batch */
 } Rule;
 
-/* A coordinate's part of the cost, and its derivative. */
+/* The contribution of one coordinate to the cost, and its derivative. */
 ALWAYS vec element(int absolute, vec difference) { return absolute ? size_of(difference) : difference * difference; }
 
 ALWAYS vec slope_of(int absolute, vec difference) {
@@ -18,7 +18,7 @@ ALWAYS vec slope_of(int absolute, vec difference) {
     return (vec)((ivec)all_of(1.0f) & (difference > 0.0f)) - (vec)((ivec)all_of(1.0f) & (difference < 0.0f));
 }
 
-/* What the loss of a block of rows is computed in; each is [WIDTH] or [n_hypotheses][WIDTH]. */
+/* Temporary arrays of the loss of a block of rows; each is [WIDTH] or [n_hypotheses][WIDTH]. */
 typedef struct {
     float *lowest, *sum, *loss, *winner; /* the winner as a float, so that all lanes have one size */
     float *cost, *weight;
@@ -26,7 +26,7 @@ typedef struct {
     float *slopes; /* [n_hypotheses * n_dims][WIDTH], of several targets */
 } Work;
 
-/* The cost of each hypothesis for one target of each row, and the cheapest. */
+/* The cost of each hypothesis for one target of each row, and the cheapest hypothesis. */
 ALWAYS void costs_of(int absolute, const Rule *rule, const float *out, const float *target, int64_t width, Work *work) {
     const int64_t n_k = rule->n_hypotheses, n_d = rule->n_dims;
     for (int64_t j = 0; j < width; j += LANES) {
@@ -43,7 +43,7 @@ ALWAYS void costs_of(int absolute, const Rule *rule, const float *out, const flo
     }
 }
 
-/* The weight of each hypothesis, still to be multiplied by `sum`. */
+/* The weight of each hypothesis, before multiplication by `sum`. */
 ALWAYS void weights_of(const Rule *rule, const float *counts, int64_t width, Work *work) {
     const int64_t n_k = rule->n_hypotheses;
     const float top = n_k > 1 ? 1 - rule->epsilon : 1, rest = n_k > 1 ? rule->epsilon / (float)(n_k - 1) : 0;
@@ -66,7 +66,7 @@ ALWAYS void weights_of(const Rule *rule, const float *counts, int64_t width, Wor
     }
 }
 
-/* Makes the weights final and adds the weighted costs to the loss. A single target's slopes replace the outputs; those of
+/* Normalizes the weights and adds the weighted costs to the loss. A single target's slopes replace the outputs; those of
    several are added up. */
 ALWAYS void weigh(int absolute, int several, const Rule *rule, float *out, const float *target, int64_t width,
                   Work *work) {
@@ -122,7 +122,7 @@ ALWAYS double losses_of(int absolute, int several, const Rule *rule, float *out,
     float *const cost = scratch + 4 * WIDTH, *const weight = cost + n_k * WIDTH, *const labels = weight + n_k * WIDTH;
     Work work = {scratch, scratch + WIDTH, scratch + 2 * WIDTH, scratch + 3 * WIDTH,
                  cost, weight, labels, labels + n_k * WIDTH};
-    if (several) memset(labels, 0, (size_t)((n_k + n_values) * WIDTH) * sizeof(float)); /* and the slopes behind them */
+    if (several) memset(labels, 0, (size_t)((n_k + n_values) * WIDTH) * sizeof(float)); /* and the slopes, which follow */
     for (int64_t j = 0; j < width; j++) work.loss[j] = 0;
     for (int64_t t = 0; t < (several ? rule->n_targets : 1); t++) {
         const float *target = targets + t * rule->n_dims * WIDTH;
@@ -140,7 +140,7 @@ ALWAYS double losses_of(int absolute, int several, const Rule *rule, float *out,
     return all;
 }
 
-/* The same, compiled for each cost and for one and several targets: the loops above have no choice to make. */
+/* Compiled separately for each cost and for one or several targets, so that the loops above have no branches. */
 static double block_losses(int absolute, const Rule *rule, float *out, const float *targets, const float *counts,
                            int64_t width, float *scratch) {
     if (rule->n_targets > 1)
@@ -150,7 +150,7 @@ static double block_losses(int absolute, const Rule *rule, float *out, const flo
                     : losses_of(0, 0, rule, out, targets, counts, width, scratch);
 }
 
-/* log2 of what an excess of 1 does to a weight: finite and below 0 for any positive temperature, else 0. */
+/* log2 of the factor that an excess cost of 1 applies to a weight: finite and negative for any positive temperature, else 0. */
 static float exponent(float temperature) {
     if (!(temperature > 0)) return 0;
     return fminf(fmaxf(-1.4426950408889634f / temperature, -FLT_MAX), -FLT_MIN);

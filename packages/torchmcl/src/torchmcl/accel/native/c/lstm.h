@@ -1,7 +1,7 @@
 /* Both directions of an LSTM over many sequences, a tile of them at a time through all their steps.
 
    A panel of the weights holds the four gates of LANES units, so that a step of a few sequences and these units is one
-   product that ends in registers, where the gates are. A panel and the rows of a tile stay in the first cache. */
+   product, and the gates are computed in registers. A panel and the rows of a tile stay in the L1 cache. */
 
 #if defined(__x86_64__) && VECTOR_BYTES < 64
 #define TOGETHER 2 /* sequences of a product: with four gates they fill half of the registers */
@@ -37,7 +37,7 @@ static int64_t padded_units(int64_t n_hidden) { return (n_hidden + LANES - 1) / 
 
 static int64_t lstm_lanes(void) { return LANES; }
 
-/* How many floats of scratch memory sequences need. */
+/* The number of floats of scratch memory. */
 static int64_t lstm_scratch(const Recurrence *lstm) {
     return TILE * (2 * padded_units(lstm->n_hidden) + lstm->n_in + lstm->n_hidden);
 }

@@ -1,6 +1,6 @@
 /* The score of mixtures of normal distributions: minus the log-likelihood, plus a multiple of the continuous ranked
    probability score, and their gradient. Included by step.h, whose vectors and layout it shares: [values][WIDTH]. Each
-   vector of rows goes through all of it before the next one. */
+   vector of rows is processed completely before the next one. */
 
 #define PEAK 0.7978845608f  /* twice the height of the standard normal density */
 #define APART 1.1283791671f /* mean distance of two draws from it */
@@ -10,7 +10,7 @@
 /* exp(-z^2 / 2) and erf(z / sqrt 2), with an absolute error of 2e-7 (Abramowitz and Stegun, 7.1.26). */
 typedef struct { vec bell, twice; } Normal;
 
-/* `t` is 1 / (1 + TAIL |z|): a division that the caller may have to make anyway. */
+/* `t` is 1 / (1 + TAIL |z|), which some callers have already computed. */
 ALWAYS Normal normal_at(vec z, vec t) {
     const vec bell = vanishing_powers(-0.72134752f * z * z);
     vec rest = t * 1.061405429f - 1.453152027f;
@@ -21,7 +21,7 @@ ALWAYS Normal normal_at(vec z, vec t) {
     return (Normal){bell, (vec)((ivec)twice | ((ivec)z & (int)0x80000000))};
 }
 
-/* What the rows of a vector are computed in: each is [n_hypotheses][WIDTH], or [n_hypotheses * n_dims][WIDTH]. */
+/* Temporary arrays for the rows of a vector: each is [n_hypotheses][WIDTH], or [n_hypotheses * n_dims][WIDTH]. */
 typedef struct {
     int64_t n_k, n_d;
     float *share, *log_share, *share_slope, *posterior;
@@ -55,7 +55,7 @@ ALWAYS void shares_and_scales(const Mixture *m, const float *logits, const float
     }
     for (int64_t i = j; i < m->n_k * m->n_d * WIDTH; i += WIDTH) {
         const vec x = load(raw + i), power = vanishing_powers(-1.44269504f * size_of(x)), most = 1.0f + power;
-        const vec inverse = 1.0f / most, lost = (power - (most - 1.0f)) * inverse; /* what 1 + power was rounded by */
+        const vec inverse = 1.0f / most, lost = (power - (most - 1.0f)) * inverse; /* the rounding error of 1 + power */
         const vec scale = (vec)((ivec)x & ~(x < 0.0f)) + (logarithms(most) + lost) + min_scale;
         store(m->gate + i, pick(x < 0.0f, power, all_of(1.0f)) * inverse);
         store(m->scale + i, scale), store(m->inverse + i, 1.0f / scale), store(m->log_scale + i, logarithms(scale));
@@ -63,7 +63,7 @@ ALWAYS void shares_and_scales(const Mixture *m, const float *logits, const float
     }
 }
 
-/* Two draws of different hypotheses: their mean distance, and its slopes by the offset and by both deviations together. */
+/* The mean distance of two draws of different hypotheses, and its derivatives by the offset and by the joint deviation. */
 typedef struct { vec apart, twice, slope; } Pair;
 
 ALWAYS Pair pair_at(vec a, vec b, vec offset) {
@@ -73,8 +73,8 @@ ALWAYS Pair pair_at(vec a, vec b, vec offset) {
     return (Pair){offset * normal.twice + PEAK * both * normal.bell, normal.twice, PEAK * normal.bell * inverse};
 }
 
-/* Minus half the mean distance of two draws, of weight `times`, added to the losses of TWO vectors. A pair is a long chain
-   of operations that wait for each other: two of them at once leave fewer gaps. */
+/* Adds minus half the mean distance of two draws, with weight `times`, to the losses of TWO vectors. A pair is a long chain
+   of dependent operations; processing two pairs at once fills the pipeline better. */
 ALWAYS void add_spread(const Mixture *m, float times, const float *places, int64_t j, vec *loss) {
     for (int64_t d = 0; d < m->n_d; d++)
         for (int64_t k = 0; k < m->n_k; k++) {
@@ -112,7 +112,7 @@ ALWAYS void add_spread(const Mixture *m, float times, const float *places, int64
         }
 }
 
-/* The mean distance of a draw to one target, of weight `times`, and the log densities in `posterior`; returns the loss. */
+/* The mean distance of a draw to one target, with weight `times`, and the log densities in `posterior`; returns the loss. */
 ALWAYS vec add_distances(const Mixture *m, float times, const float *places, const float *target, int64_t j) {
     vec loss = {0};
     for (int64_t k = 0; k < m->n_k; k++) {
@@ -160,7 +160,7 @@ ALWAYS vec add_likelihood(const Mixture *m, float *slopes, int64_t j) {
     return highest + logarithms(sum);
 }
 
-/* What all that means for the outputs, times `share`. */
+/* The gradient with respect to the outputs, times `share`. */
 ALWAYS void write_slopes(const Mixture *m, vec share, float *out, float *logits, float *raw, int64_t j) {
     vec sum = {0};
     for (int64_t i = j; i < m->n_k * WIDTH; i += WIDTH) sum += load(m->share + i) * load(m->share_slope + i);
@@ -172,7 +172,7 @@ ALWAYS void write_slopes(const Mixture *m, vec share, float *out, float *logits,
     }
 }
 
-/* Losses of a block of rows, and their gradient written over the outputs: places, logits and raw scales. */
+/* Losses of a block of rows, and their gradient written over the outputs: locations, logits and raw scales. */
 static double mixture_losses(const Network *network, float share, float *out, const float *targets, const float *counts,
                              int64_t width, float *scratch) {
     const int64_t n_k = network->n_hypotheses, n_values = n_k * network->n_dims, n_t = network->n_targets;

@@ -1,5 +1,5 @@
-/* An extension module without Python functions: `torchmcl.accel.native` calls what follows through ctypes, which
-   releases the interpreter's lock. The instruction set is chosen when the module is loaded. */
+/* An extension module without Python functions: `torchmcl.accel.native` calls the functions below through ctypes, which
+   releases the interpreter's lock. The instruction set is selected when the module is loaded. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

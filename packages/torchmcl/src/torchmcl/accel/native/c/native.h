@@ -1,5 +1,5 @@
-/* What Python hands to compiled functions. Python declares the same structures again, field by field:
-   `torchmcl.accel.native`, and where torchmcl-tables and torchmcl-speech call them. */
+/* Arguments of the compiled functions. Python declares the same structures, field by field: `torchmcl.accel.native`, and
+   the callers in torchmcl-tables and torchmcl-speech. */
 
 #ifndef TORCHMCL_NATIVE_H
 #define TORCHMCL_NATIVE_H
@@ -10,14 +10,14 @@
 typedef struct {
     int64_t n_layers;
     const int64_t *sizes;       /* features of the inputs and of the outputs of each layer, n_layers + 1 numbers */
-    int64_t n_hypotheses;       /* of the last layer, followed by as many score logits where there are any */
+    int64_t n_hypotheses;       /* of the last layer, followed by as many score logits, if any */
     int64_t n_dims;             /* of a hypothesis */
     int64_t n_targets;          /* of a row */
     int64_t absolute;           /* the cost sums absolute differences; 0: their squares */
     int64_t has_scores;
     int64_t detach_scores;      /* the score loss stops at the last layer */
-    int64_t n_given;            /* columns of the inputs that are given as they are */
-    int64_t n_runs;             /* the other columns climb: each run of them is 1 up to a place, then one value, then 0 */
+    int64_t n_given;            /* ordinary columns of the inputs */
+    int64_t n_runs;             /* cumulative columns: each run is 1 up to a position, then one value, then 0 */
     const int64_t *run_lengths; /* columns of each run */
     int64_t is_mixture;         /* logits and raw scales follow the hypotheses; the loss scores their mixture */
     float crps;                 /* weight of the continuous ranked probability score beside the likelihood */
@@ -28,10 +28,10 @@ typedef struct {
 typedef struct {
     int64_t n_set_rows;
     const float *inputs;  /* [sets, n_set_rows, n_given] */
-    const int32_t *lower; /* [sets, n_set_rows, n_runs]: the row of the table of sums below the place of each run */
-    const float *between; /* [sets, n_set_rows, n_runs]: how far the place is towards the next row of that table */
+    const int32_t *lower; /* [sets, n_set_rows, n_runs]: the row of the table of sums below the position of each run */
+    const float *between; /* [sets, n_set_rows, n_runs]: the fraction of the way to the next row of that table */
     const float *targets; /* [sets, n_set_rows, n_targets, n_dims] */
-    const float *counts;  /* [sets, n_set_rows]: how much each row counts; null when all count alike */
+    const float *counts;  /* [sets, n_set_rows]: the weight of each row; null for equal weights */
 } Rows;
 
 /* One step of some models. */
@@ -41,12 +41,12 @@ typedef struct {
     const float *flat;             /* [models, parameters]: of each layer the weight [out, in], then the bias */
     float *gradient;               /* like flat, overwritten; null: losses only */
     const int64_t *set_of_model;   /* [models] */
-    const float *temperature;      /* [models]: weights are soft where it is positive, hard elsewhere */
-    const float *epsilon;          /* [models]: what the winner leaves to the others where weights are hard */
+    const float *temperature;      /* [models]: weights are soft if positive, else hard */
+    const float *epsilon;          /* [models]: the total weight of all but the winner, for hard weights */
     float *loss;                   /* [models], written */
-    int64_t first;                 /* the first row of the batch, without an order */
+    int64_t first;                 /* the first row of the batch, if `order` is null */
     int64_t n_rows;                /* of the batch */
-    const int64_t *order;          /* [orders, order_stride], rows of the batch; null: neighbouring rows */
+    const int64_t *order;          /* [orders, order_stride], rows of the batch; null: consecutive rows */
     const int64_t *order_of_model; /* [models] */
     int64_t order_stride;
     float score_weight;
@@ -55,13 +55,13 @@ typedef struct {
 
 /* The step of one target for each row, given hypotheses and score logits. */
 typedef struct {
-    int64_t first; /* of the rows to compute, a multiple of `one_target_rows`, and the one behind the last */
+    int64_t first; /* of the rows to compute, a multiple of `one_target_rows`, and the end */
     int64_t last;
     int64_t n_rows; /* of the batch, over which losses are averaged */
     int64_t n_hypotheses;
     int64_t n_dims;
-    float temperature;       /* weights are soft where it is positive, hard elsewhere */
-    float epsilon;           /* what the winner leaves to the others where weights are hard */
+    float temperature;       /* weights are soft if positive, else hard */
+    float epsilon;           /* the total weight of all but the winner, for hard weights */
     const float *hypotheses; /* [rows, hypotheses, dims] */
     const float *targets;    /* [rows, dims] */
     const float *logits;     /* [rows, hypotheses], or null */
@@ -78,11 +78,11 @@ typedef struct {
 typedef struct {
     int64_t n_models;
     int64_t n_parameters;
-    float *flat; /* [models, parameters], and so are the next three */
+    float *flat; /* [models, parameters], as are the next three */
     const float *gradient;
     float *mean;
     float *square;
-    const float *n_steps; /* [models], this step included */
+    const float *n_steps; /* [models], including this step */
     const float *rate;    /* [models] */
     const float *decay;   /* [models], or null */
     float beta1;
@@ -90,36 +90,36 @@ typedef struct {
     float epsilon;
 } Adam;
 
-/* Batch after batch of some models, with a step of Adam after each; `Batch` and `Adam` say the rest, for all models. */
+/* Successive batches of some models, with a step of Adam after each; `Batch` and `Adam` describe all models. */
 typedef struct {
-    int64_t first; /* of the models to train, and the one behind the last */
+    int64_t first; /* of the models to train, and the end */
     int64_t last;
     int64_t n_batches;
-    const int64_t *bounds; /* [n_batches + 1], the first row of each batch, and the one behind the last */
+    const int64_t *bounds; /* [n_batches + 1], the first row of each batch, and the end of the last */
     const uint8_t *active; /* [models]: whether it is trained; others have losses of 0 */
-    float *n_steps;        /* [models], counted up */
+    float *n_steps;        /* [models], incremented */
     float *losses;         /* [n_batches, models], written */
 } Epoch;
 
-/* Which of the hypotheses of each row to keep. */
+/* The selection of hypotheses of each row. */
 typedef struct {
     int64_t n_rows;
     int64_t n_hypotheses;
     int64_t n_kept;
-    int64_t n_exchanges;  /* rounds at most; 0: greedy steps only */
+    int64_t n_exchanges;  /* maximum number of rounds; 0: greedy steps only */
     const float *loss;    /* [rows, candidates, hypotheses], as many candidates as hypotheses */
     const float *weights; /* [rows, hypotheses] */
     int64_t *chosen;      /* [rows, kept], written */
     float *scratch;
 } Choice;
 
-/* Few centres of the hypotheses of each row for squared distances: greedy choices, then Lloyd's algorithm. */
+/* A few centres of the hypotheses of each row for squared distances: greedy selection, then Lloyd's algorithm. */
 typedef struct {
     int64_t n_rows;
     int64_t n_hypotheses;
     int64_t n_kept;
     int64_t n_dims;
-    int64_t n_rounds;     /* at most */
+    int64_t n_rounds;     /* maximum */
     const float *points;  /* [rows, hypotheses, dims] */
     const float *weights; /* [rows, hypotheses] */
     float *centres;       /* [rows, kept, dims], written */
@@ -127,7 +127,7 @@ typedef struct {
     float *scratch;       /* aligned to 64 bytes */
 } Means;
 
-/* Mixtures of normal kernels on the line: what is asked of each row. */
+/* Queries of mixtures of normal kernels on the line, one per row. */
 typedef struct {
     int64_t n_rows;
     int64_t n_kernels;
@@ -135,9 +135,9 @@ typedef struct {
     const void *centres; /* [rows, kernels] */
     const void *weights; /* [rows, kernels] */
     const void *widths;  /* [rows, kernels] */
-    const double *given; /* [rows]: the mass of a set, or the value of which the mass above it is asked */
+    const double *given; /* [rows]: the mass of a set, or the value above which the mass is computed */
     double fill;         /* gaps that are at least this deep are closed: lowest density by that of the lower peak */
-    int64_t n_columns;   /* points, or pieces at most */
+    int64_t n_columns;   /* number of points, or maximum number of pieces */
     double *first;       /* [rows, columns], written: points, lower ends, or [rows]: masses above the values */
     double *second;      /* [rows, columns], written: masses of the points, upper ends */
     double *third;       /* written: deviations of the points [rows, columns], depths of the deepest gap [rows] */
@@ -145,15 +145,15 @@ typedef struct {
     float *scratch;      /* aligned to 64 bytes */
 } Line;
 
-/* A node of a tree: a row goes to `child`, or to the node behind it where its column is above the threshold. A leaf has
-   itself for a child and a threshold that nothing exceeds. */
+/* A node of a tree: a row goes to `child`, or to the node after it if its column is above the threshold. A leaf is its
+   own child and has a threshold that nothing exceeds. */
 typedef struct {
     float threshold;
     int32_t column;
     int32_t child;
 } Node;
 
-/* The trees of a forest, and rows to send down. */
+/* The trees of a forest, and the rows to evaluate. */
 typedef struct {
     int64_t n_rows;
     int64_t n_columns;
@@ -162,13 +162,13 @@ typedef struct {
     const Node *nodes;     /* of all trees */
     const int32_t *roots;  /* [trees] */
     const int32_t *depths; /* [trees], of the deepest leaf */
-    int32_t *leaves;       /* [rows, trees], written: places among the nodes */
+    int32_t *leaves;       /* [rows, trees], written: indices of nodes */
 } Trees;
 
-/* A bidirectional LSTM without gradients. Rows of inputs and outputs are numbered alike: a sequence begins at
+/* A bidirectional LSTM without gradients. Inputs and outputs have the same row numbers: a sequence begins at
    outer * outer_stride + inner * inner_stride, its steps are step_stride apart. */
 typedef struct {
-    int64_t first; /* of the sequences outer * n_inner + inner to compute, and the one behind the last */
+    int64_t first; /* of the sequences outer * n_inner + inner to compute, and the end */
     int64_t last;
     int64_t n_inner;
     int64_t n_steps;
@@ -178,7 +178,7 @@ typedef struct {
     int64_t n_in;
     int64_t n_hidden;
     const float *inputs;  /* [rows, n_in] */
-    const float *weights; /* [2, panels, n_in + n_hidden, 4, lanes]: gates i, f, g, o of as many units as a vector has */
+    const float *weights; /* [2, panels, n_in + n_hidden, 4, lanes]: gates i, f, g, o of as many units as a vector has lanes */
     const float *bias;    /* [2, panels, 4, lanes]; both aligned to 64 bytes, units beyond the last are 0 */
     float *outputs;       /* [rows, 2, n_hidden], written */
     float *scratch;       /* `lstm_scratch` floats, aligned to 64 bytes */

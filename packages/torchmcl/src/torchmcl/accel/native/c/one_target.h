@@ -1,6 +1,6 @@
 /* The step of one target for each row, given the hypotheses and score logits: cost, weights, losses and gradients in one
-   pass over memory. A few rows at a time are turned into [values][WIDTH], where they stay in the first cache through the
-   loops of losses.h, and back. Included after step.h. */
+   pass over memory. A few rows at a time are transposed to [values][WIDTH], stay in the L1 cache during the loops of
+   losses.h, and are transposed back. Included after step.h. */
 
 #define SOME_ROWS 32
 
@@ -17,7 +17,7 @@ static void some_rows(const OneTarget *step, const Rule *rule, int64_t first, in
     float *weight = cost + n_k * WIDTH, *target = weight + n_k * WIDTH, *count = target + n_d * WIDTH;
     float *rest = count + WIDTH;
     Work work = {rest, rest + WIDTH, rest + 2 * WIDTH, rest + 3 * WIDTH, cost, weight, 0, 0};
-    if (n < SOME_ROWS) memset(step->scratch, 0, (size_t)one_target_scratch(step) * sizeof(float)); /* count nothing */
+    if (n < SOME_ROWS) memset(step->scratch, 0, (size_t)one_target_scratch(step) * sizeof(float)); /* padded rows have no weight */
     for (int64_t j = 0; j < SOME_ROWS; j++) count[j] = j < n, work.loss[j] = 0;
     turn(out, WIDTH, step->hypotheses + first * n_values, n_values, n, n_values);
     turn(target, WIDTH, step->targets + first * n_d, n_d, n, n_d);

@@ -1,6 +1,6 @@
-/* The products of a layer with a block of rows, which lie as [features][WIDTH]. Included by step.h. */
+/* The products of a layer with a block of rows, stored as [features][WIDTH]. Included by step.h. */
 
-/* What happens to a product before it is stored. NaN stays NaN. */
+/* Applied to a product before it is stored. NaN stays NaN. */
 typedef enum { PLAIN, RELU, GATED } End;
 
 /* out[p] = bias[p] + sum_q a[p * sp + q * sq] in[q], for `count` rows p and a few vectors; GATED: 0 where gate[p] is not
@@ -14,7 +14,7 @@ ALWAYS void mix_some(int count, End end, float *out, const float *a, int64_t sp,
     for (int64_t q = 0; q < n_q; q++) {
         const vec *x = (const vec *)(in + q * WIDTH);
 #if defined(__aarch64__)
-        if (count == 4 && sp == 1) { /* four factors by one instruction, which the products then pick from */
+        if (count == 4 && sp == 1) { /* loads four factors with one instruction; the products select from them */
             const float32x4_t factors = vld1q_f32(a + q * sq);
             for (int s = 0; s < STEP; s++) {
                 sum[0][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[0][s], (float32x4_t)x[s], factors, 0);
@@ -39,7 +39,7 @@ ALWAYS void mix_some(int count, End end, float *out, const float *a, int64_t sp,
         }
 }
 
-/* A few vectors of all rows at a time: what they need of `in` stays in the first cache while the factors go by. */
+/* A few vectors of all rows at a time: their part of `in` stays in the L1 cache while the factors are read. */
 ALWAYS void mix(End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_p, int64_t n_q, const float *in,
                 const float *bias, const float *gate, int64_t width) {
     for (int64_t j = 0; j < width; j += STEP * LANES)
@@ -59,7 +59,7 @@ static void hidden_layer(float *out, const float *weight, int64_t n_out, int64_t
     mix(RELU, out, weight, n_in, 1, n_out, n_in, in, weight + n_in * n_out, 0, width);
 }
 
-/* Of the first n_used of n_in inputs, without ReLU. */
+/* For the first n_used of n_in inputs, without ReLU. */
 static void plain_layer(float *out, const float *weight, int64_t n_out, int64_t n_in, int64_t n_used, const float *in,
                         int64_t width) {
     mix(PLAIN, out, weight, n_in, 1, n_out, n_used, in, weight + n_in * n_out, 0, width);
@@ -76,7 +76,7 @@ static void layer_back(float *back, const float *weight, int64_t n_out, int64_t 
 
 /* Adds to each of `count` numbers the sum of the lanes of a vector. */
 ALWAYS void add_totals(float *to, const vec *v, int count) {
-    if (count == 4) { /* sums of neighbours, twice, of all four vectors at once */
+    if (count == 4) { /* pairwise sums, twice, of all four vectors at once */
         const float32x4_t first = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[1]);
         const float32x4_t second = vpaddq_f32((float32x4_t)v[2], (float32x4_t)v[3]);
         vst1q_f32(to, vaddq_f32(vld1q_f32(to), vpaddq_f32(first, second)));
@@ -115,7 +115,7 @@ ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const flo
 
 #else
 
-/* A vector anywhere in memory. */
+/* A vector without alignment. */
 typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
 
 /* da[p * sp + q] += the sum over rows of g[p] in[q], for a few vectors of q. */
@@ -141,8 +141,8 @@ ALWAYS void outer_some(int n_p, float *da, int64_t sp, const float *g, const flo
         }
 }
 
-/* The inputs are turned to [rows][inputs] first: adding up the lanes of vectors of rows would take longer than the
-   products, where vectors are wide. */
+/* The inputs are transposed to [rows][inputs] first: for wide vectors, summing the lanes of vectors of rows would take
+   longer than the products. */
 ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width) {
     for (int64_t q = 0; q < n_q; q += STEP * LANES) outer_some(n_p, da + q, sp, g, turned + q, n_q - q, width);
 }
@@ -160,7 +160,7 @@ static void add_rows(float *to, const float *g, int64_t n_p, int64_t width) {
     }
 }
 
-/* A few inputs at a time, which stay in the first cache while the rows of g go by. */
+/* A few inputs at a time, which stay in the L1 cache while the rows of g are read. */
 static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const float *in, int64_t n_q, int64_t width) {
     for (int64_t first = 0; first < n_q; first += SOME_INPUTS) {
         const int64_t n = n_q - first < SOME_INPUTS ? n_q - first : SOME_INPUTS;

@@ -1,8 +1,8 @@
-/* A few of many hypotheses, row by row: chosen greedily, exchanged, or moved to the means of their groups.
+/* A selection of hypotheses, row by row: greedy, by exchange, or moved to the means of their groups.
 
-   It computes what `torchmcl.postprocess` defines, in single precision. Included after step.h, which defines the vectors. */
+   It computes the definitions of `torchmcl.postprocess` in single precision. Included after step.h, which defines the vectors. */
 
-/* The sum over hypotheses of what a candidate takes from the nearest so far. */
+/* The sum over hypotheses of the reduction that a candidate brings to the lowest loss so far. */
 ALWAYS float gain_of(const float *nearest, const float *loss, const float *weights, int64_t n) {
     vec sum = {0};
     int64_t j = 0;
@@ -44,8 +44,8 @@ static int64_t largest(const float *values, int64_t n) {
     return best;
 }
 
-/* Of n candidates, whose losses are [n][width]. The gain of a candidate only falls as others are chosen: an old gain is
-   a bound, and few are computed again. */
+/* Selects among n candidates, whose losses are [n][width]. The gain of a candidate only falls as others are chosen: an old
+   gain is an upper bound, and few gains are recomputed. */
 static void choose_greedily(int64_t n, int64_t n_kept, int64_t width, const float *loss, const float *weights,
                             int64_t *chosen, float *nearest, float *gains, int64_t *age) {
     float lowest = INFINITY;
@@ -96,7 +96,7 @@ static void exchange(const Choice *c, const float *loss, const float *weights, i
     const int64_t n = c->n_hypotheses, k = c->n_kept;
     for (int64_t round = 0; round < c->n_exchanges; round++) {
         two_nearest(c, loss, chosen, first, second, owner);
-        float lowest = -16 * FLT_EPSILON * dot_of(first, weights, n); /* not a difference of rounding */
+        float lowest = -16 * FLT_EPSILON * dot_of(first, weights, n); /* larger than rounding errors */
         int64_t in = -1, out = 0;
         for (int64_t i = 0; i < n; i++) {
             const float *own = loss + i * n;
@@ -130,8 +130,8 @@ static void choose_rows(const Choice *c) {
     }
 }
 
-/* Squared distances [n][width] of `count` points to all, which are also given as [dims][width]. Differences come first:
-   |x|^2 + |y|^2 - 2 x.y has no digits left for near points where one is far away. */
+/* Squared distances [n][width] of `count` points to all, which are also given as [dims][width]. They are computed from
+   differences: |x|^2 + |y|^2 - 2 x.y loses all digits for near points far from the origin. */
 ALWAYS void distances_of(int count, int64_t n_dims, const float *from, const float *turned, int64_t width, float *out) {
     for (int64_t j = 0; j < width; j += STEP * LANES) {
         vec sum[4][STEP];
@@ -227,7 +227,7 @@ static void move(const Means *m, const float *points, const float *weights, cons
 
 static int64_t padded(int64_t n) { return (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES); }
 
-/* Everything that a row needs, in one piece of memory; all sizes but the last are multiples of a cache line. */
+/* All arrays of a row, in one block of memory; all sizes but the last are multiples of a cache line. */
 typedef struct {
     int64_t width;
     float *turned, *points, *loss, *weights, *nearest, *gains, *sums, *masses, *mean;
@@ -260,7 +260,7 @@ static int64_t means_scratch(const Means *m) {
     return row_memory(m, &row, 0);
 }
 
-/* Reads the hypotheses of a row, moved to their mean: far from 0 the digits would go into the distance. */
+/* Reads the hypotheses of a row, relative to their mean: far from 0, distances would lose digits. */
 static void read_row(const Means *m, const Row *row, const float *points, const float *weights) {
     const int64_t n = m->n_hypotheses, n_dims = m->n_dims;
     memcpy(row->weights, weights, (size_t)n * sizeof *weights);
@@ -277,7 +277,7 @@ static void read_row(const Means *m, const Row *row, const float *points, const 
 static void move_rows(const Means *m) {
     const int64_t n = m->n_hypotheses, n_dims = m->n_dims, k = m->n_kept;
     Row row;
-    memset(m->scratch, 0, (size_t)row_memory(m, &row, m->scratch) * sizeof *m->scratch); /* padding weighs 0 */
+    memset(m->scratch, 0, (size_t)row_memory(m, &row, m->scratch) * sizeof *m->scratch); /* padding has weight 0 */
     for (int64_t r = 0; r < m->n_rows; r++) {
         float *centres = m->centres + r * k * n_dims;
         read_row(m, &row, m->points + r * n * n_dims, m->weights + r * n);

@@ -1,8 +1,8 @@
-/* A training step of many small ReLU networks, model by model and a few rows at a time, all in the first cache.
+/* A training step of many small ReLU networks, model by model and a few rows at a time, all in the L1 cache.
 
-   It computes what `mcl_step` defines. Activations are kept as [features][WIDTH], so that every loop over rows is a
-   loop over full vectors. This file is compiled once for each instruction set: the file that includes it says how wide
-   a vector is (VECTOR_BYTES), how many vectors a product fills at once (STEP), and what to call the result (VARIANT). */
+   It computes the same as `mcl_step`. Activations are kept as [features][WIDTH], so that every loop over rows is a
+   loop over full vectors. This file is compiled once for each instruction set: the file that includes it defines
+   the width of a vector (VECTOR_BYTES), the number of vectors per product (STEP), and the name of the result (VARIANT). */
 
 #include <float.h>
 #include <math.h>
@@ -35,7 +35,7 @@ static int64_t table_size(int64_t n_runs, const int64_t *lengths, int64_t n_out)
     return (rows * even_out(n_out) + WIDTH - 1) / WIDTH * WIDTH;
 }
 
-/* How many floats of scratch memory a step needs. */
+/* The number of floats of scratch memory of a step. */
 static int64_t scratch_size(const Network *network) {
     const int64_t *sizes = network->sizes;
     const int64_t n_k = network->n_hypotheses, n_d = network->n_dims;
@@ -53,7 +53,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
     const int64_t n_hypotheses = network->n_hypotheses, n_dims = network->n_dims, n_given = network->n_given;
     const int64_t n_rows = batch->n_rows, n_parameters = batch->n_parameters, *order = batch->order;
     float *scratch = batch->scratch;
-    /* Blocks of as many rows, but for the last one: whole vectors each, as the rows that fill them cost as much. */
+    /* Blocks of equal numbers of rows, except for the last one; each has full vectors, because padded rows cost the same. */
     const int64_t n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = up((n_rows + n_blocks - 1) / n_blocks);
     const int64_t n_values = n_hypotheses * n_dims, n_targets = network->n_targets, n_wanted = n_targets * n_dims;
     float *at[17], *place = scratch; /* activations of each layer */
@@ -84,7 +84,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
         if (n_runs) sum_weights(table, &ladders, own, sizes[1], sizes[0]);
         for (int64_t start = 0; start < n_rows; start += even) {
             const int64_t n = n_rows - start < even ? n_rows - start : even, width = up(n);
-            for (int64_t j = 0; j < width; j++) { /* rows beyond the batch are zeros that count nothing */
+            for (int64_t j = 0; j < width; j++) { /* rows beyond the batch are 0 and have no weight */
                 rows[j] = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
                 count[j] = j < n ? (data->counts ? data->counts[rows[j]] : 1) : 0;
             }
@@ -145,7 +145,7 @@ static void adam_update(const Adam *adam) {
     }
 }
 
-/* Whether every number is finite: 0 times infinity, or NaN, is NaN. */
+/* Returns whether every number is finite: 0 times infinity or NaN is NaN. */
 static int all_finite(const float *x, int64_t n) {
     float sum[16] = {0};
     int64_t i = 0;
@@ -156,7 +156,7 @@ static int all_finite(const float *x, int64_t n) {
     return sum[0] == 0;
 }
 
-/* Model by model: all that a model needs stays in the second cache from batch to batch. One whose gradient is not finite
+/* Model by model: the data of a model stay in the L2 cache from batch to batch. A model with a non-finite gradient
    keeps its weights. */
 static void training_epoch(const Network *network, const Rows *data, const Batch *batch, const Adam *adam,
                            const Epoch *epoch) {

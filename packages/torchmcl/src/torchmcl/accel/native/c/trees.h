@@ -1,10 +1,10 @@
-/* Which leaf of each tree a row falls into. Gathers, not arithmetic: one version serves all processors. */
+/* The leaf of each tree that a row reaches. Gathers, not arithmetic: one version serves all processors. */
 
 #include "native.h"
 
 #define TOGETHER 8 /* rows that go down a tree at the same time, so that their memory accesses overlap */
 
-/* Down one tree. A leaf leads to itself: no row has to ask whether it has arrived. */
+/* Descends one tree. A leaf is its own child, so no test for leaves is needed. */
 static void descend(const Trees *trees, int64_t tree, int64_t first, int64_t n_rows) {
     const Node *nodes = trees->nodes;
     int32_t at[TOGETHER];
@@ -21,7 +21,7 @@ static void descend(const Trees *trees, int64_t tree, int64_t first, int64_t n_r
     for (int64_t i = 0; i < n_rows; i++) trees->leaves[(first + i) * trees->n_trees + tree] = at[i];
 }
 
-/* Tree by tree over a block of rows: one tree stays in the cache. */
+/* Tree by tree over a block of rows, so that one tree stays in the cache. */
 static void find_leaves(const Trees *trees) {
     const int64_t block = 1024;
     for (int64_t start = 0; start < trees->n_rows; start += block) {

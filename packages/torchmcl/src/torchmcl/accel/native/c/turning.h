@@ -1,4 +1,4 @@
-/* Rows into columns and back. Included by step.h. */
+/* Transposition of rows and columns. Included by step.h. */
 
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
@@ -44,7 +44,7 @@ static void turn(float *to, int64_t to_stride, const float *from, int64_t stride
         for (int64_t c = 0; c < n_columns; c++) to[c * to_stride + r] = from[c];
 }
 
-/* to[c * WIDTH + j] = from[numbers[j] * n_columns + c] for n rows, and 0 for those that fill the last vectors. */
+/* to[c * WIDTH + j] = from[numbers[j] * n_columns + c] for n rows, and 0 for the padding of the last vectors. */
 static void gather(float *to, const float *from, const int64_t *numbers, int64_t n, int64_t width, int64_t n_columns) {
     int64_t j = 0;
     for (; j + 4 <= n; j += 4) {
