@@ -344,6 +344,6 @@ class AutoAnnealing:
 
 
 def _temperatures(scale: Tensor, has_zero: Tensor, n_coordinates: int) -> tuple[Tensor, Tensor]:
-    """Return the temperature at which cooling begins, and the unit of the one at which it ends."""
+    """Return the temperature at which cooling begins, and the unit of the final temperature."""
     unit = torch.where(has_zero, scale / n_coordinates, scale)
     return torch.where(has_zero, POLICY_CONSTANTS.begin, POLICY_CONSTANTS.begin_spread) * unit, unit
