@@ -357,7 +357,7 @@ def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: 
     Args:
         model: ending in a `MultiHypothesisHead`.
         optimizer: of the model.
-        factor: size of the constants relative to initial biases. After a training at a high temperature, multiply it by
+        factor: size of the constants relative to initial biases. After training at a high temperature, multiply it by
             the square root of the share of the cost that is left.
 
     Example:
