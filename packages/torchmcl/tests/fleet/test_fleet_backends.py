@@ -537,7 +537,7 @@ def draw(n_rows, generator):
 
 NOT_SERVED = {
     "a rule that sorts": ({"rule": mcl.TopK(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
-    "fresh rows": ({}, SampledData(draw, 20, 2), "rows that stay the same"),
+    "fresh rows": ({}, SampledData(draw, 20, 2), "rows that are the same"),
     "another cost": (
         {"cost_fn": mcl.pairwise_huber},
         None,
@@ -556,9 +556,9 @@ NOT_SERVED = {
         None,
         "without an output activation",
     ),
-    "another module": ({"module_factory": lambda: torch.nn.Sequential(network())}, None, "serves MultiHypothesisMLP"),
+    "another module": ({"module_factory": lambda: torch.nn.Sequential(network())}, None, "supports MultiHypothesisMLP"),
     "a frozen parameter": ({"module_factory": frozen}, None, "frozen parameters"),
-    "a hook": ({"module_factory": with_a_hook}, None, "serves MultiHypothesisMLP"),
+    "a hook": ({"module_factory": with_a_hook}, None, "supports MultiHypothesisMLP"),
     "many hypotheses": (
         {"module_factory": lambda: mcl.MultiHypothesisMLP(3, 1, 101, hidden=(4,))},
         None,
