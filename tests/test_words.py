@@ -17,6 +17,7 @@ SLIPS = {
     "by itself|by themselves|of one's own": "write 'alone', 'automatically' or 'separately'",
     "comes? along|at hand|unless told": "write 'bundled', 'available' or 'by default'",
     "trainings": "write 'training runs'",
+    "anew|whom|as far as|told apart|serves (?:as|for)": "write 'new', 'who', 'if', 'distinguished' or 'is used for'",
     "whole numbers?": "write 'integers'",
     "believes?": "data, models and code believe nothing",
     "set apart|asked for|by heart": "write 'test rows', 'requested' or 'memorized'",

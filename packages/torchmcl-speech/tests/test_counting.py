@@ -150,7 +150,7 @@ def test_scores_that_are_sure_and_wrong_have_a_finite_loss():
 def test_counts_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="`n_voices` must be from 0 to the 2 outputs, got"):
         fit_count_temperature(torch.zeros(1, 2), torch.tensor([3]))
-    with pytest.raises(ValueError, match="`score_logits` must have a recording at least, got 0"):
+    with pytest.raises(ValueError, match="`score_logits` must have at least one recording, got 0"):
         fit_count_temperature(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
 
 

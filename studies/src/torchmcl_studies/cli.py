@@ -17,11 +17,13 @@ def add_reproduce_commands(commands: Commands) -> None:
         "uci",
         help="tables 1, 2, 4 and 5: UCI regression",
         description="Train the methods of the UCI study on the official folds, all of a set at once, and write "
-        "records.jsonl and index.html. A rerun resumes where the last one ended.",
+        "records.jsonl and index.html. Rerun the same command to resume.",
         epilog="examples: torchmcl reproduce uci --quick --out out/uci --data FOLDER; "
         "torchmcl reproduce uci --sets yacht,energy --methods mcl,amcl-exponential --protocol last",
     )
-    uci.add_argument("--data", type=Path, help="folder with the data sets; else TORCHMCL_DATA, the cache or a download")
+    uci.add_argument(
+        "--data", type=Path, help="folder of the data sets (default: TORCHMCL_DATA, the cache, or a download)"
+    )
     uci.add_argument("--sets", type=names, help="sets, separated by commas (default: all but year)")
     uci.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
     uci.add_argument(
@@ -32,7 +34,7 @@ def add_reproduce_commands(commands: Commands) -> None:
     uci.add_argument(
         "--cluster",
         metavar="ADDRESS",
-        help="train on the workers of a dask cluster, as tcp://host:8786; --device is then theirs (default: here)",
+        help="train on the workers of a dask cluster, as tcp://host:8786; --device is that of the workers",
     )
     uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
     _add_common(uci, "uci", _reproduce_uci, seeds="seeds of each fold")
@@ -65,7 +67,7 @@ def _add_separation(studies: Commands) -> None:
         "separation",
         help="speech separation: PIT, MCL, Relaxed-WTA and annealed MCL",
         description="Train the separators of the study one after the other, evaluate them on whole mixtures of unseen "
-        "speakers, and write records and index.html. A rerun resumes where the last one ended. The whole study needs a "
+        "speakers, and write records and index.html. Rerun the same command to resume. The whole study needs a "
         "GPU; --quick takes two minutes on two CPU cores, and tests the commands, not the methods.",
         epilog="examples: torchmcl reproduce separation --quick --data FOLDER --out out/quick; "
         "torchmcl reproduce separation --data FOLDER --device cuda --parts methods --seeds 3",
@@ -89,7 +91,7 @@ def _add_trajectories(studies: Commands) -> None:
         "torchmcl reproduce trajectories --data FOLDER --device cuda --seeds 6 --scenes zara1,zara2",
     )
     trajectories.add_argument(
-        "--data", type=Path, help="folder with all/ and train/; else TORCHMCL_DATA, the cache or a download"
+        "--data", type=Path, help="folder with all/ and train/ (default: TORCHMCL_DATA, the cache, or a download)"
     )
     trajectories.add_argument("--scenes", type=names, help="eth, hotel, univ, zara1, zara2 (default: all)")
     trajectories.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
@@ -103,7 +105,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         name,
         help=text,
         description=f"{text[0].upper()}{text[1:]}: train, write the records as CSV, draw PNG and SVG with a caption "
-        "whose claims are checked on the records, and join the page index.html.",
+        "whose claims are checked on the records, and write the page index.html.",
         epilog=f"example: torchmcl reproduce {name} --preset quick --out out/figures",
     )
     figure.add_argument(
@@ -112,7 +114,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         default="quick",
         help="quick: two to six minutes on two cores; paper: as in the appendix, for a GPU (default: %(default)s)",
     )
-    figure.add_argument("--epochs", type=positive, help="length of the training (default: that of the preset)")
+    figure.add_argument("--epochs", type=positive, help="epochs of each training run (default: that of the preset)")
     _add_common(figure, name, _reproduce_figures, folder="figures")
 
 

@@ -51,7 +51,7 @@ def add_forecast_command(commands: Commands) -> None:
     """Add `forecast` to the commands."""
     parser = commands.add_parser(
         "forecast",
-        help="several futures of the series of a table, with probabilities",
+        help="forecast the series of a table: several futures, with probabilities",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

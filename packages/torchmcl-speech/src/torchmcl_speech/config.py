@@ -342,7 +342,7 @@ def load_config(name: Path | str) -> SeparationConfig:
     """Return the configuration of a YAML file or a bundled one.
 
     Raises:
-        ValueError: if there is no such file, or it does not describe a training.
+        ValueError: if there is no such file, or it does not describe a training run.
 
     Example:
         >>> load_config("paper-2spk").training.batch_size

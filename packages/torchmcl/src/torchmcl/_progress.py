@@ -31,7 +31,7 @@ class Progress:
             self._bar.update(n)
 
     def __enter__(self) -> "Progress":
-        """Begin."""
+        """Show the bar."""
         return self
 
     def __exit__(

@@ -249,7 +249,7 @@ def _below(floor: tuple[float | None, ...], reached: Tensor) -> tuple[float | No
 
 
 def _members(fold: Tensor, place: int, *, own: bool) -> Tensor:
-    """Return the rows of a fold, or all others; a single fold serves for training and evaluation."""
+    """Return the rows of a fold, or all others; a single fold is used for training and evaluation."""
     return ((fold == place) if own or int(fold.max()) == 0 else (fold != place)).nonzero().flatten()
 
 

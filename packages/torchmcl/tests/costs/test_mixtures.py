@@ -149,7 +149,7 @@ def test_what_compiled_code_does_not_serve_is_said(network):
         score_weight=0,
         backend="compiled",
     )
-    with pytest.raises(ValueError, match="It serves MixtureNLLWithCRPS with scores and scales"):
+    with pytest.raises(ValueError, match="It supports MixtureNLLWithCRPS with scores and scales"):
         fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
 
 

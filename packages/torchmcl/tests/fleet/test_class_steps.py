@@ -83,7 +83,8 @@ def test_what_it_cannot_serve_is_refused_with_the_reason(change, reason):
     rows = change.pop("rows", data())
     fleet = Fleet(factory, 2, **({"cost_fn": COST, "score_weight": 0, "backend": "classes"} | change))
     with pytest.raises(
-        ValueError, match=rf"Fleet: `backend` must serve this training, got 'classes'. It serves .*{reason}"
+        ValueError,
+        match=rf"Fleet: `backend` must support this training run, got 'classes'. It (?:supports|runs on) .*{reason}",
     ):
         fleet.fit(rows, 1, progress=False)
 

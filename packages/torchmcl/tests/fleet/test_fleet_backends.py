@@ -537,7 +537,7 @@ def draw(n_rows, generator):
 
 NOT_SERVED = {
     "a rule that sorts": ({"rule": mcl.TopK(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
-    "fresh rows": ({}, SampledData(draw, 20, 2), "rows that stay the same"),
+    "fresh rows": ({}, SampledData(draw, 20, 2), "rows that are the same"),
     "another cost": (
         {"cost_fn": mcl.pairwise_huber},
         None,
@@ -547,7 +547,7 @@ NOT_SERVED = {
     "float64": (
         {"module_factory": lambda: network().double()},
         on_other_rows(lambda x, y: (x.double(), y.double())),
-        "It serves float32",
+        "It supports float32",
     ),
     "sets of different length": ({}, FleetData.of_sets([curve(20), curve(9)], [0, 1]), "sets of one length"),
     "another activation": ({"module_factory": lambda: network(activation=torch.nn.Tanh)}, None, "with ReLU"),
@@ -556,9 +556,9 @@ NOT_SERVED = {
         None,
         "without an output activation",
     ),
-    "another module": ({"module_factory": lambda: torch.nn.Sequential(network())}, None, "serves MultiHypothesisMLP"),
-    "a frozen parameter": ({"module_factory": frozen}, None, "all of it trained"),
-    "a hook": ({"module_factory": with_a_hook}, None, "serves MultiHypothesisMLP"),
+    "another module": ({"module_factory": lambda: torch.nn.Sequential(network())}, None, "supports MultiHypothesisMLP"),
+    "a frozen parameter": ({"module_factory": frozen}, None, "frozen parameters"),
+    "a hook": ({"module_factory": with_a_hook}, None, "supports MultiHypothesisMLP"),
     "many hypotheses": (
         {"module_factory": lambda: mcl.MultiHypothesisMLP(3, 1, 101, hidden=(4,))},
         None,
@@ -583,7 +583,9 @@ def test_what_the_compiled_step_does_not_serve_is_named_and_left_to_autograd(nam
     options, data, reason = NOT_SERVED[name]
     options = {"module_factory": network} | options
     factory, data = options.pop("module_factory"), data or FleetData.shared(*curve(20), 2)
-    with pytest.raises(ValueError, match=f"Fleet: `backend` must serve this training, got 'compiled'. .*{reason}"):
+    with pytest.raises(
+        ValueError, match=f"Fleet: `backend` must support this training run, got 'compiled'. .*{reason}"
+    ):
         Fleet(factory, 2, backend="compiled", **options).fit(data, 2, progress=False)
     chosen, asked = (Fleet(factory, 2, backend=backend, **options) for backend in (None, "autograd"))
     assert_same_bits(chosen.fit(data, 2, progress=False), asked.fit(data, 2, progress=False))
@@ -602,7 +604,7 @@ def test_the_most_that_the_compiled_step_serves():
 @needs_extension
 def test_debug_checks_are_left_to_autograd():
     data = FleetData.shared(*curve(20), 2)
-    with mcl.debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not look at values"):
+    with mcl.debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not read values"):
         Fleet(network, 2, backend="compiled").fit(data, 1, progress=False)
 
 
@@ -618,7 +620,7 @@ def global_hook():
 @needs_extension
 def test_hooks_of_all_modules_are_left_to_autograd():
     data = FleetData.shared(*curve(20), 2)
-    with global_hook(), pytest.raises(ValueError, match=r"got 'compiled'. It serves MultiHypothesisMLP"):
+    with global_hook(), pytest.raises(ValueError, match=r"got 'compiled'. It supports MultiHypothesisMLP"):
         Fleet(network, 2, backend="compiled").fit(data, 1, progress=False)
 
 
@@ -630,7 +632,7 @@ def test_graphs_need_a_gpu():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_compiled_code_needs_a_cpu():
-    with pytest.raises(ValueError, match=r"got 'compiled'. It serves CPUs"):
+    with pytest.raises(ValueError, match=r"got 'compiled'. It runs on CPUs"):
         Fleet(network, 2, backend="compiled", device="cuda").fit(FleetData.shared(*curve(20), 2), 1, progress=False)
 
 

@@ -35,7 +35,7 @@ _QUICK_LIMIT = 10
 
 @dataclass(frozen=True)
 class StudyRun:
-    """One training.
+    """One training run.
 
     Args:
         name: of its folder, `<part>/<what>`.

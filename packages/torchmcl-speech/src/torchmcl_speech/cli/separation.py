@@ -37,13 +37,13 @@ def _add_train(tasks: Any) -> None:
         "train",
         help="train a separator, or resume its training",
         description="Train from a small YAML file. Rerun the same command to resume a run that ended early or was "
-        "killed; it reaches the same numbers.",
+        "killed; the results are the same.",
         epilog="examples: torchmcl separation train quick --data FOLDER --out out/quick; "
-        "torchmcl separation train --from two-speakers --data FOLDER, to train a shipped separator further on "
+        "torchmcl separation train --from two-speakers --data FOLDER, to fine-tune a bundled separator on "
         "FOLDER/<speaker>/<recordings>",
     )
     shipped = "paper-2spk, paper-3spk, quick, study, ship-2spk, ship-3spk, ship-any, ship-small, fine-tune"
-    config = f"a YAML file, or one that is shipped: {shipped} (default with --from: fine-tune)"
+    config = f"a YAML file, or a bundled one: {shipped} (default with --from: fine-tune)"
     train.add_argument("config", nargs="?", help=config)
     train.add_argument("--out", type=Path, help="folder for models, records and logs (default: out/CONFIG)")
     train.add_argument("--data", type=Path, help="folder of the speech, instead of data.root")
@@ -54,11 +54,11 @@ def _add_train(tasks: Any) -> None:
         "--minutes",
         type=non_negative_number,
         default=math.inf,
-        help="stop after the epoch in which they end (default: never)",
+        help="stop at the end of an epoch after this many minutes (default: no limit)",
     )
     train.add_argument("--from", dest="start", metavar="MODEL", help=f"{MODEL_HELP} for the initial weights")
     train.add_argument("--json", action="store_true", help="print the record of each epoch as JSON instead of a bar")
-    train.add_argument("--compile", action="store_true", help="pass the blocks through torch.compile")
+    train.add_argument("--compile", action="store_true", help="compile the blocks with torch.compile")
     train.add_argument("--quiet", action="store_true", help="no progress bar")
     train.set_defaults(check=_check_train, run=_train)
 
@@ -71,14 +71,14 @@ def _add_evaluate(tasks: Any) -> None:
         epilog="example: torchmcl separation evaluate --model out/quick/model --data FOLDER",
     )
     evaluate.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
-    evaluate.add_argument("--data", type=Path, help="folder of the speech, instead of the one it was trained on")
+    evaluate.add_argument("--data", type=Path, help="folder of the speech (default: that of the training run)")
     evaluate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
-    evaluate.add_argument("--part", default="tt", choices=PARTS, help="which part (default: %(default)s)")
+    evaluate.add_argument("--part", default="tt", choices=PARTS, help="part of the data (default: %(default)s)")
     evaluate.add_argument(
         "--out", type=Path, help="folder for the records (default: that of the model; none for a name)"
     )
     evaluate.add_argument("--limit", type=positive, help="evaluate the first mixtures only (default: all)")
-    evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not the extremes only")
+    evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not only the extremes")
     evaluate.add_argument("--skip-bad", action="store_true", help="skip unusable recordings")
     evaluate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -116,9 +116,9 @@ def _add_calibrate(tasks: Any) -> None:
         epilog="example: torchmcl separation calibrate --model out/ship-any/model --data FOLDER",
     )
     calibrate.add_argument("--model", type=Path, required=True, help="folder of a saved model with scores")
-    calibrate.add_argument("--data", type=Path, help="folder of the speech, instead of the one it was trained on")
+    calibrate.add_argument("--data", type=Path, help="folder of the speech (default: that of the training run)")
     calibrate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
-    calibrate.add_argument("--part", default="cv", choices=PARTS, help="which part (default: %(default)s)")
+    calibrate.add_argument("--part", default="cv", choices=PARTS, help="part of the data (default: %(default)s)")
     calibrate.add_argument("--limit", type=positive, help="use the first mixtures only (default: all)")
     calibrate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     calibrate.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -144,7 +144,7 @@ def _add_demo(tasks: Any) -> None:
         "mixture, both outputs and both true voices, with the improvement in dB.",
         epilog="example: torchmcl separation demo --out out/speech",
     )
-    demo.add_argument("--out", type=Path, default=Path("out/speech"), help="folder (default: %(default)s)")
+    demo.add_argument("--out", type=Path, default=Path("out/speech"), help="folder for the page (default: %(default)s)")
     demo.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     demo.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     demo.add_argument("--overwrite", action="store_true", help="replace files that another command wrote")

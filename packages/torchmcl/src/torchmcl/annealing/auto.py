@@ -111,7 +111,7 @@ class AutoAnnealing:
     """Set the temperature, the learning rate and the moves of hypotheses from costs measured during training.
 
     Pass it as the rule to `RuleScheduler` (in your own loop), `Fleet`, `MCLModule` or the estimators. This is the
-    policy; the state of a training is a dictionary of tensors, one entry per model trained side by side.
+    policy; the state of a training run is a dictionary of tensors, one entry per model trained side by side.
 
     No value is read on the host, so it can run in a captured CUDA graph.
 
@@ -344,6 +344,6 @@ class AutoAnnealing:
 
 
 def _temperatures(scale: Tensor, has_zero: Tensor, n_coordinates: int) -> tuple[Tensor, Tensor]:
-    """Return the temperature at which cooling begins, and the unit of the one at which it ends."""
+    """Return the temperature at which cooling begins, and the unit of the final temperature."""
     unit = torch.where(has_zero, scale / n_coordinates, scale)
     return torch.where(has_zero, POLICY_CONSTANTS.begin, POLICY_CONSTANTS.begin_spread) * unit, unit

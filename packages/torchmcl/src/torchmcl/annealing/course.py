@@ -41,7 +41,7 @@ def rule_at(rule: AssignmentRule | Callable[[float], AssignmentRule], step: floa
 
 
 def described_rule(rule: RuleLike, step: float) -> dict[str, Any]:
-    """Return kind and fields of the rule of a step, or of the policy, as plain values: to save and compare them.
+    """Return kind and fields of the rule of a step, or of the policy, as plain values to save and compare.
 
     Example:
         >>> described_rule(lambda step: AnnealedWTA(1.0 / (1 + step)), step=1)
@@ -357,7 +357,7 @@ def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: 
     Args:
         model: ending in a `MultiHypothesisHead`.
         optimizer: of the model.
-        factor: size of the constants relative to initial biases. After a training at a high temperature, multiply it by
+        factor: size of the constants relative to initial biases. After training at a high temperature, multiply it by
             the square root of the share of the cost that is left.
 
     Example:

@@ -32,7 +32,7 @@ class TrainedWeights(Protocol):
 
 
 class AnnealingDriver:
-    """The state of `AutoAnnealing` in one training.
+    """The state of `AutoAnnealing` in one training run.
 
     Args:
         policy: of one model, or stacked for several.

@@ -142,7 +142,7 @@ def phase_transitions(
     again while it trains. Only splits that last for the rest of the cooling count.
 
     Args:
-        records: of a training that cools.
+        records: of a training run with falling temperature.
         probe: number of the probe input.
         tolerance: the distance below which hypotheses count as one, a single value or one per record;
             `network_tolerance` of each temperature by default.

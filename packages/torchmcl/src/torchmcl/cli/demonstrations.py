@@ -21,7 +21,7 @@ def add_demo_commands(commands: Commands) -> None:
     )
     demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the page (default: %(default)s)")
     demo.add_argument("--seeds", type=positive, default=5, help="seeds of each method (default: %(default)s)")
-    demo.add_argument("--epochs", type=positive, default=150, help="length of the training (default: %(default)s)")
+    demo.add_argument("--epochs", type=positive, default=150, help="epochs of each training run (default: %(default)s)")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
     demo.set_defaults(check=_check_demo, run=_demo)
     play = commands.add_parser(
@@ -31,7 +31,7 @@ def add_demo_commands(commands: Commands) -> None:
         "rules side by side, a temperature to drag, rate-distortion, a small network, and a story of seven steps.",
         epilog="example: torchmcl play --open",
     )
-    play.add_argument("--out", type=Path, default=Path("out/play.html"), help="the file (default: %(default)s)")
+    play.add_argument("--out", type=Path, default=Path("out/play.html"), help="file of the page (default: %(default)s)")
     play.add_argument("--open", action="store_true", help="open the page in the browser")
     play.set_defaults(run=_play)
 

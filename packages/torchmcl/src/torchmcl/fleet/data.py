@@ -213,7 +213,7 @@ def _padded(rows: Tensor, n_rows: int) -> Tensor:
 class SampledData:
     """A source of training rows: all models of a fleet use the same new rows in each epoch.
 
-    The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training
+    The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training run
     resumed from a checkpoint see the same rows as an uninterrupted one. They are drawn on the device of the fleet,
     before the epoch begins; random streams of CPUs and GPUs differ.
 

@@ -232,15 +232,15 @@ def why_not_usual(training: TrainingFacts) -> str | None:
     """Return why most backends do not support a training run (the first common reason), or None."""
     spec = training.spec
     if training.rows.is_sampled:
-        return "It serves rows that stay the same in all epochs."
+        return "It supports rows that are the same in all epochs."
     if not training.per_target_rules:
-        return "It serves the rules WTA, RelaxedWTA and AnnealedWTA."
+        return "It supports the rules WTA, RelaxedWTA and AnnealedWTA."
     if training.checks_values:
-        return "It does not look at values, as `debug_checks` asks for."
+        return "It does not read values, which `debug_checks` requires."
     if spec.loss_fn not in (None, spec.cost_fn):
-        return "It serves trainings whose matched and trained costs are the same."
+        return "It supports training runs whose matched and trained costs are equal."
     if spec.scores != SigmoidScores():
-        return "It serves SigmoidScores() with labels of WTA()."
+        return "It supports SigmoidScores() with labels of WTA()."
     return None
 
 

@@ -147,7 +147,7 @@ class Recorder:
         )
 
     def __enter__(self) -> "Recorder":
-        """Begin."""
+        """Return the recorder."""
         return self
 
     def __exit__(

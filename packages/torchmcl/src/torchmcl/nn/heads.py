@@ -108,5 +108,5 @@ class MultiHypothesisHead(nn.Module):
         return Distributions(hypotheses, logits, self.scales.scale(raw_scale, self.min_scale))
 
     def extra_repr(self) -> str:
-        """Return the additional text of `print`."""
+        """Return the arguments shown by `print`."""
         return f"n_hypotheses={self.n_hypotheses}, out_features={self.out_features}, detach_scores={self.detach_scores}"

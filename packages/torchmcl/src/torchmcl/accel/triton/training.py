@@ -23,7 +23,7 @@ def _high(x):
 
 @triton.jit
 def product(a, b, c):
-    """Return a @ b + c in three products of matrix units, to single precision.
+    """Return a @ b + c in single precision, by three products on matrix units.
 
     The same as `input_precision="tf32x3"`, without its handling of infinities: they become NaN, and a model whose
     gradient is not finite keeps its weights in any case.

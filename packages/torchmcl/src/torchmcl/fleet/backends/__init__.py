@@ -70,5 +70,5 @@ def choose_backend(asked: str | None, training: TrainingFacts) -> Backend:
     if asked is None:
         return next(backend for backend in BACKENDS.values() if backend.serves(training) is None)
     if (reason := BACKENDS[asked].serves(training)) is not None:
-        raise ValueError(bad_value("Fleet", "backend", "serve this training", repr(asked), reason))
+        raise ValueError(bad_value("Fleet", "backend", "support this training run", repr(asked), reason))
     return BACKENDS[asked]

@@ -119,13 +119,13 @@ class CompiledStep(AutogradStep):
 def why_not_compiled(training: TrainingFacts) -> str | None:
     """Return the reason why the compiled step does not support a training run, or None."""
     if training.device.type != "cpu":
-        return "It serves CPUs."
+        return "It runs on CPUs."
     if not compiled.available():
         return "The extension was not built when torchmcl was installed."
     if (reason := why_not_usual(training)) is not None:
         return reason
     if training.cost.crps is not None and training.spec.score_weight != 0:
-        return "It serves MixtureNLLWithCRPS, which trains the scores itself, with a `score_weight` of 0."
+        return "It supports MixtureNLLWithCRPS, which trains the scores itself, with a `score_weight` of 0."
     return _why_not_on_rows(training, training.rows)
 
 
@@ -133,22 +133,22 @@ def _why_not_on_rows(training: TrainingFacts, rows: RowFacts) -> str | None:
     """Return the reason why the compiled step does not support the models on the given rows, or None."""
     cost, network = training.cost, training.network
     if cost.crps is None and not cost.is_distance:
-        return "It serves pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."
+        return "It supports pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."
     if rows.n_features is None or rows.n_dims is None or rows.n_targets == 0:
-        return "It serves inputs and targets that are vectors."
+        return "It supports inputs and targets that are vectors."
     if not (rows.is_single and training.is_single):
-        return "It serves float32."
+        return "It supports float32."
     if rows.is_ragged or rows.has_mask:
-        return "It serves sets of one length without a mask."
+        return "It supports sets of one length without a mask."
     if rows.n_dims > _MAX_DIMS:
-        return f"It serves up to {_MAX_DIMS} coordinates."
+        return f"It supports up to {_MAX_DIMS} coordinates."
     if network is None or network.dropout is not None or not network.takes(rows, (rows.n_dims,)):
-        return "It serves MultiHypothesisMLP with ReLU, without an output activation, all of it trained."
+        return "It supports MultiHypothesisMLP with ReLU, without an output activation or frozen parameters."
     is_mixture = network.has_scales and network.has_scores and not network.detach_scores
     if not (is_mixture if cost.crps is not None else not network.has_scales):
-        return "It serves MixtureNLLWithCRPS with scores and scales, and other costs without scales."
+        return "It supports MixtureNLLWithCRPS with scores and scales, and other costs without scales."
     if network.n_hypotheses > compiled.MAX_HYPOTHESES or len(network.sizes) > compiled.MAX_LAYERS:
-        return f"It serves up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
+        return f"It supports up to {compiled.MAX_HYPOTHESES} hypotheses and {compiled.MAX_LAYERS - 1} layers."
     return None
 
 
@@ -165,7 +165,7 @@ def _network_of(training: TrainingFacts) -> compiled.Network:
     )
 
 
-_NETWORKS = "It serves MultiHypothesisMLP with ReLU and scores, without an output activation, all of it trained."
+_NETWORKS = "It supports MultiHypothesisMLP with ReLU and scores, without an output activation or frozen parameters."
 
 
 class _ClassNetworks:
@@ -271,19 +271,19 @@ class ClassStep(AutogradStep):
 def why_not_in_closed_form(training: TrainingFacts) -> str | None:
     """Return the reason why `ClassStep` does not support a training run, or None."""
     if training.device.type != "cpu":
-        return "It serves CPUs."
+        return "It runs on CPUs."
     if not training.cost.is_class_mixture or training.spec.loss_fn is not None or training.spec.score_weight != 0:
-        return "It serves MixtureNLL(pairwise_cross_entropy) with score_weight=0."
+        return "It supports MixtureNLL(pairwise_cross_entropy) with score_weight=0."
     if training.checks_values:
-        return "It does not look at values, as `debug_checks` asks for."
+        return "It does not read values, which `debug_checks` requires."
     return _why_not_classes(training.network, training.rows)
 
 
 def _why_not_classes(network: NetworkFacts | None, rows: RowFacts) -> str | None:
     if rows.n_features is None or not rows.are_classes or rows.n_targets != 1:
-        return "It serves inputs that are vectors, with one class each."
+        return "It supports inputs that are vectors, with one class each."
     if rows.is_sampled or rows.is_ragged or rows.has_mask:
-        return "It serves sets of one length without a mask, that stay the same in all epochs."
+        return "It supports sets of one length without a mask, which are the same in all epochs."
     serves = network is not None and network.dropout is None and len(network.event) == 1
     if network is None or not serves or not network.takes(rows, network.event):
         return _NETWORKS

@@ -164,27 +164,27 @@ def why_not_fused(training: TrainingFacts) -> str | None:
     """Return the reason why one kernel does not support a training run, or None."""
     spec, network, rows = training.spec, training.network, training.rows
     if not accel.runs_on(training.device) or torch.version.hip is not None:
-        return "It serves CUDA devices, with Triton installed."
+        return "It runs on CUDA devices, with Triton installed."
     if (reason := why_not_usual(training)) is not None:
         return reason
     if not training.cost.is_distance:
-        return "It serves pairwise_sq_euclidean and pairwise_l1."
+        return "It supports pairwise_sq_euclidean and pairwise_l1."
     if not is_plain_adam(spec.optimizer):
-        return "It serves Adam."
+        return "It supports Adam."
     if training.held_out is not None and not (training.watches_loss or training.watches_distortion):
-        return "It serves the monitors hard_distortion and current_loss."
+        return "It supports the monitors hard_distortion and current_loss."
     for each in (rows,) if training.held_out is None else (rows, training.held_out):
         if each.n_features is None or each.n_dims is None or each.n_targets != 1 or each.has_mask:
-            return "It serves inputs that are vectors, and one vector as the target of each."
+            return "It supports inputs that are vectors, and one vector as the target of each."
         if not (each.is_single and training.is_single):
-            return "It serves float32."
+            return "It supports float32."
     if network is None or not network.takes(rows, (rows.n_dims,)) or len(network.sizes) != 3 or network.has_scales:
-        return "It serves MultiHypothesisMLP with one hidden layer and ReLU, without scales, all of it trained."
+        return "It supports MultiHypothesisMLP with one hidden layer and ReLU, without scales or frozen parameters."
     if (network.dropout or 0.0) >= 1:
-        return "It serves networks that do not drop everything."
+        return "It supports a dropout below 1."
     sizes = *network.sizes[:2], math.prod(_outputs(network))
     if any(size > most for size, most in zip(sizes, (_MAX_FEATURES, _MAX_HIDDEN, _MAX_OUTPUTS), strict=True)):
-        return f"It serves up to {_MAX_FEATURES} inputs, {_MAX_HIDDEN} hidden units and about {_MAX_OUTPUTS} outputs."
+        return f"It supports up to {_MAX_FEATURES} inputs, {_MAX_HIDDEN} hidden units and about {_MAX_OUTPUTS} outputs."
     return None
 
 
