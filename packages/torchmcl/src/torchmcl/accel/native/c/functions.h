@@ -12,18 +12,39 @@ ALWAYS vec load(const float *from) { return *(const vec *)from; }
 
 ALWAYS void store(float *to, vec x) { *(vec *)to = x; }
 
-/* Square roots, by the instruction for them. */
+/* A vector anywhere in memory. */
+typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
+
+/* Square roots of numbers that are not negative, and inverses. The instructions of AVX-512 for them take so long that an
+   estimate and a step of Newton's method, to a unit or two in the last place, are faster; 0 and infinity, at which that
+   step gives NaN, keep what the estimate says. */
+#if VECTOR_BYTES == 64
+ALWAYS vec roots(vec x) {
+    const vec estimate = (vec)_mm512_rsqrt14_ps((__m512)x), root = x * estimate;
+    const vec better = root + 0.5f * estimate * (x - root * root);
+    return pick(better == better, better, x);
+}
+
+ALWAYS vec inverses(vec x) {
+    const vec estimate = (vec)_mm512_rcp14_ps((__m512)x), better = estimate + estimate * (1.0f - x * estimate);
+    return pick(better == better, better, estimate);
+}
+#else
 ALWAYS vec roots(vec x) {
 #if defined(__aarch64__)
     return (vec)vsqrtq_f32((float32x4_t)x);
+#elif VECTOR_BYTES == 32
+    return (vec)_mm256_sqrt_ps((__m256)x);
+#elif defined(__x86_64__)
+    return (vec)_mm_sqrt_ps((__m128)x);
 #else
-    float values[LANES];
-    memcpy(values, &x, sizeof x);
-    for (int i = 0; i < LANES; i++) values[i] = sqrtf(values[i]);
-    memcpy(&x, values, sizeof x);
+    for (int i = 0; i < LANES; i++) x[i] = sqrtf(x[i]);
     return x;
 #endif
 }
+
+ALWAYS vec inverses(vec x) { return 1.0f / x; }
+#endif
 
 /* 2^x for |x| <= 126 to a few units in the last place: the nearest integer becomes the exponent, the rest goes through a
    polynomial. NaN for NaN. */

@@ -9,6 +9,8 @@
 #include <string.h>
 #if defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__x86_64__)
+#include <immintrin.h>
 #endif
 
 #include "native.h"
@@ -137,7 +139,15 @@ static void adam_update(const Adam *adam) {
         const double root = sqrt(-expm1(adam->n_steps[m] * log(beta2)));
         const float step = (float)(rate * root / -expm1(adam->n_steps[m] * log(beta1)));
         const float tiny = (float)(adam->epsilon * root), kept = adam->decay ? 1 - rate * adam->decay[m] : 1;
-        for (int64_t i = 0; i < n_parameters; i++) {
+        int64_t i = 0;
+        for (; i + LANES <= n_parameters; i += LANES) {
+            const vec slope = (vec) * (const loose *)(g + i), old = (vec) * (const loose *)(mu + i);
+            const vec first = old + (1 - beta1) * (slope - old);
+            const vec second = beta2 * (vec) * (const loose *)(nu + i) + (1 - beta2) * slope * slope;
+            *(loose *)(mu + i) = (loose)first, *(loose *)(nu + i) = (loose)second;
+            *(loose *)(p + i) = kept * *(const loose *)(p + i) - (loose)(step * first * inverses(roots(second) + tiny));
+        }
+        for (; i < n_parameters; i++) {
             mu[i] += (1 - beta1) * (g[i] - mu[i]);
             nu[i] = beta2 * nu[i] + (1 - beta2) * g[i] * g[i];
             p[i] = kept * p[i] - step * mu[i] / (sqrtf(nu[i]) + tiny);
