@@ -12,6 +12,15 @@ ALWAYS vec load(const float *from) { return *(const vec *)from; }
 
 ALWAYS void store(float *to, vec x) { *(vec *)to = x; }
 
+typedef float four __attribute__((vector_size(16), aligned(4)));
+
+/* The sum of the lanes. */
+ALWAYS float sum_of(vec x) {
+    four sum = ((const four *)&x)[0];
+    for (int i = 1; i < LANES / 4; i++) sum += ((const four *)&x)[i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 /* A vector anywhere in memory. */
 typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
 

@@ -192,8 +192,7 @@ static double mixture_losses(const Network *network, float share, float *out, co
             }
         if (network->crps != 0) add_spread(&m, network->crps * (float)n_t, out, j, loss);
         for (int h = 0; h < TWO; h++) {
-            const vec own = load(counts + j + h * LANES) * loss[h];
-            for (int i = 0; i < LANES; i++) all += own[i];
+            all += sum_of(load(counts + j + h * LANES) * loss[h]);
             write_slopes(&m, share * load(counts + j + h * LANES), out, logits, raw, j + h * LANES);
         }
     }

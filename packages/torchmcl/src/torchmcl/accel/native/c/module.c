@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "native.h"
+#include "shuffle.h"
 #include "trees.h"
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -83,6 +84,8 @@ EXPORTED void torchmcl_line_sets(const Line *line) { chosen->line_sets(line); }
 EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); }
 
 EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
+
+EXPORTED void torchmcl_shuffle(const Shuffle *shuffle) { shuffle_rows(shuffle); }
 
 EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
 

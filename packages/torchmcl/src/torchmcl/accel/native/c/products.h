@@ -120,21 +120,22 @@ ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const flo
 
 #else
 
-/* da[p * sp + q] += the sum over rows of g[p] in[q], for a few vectors of q. */
-ALWAYS void outer_some(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width) {
+/* da[p * sp + q] += the sum over rows of g[p] in[q], for `n_s` vectors of q. */
+ALWAYS void outer_some(int n_p, int n_s, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q,
+                       int64_t width) {
     vec sum[TALL][STEP];
     for (int p = 0; p < n_p; p++)
-        for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0};
+        for (int s = 0; s < n_s; s++) sum[p][s] = (vec){0};
 #pragma GCC unroll 4
     for (int64_t j = 0; j < width; j++) {
         const vec *x = (const vec *)(turned + j * SOME_INPUTS);
         for (int p = 0; p < n_p; p++) {
             const float factor = g[p * WIDTH + j];
-            for (int s = 0; s < STEP; s++) sum[p][s] += factor * x[s];
+            for (int s = 0; s < n_s; s++) sum[p][s] += factor * x[s];
         }
     }
     for (int p = 0; p < n_p; p++)
-        for (int s = 0; s < STEP; s++) {
+        for (int s = 0; s < n_s; s++) {
             float *to = da + p * sp + s * LANES;
             if (n_q >= (s + 1) * LANES)
                 *(loose *)to += (loose)sum[p][s];
@@ -146,7 +147,9 @@ ALWAYS void outer_some(int n_p, float *da, int64_t sp, const float *g, const flo
 /* The inputs are turned to [rows][inputs] first: adding up the lanes of vectors of rows would take longer than the
    products, where vectors are wide. */
 ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width) {
-    for (int64_t q = 0; q < n_q; q += STEP * LANES) outer_some(n_p, da + q, sp, g, turned + q, n_q - q, width);
+    int64_t q = 0;
+    for (; n_q - q > LANES; q += STEP * LANES) outer_some(n_p, STEP, da + q, sp, g, turned + q, n_q - q, width);
+    if (q < n_q) outer_some(n_p, 1, da + q, sp, g, turned + q, n_q - q, width);
 }
 
 #endif
@@ -156,9 +159,7 @@ static void add_rows(float *to, const float *g, int64_t n_p, int64_t width) {
     for (int64_t p = 0; p < n_p; p++) {
         vec sum = {0};
         for (int64_t j = 0; j < width; j += LANES) sum += *(const vec *)(g + p * WIDTH + j);
-        float total = 0;
-        for (int i = 0; i < LANES; i++) total += sum[i];
-        to[p] += total;
+        to[p] += sum_of(sum);
     }
 }
 

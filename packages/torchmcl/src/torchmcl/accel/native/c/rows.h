@@ -2,7 +2,7 @@
    vector of a row begins before the end of the one before it where the row is no whole number of vectors; `fresh` are
    its lanes that no other vector has. Rows shorter than a vector are filled. Included after step.h. */
 
-/* The lowest number, and the sum, of the lanes of a vector. */
+/* The lowest of the lanes. */
 ALWAYS float lowest_of(vec x) {
     four low = ((const four *)&x)[0];
     for (int i = 1; i < LANES / 4; i++) {
@@ -11,12 +11,6 @@ ALWAYS float lowest_of(vec x) {
     }
     const float first = low[0] < low[1] ? low[0] : low[1], second = low[2] < low[3] ? low[2] : low[3];
     return first < second ? first : second;
-}
-
-ALWAYS float sum_of(vec x) {
-    four sum = ((const four *)&x)[0];
-    for (int i = 1; i < LANES / 4; i++) sum += ((const four *)&x)[i];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 ALWAYS vec part_of(const float *row, int64_t k) { return (vec) * (const loose *)(row + k); }

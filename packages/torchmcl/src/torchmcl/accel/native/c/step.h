@@ -157,13 +157,13 @@ static void adam_update(const Adam *adam) {
 
 /* Whether every number is finite: 0 times infinity, or NaN, is NaN. */
 static int all_finite(const float *x, int64_t n) {
-    float sum[16] = {0};
+    vec sum[4] = {{0}};
+    float rest = 0;
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int s = 0; s < 16; s++) sum[s] += 0 * x[i + s];
-    for (; i < n; i++) sum[0] += 0 * x[i];
-    for (int s = 1; s < 16; s++) sum[0] += sum[s];
-    return sum[0] == 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+        for (int s = 0; s < 4; s++) sum[s] += 0.0f * (vec) * (const loose *)(x + i + s * LANES);
+    for (; i < n; i++) rest += 0 * x[i];
+    return rest + sum_of((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0;
 }
 
 /* Model by model: all that a model needs stays in the second cache from batch to batch. One whose gradient is not finite

@@ -6,8 +6,6 @@
 #endif
 #endif
 
-typedef float four __attribute__((vector_size(16), aligned(4)));
-
 #if defined(HAS_SHUFFLE)
 /* Four numbers of each of LANES / 4 rows, of which every fourth is given. */
 ALWAYS loose fours(const float *const *rows, int64_t at) {
