@@ -43,7 +43,7 @@ def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Te
 
 def weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
     """Return the sum of weights * cost over the last axis; only the cost gets a gradient."""
-    if weights.shape != cost.shape or weights.requires_grad:
+    if weights.shape != cost.shape or weights.requires_grad or cost.shape[-1] > MAX_HYPOTHESES:  # sums lose digits
         return NotImplemented
     return _WeightedSum.apply(cost, weights)
 
