@@ -12,12 +12,35 @@ ALWAYS vec load(const float *from) { return *(const vec *)from; }
 
 ALWAYS void store(float *to, vec x) { *(vec *)to = x; }
 
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLE 1
+#endif
+#endif
+
 typedef float four __attribute__((vector_size(16), aligned(4)));
+typedef float eight __attribute__((vector_size(32)));
+
+/* The sum of the groups of four lanes. */
+ALWAYS four folded(vec x) {
+#if VECTOR_BYTES > 16 && defined(HAS_SHUFFLE)
+#if VECTOR_BYTES == 64
+    const eight half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                       __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    const eight half = (eight)x;
+#endif
+    return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#else
+    four sum = {0};
+    for (int i = 0; i < LANES; i++) sum[i % 4] += x[i];
+    return sum;
+#endif
+}
 
 /* The sum of the lanes. */
 ALWAYS float sum_of(vec x) {
-    four sum = ((const four *)&x)[0];
-    for (int i = 1; i < LANES / 4; i++) sum += ((const four *)&x)[i];
+    const four sum = folded(x);
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 

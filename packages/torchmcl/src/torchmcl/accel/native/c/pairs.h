@@ -51,17 +51,13 @@ ALWAYS void few_pulls(const Pairs *pairs, int64_t sample, int n_d) {
 
 /* The sums of the lanes of four vectors. */
 ALWAYS four totals(const vec *v) {
-    four sum = {0};
 #if defined(HAS_SHUFFLE)
     const vec first = EACH_FOUR(v[0], v[1], 0, 4, 1, 5) + EACH_FOUR(v[0], v[1], 2, 6, 3, 7);
     const vec second = EACH_FOUR(v[2], v[3], 0, 4, 1, 5) + EACH_FOUR(v[2], v[3], 2, 6, 3, 7);
-    const vec all = EACH_FOUR(first, second, 0, 1, 4, 5) + EACH_FOUR(first, second, 2, 3, 6, 7);
-    for (int i = 0; i < LANES / 4; i++) sum += ((const four *)&all)[i];
+    return folded(EACH_FOUR(first, second, 0, 1, 4, 5) + EACH_FOUR(first, second, 2, 3, 6, 7));
 #else
-    for (int i = 0; i < 4; i++)
-        for (int l = 0; l < LANES; l++) sum[i] += v[i][l];
+    return (four){sum_of(v[0]), sum_of(v[1]), sum_of(v[2]), sum_of(v[3])};
 #endif
-    return sum;
 }
 
 /* Many dimensions: the costs of four hypotheses and SOME_T targets. */
@@ -82,13 +78,17 @@ ALWAYS void long_tile(float *cost, const float *const *h, const float *const *t,
             }
         }
     }
-    for (int i = 0; i < n_t; i++) {
-        const four all = totals(sum[i]);
-        for (int k = 0; k < n_h; k++) {
-            float rest = all[k];
-            for (int64_t e = d; e < n_d; e++) rest += (h[k][e] - t[i][e]) * (h[k][e] - t[i][e]);
-            cost[i * stride + k] = rest;
-        }
+#pragma GCC unroll 4
+    for (int i = 0; i < SOME_T; i++) { /* all of them, so that the sums stay in registers */
+        four all = totals(sum[i]);
+        if (i >= n_t) continue;
+        for (int64_t e = d; e < n_d; e++)
+            for (int k = 0; k < 4; k++) all[k] += (h[k][e] - t[i][e]) * (h[k][e] - t[i][e]);
+        if (n_h == 4)
+            *(four *)(cost + i * stride) = all;
+        else
+            for (int k = 0; k < 4; k++)
+                if (k < n_h) cost[i * stride + k] = all[k];
     }
 }
 
@@ -120,37 +120,41 @@ static void centre_of(float *centre, const float *t, const float *grad, int64_t 
     }
 }
 
-/* What MANY_K hypotheses and all targets do to each other; `g` are the gradients [targets][MANY_K], `y` the targets and
-   `sums` the gradients at these, around the centre. */
-ALWAYS void long_pull(const Pairs *pairs, const float *h, float *to_h, const float *g, const float *y, float *sums,
+/* What `n` hypotheses and all targets do to each other; `g` are the gradients [targets][MANY_K], `y` the targets and `sums`
+   the gradients at these, around the centre. */
+ALWAYS void long_pull(int n, const Pairs *pairs, const float *h, float *to_h, const float *g, const float *y, float *sums,
                       const float *centre, int64_t wide) {
     const int64_t n_d = pairs->n_dims, n_t = pairs->n_targets;
     float total[MANY_K] = {0};
+    int64_t d = 0;
     for (int64_t i = 0; i < n_t; i++)
-        for (int k = 0; k < MANY_K; k++) total[k] += g[i * MANY_K + k];
-    for (int64_t d = 0; d < n_d; d += LANES) {
+        for (int k = 0; k < n; k++) total[k] += g[i * MANY_K + k];
+    for (; d + LANES <= n_d; d += LANES) {
         vec x[MANY_K], pull[MANY_K];
-        const int64_t n = n_d - d < LANES ? n_d - d : LANES;
-        for (int k = 0; k < MANY_K; k++) {
-            if (n == LANES)
-                x[k] = (vec) * (const loose *)(h + k * n_d + d);
-            else {
-                x[k] = (vec){0};
-                memcpy(&x[k], h + k * n_d + d, (size_t)n * sizeof(float));
-            }
-            x[k] -= load(centre + d), pull[k] = total[k] * x[k];
+        for (int k = 0; k < n; k++) {
+            x[k] = (vec) * (const loose *)(h + k * n_d + d) - load(centre + d);
+            pull[k] = total[k] * x[k];
         }
         for (int64_t i = 0; i < n_t; i++) {
             const vec own = load(y + i * wide + d);
             vec sum = load(sums + i * wide + d);
-            for (int k = 0; k < MANY_K; k++) {
+            for (int k = 0; k < n; k++) {
                 const float slope = g[i * MANY_K + k];
                 pull[k] -= slope * own, sum += slope * x[k];
             }
             store(sums + i * wide + d, sum);
         }
-        for (int k = 0; to_h && k < MANY_K; k++) memcpy(to_h + k * n_d + d, &pull[k], (size_t)n * sizeof(float));
+        if (to_h)
+            for (int k = 0; k < n; k++) *(loose *)(to_h + k * n_d + d) = (loose)pull[k];
     }
+    for (; d < n_d; d++)
+        for (int k = 0; k < n; k++) {
+            const float x = h[k * n_d + d] - centre[d];
+            float pull = total[k] * x;
+            for (int64_t i = 0; i < n_t; i++)
+                pull -= g[i * MANY_K + k] * y[i * wide + d], sums[i * wide + d] += g[i * MANY_K + k] * x;
+            if (to_h) to_h[k * n_d + d] = pull;
+        }
 }
 
 static void long_pulls(const Pairs *pairs, int64_t sample) {
@@ -168,20 +172,9 @@ static void long_pulls(const Pairs *pairs, int64_t sample) {
         const int64_t n = n_k - k < MANY_K ? n_k - k : MANY_K;
         for (int64_t i = 0; i < n_t; i++)
             for (int64_t s = 0; s < MANY_K; s++) g[i * MANY_K + s] = s < n ? 2.0f * grad[i * n_k + k + s] : 0;
-        if (n == MANY_K) {
-            long_pull(pairs, h + k * n_d, to_h ? to_h + k * n_d : 0, g, y, sums, centre, wide);
-            continue;
-        }
-        for (int64_t s = 0; s < n; s++) /* one by one, as the tile would end behind the last */
-            for (int64_t d = 0; d < n_d; d++) {
-                const float x = h[(k + s) * n_d + d] - centre[d];
-                float pull = 0;
-                for (int64_t i = 0; i < n_t; i++) {
-                    pull += g[i * MANY_K + s] * (x - y[i * wide + d]);
-                    sums[i * wide + d] += g[i * MANY_K + s] * x;
-                }
-                if (to_h) to_h[(k + s) * n_d + d] = pull;
-            }
+        for (int64_t s = 0; n < MANY_K && s < n; s++) /* one by one, as the tile would end behind the last */
+            long_pull(1, pairs, h + (k + s) * n_d, to_h ? to_h + (k + s) * n_d : 0, g + s, y, sums, centre, wide);
+        if (n == MANY_K) long_pull(MANY_K, pairs, h + k * n_d, to_h ? to_h + k * n_d : 0, g, y, sums, centre, wide);
     }
     for (int64_t i = 0; pairs->to_targets && i < n_t; i++) {
         double total = 0;

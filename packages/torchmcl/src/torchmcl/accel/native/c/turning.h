@@ -1,18 +1,11 @@
 /* Rows into columns and back. Included by step.h. */
 
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define HAS_SHUFFLE 1
-#endif
-#endif
-
 #if defined(HAS_SHUFFLE)
 /* Four numbers of each of LANES / 4 rows, of which every fourth is given. */
 ALWAYS loose fours(const float *const *rows, int64_t at) {
 #if VECTOR_BYTES == 16
     return *(const four *)(rows[0] + at);
 #else
-    typedef float eight __attribute__((vector_size(32)));
     const eight low = __builtin_shufflevector(*(const four *)(rows[0] + at), *(const four *)(rows[4] + at), 0, 1, 2, 3, 4,
                                               5, 6, 7);
 #if VECTOR_BYTES == 32
