@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchmcl._checks import debug_checks_enabled
 from torchmcl.accel import Way, triton, usable
-from torchmcl.accel.native import one_target
+from torchmcl.accel.native import extension, one_target
 from torchmcl.costs.declared import Norm, declaration
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores
@@ -100,5 +100,5 @@ def _numbers_of(rule: AssignmentRule) -> tuple[float, float] | None:
 
 IN_TRITON = Way(lambda problem: usable(*_tensors(problem)), functools.partial(_fused, triton.one_target_losses))
 IN_C = Way(
-    lambda problem: one_target.serves(*_tensors(problem)), functools.partial(_fused, one_target.one_target_losses)
+    lambda problem: extension.serves(*_tensors(problem)), functools.partial(_fused, one_target.one_target_losses)
 )

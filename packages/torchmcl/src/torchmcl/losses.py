@@ -6,6 +6,8 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
 from torchmcl._eager import is_plain_eager
 from torchmcl.accel import accelerated, in_triton, triton
+from torchmcl.accel.native import rows
+from torchmcl.accel.native.extension import in_c
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import Matching
 
@@ -106,7 +108,7 @@ def mcl_loss(
     return _nan_unless_finite(loss)
 
 
-@accelerated(in_triton(triton.weighted_sum))
+@accelerated(in_triton(triton.weighted_sum), in_c(rows.weighted_sum))
 def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
     """Return sum(weights * cost) over the hypotheses, [..., targets]."""
     return (weights * cost).sum(dim=-1)

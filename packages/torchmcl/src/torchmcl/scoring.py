@@ -24,6 +24,8 @@ from torchmcl._checks import (
 )
 from torchmcl.accel import accelerated, in_torch, in_triton, triton
 from torchmcl.accel.eager.one_target import summed_cross_entropy
+from torchmcl.accel.native import rows
+from torchmcl.accel.native.extension import in_c
 from torchmcl.rules.winners import WTA, AssignmentRule
 
 
@@ -348,7 +350,7 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 
-@accelerated(in_triton(triton.summed_cross_entropy), in_torch(summed_cross_entropy))
+@accelerated(in_triton(triton.summed_cross_entropy), in_c(rows.summed_cross_entropy), in_torch(summed_cross_entropy))
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return -sum_k [y_k log s_k + (1 - y_k) log(1 - s_k)] of each sample, with s the sigmoid of the logits x.
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl.density import KernelMixture
+from torchmcl.fleet.placement import on_cores
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
 
@@ -133,10 +134,10 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
     table = _table(first[0][:, n_given:], run_lengths(encoder)).to(at)  # [places, networks * units]
     given = first[0][:, :n_given], first[1]
     head = networks[0].head
-    parts = []
-    for start in range(0, max(1, len(dense)), _BLOCK):
+
+    @torch.no_grad()
+    def outputs(start: int) -> Tensor:
         rows = slice(start, start + _BLOCK)
-        n_rows = len(dense[rows])
         x = _filled(dense[rows]).to(at)
         hidden = torch.baddbmm(given[1], x.expand(len(networks), -1, -1), given[0])
         if lower.shape[1]:
@@ -144,7 +145,9 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
             hidden += climbed.unflatten(1, (len(networks), -1)).transpose(0, 1)
         for weight, bias in rest:
             hidden = torch.baddbmm(bias, hidden.relu_(), weight)
-        parts.append(hidden[:, :n_rows].cpu())
+        return hidden[:, : len(dense[rows])].cpu()
+
+    parts = on_cores(outputs, range(0, max(1, len(dense)), _BLOCK), at)
     return _read(torch.cat(parts, dim=1), head)
 
 

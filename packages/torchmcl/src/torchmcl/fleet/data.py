@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
+from torchmcl.accel import Way, accelerated
+from torchmcl.accel.native import shuffling
 from torchmcl.types import Batch
 
 
@@ -353,6 +355,7 @@ _MIX_1 = -4658895280553007687
 _MIX_2 = -7723592293110705685
 
 
+@accelerated(Way(shuffling.serves, shuffling.shuffled_rows))
 def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: int) -> Tensor:
     """Return a permutation of each model's rows, [..., models, n_rows]; padding stays at the end.
 

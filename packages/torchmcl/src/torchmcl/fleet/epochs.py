@@ -1,7 +1,8 @@
 """Training of one chunk of a fleet (state, epochs, evaluations), all on the device."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -159,31 +160,35 @@ class ChunkTraining:
         if self._annealing is not None:
             self._decide(self._annealing, epoch)
         self.state.learning_rates.index_copy_(0, epoch, self._rate.view(1, -1))
-        batches = self._rows.batches
-        total: Tensor | None = None
-        self._failures.forget()
-        for batch, loss in zip(batches, self._trained(), strict=True):
-            loss = loss if len(batches) == 1 else loss * self._rows.share(batch)
-            total = loss if total is None else total + loss
-            self._failures.see(loss, epoch=epoch)
-        assert total is not None
+        total = self._trained(epoch)
         self.state.losses.index_copy_(0, epoch, total.unsqueeze(0).to(self.state.losses))
         for low, high in due:
             self._evaluate(slice(low, high))
         self.state.epoch.add_(1)
 
-    def _trained(self) -> Iterator[Tensor]:
-        """Train batch by batch, and yield the losses [models] of each."""
+    def _trained(self, epoch: Tensor) -> Tensor:
+        """Train on all batches, and return the mean losses [models] of the epoch."""
         active = self.state.stopped_epoch < 0
         losses = self._step.epoch(self.courses, self.state.optimizer, self._rate, self._decay, active)
+        self._failures.forget()
         if losses is not None:
-            yield from losses
-            return
+            self._failures.see_all(losses, epoch=epoch)
+            return losses[0] if len(losses) == 1 else (losses * self._shares).sum(dim=0)
+        total: Tensor | None = None
         for batch in self._rows.batches:
             loss = self._step(self.courses, batch)
             with torch.no_grad():
                 self._update(self._step.gradient, batch)
-            yield loss
+            loss = loss if len(self._rows.batches) == 1 else loss * self._rows.share(batch)
+            total = loss if total is None else total + loss
+            self._failures.see(loss, epoch=epoch)
+        assert total is not None
+        return total
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        """The fraction of each model's rows in each batch, [batches, models or 1]."""
+        return torch.stack([torch.as_tensor(self._rows.share(batch)).view(-1) for batch in self._rows.batches])
 
     def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
         """Apply the decisions of the policies for this epoch."""

@@ -193,7 +193,14 @@ class FirstFailures:
             return  # the epoch suffices
         self._waiting.append(losses)
         if len(self._waiting) == _AT_ONCE or self._seen == self.n_batches:
-            self._check(epoch)
+            first = self._seen - len(self._waiting)
+            self._check(torch.stack(self._waiting), first, epoch)
+            self._waiting.clear()
+
+    def see_all(self, losses: Tensor, *, epoch: Tensor) -> None:
+        """Record the losses [batches, models] of a whole epoch."""
+        if self.n_batches > 1:
+            self._check(losses, 0, epoch)
 
     def forget(self) -> None:
         """Begin an epoch, possibly after an interrupted one."""
@@ -208,9 +215,7 @@ class FirstFailures:
         known = (epochs >= 0) & (step >= 0) & (step // self.n_batches == epochs)
         return torch.where(known, step % self.n_batches, -1)
 
-    def _check(self, epoch: Tensor) -> None:
-        losses, first = torch.stack(self._waiting), self._seen - len(self._waiting)
-        self._waiting.clear()
+    def _check(self, losses: Tensor, first: int, epoch: Tensor) -> None:
         bad = ~losses.isfinite()
         if losses.device.type == "cpu" and not bool(bad.any()):  # reading a value is free on the CPU
             return

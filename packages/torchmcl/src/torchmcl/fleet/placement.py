@@ -191,6 +191,18 @@ def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threa
             raise
 
 
+def on_cores(work: Callable[[_Item], _Result], items: Sequence[_Item], device: torch.device) -> list[_Result]:
+    """Return the results of `work` for all items in order; on a CPU each has one core, and a free one takes the next.
+
+    Threads inside of an operation wait for each other, where other programs hold one of them up even for milliseconds.
+    """
+    if device.type != "cpu":
+        return [work(item) for item in items]
+    n_threads = torch.get_num_threads()
+    with _one_core():
+        return in_threads(work, items, n_threads)
+
+
 def _current(device: torch.device) -> AbstractContextManager[object]:
     """Select the device for kernels and captures of this thread."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

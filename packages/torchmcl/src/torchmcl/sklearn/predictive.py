@@ -1,7 +1,7 @@
 """The predictive distribution of trained networks: hypotheses with probabilities, and the density around them."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchmcl._checks import bad_value
 from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, VoronoiKernels, best_points, fit_bandwidth
+from torchmcl.fleet.placement import on_cores
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.scoring import normalized_scores
 from torchmcl.sklearn.preprocessing import Encoder, check_numbers
@@ -22,6 +23,8 @@ from torchmcl.types import Predictions
 # A bandwidth has two parameters: this many rows determine them.
 _BANDWIDTH_ROWS, _VORONOI_ROWS = 4096, 512
 _ROWS_AT_ONCE = 65_536
+# Rows of a block on a CPU: fewer are not worth the reading of the weights, more do not fit in the cache.
+_FEWEST_ROWS, _ROWS_IN_CACHE = 64, 1024
 
 
 class Hypotheses(NamedTuple):
@@ -148,24 +151,30 @@ class Predictive:
         return self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
 
 
-@torch.no_grad()
 def outputs_of(
     modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device
-) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Yield hypotheses and score logits of each module for blocks of rows, on the CPU.
+) -> list[list[tuple[Tensor, Tensor]]]:
+    """Return hypotheses and score logits of each module for blocks of rows, on the CPU.
 
     The networks compute in the dtype of the inputs; the results are float64, so that answers far from zero are not
     rounded to the coarse grid of float32.
     """
     at = torch.device(device)
     movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # other threads may be predicting
-    for block in inputs.split(_ROWS_AT_ONCE):
+
+    @torch.no_grad()
+    def outputs(block: Tensor) -> list[tuple[Tensor, Tensor]]:
         given: list[Predictions] = [module(block.to(at)) for module in movable]
-        yield [
+        return [
             (one.hypotheses.cpu().double(), one.score_logits.cpu().double())
             for one in given
             if one.score_logits is not None
         ]
+
+    size = _ROWS_AT_ONCE
+    if at.type == "cpu":  # several blocks for each thread
+        size = min(max(-(-len(inputs) // (4 * torch.get_num_threads())), _FEWEST_ROWS), _ROWS_IN_CACHE)
+    return on_cores(outputs, inputs.split(size), at)
 
 
 def network_answers(

@@ -11,11 +11,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchmcl._eager import is_plain_eager
+from torchmcl.accel import Way
+
 _ALIGNMENT = 64
+# Of the rows, for each thread.
+_SHARES = 4
+# Entries from which a second thread pays off.
+_MANY_ENTRIES = 100_000
 _POOLS = threading.local()
 _RESULTS = {
     "torchmcl_instruction_set": c_char_p,
@@ -26,6 +34,10 @@ _RESULTS = {
     "torchmcl_one_target_rows": c_int64,
     "torchmcl_one_target_scratch": c_int64,
     "torchmcl_one_target": None,
+    "torchmcl_row_wise": None,
+    "torchmcl_pairs_scratch": c_int64,
+    "torchmcl_pair_costs": None,
+    "torchmcl_pair_pulls": None,
     "torchmcl_choice_scratch": c_int64,
     "torchmcl_choose": None,
     "torchmcl_means_scratch": c_int64,
@@ -35,6 +47,7 @@ _RESULTS = {
     "torchmcl_line_sets": None,
     "torchmcl_line_above": None,
     "torchmcl_leaves": None,
+    "torchmcl_shuffle": None,
     "torchmcl_lstm_lanes": c_int64,
     "torchmcl_lstm_scratch": c_int64,
     "torchmcl_lstm": None,
@@ -65,6 +78,27 @@ def available() -> bool:
 def instruction_set() -> str | None:
     """Return the name of the vector instructions selected for this processor, None without the extension."""
     return None if _LIBRARY is None else _LIBRARY.torchmcl_instruction_set().decode()
+
+
+def serves(*tensors: Tensor) -> bool:
+    """Return whether the extension is available and supports these: plain single-precision tensors on the CPU."""
+    return (
+        available()
+        and all(
+            type(tensor) in (Tensor, torch.nn.Parameter)
+            and tensor.dtype == torch.float32
+            and tensor.device.type == "cpu"
+            and tensor.numel() > 0
+            for tensor in tensors
+        )
+        and is_plain_eager()
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
+
+
+def in_c(function: Callable[..., Any]) -> Way:
+    """Return an implementation in the extension, for positional tensors that it supports."""
+    return Way(lambda *args, **kwargs: serves(*(value for value in args if isinstance(value, Tensor))), function)
 
 
 def library() -> ctypes.CDLL:
@@ -99,13 +133,25 @@ def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
 
 
 def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
-    """Call `part` with the bounds (first row, end) of each share of the rows, one share per thread."""
+    """Call `part` with the bounds (first row, end) of each share of the rows, several shares for each thread.
+
+    A thread that is done takes the next share: one that must give way to other programs does not hold up the rest.
+    """
     n_threads = min(torch.get_num_threads(), n_rows)
     if n_threads < 2:
         part(0, n_rows)
         return
-    bounds = [n_rows * i // n_threads for i in range(n_threads + 1)]
+    n_shares = min(_SHARES * n_threads, n_rows)
+    bounds = [n_rows * i // n_shares for i in range(n_shares + 1)]
     list(_pool().map(part, bounds[:-1], bounds[1:]))
+
+
+def in_blocks(part: Callable[[int, int], None], n_rows: int, entries_of_row: int, block: int = 32) -> None:
+    """Call `part` with the bounds of whole blocks of rows, on all threads if there is enough to do."""
+    if n_rows * entries_of_row < _MANY_ENTRIES:
+        part(0, n_rows)
+        return
+    on_threads(lambda first, last: part(first * block, min(last * block, n_rows)), -(-n_rows // block))
 
 
 def _pool() -> ThreadPoolExecutor:

@@ -11,14 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._eager import is_plain_eager, may_work_in_place
+from torchmcl._eager import may_work_in_place
 from torchmcl.accel.eager.distances import MAX_TURNS
 from torchmcl.accel.eager.one_target import plain_pull
 from torchmcl.accel.native.compiled import MAX_HYPOTHESES
-from torchmcl.accel.native.extension import aligned, available, floats, integers, library, on_threads, pointers
-
-# Number of (row, hypothesis) pairs from which a second thread pays off.
-_MANY_PAIRS = 100_000
+from torchmcl.accel.native.extension import aligned, floats, in_blocks, integers, library, pointers
 
 
 class _OneTarget(Structure):
@@ -26,22 +23,6 @@ class _OneTarget(Structure):
         *integers("first last n_rows n_hypotheses n_dims"),
         *floats("temperature epsilon"),
         *pointers("hypotheses targets logits cost weights winners losses to_hypotheses to_logits scratch"),
-    )
-
-
-def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension is available and supports these: plain single-precision tensors on the CPU."""
-    return (
-        available()
-        and all(
-            type(tensor) in (Tensor, torch.nn.Parameter)
-            and tensor.dtype == torch.float32
-            and tensor.device.type == "cpu"
-            and tensor.numel() > 0
-            for tensor in tensors
-        )
-        and is_plain_eager()
-        and torch._C._len_torch_dispatch_stack() == 0
     )
 
 
@@ -115,17 +96,13 @@ def _computed(
         None if part is None else part.data_ptr() for part in (h, t, x, cost, weights, winners, losses, to_h, to_x)
     ]
 
-    def part(start: int, stop: int) -> None:
-        rows = start * n_at_once, min(stop * n_at_once, n)
-        step = _OneTarget(*rows, n, n_hypotheses, n_dims, temperature, epsilon, *places)
+    def part(first: int, last: int) -> None:
+        step = _OneTarget(first, last, n, n_hypotheses, n_dims, temperature, epsilon, *places)
         scratch = aligned(library().torchmcl_one_target_scratch(ctypes.byref(step)))
         step.scratch = scratch.data_ptr()
         library().torchmcl_one_target(ctypes.byref(step))
 
-    if n * n_hypotheses < _MANY_PAIRS:
-        part(0, n_blocks)
-    else:
-        on_threads(part, n_blocks)
+    in_blocks(part, n, n_hypotheses, n_at_once)
     return losses.sum(dim=0)
 
 

@@ -8,10 +8,13 @@
 #endif
 #define VECTOR_BYTES 32
 #define STEP 2
+#define TALL 6
 #define VARIANT avx2
 #define NAME "AVX2"
 #include "step.h"
 #include "one_target.h"
+#include "rows.h"
+#include "pairs.h"
 #include "reduce.h"
 #include "line.h"
 #include "line_points.h"

@@ -8,10 +8,13 @@
 #endif
 #define VECTOR_BYTES 64
 #define STEP 2
+#define TALL 8
 #define VARIANT avx512
 #define NAME "AVX-512"
 #include "step.h"
 #include "one_target.h"
+#include "rows.h"
+#include "pairs.h"
 #include "reduce.h"
 #include "line.h"
 #include "line_points.h"

@@ -1,7 +1,8 @@
 /* For the instructions that every processor of an architecture has: NEON on ARM, SSE2 on x86-64. */
 
 #define VECTOR_BYTES 16
-#define STEP 4 /* vectors at once: with 4 rows of a product they fill the registers */
+#define STEP 4
+#define TALL 4
 #define VARIANT baseline
 #if defined(__aarch64__)
 #define NAME "NEON"
@@ -12,6 +13,8 @@
 #endif
 #include "step.h"
 #include "one_target.h"
+#include "rows.h"
+#include "pairs.h"
 #include "reduce.h"
 #include "line.h"
 #include "line_points.h"

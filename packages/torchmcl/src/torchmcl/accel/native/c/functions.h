@@ -12,18 +12,71 @@ ALWAYS vec load(const float *from) { return *(const vec *)from; }
 
 ALWAYS void store(float *to, vec x) { *(vec *)to = x; }
 
-/* Square roots, by the hardware instruction. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLE 1
+#endif
+#endif
+
+typedef float four __attribute__((vector_size(16), aligned(4)));
+typedef float eight __attribute__((vector_size(32)));
+
+/* The sum of the groups of four lanes. */
+ALWAYS four folded(vec x) {
+#if VECTOR_BYTES > 16 && defined(HAS_SHUFFLE)
+#if VECTOR_BYTES == 64
+    const eight half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                       __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+    const eight half = (eight)x;
+#endif
+    return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#else
+    four sum = {0};
+    for (int i = 0; i < LANES; i++) sum[i % 4] += x[i];
+    return sum;
+#endif
+}
+
+/* The sum of the lanes. */
+ALWAYS float sum_of(vec x) {
+    const four sum = folded(x);
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* A vector without alignment. */
+typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
+
+/* Square roots of numbers that are not negative, and inverses. The instructions of AVX-512 for them take so long that an
+   estimate and a step of Newton's method, to a unit or two in the last place, are faster; 0 and infinity, at which that
+   step gives NaN, keep the estimate. */
+#if VECTOR_BYTES == 64
+ALWAYS vec roots(vec x) {
+    const vec estimate = (vec)_mm512_rsqrt14_ps((__m512)x), root = x * estimate;
+    const vec better = root + 0.5f * estimate * (x - root * root);
+    return pick(better == better, better, x);
+}
+
+ALWAYS vec inverses(vec x) {
+    const vec estimate = (vec)_mm512_rcp14_ps((__m512)x), better = estimate + estimate * (1.0f - x * estimate);
+    return pick(better == better, better, estimate);
+}
+#else
 ALWAYS vec roots(vec x) {
 #if defined(__aarch64__)
     return (vec)vsqrtq_f32((float32x4_t)x);
+#elif VECTOR_BYTES == 32
+    return (vec)_mm256_sqrt_ps((__m256)x);
+#elif defined(__x86_64__)
+    return (vec)_mm_sqrt_ps((__m128)x);
 #else
-    float values[LANES];
-    memcpy(values, &x, sizeof x);
-    for (int i = 0; i < LANES; i++) values[i] = sqrtf(values[i]);
-    memcpy(&x, values, sizeof x);
+    for (int i = 0; i < LANES; i++) x[i] = sqrtf(x[i]);
     return x;
 #endif
 }
+
+ALWAYS vec inverses(vec x) { return 1.0f / x; }
+#endif
 
 /* 2^x for |x| <= 126 to a few units in the last place: the nearest integer is the exponent, and a polynomial
    approximates the remaining factor. NaN for NaN. */

@@ -62,7 +62,7 @@ ALWAYS void weights_of(const Rule *rule, const float *counts, int64_t width, Wor
             store(work->weight + k * WIDTH + j, power);
             sum += power;
         }
-        store(work->sum + j, load(counts + j) / sum);
+        store(work->sum + j, load(counts + j) * inverses(sum));
     }
 }
 
@@ -107,7 +107,7 @@ ALWAYS double scores_of(int several, const Rule *rule, float *logits, const floa
                                       : (vec)((ivec)all_of(1.0f) & (winner == (float)k));
             product *= 1.0f + power;
             loss += (vec)((ivec)x & ~(x < 0.0f)) - x * label;
-            store(logits + k * WIDTH + j, scale * count * (pick(x < 0.0f, power, all_of(1.0f)) / (1.0f + power) - label));
+            store(logits + k * WIDTH + j, scale * count * (pick(x < 0.0f, power, all_of(1.0f)) * inverses(1.0f + power) - label));
         }
         loss = count * (loss + logarithms(product));
         for (int i = 0; i < LANES; i++) scores += loss[i];

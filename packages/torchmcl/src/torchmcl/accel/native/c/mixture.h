@@ -48,17 +48,17 @@ ALWAYS void shares_and_scales(const Mixture *m, const float *logits, const float
         store(m->share + i, power), store(m->log_share + i, below), store(m->share_slope + i, (vec){0});
         sum += power;
     }
-    const vec part = 1.0f / sum, log_sum = logarithms(sum);
+    const vec part = inverses(sum), log_sum = logarithms(sum);
     for (int64_t i = j; i < m->n_k * WIDTH; i += WIDTH) {
         store(m->share + i, load(m->share + i) * part);
         store(m->log_share + i, load(m->log_share + i) - log_sum);
     }
     for (int64_t i = j; i < m->n_k * m->n_d * WIDTH; i += WIDTH) {
         const vec x = load(raw + i), power = vanishing_powers(-1.44269504f * size_of(x)), most = 1.0f + power;
-        const vec inverse = 1.0f / most, lost = (power - (most - 1.0f)) * inverse; /* the rounding error of 1 + power */
+        const vec inverse = inverses(most), lost = (power - (most - 1.0f)) * inverse; /* the rounding error of 1 + power */
         const vec scale = (vec)((ivec)x & ~(x < 0.0f)) + (logarithms(most) + lost) + min_scale;
         store(m->gate + i, pick(x < 0.0f, power, all_of(1.0f)) * inverse);
-        store(m->scale + i, scale), store(m->inverse + i, 1.0f / scale), store(m->log_scale + i, logarithms(scale));
+        store(m->scale + i, scale), store(m->inverse + i, inverses(scale)), store(m->log_scale + i, logarithms(scale));
         store(m->place_slope + i, (vec){0}), store(m->scale_slope + i, (vec){0});
     }
 }
@@ -67,7 +67,7 @@ ALWAYS void shares_and_scales(const Mixture *m, const float *logits, const float
 typedef struct { vec apart, twice, slope; } Pair;
 
 ALWAYS Pair pair_at(vec a, vec b, vec offset) {
-    const vec both = roots(a * a + b * b), wider = both + TAIL * size_of(offset), parts = 1.0f / (both * wider);
+    const vec both = roots(a * a + b * b), wider = both + TAIL * size_of(offset), parts = inverses(both * wider);
     const vec inverse = parts * wider; /* 1 / both, and both / wider: one division for two */
     const Normal normal = normal_at(offset * inverse, parts * both * both);
     return (Pair){offset * normal.twice + PEAK * both * normal.bell, normal.twice, PEAK * normal.bell * inverse};
@@ -124,7 +124,7 @@ ALWAYS vec add_distances(const Mixture *m, float times, const float *places, con
             store(m->z + own, z);
             log_density -= 0.5f * z * z + 0.9189385332f + load(m->log_scale + own);
             if (times != 0) {
-                const Normal normal = normal_at(z, 1.0f / (1.0f + TAIL * size_of(z)));
+                const Normal normal = normal_at(z, inverses(1.0f + TAIL * size_of(z)));
                 to_share += offset * normal.twice + PEAK * load(m->scale + own) * normal.bell;
                 add_to(m->place_slope + own, -(share * normal.twice));
                 add_to(m->scale_slope + own, share * PEAK * normal.bell);
@@ -146,7 +146,7 @@ ALWAYS vec add_likelihood(const Mixture *m, float *slopes, int64_t j) {
         store(m->posterior + i, power);
         sum += power;
     }
-    const vec part = 1.0f / sum;
+    const vec part = inverses(sum);
     for (int64_t k = 0; k < m->n_k; k++) {
         const vec posterior = load(m->posterior + k * WIDTH + j) * part;
         add_to(slopes + k * WIDTH + j, load(m->share + k * WIDTH + j) - posterior);
@@ -192,8 +192,7 @@ static double mixture_losses(const Network *network, float share, float *out, co
             }
         if (network->crps != 0) add_spread(&m, network->crps * (float)n_t, out, j, loss);
         for (int h = 0; h < TWO; h++) {
-            const vec own = load(counts + j + h * LANES) * loss[h];
-            for (int i = 0; i < LANES; i++) all += own[i];
+            all += sum_of(load(counts + j + h * LANES) * loss[h]);
             write_slopes(&m, share * load(counts + j + h * LANES), out, logits, raw, j + h * LANES);
         }
     }

@@ -3,8 +3,11 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "native.h"
+#include "shuffle.h"
 #include "trees.h"
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -16,13 +19,21 @@ extern const Variant avx2, avx512;
 
 static const Variant *chosen = &baseline;
 
+#if defined(__x86_64__)
+/* Whether the variable TORCHMCL_INSTRUCTIONS, for tests and measurements, allows a variant; it cannot add one. */
+static int allowed(const Variant *variant) {
+    const char *wanted = getenv("TORCHMCL_INSTRUCTIONS");
+    return !wanted || strcmp(wanted, variant->name) == 0;
+}
+#endif
+
 static void choose(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+    if (allowed(&avx512) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         chosen = &avx512;
-    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    else if (allowed(&avx2) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         chosen = &avx2;
 #endif
 }
@@ -48,6 +59,14 @@ EXPORTED int64_t torchmcl_one_target_scratch(const OneTarget *step) { return cho
 
 EXPORTED void torchmcl_one_target(const OneTarget *step) { chosen->one_target(step); }
 
+EXPORTED void torchmcl_row_wise(const RowWise *work) { chosen->row_wise(work); }
+
+EXPORTED int64_t torchmcl_pairs_scratch(const Pairs *pairs) { return chosen->pairs_scratch(pairs); }
+
+EXPORTED void torchmcl_pair_costs(const Pairs *pairs) { chosen->pair_costs(pairs); }
+
+EXPORTED void torchmcl_pair_pulls(const Pairs *pairs) { chosen->pair_pulls(pairs); }
+
 EXPORTED int64_t torchmcl_choice_scratch(const Choice *choice) { return chosen->choice_scratch(choice); }
 
 EXPORTED void torchmcl_choose(const Choice *choice) { chosen->choose(choice); }
@@ -65,6 +84,8 @@ EXPORTED void torchmcl_line_sets(const Line *line) { chosen->line_sets(line); }
 EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); }
 
 EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
+
+EXPORTED void torchmcl_shuffle(const Shuffle *shuffle) { shuffle_rows(shuffle); }
 
 EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
 

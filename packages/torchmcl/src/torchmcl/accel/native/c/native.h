@@ -74,6 +74,39 @@ typedef struct {
     float *scratch; /* `one_target_scratch` floats, aligned to 64 bytes */
 } OneTarget;
 
+/* Rows of hypotheses: weights of costs, cross-entropies of logits, or sums of products. */
+typedef enum { WEIGHTS, ENTROPIES, PRODUCTS } RowKind;
+
+typedef struct {
+    int64_t first; /* of the rows to compute, and the one behind the last */
+    int64_t last;
+    int64_t n_columns;
+    int64_t kind;        /* a RowKind */
+    float temperature;   /* weights are soft where it is positive, hard elsewhere */
+    float top;           /* the hard weight of the winner, and of the others */
+    float rest;
+    const float *values; /* [rows, columns]: costs or logits */
+    const float *others; /* [rows, columns]: labels or weights */
+    float *out;          /* [rows, columns], written: weights, or slopes of the logits, or null */
+    float *sums;         /* [rows], written */
+} RowWise;
+
+/* Squared distances of the hypotheses and targets of each sample. */
+typedef struct {
+    int64_t first; /* of the samples to compute, and the one behind the last */
+    int64_t last;
+    int64_t n_hypotheses;
+    int64_t n_targets;
+    int64_t n_dims;
+    const float *hypotheses; /* [samples, hypotheses, dims] */
+    const float *targets;    /* [samples, targets, dims] */
+    const float *grad;       /* [samples, targets, hypotheses], for gradients */
+    float *cost;             /* [samples, targets, hypotheses], written */
+    float *to_hypotheses;    /* the gradients, written, or null */
+    float *to_targets;       /* null for few dimensions */
+    float *scratch; /* `pairs_scratch` floats, aligned to 64 bytes */
+} Pairs;
+
 /* Adam with decoupled weight decay. */
 typedef struct {
     int64_t n_models;
@@ -165,6 +198,17 @@ typedef struct {
     int32_t *leaves;       /* [rows, trees], written: indices of nodes */
 } Trees;
 
+/* Permutations of rows. */
+typedef struct {
+    int64_t n_orders;
+    int64_t n_rows;
+    int64_t epoch;
+    const int64_t *seeds;   /* [orders] */
+    const int64_t *lengths; /* [orders], real rows, at most n_rows */
+    int64_t *orders;        /* [orders, rows], written */
+    uint64_t *scratch;      /* [2, rows] */
+} Shuffle;
+
 /* A bidirectional LSTM without gradients. Inputs and outputs have the same row numbers: a sequence begins at
    outer * outer_stride + inner * inner_stride, its steps are step_stride apart. */
 typedef struct {
@@ -194,6 +238,10 @@ typedef struct {
     int64_t (*one_target_rows)(void);
     int64_t (*one_target_scratch)(const OneTarget *);
     void (*one_target)(const OneTarget *);
+    void (*row_wise)(const RowWise *);
+    int64_t (*pairs_scratch)(const Pairs *);
+    void (*pair_costs)(const Pairs *);
+    void (*pair_pulls)(const Pairs *);
     int64_t (*choice_scratch)(const Choice *);
     void (*choose)(const Choice *);
     int64_t (*means_scratch)(const Means *);

@@ -3,11 +3,14 @@
 /* Applied to a product before it is stored. NaN stays NaN. */
 typedef enum { PLAIN, RELU, GATED } End;
 
+/* How many rows of a product to compute at once, given how many are left: TALL of them fill the registers. */
+ALWAYS int64_t rows_at_once(int64_t n_left) { return n_left >= TALL ? TALL : n_left < 4 ? n_left : 4; }
+
 /* out[p] = bias[p] + sum_q a[p * sp + q * sq] in[q], for `count` rows p and a few vectors; GATED: 0 where gate[p] is not
    positive. */
 ALWAYS void mix_some(int count, End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_q, const float *in,
                      const float *bias, const float *gate) {
-    vec sum[4][STEP];
+    vec sum[TALL][STEP];
     for (int p = 0; p < count; p++)
         for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0} + (bias ? bias[p] : 0.0f);
 #pragma GCC unroll 4
@@ -43,14 +46,16 @@ ALWAYS void mix_some(int count, End end, float *out, const float *a, int64_t sp,
 ALWAYS void mix(End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_p, int64_t n_q, const float *in,
                 const float *bias, const float *gate, int64_t width) {
     for (int64_t j = 0; j < width; j += STEP * LANES)
-        for (int64_t p = 0; p < n_p; p += 4) {
+        for (int64_t p = 0, rows; p < n_p; p += rows) {
             float *to = out + p * WIDTH + j;
             const float *from = a + p * sp, *add = bias ? bias + p : 0, *own = gate ? gate + p * WIDTH + j : 0;
-            switch (n_p - p) {
+            rows = rows_at_once(n_p - p);
+            switch (rows) {
             case 1: mix_some(1, end, to, from, sp, sq, n_q, in + j, add, own); break;
             case 2: mix_some(2, end, to, from, sp, sq, n_q, in + j, add, own); break;
             case 3: mix_some(3, end, to, from, sp, sq, n_q, in + j, add, own); break;
-            default: mix_some(4, end, to, from, sp, sq, n_q, in + j, add, own);
+            case 4: mix_some(4, end, to, from, sp, sq, n_q, in + j, add, own); break;
+            default: mix_some(TALL, end, to, from, sp, sq, n_q, in + j, add, own);
             }
         }
 }
@@ -115,24 +120,22 @@ ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const flo
 
 #else
 
-/* A vector without alignment. */
-typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
-
-/* da[p * sp + q] += the sum over rows of g[p] in[q], for a few vectors of q. */
-ALWAYS void outer_some(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width) {
-    vec sum[4][STEP];
+/* da[p * sp + q] += the sum over rows of g[p] in[q], for `n_s` vectors of q. */
+ALWAYS void outer_some(int n_p, int n_s, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q,
+                       int64_t width) {
+    vec sum[TALL][STEP];
     for (int p = 0; p < n_p; p++)
-        for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0};
+        for (int s = 0; s < n_s; s++) sum[p][s] = (vec){0};
 #pragma GCC unroll 4
     for (int64_t j = 0; j < width; j++) {
         const vec *x = (const vec *)(turned + j * SOME_INPUTS);
         for (int p = 0; p < n_p; p++) {
             const float factor = g[p * WIDTH + j];
-            for (int s = 0; s < STEP; s++) sum[p][s] += factor * x[s];
+            for (int s = 0; s < n_s; s++) sum[p][s] += factor * x[s];
         }
     }
     for (int p = 0; p < n_p; p++)
-        for (int s = 0; s < STEP; s++) {
+        for (int s = 0; s < n_s; s++) {
             float *to = da + p * sp + s * LANES;
             if (n_q >= (s + 1) * LANES)
                 *(loose *)to += (loose)sum[p][s];
@@ -144,7 +147,9 @@ ALWAYS void outer_some(int n_p, float *da, int64_t sp, const float *g, const flo
 /* The inputs are transposed to [rows][inputs] first: for wide vectors, summing the lanes of vectors of rows would take
    longer than the products. */
 ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width) {
-    for (int64_t q = 0; q < n_q; q += STEP * LANES) outer_some(n_p, da + q, sp, g, turned + q, n_q - q, width);
+    int64_t q = 0;
+    for (; n_q - q > LANES; q += STEP * LANES) outer_some(n_p, STEP, da + q, sp, g, turned + q, n_q - q, width);
+    if (q < n_q) outer_some(n_p, 1, da + q, sp, g, turned + q, n_q - q, width);
 }
 
 #endif
@@ -154,9 +159,7 @@ static void add_rows(float *to, const float *g, int64_t n_p, int64_t width) {
     for (int64_t p = 0; p < n_p; p++) {
         vec sum = {0};
         for (int64_t j = 0; j < width; j += LANES) sum += *(const vec *)(g + p * WIDTH + j);
-        float total = 0;
-        for (int i = 0; i < LANES; i++) total += sum[i];
-        to[p] += total;
+        to[p] += sum_of(sum);
     }
 }
 
@@ -173,14 +176,16 @@ static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const floa
             memset(inputs + j * SOME_INPUTS + n, 0, (size_t)(filled - n) * sizeof(float));
         turn(inputs, SOME_INPUTS, in + first * WIDTH, WIDTH, n, width);
 #endif
-        for (int64_t p = 0; p < n_p; p += 4) {
+        for (int64_t p = 0, rows; p < n_p; p += rows) {
             const float *from = g + p * WIDTH;
             float *to = da + p * sp + first;
-            switch (n_p - p) {
+            rows = rows_at_once(n_p - p);
+            switch (rows) {
             case 1: outer_rows(1, to, sp, from, inputs, n, width); break;
             case 2: outer_rows(2, to, sp, from, inputs, n, width); break;
             case 3: outer_rows(3, to, sp, from, inputs, n, width); break;
-            default: outer_rows(4, to, sp, from, inputs, n, width);
+            case 4: outer_rows(4, to, sp, from, inputs, n, width); break;
+            default: outer_rows(TALL, to, sp, from, inputs, n, width);
             }
         }
     }

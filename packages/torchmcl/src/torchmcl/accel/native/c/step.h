@@ -9,6 +9,8 @@
 #include <string.h>
 #if defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__x86_64__)
+#include <immintrin.h>
 #endif
 
 #include "native.h"
@@ -137,7 +139,15 @@ static void adam_update(const Adam *adam) {
         const double root = sqrt(-expm1(adam->n_steps[m] * log(beta2)));
         const float step = (float)(rate * root / -expm1(adam->n_steps[m] * log(beta1)));
         const float tiny = (float)(adam->epsilon * root), kept = adam->decay ? 1 - rate * adam->decay[m] : 1;
-        for (int64_t i = 0; i < n_parameters; i++) {
+        int64_t i = 0;
+        for (; i + LANES <= n_parameters; i += LANES) {
+            const vec slope = (vec) * (const loose *)(g + i), old = (vec) * (const loose *)(mu + i);
+            const vec first = old + (1 - beta1) * (slope - old);
+            const vec second = beta2 * (vec) * (const loose *)(nu + i) + (1 - beta2) * slope * slope;
+            *(loose *)(mu + i) = (loose)first, *(loose *)(nu + i) = (loose)second;
+            *(loose *)(p + i) = kept * *(const loose *)(p + i) - (loose)(step * first * inverses(roots(second) + tiny));
+        }
+        for (; i < n_parameters; i++) {
             mu[i] += (1 - beta1) * (g[i] - mu[i]);
             nu[i] = beta2 * nu[i] + (1 - beta2) * g[i] * g[i];
             p[i] = kept * p[i] - step * mu[i] / (sqrtf(nu[i]) + tiny);
@@ -147,13 +157,13 @@ static void adam_update(const Adam *adam) {
 
 /* Returns whether every number is finite: 0 times infinity or NaN is NaN. */
 static int all_finite(const float *x, int64_t n) {
-    float sum[16] = {0};
+    vec sum[4] = {{0}};
+    float rest = 0;
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int s = 0; s < 16; s++) sum[s] += 0 * x[i + s];
-    for (; i < n; i++) sum[0] += 0 * x[i];
-    for (int s = 1; s < 16; s++) sum[0] += sum[s];
-    return sum[0] == 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+        for (int s = 0; s < 4; s++) sum[s] += 0.0f * (vec) * (const loose *)(x + i + s * LANES);
+    for (; i < n; i++) rest += 0 * x[i];
+    return rest + sum_of((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0;
 }
 
 /* Model by model: the data of a model stay in the L2 cache from batch to batch. A model with a non-finite gradient

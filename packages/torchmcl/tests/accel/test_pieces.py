@@ -1,0 +1,179 @@
+"""The pieces of a step in C: their values and gradients against the definitions in double precision."""
+
+import math
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl import losses, scoring
+from torchmcl.accel.native import extension, pairs, rows
+from torchmcl.costs import vector
+from torchmcl.fleet import data
+from torchmcl.rules import winners
+
+pytestmark = pytest.mark.skipif(not extension.available(), reason="the C extension was not built")
+
+# Below, at and above the lanes of each instruction set, and with a last vector of each kind.
+COLUMNS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 49, 64, 100)
+
+
+def graded(function, dtype, *values, upstream=None):
+    """Return the result and the gradients of all inputs."""
+    leaves = [value.to(dtype).requires_grad_() for value in values]
+    result = function(*leaves)
+    upstream = torch.ones_like(result) if upstream is None else upstream.to(dtype)
+    return [result.detach().double(), *(part.double() for part in torch.autograd.grad(result, leaves, upstream))]
+
+
+def assert_equal_to_definition(function, *values, upstream=None, inputs=None):
+    inputs = inputs or function
+    exact = graded(function.definition, torch.float64, *values, upstream=upstream)
+    for own, other in zip(graded(inputs, torch.float32, *values, upstream=upstream), exact, strict=True):
+        torch.testing.assert_close(own, other, rtol=4e-6, atol=4e-6 * float(other.abs().max()))
+
+
+def serves(function, *arguments):
+    """Return the names of the modules that serve the arguments."""
+    return [way.compute.__module__ for way in function.ways if way.serves(*arguments)]
+
+
+@pytest.mark.parametrize("n_columns", COLUMNS)
+def test_softmin_and_winners(n_columns):
+    cost = 3 * torch.rand(5, 2, n_columns)
+    assert rows.__name__ in serves(winners.softmin, cost, 0.3)
+    for temperature in (1e-30, 1e-3, 0.3, 1e30):
+        exact = winners.softmin.definition(cost.double(), temperature)
+        torch.testing.assert_close(rows.softmin(cost, temperature).double(), exact, rtol=0, atol=5e-7)
+    exact = winners.winner_weights.definition(cost, 0.75, 0.25)
+    assert torch.equal(rows.winner_weights(cost, 0.75, 0.25), exact)
+
+
+@pytest.mark.parametrize("n_columns", [3, 6, 21])
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+def test_costs_that_are_not_finite(special, n_columns):
+    cost = torch.rand(n_columns + 1, n_columns)
+    cost[:n_columns].fill_diagonal_(special)
+    cost[-1] = special
+    for function in (winners.winner_weights, lambda own: winners.softmin(own, 0.3)):
+        definition = getattr(function, "definition", lambda own: winners.softmin.definition(own, 0.3))
+        torch.testing.assert_close(function(cost), definition(cost), equal_nan=True, rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("n_columns", COLUMNS)
+def test_cross_entropy_and_weighted_sums(n_columns):
+    logits, labels = 8 * torch.randn(6, n_columns), torch.rand(6, n_columns)
+    assert rows.__name__ in serves(scoring._cross_entropy, logits, labels)
+    upstream = torch.randn(6)
+    assert_equal_to_definition(scoring._cross_entropy, logits, labels, upstream=upstream)
+    weights = torch.rand(2, 3, n_columns)
+    result = [losses._weighted_sum(weights, cost := torch.rand_like(weights, requires_grad=True)), cost]
+    torch.testing.assert_close(result[0], (weights * cost).sum(dim=-1))
+    torch.testing.assert_close(torch.autograd.grad(result[0].sum(), cost)[0], weights)
+
+
+def test_extreme_logits_have_the_cross_entropy_of_the_definition():
+    logits = torch.tensor([[-1e30, -200.0, -1e-30, 0.0, 1e-30, 200.0, 1e30]])
+    labels = torch.tensor([[0.0, 1.0, 0.0, 1.0, 0.5, 0.0, 1.0]])
+    torch.testing.assert_close(
+        rows.summed_cross_entropy(logits, labels), scoring._cross_entropy.definition(logits, labels)
+    )
+
+
+@pytest.mark.parametrize("n_dims", [1, 2, 3, 4, 16, 17, 40, 256])
+@pytest.mark.parametrize(("n_hypotheses", "n_targets"), [(1, 1), (5, 1), (49, 1), (6, 3), (13, 17)])
+def test_squared_distances(n_dims, n_hypotheses, n_targets):
+    # A common offset costs no accuracy: differences are taken first.
+    hypotheses, targets = (100 + torch.randn(3, n, n_dims) for n in (n_hypotheses, n_targets))
+    assert pairs.__name__ in serves(vector._sq_euclidean, hypotheses, targets)
+    upstream = torch.randn(3, n_targets, n_hypotheses)
+    assert_equal_to_definition(
+        vector._sq_euclidean, hypotheses, targets, upstream=upstream, inputs=pairs.squared_distances
+    )
+
+
+def test_distances_of_equal_points_are_0_and_padded_targets_change_nothing():
+    points = 1e4 * torch.randn(4, 6, 40)
+    assert (pairs.squared_distances(points, points).diagonal(dim1=-2, dim2=-1) == 0).all()
+    hypotheses, targets, upstream = torch.randn(4, 6, 40), torch.randn(4, 3, 40), torch.rand(4, 3, 6)
+    upstream[:, 2] = 0
+    padded = targets.clone()
+    padded[:, 2] = 1e6
+    pulls = [
+        graded(pairs.squared_distances, torch.float32, hypotheses, own, upstream=upstream) for own in (targets, padded)
+    ]
+    torch.testing.assert_close(pulls[0][1], pulls[1][1])
+
+
+@pytest.mark.parametrize("n_dims", [5, 15, 1025])
+def test_other_numbers_of_dimensions_are_left_to_the_next_way(n_dims):
+    points = torch.randn(2, 3, n_dims)
+    assert pairs.squared_distances(points, points) is NotImplemented
+    assert mcl.pairwise_sq_euclidean(hypotheses=points, targets=points).shape == (2, 3, 3)
+
+
+@pytest.mark.parametrize("n_dims", [2, 20])
+def test_second_derivatives_are_those_of_the_definition(n_dims):
+    hypotheses, targets = torch.randn(2, 3, n_dims), torch.randn(2, 2, n_dims)
+    logits, labels = torch.randn(2, 3), torch.rand(2, 3)
+
+    def curvature(distance, entropy):
+        leaves = [part.clone().requires_grad_() for part in (hypotheses, targets, logits)]
+        loss = distance(*leaves[:2]).square().sum() + entropy(leaves[2], labels).square().sum()
+        slopes = torch.autograd.grad(loss, leaves, create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), leaves)
+
+    own = curvature(pairs.squared_distances, rows.summed_cross_entropy)
+    exact = curvature(vector._sq_euclidean.definition, scoring._cross_entropy.definition)
+    torch.testing.assert_close(own, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_backward_pass_gives_the_same_gradient():
+    logits = torch.randn(4, 5, requires_grad=True)
+    loss = rows.summed_cross_entropy(logits, torch.rand(4, 5)).sum()
+    first, second = (torch.autograd.grad(loss, logits, retain_graph=True)[0] for _ in range(2))
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("rule", [mcl.WTA(), mcl.RelaxedWTA(0.1), mcl.AnnealedWTA(0.3)])
+def test_composed_by_hand_is_the_step(rule):
+    hypotheses, logits, targets = torch.randn(40, 9, 2), torch.randn(40, 9), torch.randn(40, 1, 2)
+
+    def graded_loss(compute):
+        leaves = [part.clone().requires_grad_() for part in (hypotheses, logits)]
+        loss = compute(*leaves)
+        return [loss.detach(), *torch.autograd.grad(loss, leaves)]
+
+    def by_hand(hypotheses, logits):
+        cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
+        return mcl.mcl_loss(mcl.assign(cost, rule)) + mcl.score_loss(logits, mcl.score_targets(cost))
+
+    def step(*leaves):
+        return mcl.mcl_step(lambda _: mcl.Predictions(*leaves), mcl.Batch(targets, targets), rule).loss
+
+    torch.testing.assert_close(graded_loss(by_hand), graded_loss(step))
+
+
+def test_many_rows_on_several_threads_are_the_rows_one_by_one():
+    cost = torch.rand(30_000, 5)
+    hypotheses, targets = torch.randn(30_000, 5, 2), torch.randn(30_000, 1, 2)
+    n_threads = torch.get_num_threads()
+    results = []
+    try:
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            results.append(
+                [rows.softmin(cost, 0.3), *graded(pairs.squared_distances, torch.float32, hypotheses, targets)]
+            )
+    finally:
+        torch.set_num_threads(n_threads)
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 300, 70_000])
+def test_shuffles_are_those_of_the_definition(n_rows):
+    seeds = torch.tensor([0, 1, -5, 2**40])
+    lengths = torch.tensor([n_rows, max(1, n_rows // 2), n_rows, max(1, n_rows - 1)])
+    for epoch in (0, 7):
+        own = data.shuffled_rows(seeds, epoch, lengths, n_rows)
+        assert torch.equal(own, data.shuffled_rows.definition(seeds, epoch, lengths, n_rows))
