@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from torchmcl.accel.native.compiled import MAX_LAYERS, available
+from torchmcl.accel.native.forward import mixture_kernels
 from torchmcl.density import KernelMixture
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
@@ -124,6 +126,8 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
         device: where to compute.
     """
     at = torch.device(device)
+    if at.type == "cpu" and available() and _is_plain(networks[0]):
+        return _compiled(networks, encoder, places(encoder, X))
     layers = [layer for layer in (*networks[0].trunk, networks[0].head.linear) if isinstance(layer, nn.Linear)]
     chosen = [place for place, layer in enumerate((*networks[0].trunk, networks[0].head.linear)) if layer in layers]
     stacked = [_stacked([(*net.trunk, net.head.linear)[place] for net in networks], at) for place in chosen]
@@ -146,6 +150,34 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
             hidden = torch.baddbmm(bias, hidden.relu_(), weight)
         parts.append(hidden[:, :n_rows].cpu())
     return _read(torch.cat(parts, dim=1), head)
+
+
+def _is_plain(network: MultiHypothesisMLP) -> bool:
+    """Return whether a network has the layers of the compiled pass: ReLU, scores, and scales of a normal."""
+    inner, activations = network.trunk[::2], network.trunk[1::2]
+    kinds = all(type(layer) is nn.Linear for layer in inner) and all(type(layer) is nn.ReLU for layer in activations)
+    head = network.head
+    is_normal = head.scales is True and head.output_activation is None and len(head.event) == 1
+    return kinds and is_normal and bool(head.output_sizes[1]) and len(inner) < MAX_LAYERS
+
+
+def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, inputs: Places) -> Kernels:
+    layers = [[*net.trunk[::2], net.head.linear] for net in networks]
+    flat = torch.stack([torch.cat([part.flatten() for one in own for part in (one.weight, one.bias)]) for own in layers])
+    sizes = [layers[0][0].in_features, *(layer.out_features for layer in layers[0])]
+    head = networks[0].head
+    given, lower, between = map(torch.from_numpy, inputs)
+    found = mixture_kernels(
+        flat.float(),
+        sizes,
+        head.n_hypotheses,
+        head.min_scale,
+        given=given,
+        lower=lower.int(),
+        between=between,
+        run_lengths=run_lengths(encoder),
+    )
+    return Kernels(*found)
 
 
 def _stacked(layers: Sequence[Any], at: torch.device) -> tuple[Tensor, Tensor]:

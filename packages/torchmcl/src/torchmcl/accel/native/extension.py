@@ -23,6 +23,8 @@ _RESULTS = {
     "torchmcl_step": None,
     "torchmcl_adam": None,
     "torchmcl_epoch": None,
+    "torchmcl_forward_scratch": c_int64,
+    "torchmcl_forward": None,
     "torchmcl_one_target_rows": c_int64,
     "torchmcl_one_target_scratch": c_int64,
     "torchmcl_one_target": None,

@@ -11,6 +11,7 @@
 #define NAME "plain C"
 #endif
 #include "step.h"
+#include "forward.h"
 #include "one_target.h"
 #include "reduce.h"
 #include "line.h"

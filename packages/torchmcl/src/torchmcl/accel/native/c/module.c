@@ -42,6 +42,12 @@ EXPORTED void torchmcl_epoch(const Network *network, const Rows *rows, const Bat
     chosen->epoch(network, rows, batch, adam, epoch);
 }
 
+EXPORTED int64_t torchmcl_forward_scratch(const Network *network) { return chosen->forward_scratch(network); }
+
+EXPORTED void torchmcl_forward(const Network *network, const Rows *rows, const Forward *forward) {
+    chosen->forward(network, rows, forward);
+}
+
 EXPORTED int64_t torchmcl_one_target_rows(void) { return chosen->one_target_rows(); }
 
 EXPORTED int64_t torchmcl_one_target_scratch(const OneTarget *step) { return chosen->one_target_scratch(step); }

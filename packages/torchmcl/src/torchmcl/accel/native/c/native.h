@@ -101,6 +101,19 @@ typedef struct {
     float *losses;         /* [n_batches, models], written */
 } Epoch;
 
+/* The kernels of mixture networks for rows of the first set; `Network` and `Rows` say the rest. */
+typedef struct {
+    int64_t first; /* of the rows to compute, and the one behind the last */
+    int64_t last;
+    int64_t n_models;
+    int64_t n_parameters;
+    const float *flat; /* [models, parameters] */
+    double *values;    /* [rows, models, hypotheses, dims], written, and so are the next two */
+    double *shares;    /* [rows, models, hypotheses], summing to 1 */
+    double *widths;    /* [rows, models, hypotheses, dims] */
+    float *scratch;    /* `forward_scratch` floats, aligned to 64 bytes */
+} Forward;
+
 /* Which of the hypotheses of each row to keep. */
 typedef struct {
     int64_t n_rows;
@@ -191,6 +204,8 @@ typedef struct {
     void (*step)(const Network *, const Rows *, const Batch *);
     void (*adam)(const Adam *);
     void (*epoch)(const Network *, const Rows *, const Batch *, const Adam *, const Epoch *);
+    int64_t (*forward_scratch)(const Network *);
+    void (*forward)(const Network *, const Rows *, const Forward *);
     int64_t (*one_target_rows)(void);
     int64_t (*one_target_scratch)(const OneTarget *);
     void (*one_target)(const OneTarget *);

@@ -1,0 +1,78 @@
+/* The normal kernels that mixture networks predict: a forward pass, softmax and softplus, a few rows at a time. Included
+   after step.h, whose layers and layout it shares. */
+
+/* How many floats of scratch memory a forward pass needs. */
+static int64_t forward_scratch(const Network *network) {
+    int64_t rows = 0;
+    for (int64_t l = 0; l <= network->n_layers; l++) rows += network->sizes[l];
+    return rows * WIDTH + table_size(network->n_runs, network->run_lengths, network->sizes[1]);
+}
+
+/* Logits [n_k][WIDTH] become shares, raw scales [n][WIDTH] scales. */
+static void shares_in_place(float *logits, int64_t n_k, int64_t width) {
+    for (int64_t j = 0; j < width; j += LANES) {
+        vec highest = load(logits + j), sum = {0};
+        for (int64_t k = 1; k < n_k; k++) highest = larger(load(logits + k * WIDTH + j), highest);
+        for (int64_t i = j; i < n_k * WIDTH; i += WIDTH) {
+            const vec power = vanishing_powers(1.44269504f * (load(logits + i) - highest));
+            store(logits + i, power);
+            sum += power;
+        }
+        const vec part = 1.0f / sum;
+        for (int64_t i = j; i < n_k * WIDTH; i += WIDTH) store(logits + i, load(logits + i) * part);
+    }
+}
+
+static void scales_in_place(float *raw, int64_t n, float min_scale, int64_t width) {
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t i = k * WIDTH; i < k * WIDTH + width; i += LANES) {
+            const vec x = load(raw + i), power = vanishing_powers(-1.44269504f * size_of(x)), most = 1.0f + power;
+            const vec lost = (power - (most - 1.0f)) / most; /* what 1 + power was rounded by */
+            store(raw + i, (vec)((ivec)x & ~(x < 0.0f)) + (logarithms(most) + lost) + min_scale);
+        }
+}
+
+/* Columns of a block [n_values][WIDTH] into rows [n][n_values] of doubles, `stride` apart. */
+static void hand_over(double *to, int64_t stride, const float *from, int64_t n_values, int64_t n, double times) {
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t v = 0; v < n_values; v++) to[j * stride + v] = times * (double)from[v * WIDTH + j];
+}
+
+/* Network by network: its weights and its table stay in the second cache. A row does not depend on the others. */
+static void forward_pass(const Network *network, const Rows *data, const Forward *forward) {
+    const int64_t *sizes = network->sizes, n_layers = network->n_layers, n_runs = network->n_runs;
+    const int64_t n_k = network->n_hypotheses, n_values = n_k * network->n_dims, n_given = network->n_given;
+    const int64_t n_all = n_k * forward->n_models; /* kernels of a row */
+    float *at[17], *place = forward->scratch;      /* activations of each layer */
+    for (int64_t l = 0; l <= n_layers; l++) at[l] = place, place += sizes[l] * WIDTH;
+    float *table = place, *logits = at[n_layers] + n_values * WIDTH, *raw = logits + n_k * WIDTH;
+    const Ladders ladders = {n_given, n_runs, network->run_lengths, data->lower, data->between};
+    int64_t rows[WIDTH];
+    for (int64_t m = 0; m < forward->n_models; m++) {
+        const float *own = forward->flat + m * forward->n_parameters;
+        if (n_runs) sum_weights(table, &ladders, own, sizes[1], sizes[0]);
+        for (int64_t start = forward->first; start < forward->last; start += WIDTH) {
+            const int64_t n = forward->last - start < WIDTH ? forward->last - start : WIDTH, width = up(n);
+            for (int64_t j = 0; j < n; j++) rows[j] = start + j;
+            gather(at[0], data->inputs, rows, n, width, n_given);
+            const float *weight = own;
+            for (int64_t l = 0; l < n_layers; l++) {
+                const int64_t n_in = sizes[l], n_out = sizes[l + 1];
+                if (l == 0 && n_runs) {
+                    plain_layer(at[1], weight, n_out, n_in, n_given, at[0], width);
+                    for (int64_t j = 0; j < n; j++) climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
+                } else if (l + 1 < n_layers)
+                    hidden_layer(at[l + 1], weight, n_out, n_in, at[l], width);
+                else
+                    plain_layer(at[l + 1], weight, n_out, n_in, n_in, at[l], width);
+                weight += n_out * (n_in + 1);
+            }
+            shares_in_place(logits, n_k, width);
+            scales_in_place(raw, n_values, network->min_scale, width);
+            const int64_t first = (start * n_all + m * n_k) * network->n_dims, stride = n_all * network->n_dims;
+            hand_over(forward->values + first, stride, at[n_layers], n_values, n, 1);
+            hand_over(forward->widths + first, stride, raw, n_values, n, 1);
+            hand_over(forward->shares + start * n_all + m * n_k, n_all, logits, n_k, n, 1 / (double)forward->n_models);
+        }
+    }
+}
