@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from torchmcl.accel.native import line
 from torchmcl.accel.native.compiled import MAX_LAYERS, available
 from torchmcl.accel.native.forward import mixture_kernels
 from torchmcl.density import KernelMixture
@@ -95,12 +96,18 @@ class Kernels(NamedTuple):
         """Return the kernels in other units: values times a scale [outputs] plus a mean [outputs]."""
         return Kernels(self.values * scale + mean, self.probabilities, self.widths * scale)
 
+    def means(self) -> Tensor:
+        """Return the mean of each row, [rows, outputs]."""
+        return torch.einsum("rk,rko->ro", self.probabilities, self.values)
+
     def trimmed(self, share: float) -> "Kernels":
         """Return the kernels without a share of the probability at each end, with each kernel counted at its value.
 
         Args:
             share: below 1/2; the rest is normalized to 1.
         """
+        if line.serves(*self):
+            return self._replace(probabilities=line.trimmed(self.values.squeeze(-1), self.probabilities, share))
         order = self.values.squeeze(-1).argsort(dim=1, stable=True)  # stable, because trees may have equal values
         own = self.probabilities.gather(1, order)
         above = own.cumsum(dim=1)

@@ -137,6 +137,10 @@ class Predictive:
             widths = self.bandwidth_of_kind(values, probabilities)
         return kind(values, probabilities, widths)
 
+    def standardised_with_means(self, X: NDArray[Any]) -> tuple[KernelMixture, Tensor]:
+        """Return the density of each row, and its mean [rows, outputs], in standardized units."""
+        return self.standardised(X), self.means(X)
+
     def density(self, X: NDArray[Any], kind: type[HypothesisDensity] | None = None) -> HypothesisDensity:
         """Return the density of each row in the units of y."""
         density: HypothesisDensity = self.standardised(X, kind or self.kind)

@@ -3,9 +3,10 @@
 
 /* How many floats of scratch memory a forward pass needs. */
 static int64_t forward_scratch(const Network *network) {
-    int64_t rows = 0;
-    for (int64_t l = 0; l <= network->n_layers; l++) rows += network->sizes[l];
-    return rows * WIDTH + table_size(network->n_runs, network->run_lengths, network->sizes[1]);
+    const int64_t *sizes = network->sizes;
+    int64_t floats = sizes[0] * WIDTH;
+    for (int64_t l = 0; l < network->n_layers; l++) floats += sizes[l + 1] * (WIDTH + sizes[l]);
+    return floats + table_size(network->n_runs, network->run_lengths, network->sizes[1]);
 }
 
 /* Logits [n_k][WIDTH] become shares, raw scales [n][WIDTH] scales. */
@@ -38,6 +39,15 @@ static void hand_over(double *to, int64_t stride, const float *from, int64_t n_v
         for (int64_t v = 0; v < n_values; v++) to[j * stride + v] = times * (double)from[v * WIDTH + j];
 }
 
+/* The weights of each layer as [in][out]: the factors of neighboring outputs lie side by side. */
+static void turn_weights(float *to, const Network *network, const float *flat) {
+    for (int64_t l = 0; l < network->n_layers; l++) {
+        const int64_t n_in = network->sizes[l], n_out = network->sizes[l + 1];
+        turn(to, n_out, flat, n_in, n_out, n_in);
+        to += n_out * n_in, flat += n_out * (n_in + 1);
+    }
+}
+
 /* Network by network: its weights and its table stay in the second cache. A row does not depend on the others. */
 static void forward_pass(const Network *network, const Rows *data, const Forward *forward) {
     const int64_t *sizes = network->sizes, n_layers = network->n_layers, n_runs = network->n_runs;
@@ -45,27 +55,29 @@ static void forward_pass(const Network *network, const Rows *data, const Forward
     const int64_t n_all = n_k * forward->n_models; /* kernels of a row */
     float *at[17], *place = forward->scratch;      /* activations of each layer */
     for (int64_t l = 0; l <= n_layers; l++) at[l] = place, place += sizes[l] * WIDTH;
-    float *table = place, *logits = at[n_layers] + n_values * WIDTH, *raw = logits + n_k * WIDTH;
+    float *table = place, *turned = place + table_size(n_runs, network->run_lengths, sizes[1]);
+    float *logits = at[n_layers] + n_values * WIDTH, *raw = logits + n_k * WIDTH;
     const Ladders ladders = {n_given, n_runs, network->run_lengths, data->lower, data->between};
     int64_t rows[WIDTH];
     for (int64_t m = 0; m < forward->n_models; m++) {
         const float *own = forward->flat + m * forward->n_parameters;
+        turn_weights(turned, network, own);
         if (n_runs) sum_weights(table, &ladders, own, sizes[1], sizes[0]);
         for (int64_t start = forward->first; start < forward->last; start += WIDTH) {
             const int64_t n = forward->last - start < WIDTH ? forward->last - start : WIDTH, width = up(n);
             for (int64_t j = 0; j < n; j++) rows[j] = start + j;
             gather(at[0], data->inputs, rows, n, width, n_given);
-            const float *weight = own;
+            const float *bias = own, *weight = turned;
             for (int64_t l = 0; l < n_layers; l++) {
-                const int64_t n_in = sizes[l], n_out = sizes[l + 1];
-                if (l == 0 && n_runs) {
-                    plain_layer(at[1], weight, n_out, n_in, n_given, at[0], width);
-                    for (int64_t j = 0; j < n; j++) climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
-                } else if (l + 1 < n_layers)
-                    hidden_layer(at[l + 1], weight, n_out, n_in, at[l], width);
+                const int64_t n_in = sizes[l], n_out = sizes[l + 1], climbs = l == 0 && n_runs;
+                bias += n_out * n_in;
+                if (climbs || l + 1 == n_layers)
+                    mix(PLAIN, at[l + 1], weight, 1, n_out, n_out, climbs ? n_given : n_in, at[l], bias, 0, width);
                 else
-                    plain_layer(at[l + 1], weight, n_out, n_in, n_in, at[l], width);
-                weight += n_out * (n_in + 1);
+                    mix(RELU, at[l + 1], weight, 1, n_out, n_out, n_in, at[l], bias, 0, width);
+                for (int64_t j = 0; climbs && j < n; j++)
+                    climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
+                bias += n_out, weight += n_out * n_in;
             }
             shares_in_place(logits, n_k, width);
             scales_in_place(raw, n_values, network->min_scale, width);

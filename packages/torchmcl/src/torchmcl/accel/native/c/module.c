@@ -6,6 +6,7 @@
 
 #include "native.h"
 #include "trees.h"
+#include "trimming.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -71,6 +72,8 @@ EXPORTED void torchmcl_line_sets(const Line *line) { chosen->line_sets(line); }
 EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); }
 
 EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
+
+EXPORTED void torchmcl_trim(const Trim *trim) { trim_rows(trim); }
 
 EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
 

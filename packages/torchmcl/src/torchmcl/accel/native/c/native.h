@@ -158,6 +158,17 @@ typedef struct {
     float *scratch;      /* aligned to 64 bytes */
 } Line;
 
+/* Mixtures on the line, of which a share of the probability at each end is left out. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_kernels;
+    double share;          /* below 1/2 */
+    const double *values;  /* [rows, kernels] */
+    const double *weights; /* [rows, kernels] */
+    double *kept;          /* [rows, kernels], written: weights that sum to 1 */
+    void *scratch;         /* 32 bytes for each kernel */
+} Trim;
+
 /* A node of a tree: a row goes to `child`, or to the node behind it where its column is above the threshold. A leaf has
    itself for a child and a threshold that nothing exceeds. */
 typedef struct {
