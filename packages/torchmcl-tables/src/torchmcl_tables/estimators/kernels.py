@@ -170,7 +170,9 @@ def _is_plain(network: MultiHypothesisMLP) -> bool:
 
 def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, inputs: Places) -> Kernels:
     layers = [[*net.trunk[::2], net.head.linear] for net in networks]
-    flat = torch.stack([torch.cat([part.flatten() for one in own for part in (one.weight, one.bias)]) for own in layers])
+    flat = torch.stack(
+        [torch.cat([part.flatten() for one in own for part in (one.weight, one.bias)]) for own in layers]
+    )
     sizes = [layers[0][0].in_features, *(layer.out_features for layer in layers[0])]
     head = networks[0].head
     given, lower, between = map(torch.from_numpy, inputs)

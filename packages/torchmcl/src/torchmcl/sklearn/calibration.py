@@ -188,7 +188,7 @@ def _alike(parts: Sequence[tuple[Tensor, Tensor]]) -> list[list[Tensor]]:
 CALIBRATION_ROWS = 16_384
 _GAP_ROWS = 4096
 # Rows whose kernels are kept in memory at a time.
-_ROWS_AT_ONCE = 32_768
+_ROWS_AT_ONCE = 8192
 
 
 def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from torchmcl._checks import bad_value
 from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, VoronoiKernels, best_points, fit_bandwidth
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.scoring import normalized_scores
+from torchmcl.sklearn.frames import Framed, hypothesis_names
 from torchmcl.sklearn.preprocessing import Encoder, check_numbers
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.tables import Targets
@@ -24,7 +25,12 @@ _BANDWIDTH_ROWS, _VORONOI_ROWS = 4096, 512
 _ROWS_AT_ONCE = 65_536
 
 
-class Hypotheses(NamedTuple):
+class _Hypotheses(NamedTuple):
+    values: NDArray[Any]
+    probabilities: NDArray[Any]
+
+
+class Hypotheses(_Hypotheses, Framed):
     """Several answers for each row.
 
     Attributes:
@@ -32,8 +38,20 @@ class Hypotheses(NamedTuple):
         probabilities: [rows, hypotheses], summing to 1.
     """
 
-    values: NDArray[Any]
-    probabilities: NDArray[Any]
+    def to_frame(self) -> Any:
+        """Return the answers as named columns, those of `transform`.
+
+        The frame is of the library of X (pandas, polars or Arrow), with its index; for arrays it is one of pandas, or
+        of polars where pandas is not installed.
+
+        Example:
+            >>> Hypotheses(np.array([[[1.0], [2.0]]]), np.array([[0.25, 0.75]])).to_frame().columns.tolist()
+            ['y_hypothesis0', 'y_hypothesis1', 'probability0', 'probability1']
+        """
+        n_rows, n_hypotheses, n_outputs = self.values.shape
+        columns = [*self.values.reshape(n_rows, -1).T, *self.probabilities.T]
+        names = hypothesis_names(self._targets(n_outputs), n_hypotheses)
+        return self._labels.frame(dict(zip(names, columns, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,7 @@ def mixture_kernels(
         is_mixture=1,
         min_scale=min_scale,
     )
-    rows = RowsFields(
-        n_set_rows=n_rows, inputs=given.data_ptr(), lower=lower.data_ptr(), between=between.data_ptr()
-    )
+    rows = RowsFields(n_set_rows=n_rows, inputs=given.data_ptr(), lower=lower.data_ptr(), between=between.data_ptr())
     shapes = ((n_rows, n_kernels, n_dims), (n_rows, n_kernels), (n_rows, n_kernels, n_dims))
     found = tuple(torch.empty(shape, dtype=torch.float64, device="cpu") for shape in shapes)
 

@@ -9,21 +9,17 @@ static int64_t forward_scratch(const Network *network) {
     return floats + table_size(network->n_runs, network->run_lengths, network->sizes[1]);
 }
 
-/* Logits [n_k][WIDTH] become shares, raw scales [n][WIDTH] scales. */
-static void shares_in_place(float *logits, int64_t n_k, int64_t width) {
+/* Logits [n_k][WIDTH] become the powers that shares are proportional to. */
+static void powers_in_place(float *logits, int64_t n_k, int64_t width) {
     for (int64_t j = 0; j < width; j += LANES) {
-        vec highest = load(logits + j), sum = {0};
+        vec highest = load(logits + j);
         for (int64_t k = 1; k < n_k; k++) highest = larger(load(logits + k * WIDTH + j), highest);
-        for (int64_t i = j; i < n_k * WIDTH; i += WIDTH) {
-            const vec power = vanishing_powers(1.44269504f * (load(logits + i) - highest));
-            store(logits + i, power);
-            sum += power;
-        }
-        const vec part = 1.0f / sum;
-        for (int64_t i = j; i < n_k * WIDTH; i += WIDTH) store(logits + i, load(logits + i) * part);
+        for (int64_t i = j; i < n_k * WIDTH; i += WIDTH)
+            store(logits + i, vanishing_powers(1.44269504f * (load(logits + i) - highest)));
     }
 }
 
+/* Raw scales [n][WIDTH] become scales. */
 static void scales_in_place(float *raw, int64_t n, float min_scale, int64_t width) {
     for (int64_t k = 0; k < n; k++)
         for (int64_t i = k * WIDTH; i < k * WIDTH + width; i += LANES) {
@@ -34,9 +30,19 @@ static void scales_in_place(float *raw, int64_t n, float min_scale, int64_t widt
 }
 
 /* Columns of a block [n_values][WIDTH] into rows [n][n_values] of doubles, `stride` apart. */
-static void hand_over(double *to, int64_t stride, const float *from, int64_t n_values, int64_t n, double times) {
+static void hand_over(double *to, int64_t stride, const float *from, int64_t n_values, int64_t n) {
     for (int64_t j = 0; j < n; j++)
-        for (int64_t v = 0; v < n_values; v++) to[j * stride + v] = times * (double)from[v * WIDTH + j];
+        for (int64_t v = 0; v < n_values; v++) to[j * stride + v] = (double)from[v * WIDTH + j];
+}
+
+/* The same for powers, as shares that sum to `whole` in double precision. */
+static void hand_over_shares(double *to, int64_t stride, const float *from, int64_t n_k, int64_t n, double whole) {
+    for (int64_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (int64_t k = 0; k < n_k; k++) sum += (double)from[k * WIDTH + j];
+        const double part = whole / sum;
+        for (int64_t k = 0; k < n_k; k++) to[j * stride + k] = part * (double)from[k * WIDTH + j];
+    }
 }
 
 /* The weights of each layer as [in][out]: the factors of neighboring outputs lie side by side. */
@@ -79,12 +85,12 @@ static void forward_pass(const Network *network, const Rows *data, const Forward
                     climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
                 bias += n_out, weight += n_out * n_in;
             }
-            shares_in_place(logits, n_k, width);
+            powers_in_place(logits, n_k, width);
             scales_in_place(raw, n_values, network->min_scale, width);
             const int64_t first = (start * n_all + m * n_k) * network->n_dims, stride = n_all * network->n_dims;
-            hand_over(forward->values + first, stride, at[n_layers], n_values, n, 1);
-            hand_over(forward->widths + first, stride, raw, n_values, n, 1);
-            hand_over(forward->shares + start * n_all + m * n_k, n_all, logits, n_k, n, 1 / (double)forward->n_models);
+            hand_over(forward->values + first, stride, at[n_layers], n_values, n);
+            hand_over(forward->widths + first, stride, raw, n_values, n);
+            hand_over_shares(forward->shares + start * n_all + m * n_k, n_all, logits, n_k, n, 1 / (double)forward->n_models);
         }
     }
 }
