@@ -130,25 +130,25 @@ class SkproRegressor(BaseProbaRegressor):
         self.regressor = regressor
         super().__init__()
 
-    def _fit(self, X: pd.DataFrame, y: pd.DataFrame) -> "SkproRegressor":  # noqa: N803
+    def _fit(self, X: pd.DataFrame, y: pd.DataFrame) -> "SkproRegressor":
         regressor = DensityRegressor() if self.regressor is None else clone(self.regressor)
         self.regressor_ = regressor.fit(_named(X), _values(y))
         return self
 
-    def _update(self, X: pd.DataFrame, y: pd.DataFrame) -> "SkproRegressor":  # noqa: N803
+    def _update(self, X: pd.DataFrame, y: pd.DataFrame) -> "SkproRegressor":
         self.regressor_.partial_fit(_named(X), _values(y))
         return self
 
-    def _predict(self, X: pd.DataFrame) -> pd.DataFrame:  # noqa: N803
+    def _predict(self, X: pd.DataFrame) -> pd.DataFrame:
         means = self.regressor_.predict(_named(X)).reshape(len(X), -1)
         return pd.DataFrame(means, index=X.index, columns=self._get_columns(method="predict"))
 
-    def _predict_proba(self, X: pd.DataFrame) -> KernelDistribution:  # noqa: N803
+    def _predict_proba(self, X: pd.DataFrame) -> KernelDistribution:
         density = self.regressor_.predict_distribution(_named(X))
         kernels = (part.numpy() for part in (density.probabilities, density.hypotheses, density.widths))
         return KernelDistribution(*kernels, index=X.index, columns=self._get_columns(method="predict"))
 
-    def _predict_interval(self, X: pd.DataFrame, coverage: list[float]) -> pd.DataFrame:  # noqa: N803
+    def _predict_interval(self, X: pd.DataFrame, coverage: list[float]) -> pd.DataFrame:
         named, hulls = _named(X), []
         for share in np.clip(coverage, 1e-6, 1 - 1e-6).tolist():
             hulls.append(np.stack(self.regressor_.predict_interval(named, share).hull, axis=-1).reshape(len(X), -1, 2))
@@ -156,7 +156,7 @@ class SkproRegressor(BaseProbaRegressor):
         columns = self._get_columns(method="predict_interval", coverage=coverage)
         return pd.DataFrame(ends, index=X.index, columns=columns)
 
-    def _predict_quantiles(self, X: pd.DataFrame, alpha: list[float]) -> pd.DataFrame:  # noqa: N803
+    def _predict_quantiles(self, X: pd.DataFrame, alpha: list[float]) -> pd.DataFrame:
         found: pd.DataFrame = self._predict_proba(X).quantile(alpha)
         return found
 
@@ -167,7 +167,7 @@ class SkproRegressor(BaseProbaRegressor):
         return [{"regressor": DensityRegressor(**quick, ensemble=ensemble)} for ensemble in (True, False)]
 
 
-def _named(X: pd.DataFrame) -> pd.DataFrame:  # noqa: N803
+def _named(X: pd.DataFrame) -> pd.DataFrame:
     """Return a frame whose columns have text as names."""
     return X.set_axis([str(name) for name in X.columns], axis=1)
 
