@@ -46,7 +46,7 @@ class KernelDistribution(NormalMixture):
         1.01
     """
 
-    def _energy_self(self) -> NDArray[Any]:
+    def _energy_self(self) -> Any:
         """Return the mean distance of two draws, [rows, 1], summed over outputs."""
         shares, centres, widths = self._pi, self._mu, self._sigma
         n_rows, n_kernels, _ = centres.shape

@@ -161,7 +161,8 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
 
 def _is_plain(network: MultiHypothesisMLP) -> bool:
     """Return whether a network has the layers of the compiled pass: ReLU, scores, and scales of a normal."""
-    inner, activations = network.trunk[::2], network.trunk[1::2]
+    layers = list(network.trunk)
+    inner, activations = layers[::2], layers[1::2]
     kinds = all(type(layer) is nn.Linear for layer in inner) and all(type(layer) is nn.ReLU for layer in activations)
     head = network.head
     is_normal = head.scales is True and head.output_activation is None and len(head.event) == 1
@@ -169,7 +170,7 @@ def _is_plain(network: MultiHypothesisMLP) -> bool:
 
 
 def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, inputs: Places) -> Kernels:
-    layers = [[*net.trunk[::2], net.head.linear] for net in networks]
+    layers: list[Any] = [[*list(net.trunk)[::2], net.head.linear] for net in networks]
     flat = torch.stack(
         [torch.cat([part.flatten() for one in own for part in (one.weight, one.bias)]) for own in layers]
     )
