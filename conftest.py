@@ -11,8 +11,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("torchmcl")
 
-# A module that has a class of sktime cannot be read without it.
-collect_ignore_glob = [] if importlib.util.find_spec("sktime") else ["*/adapters/of_sktime.py"]
+# A module that has a class of sktime or skpro cannot be read without it.
+collect_ignore_glob = [
+    f"*/adapters/of_{name}.py" for name in ("sktime", "skpro") if importlib.util.find_spec(name) is None
+]
 
 # Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
 SLOW = (

@@ -43,7 +43,7 @@ def default_against_a_rule(n_rows: int, device: str) -> dict[str, object]:
         start = time.perf_counter()
         model = kind(device=device, random_state=0).fit(inputs, targets)
         seconds[name] = time.perf_counter() - start
-    many = np.random.default_rng(1).normal(size=(200_000 if n_rows >= 50_000 else 50_000, inputs.shape[1]))
+    many = np.random.default_rng(1).normal(size=(200_000 if n_rows >= 50_000 else 100_000, inputs.shape[1]))
     return {
         "name": f"default, {n_rows} rows",
         "n_networks": len(model.modules_),

@@ -1,6 +1,8 @@
 """Data frames of pandas, polars and Arrow, as they are."""
 
+import copy
 import datetime
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -128,3 +130,59 @@ def test_an_encoder_makes_numbers_of_frames_for_other_estimators(frame):
     assert len(model[0].get_feature_names_out()) == model[1].n_features_in_
     with pytest.raises(TypeError, match="TableEncoder: `X` must be a data frame, got ndarray"):
         TableEncoder().fit(np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("frame", [pandas_frame, polars_frame, arrow_table])
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_results_are_frames_of_the_library_of_x(frame, n_outputs):
+    X = frame()
+    y = pd.DataFrame({f"price{k}": PRICE * (k + 1) for k in range(n_outputs)})
+    model = DensityRegressor(**FAST).fit(X, y.iloc[:, 0] if n_outputs == 1 else y)
+    answers, sets = model.predict_hypotheses(X), model.predict_interval(X, 0.5)
+    found, ends = answers.to_frame(), sets.to_frame()
+    assert type(found) is type(X)
+    assert type(ends) is type(X)
+    names = list(found.column_names if frame is arrow_table else found.columns)
+    assert names == model.get_feature_names_out().tolist()
+    np.testing.assert_array_equal(np.asarray(found[names[0]]), answers.values[:, 0, 0])
+    assert list(ends.column_names if frame is arrow_table else ends.columns) == [
+        f"price{k}_{end}" for k in range(n_outputs) for end in ("lower", "upper", "pieces")
+    ]
+    lower = np.asarray(ends[f"price{n_outputs - 1}_lower"])
+    np.testing.assert_array_equal(lower, sets.hull[0].reshape(len(lower), -1)[:, -1])
+
+
+def test_frames_of_pandas_keep_their_index_and_arrays_get_a_new_one():
+    X = pandas_frame().set_index(np.arange(len(PRICE))[::-1] * 10)
+    model = DensityRegressor(**FAST).fit(X, PRICE)
+    assert model.predict_hypotheses(X[:3]).to_frame().index.equals(X.index[:3])
+    assert model.predict_interval(X[:3]).to_frame().index.equals(X.index[:3])
+    numbers = np.linspace(0, 1, len(PRICE))[:, None]
+    table = DensityRegressor(**FAST).fit(numbers, PRICE).predict_hypotheses(numbers[:2]).to_frame()
+    assert isinstance(table, pd.DataFrame)
+    assert table.index.tolist() == [0, 1]
+
+
+def test_labels_survive_pickle_and_change_no_unpacking():
+    X = pandas_frame()
+    answers = DensityRegressor(**FAST).fit(X, PRICE).predict_hypotheses(X)
+    values, probabilities = pickle.loads(pickle.dumps(answers))
+    assert values.shape[:2] == probabilities.shape
+    assert pickle.loads(pickle.dumps(answers)).to_frame().equals(answers.to_frame())
+    assert copy.deepcopy(answers).to_frame().equals(answers.to_frame())
+
+
+def test_read_only_columns_of_pandas_are_accepted_as_targets():
+    X, y = pandas_frame(), pd.Series(PRICE)
+    model = DensityRegressor(**FAST).fit(X, y)
+    assert np.isfinite(model.log_prob(X, y.to_numpy())).all()
+    assert model.predict_region(X, 0.5).contains(y.to_numpy()).shape == y.shape
+
+
+def test_classes_are_frames_too():
+    X = pd.DataFrame({"a": np.arange(80.0), "b": np.arange(80.0) % 7}, index=range(5, 85))
+    found = MCLClassifier(**QUICK, n_hypotheses=2).fit(X, np.arange(80) % 3).predict_hypotheses(X[:4])
+    frame = found.to_frame()
+    assert frame.columns.tolist() == ["class0", "class1", "probability0", "probability1"]
+    assert frame.index.equals(X.index[:4])
+    np.testing.assert_array_equal(frame[["class0", "class1"]], found.values)

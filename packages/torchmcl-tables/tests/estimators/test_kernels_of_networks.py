@@ -26,18 +26,20 @@ def encoder(X, n_bins):
     return fit_encoder(Rows(X, X, np.ones(len(X)), np.arange(len(X))), n_bins)
 
 
-def networks(inputs, n, hidden=(7, 5), n_outputs=2):
+def networks(inputs, n, hidden=(7, 5), n_outputs=2, dropout=0.0):
     torch.manual_seed(0)
-    return [MultiHypothesisMLP(inputs.n_columns, n_outputs, 3, hidden=hidden, scales=True) for _ in range(n)]
+    options = {"hidden": hidden, "scales": True, "dropout": dropout}
+    return [MultiHypothesisMLP(inputs.n_columns, n_outputs, 3, **options).eval() for _ in range(n)]
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["whole", "gaps"])
 @pytest.mark.parametrize("n_bins", [0, 2, 9])
 @pytest.mark.parametrize(("n_networks", "hidden"), [(3, (7, 5)), (1, (4,)), (2, ())])
-def test_kernels_are_the_outputs_of_the_modules(missing, n_bins, n_networks, hidden):
+@pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["compiled", "by torch"])  # the compiled pass has no dropout
+def test_kernels_are_the_outputs_of_the_modules(missing, n_bins, n_networks, hidden, dropout):
     X = table(missing=missing)
     inputs = encoder(X, n_bins)
-    nets = networks(inputs, n_networks, hidden)
+    nets = networks(inputs, n_networks, hidden, dropout=dropout)
     asked = np.vstack([table(30, seed=1, missing=missing), 100 * table(5, seed=2)])
     kernels = network_kernels(nets, inputs, asked, "cpu")
     with torch.no_grad():
@@ -54,10 +56,11 @@ def test_kernels_are_the_outputs_of_the_modules(missing, n_bins, n_networks, hid
 
 
 @pytest.mark.parametrize("n_bins", [0, 9])
-def test_a_row_has_the_same_kernels_in_whatever_company(n_bins):
+@pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["compiled", "by torch"])
+def test_a_row_has_the_same_kernels_in_whatever_company(n_bins, dropout):
     X = table(2500)
     inputs = encoder(X, n_bins)
-    nets = networks(inputs, 2)
+    nets = networks(inputs, 2, dropout=dropout)
     together = network_kernels(nets, inputs, X, "cpu")
     for rows in (slice(0, 1), slice(1023, 1026), slice(2400, None), np.random.default_rng(0).permutation(2500)):
         for alone, all_rows in zip(network_kernels(nets, inputs, X[rows], "cpu"), together, strict=True):
@@ -80,6 +83,29 @@ def test_kernels_move_stretch_and_join():
     both = Kernels.joined([one.times(0.25), moved.times(0.75)])
     assert both.values.shape == (4, 6, 2)
     torch.testing.assert_close(both.probabilities.sum(dim=1), torch.ones(4))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.49])
+@pytest.mark.parametrize("n_kernels", [1, 2, 7, 102])
+def test_a_share_of_the_mass_is_cut_off_at_each_end(n_kernels, share):
+    rng = np.random.default_rng(0)
+    values, weights = rng.normal(size=(60, n_kernels)), rng.uniform(size=(60, n_kernels)) ** 4
+    values[20:40] = values[20:40].round()  # ties
+    values[40:50] = 3.0
+    weights[50:, ::2] = 0 if n_kernels > 1 else 1
+    weights /= weights.sum(axis=1, keepdims=True)
+    given = Kernels(*(torch.from_numpy(part) for part in (values[..., None], weights, np.ones((60, n_kernels, 1)))))
+    expected = np.zeros_like(weights)
+    for row, (places, masses) in enumerate(zip(values, weights, strict=True)):
+        below = 0.0
+        for k in np.argsort(places, kind="stable"):
+            above = below + masses[k]
+            expected[row, k] = max(min(above, 1 - share) - max(below, share), 0)
+            below = above
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(given.trimmed(share).probabilities, expected, atol=1e-12)
+    as_torch = given._replace(values=given.values.requires_grad_()).trimmed(share)  # not for the compiled loop
+    np.testing.assert_allclose(as_torch.probabilities.detach(), expected, atol=1e-12)
 
 
 def everything(model, X):

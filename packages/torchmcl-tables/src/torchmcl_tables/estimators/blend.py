@@ -114,7 +114,11 @@ class Blend:
             knowing: leave out the background and outlying kernels. These would dominate a mean, or points that
                 represent the density, because both minimize squared distances.
         """
-        whole = self.at_atoms((informed if knowing else mixed)(self.members(X), self.weights))
+        return self.kernels_of(self.members(X), knowing=knowing)
+
+    def kernels_of(self, members: list[Kernels], *, knowing: bool = False) -> Kernels:
+        """Return all kernels of members, as in `kernels`."""
+        whole = self.at_atoms((informed if knowing else mixed)(members, self.weights))
         return whole.trimmed(self.trim) if knowing and self.trim else whole
 
     def at_atoms(self, kernels: Kernels) -> Kernels:
@@ -129,8 +133,7 @@ class Blend:
 
     def means(self, X: NDArray[Any]) -> Tensor:
         """Return the standardized mean of each row, [rows, outputs]."""
-        kernels = self.kernels(X, knowing=True)
-        return (kernels.probabilities.unsqueeze(-1) * kernels.values).sum(dim=1)
+        return self.kernels(X, knowing=True).means()
 
     def mean(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the mean of each row in the units of y, [rows, outputs]."""
@@ -150,6 +153,11 @@ class Blend:
     def standardised(self, X: NDArray[Any]) -> KernelMixture:
         """Return the density of each row in standardized units."""
         return self.kernels(X).density()
+
+    def standardised_with_means(self, X: NDArray[Any]) -> tuple[KernelMixture, Tensor]:
+        """Return the density of each row, and its mean [rows, outputs], in standardized units."""
+        members = self.members(X)
+        return self.kernels_of(members).density(), self.kernels_of(members, knowing=True).means()
 
     def density(self, X: NDArray[Any], kind: type[Any] = KernelMixture) -> KernelMixture:
         """Return the density of each row in the units of y; it is always a `KernelMixture`."""
@@ -205,11 +213,12 @@ class AtomCalibrator(Calibrator):
 
 def _sets(blend: Blend, X: NDArray[Any], level: float) -> tuple[Tensor, Tensor]:
     assert blend.values is not None
-    masses, values = blend.masses(X), torch.from_numpy(blend.values)
-    means = blend.masses(X, knowing=True) @ values
+    members, values = blend.members(X), torch.from_numpy(blend.values)
+    masses = blend.kernels_of(members).probabilities
+    means = blend.kernels_of(members, knowing=True).probabilities @ values
 
-    def between(low: Tensor, high: Tensor) -> Tensor:
-        return (masses * ((low < values) & (values < high))).sum(dim=1)
+    def between(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return (masses[rows] * ((low < values) & (values < high))).sum(dim=1)
 
     return reaching(pieces_of_atoms(masses_above(masses) <= level, blend.values), means.unsqueeze(1), between)
 

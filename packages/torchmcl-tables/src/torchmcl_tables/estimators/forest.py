@@ -182,7 +182,7 @@ class Forest:
         nodes = np.empty(len(self.columns), dtype=NODE)
         nodes["threshold"], nodes["column"], nodes["child"] = self.thresholds, self.columns, self.children
         found = leaves(inputs, nodes, self.roots, self.depths)
-        return self.values[found], self.spreads[found]
+        return self.values.take(found, axis=0), self.spreads.take(found)
 
 
 def _renumbered(tree: Any) -> Forest:

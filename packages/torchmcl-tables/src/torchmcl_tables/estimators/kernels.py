@@ -8,6 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from torchmcl.accel.native import line
+from torchmcl.accel.native.compiled import MAX_LAYERS, available
+from torchmcl.accel.native.forward import mixture_kernels
 from torchmcl.density import KernelMixture
 from torchmcl.fleet.placement import on_cores
 from torchmcl.nn import MultiHypothesisMLP
@@ -94,12 +97,18 @@ class Kernels(NamedTuple):
         """Return the kernels in other units: values times a scale [outputs] plus a mean [outputs]."""
         return Kernels(self.values * scale + mean, self.probabilities, self.widths * scale)
 
+    def means(self) -> Tensor:
+        """Return the mean of each row, [rows, outputs]."""
+        return torch.einsum("rk,rko->ro", self.probabilities, self.values)
+
     def trimmed(self, share: float) -> "Kernels":
         """Return the kernels without a share of the probability at each end, with each kernel counted at its value.
 
         Args:
             share: below 1/2; the rest is normalized to 1.
         """
+        if line.serves(*self):
+            return self._replace(probabilities=line.trimmed(self.values.squeeze(-1), self.probabilities, share))
         order = self.values.squeeze(-1).argsort(dim=1, stable=True)  # stable, because trees may have equal values
         own = self.probabilities.gather(1, order)
         above = own.cumsum(dim=1)
@@ -125,6 +134,8 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
         device: where to compute.
     """
     at = torch.device(device)
+    if at.type == "cpu" and available() and _is_plain(networks[0]):
+        return _compiled(networks, encoder, places(encoder, X))
     layers = [layer for layer in (*networks[0].trunk, networks[0].head.linear) if isinstance(layer, nn.Linear)]
     chosen = [place for place, layer in enumerate((*networks[0].trunk, networks[0].head.linear)) if layer in layers]
     stacked = [_stacked([(*net.trunk, net.head.linear)[place] for net in networks], at) for place in chosen]
@@ -149,6 +160,37 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
 
     parts = on_cores(outputs, range(0, max(1, len(dense)), _BLOCK), at)
     return _read(torch.cat(parts, dim=1), head)
+
+
+def _is_plain(network: MultiHypothesisMLP) -> bool:
+    """Return whether a network has the layers of the compiled pass: ReLU, scores, and scales of a normal."""
+    layers = list(network.trunk)
+    inner, activations = layers[::2], layers[1::2]
+    kinds = all(type(layer) is nn.Linear for layer in inner) and all(type(layer) is nn.ReLU for layer in activations)
+    head = network.head
+    is_normal = head.scales is True and head.output_activation is None and len(head.event) == 1
+    return kinds and is_normal and bool(head.output_sizes[1]) and len(inner) < MAX_LAYERS
+
+
+def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, inputs: Places) -> Kernels:
+    layers: list[Any] = [[*list(net.trunk)[::2], net.head.linear] for net in networks]
+    flat = torch.stack(
+        [torch.cat([part.flatten() for one in own for part in (one.weight, one.bias)]) for own in layers]
+    )
+    sizes = [layers[0][0].in_features, *(layer.out_features for layer in layers[0])]
+    head = networks[0].head
+    given, lower, between = map(torch.from_numpy, inputs)
+    found = mixture_kernels(
+        flat.float(),
+        sizes,
+        head.n_hypotheses,
+        head.min_scale,
+        given=given,
+        lower=lower.int(),
+        between=between,
+        run_lengths=run_lengths(encoder),
+    )
+    return Kernels(*found)
 
 
 def _stacked(layers: Sequence[Any], at: torch.device) -> tuple[Tensor, Tensor]:

@@ -86,15 +86,20 @@ def calibration_figure(
 def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
     """Draw observed against nominal coverage."""
     figure, axis = axes()
-    levels = [entry["level"] for entry in found]
-    low, high = zip(*(chance_band(entry["level"], entry["n_rows"]) for entry in found), strict=True)
+    covered = [entry["covered"][:n_targets] for entry in found]
+    draw_coverage(axis, [entry["level"] for entry in found], covered, [entry["n_rows"] for entry in found])
+    return figure
+
+
+def draw_coverage(axis: Any, levels: Sequence[float], covered: Any, n_rows: Sequence[int]) -> None:
+    """Draw observed [levels, outputs] against promised coverage, with the range consistent with chance."""
+    bands = [chance_band(level, count) for level, count in zip(levels, n_rows, strict=True)]
+    low, high = zip(*bands, strict=True)
     axis.fill_between(levels, low, high, color=GREY, alpha=0.25, linewidth=0)
     axis.plot(levels, levels, color=INK, lw=0.8)
-    for place in range(n_targets):
-        covered = [entry["covered"][place] for entry in found]
-        axis.plot(levels, covered, marker="o", lw=1.6, color=PALETTE[place % len(PALETTE)])
+    for place, held in enumerate(np.asarray(covered).T):
+        axis.plot(levels, held, marker="o", lw=1.6, color=PALETTE[place % len(PALETTE)])
     axis.set(xlabel="promised", ylabel="held")
-    return figure
 
 
 def over_time_figure(found: dict[str, Any], errors: Sequence[float], words: str) -> Any:

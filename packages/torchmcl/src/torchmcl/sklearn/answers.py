@@ -12,25 +12,30 @@ from sklearn.utils.validation import check_is_fitted
 from torchmcl._checks import bad_value, check_positive_int, check_share
 from torchmcl.density import HypothesisDensity, KernelMixture
 from torchmcl.sklearn.calibration import blocks
+from torchmcl.sklearn.frames import Framed, hypothesis_names
 from torchmcl.sklearn.predictive import Hypotheses
 from torchmcl.sklearn.preprocessing import Encoder
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.tables import Targets
 
+# Columns of each output in a data frame of sets.
+_ENDS = ("lower", "upper", "pieces")
 # Draws times kernels of the rows processed at a time.
 _AT_ONCE = 2**24
 
 
-class PredictionIntervals(NamedTuple):
+class _Intervals(NamedTuple):
+    lower: NDArray[Any]
+    upper: NDArray[Any]
+
+
+class PredictionIntervals(_Intervals, Framed):
     """Prediction sets as unions of intervals, one union for each row and output.
 
     Attributes:
         lower: [rows, pieces], or [rows, outputs, pieces] for several outputs; NaN where a row has fewer pieces.
         upper: the upper ends, in the same shape.
     """
-
-    lower: NDArray[Any]
-    upper: NDArray[Any]
 
     @property
     def hull(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -46,6 +51,21 @@ class PredictionIntervals(NamedTuple):
     def n_pieces(self) -> NDArray[Any]:
         """The number of pieces of each union, [rows] or [rows, outputs]."""
         return np.isfinite(self.lower).sum(axis=-1) + np.isinf(self.lower).sum(axis=-1)
+
+    def to_frame(self) -> Any:
+        """Return the ends of the hull and the number of pieces of each output as named columns.
+
+        The frame is of the library of X, with its index, as for `Hypotheses.to_frame`.
+
+        Example:
+            >>> PredictionIntervals(np.array([[0.0, 2.0]]), np.array([[1.0, 3.0]])).to_frame().to_dict("records")
+            [{'y_lower': 0.0, 'y_upper': 3.0, 'y_pieces': 2}]
+        """
+        n_rows = len(self.lower)
+        parts = [part.reshape(n_rows, -1).T for part in (*self.hull, self.n_pieces)]
+        ends = zip(self._targets(len(parts[0])), *parts, strict=True)
+        named = {f"{name}_{end}": column for name, *columns in ends for end, column in zip(_ENDS, columns, strict=True)}
+        return self._labels.frame(named)
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
         """Return whether each target lies in its set; y is [rows] or [rows, outputs]."""
@@ -70,7 +90,7 @@ class PredictionRegions:
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
         """Return whether each row of y [rows, outputs] lies in its region, [rows]; y is [rows] for one output."""
-        values = torch.as_tensor(np.asarray(y, dtype=np.float64))
+        values = torch.from_numpy(np.array(y, dtype=np.float64))  # a copy: columns of a frame may be read-only
         values = values.unsqueeze(-1) if values.ndim == 1 else values
         shape = *self.density.batch_shape, self.density.dim
         if tuple(values.shape) != shape:
@@ -178,9 +198,10 @@ def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hy
     """
     if n_hypotheses is not None:
         check_positive_int(type(self).__name__, "n_hypotheses", n_hypotheses)
-    predictive, X = _asked(self, X)
-    parts = [predictive.hypotheses(rows, n_hypotheses) for rows in blocks(X)]
-    return Hypotheses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    predictive, numbers = _asked(self, X)
+    parts = [predictive.hypotheses(rows, n_hypotheses) for rows in blocks(numbers)]
+    whole = Hypotheses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return whole.labelled(X, predictive.targets.names)
 
 
 def predict_distribution(self: Any, X: Any) -> HypothesisDensity:
@@ -205,8 +226,9 @@ def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionInte
         coverage: in (0, 1).
     """
     check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
-    predictive, X = _asked(self, X)
-    return PredictionIntervals(*map(predictive.targets.like_y, self._answers.calibrator(predictive, X, coverage)))
+    predictive, numbers = _asked(self, X)
+    ends = map(predictive.targets.like_y, self._answers.calibrator(predictive, numbers, coverage))
+    return PredictionIntervals(*ends).labelled(X, predictive.targets.names)
 
 
 def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegions:
@@ -263,6 +285,4 @@ def transform(self: Any, X: Any) -> NDArray[Any]:
 def get_feature_names_out(self: Any, input_features: Any = None) -> NDArray[Any]:
     """Return the names of the columns of `transform`."""
     check_is_fitted(self)
-    numbers, targets = range(self.n_answers_), self._answers.targets.names
-    names = [f"{target}_hypothesis{k}" for k in numbers for target in targets]
-    return np.array([*names, *(f"probability{k}" for k in numbers)], dtype=object)
+    return np.array(hypothesis_names(self._answers.targets.names, self.n_answers_), dtype=object)

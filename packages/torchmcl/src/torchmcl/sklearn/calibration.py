@@ -135,7 +135,7 @@ def _union(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def reaching(
-    ends: tuple[Tensor, Tensor], means: Tensor, between: Callable[[Tensor, Tensor], Tensor]
+    ends: tuple[Tensor, Tensor], means: Tensor, between: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return sets extended to the mean of their row, if little mass lies between.
 
@@ -145,15 +145,22 @@ def reaching(
     Args:
         ends: lower and upper ends of the pieces, [rows, pieces], increasing; NaN comes last.
         means: [rows, 1]
-        between: returns the mass [rows] of the density strictly between two values [rows, 1].
+        between: returns the mass [some] of the density of some rows, by their places [some], strictly between two
+            values [some, 1].
     """
     lower, upper = (end.clone() for end in ends)
     last = (~upper.isnan()).sum(dim=1, keepdim=True) - 1
     lowest, highest = lower[:, :1], upper.gather(1, last)
-    down = (means < lowest) & (between(means, lowest).unsqueeze(1) <= _ON_THE_WAY)
-    up = (means > highest) & (between(highest, means).unsqueeze(1) <= _ON_THE_WAY)
-    lower[:, :1] = torch.where(down, means, lowest)
-    return lower, upper.scatter(1, last, torch.where(up, means, highest))
+
+    def near(first: Tensor, second: Tensor) -> Tensor:
+        """Return the rows in which the first value is below the second, with little mass between."""
+        rows = (first < second).squeeze(1).nonzero().squeeze(1)  # few: the mass costs as much as the set
+        return rows[between(rows, first[rows], second[rows]) <= _ON_THE_WAY] if len(rows) else rows
+
+    down, up = near(means, lowest), near(highest, means)
+    lower[down, 0] = means[down, 0]
+    upper[up, last[up, 0]] = means[up, 0]
+    return lower, upper
 
 
 def joined(outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -181,7 +188,7 @@ def _alike(parts: Sequence[tuple[Tensor, Tensor]]) -> list[list[Tensor]]:
 CALIBRATION_ROWS = 16_384
 _GAP_ROWS = 4096
 # Rows whose kernels are kept in memory at a time.
-_ROWS_AT_ONCE = 32_768
+_ROWS_AT_ONCE = 8192
 
 
 def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
@@ -249,7 +256,7 @@ class Calibrator:
         levels = [quantile(scores, self.counts, 1 - coverage) for scores in self.scores]
         every = []
         for rows in blocks(X):
-            density, means = predictive.standardised(rows), predictive.means(rows)
+            density, means = predictive.standardised_with_means(rows)
             parts = []
             for i, how in enumerate(zip(levels, self.fill, strict=True)):
                 marginal = density.marginal(i)
@@ -262,8 +269,12 @@ class Calibrator:
         return np.moveaxis(lower, -1, 1), np.moveaxis(upper, -1, 1)
 
 
-def _mass_between(density: KernelMixture) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda low, high: density.cdf(high) - density.cdf(low)
+def _mass_between(density: KernelMixture) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def between(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        some = density.rows(rows)
+        return some.cdf(high) - some.cdf(low)
+
+    return between
 
 
 def blocks(X: NDArray[Any]) -> list[NDArray[Any]]:

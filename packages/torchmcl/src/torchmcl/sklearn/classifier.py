@@ -22,6 +22,7 @@ from torchmcl.schedules import Schedule
 from torchmcl.sharing import Shareable
 from torchmcl.sklearn import exporting, saving, training
 from torchmcl.sklearn.classes import ClassMixture, dealt_folds, fitted_temperature, fold_data, log_shares, watched_folds
+from torchmcl.sklearn.frames import Framed
 from torchmcl.sklearn.parameters import as_given, check_parameters, searched, seed_of, trainer_of
 from torchmcl.sklearn.preprocessing import MANY_ROWS, Encoder, fit_encoder
 from torchmcl.sklearn.rows import Rows, split_rows
@@ -45,7 +46,12 @@ _N_EVALUATIONS = 100
 _JUDGED_ROWS, _DIVERGED_SHARE, _NO_PROBABILITY = 256, 0.2, 1e-20
 
 
-class TopClasses(NamedTuple):
+class _TopClasses(NamedTuple):
+    values: NDArray[Any]
+    probabilities: NDArray[Any]
+
+
+class TopClasses(_TopClasses, Framed):
     """Several classes for each row, the most probable first.
 
     Attributes:
@@ -53,8 +59,17 @@ class TopClasses(NamedTuple):
         probabilities: [rows, classes], of these classes; all other classes have the remaining probability.
     """
 
-    values: NDArray[Any]
-    probabilities: NDArray[Any]
+    def to_frame(self) -> Any:
+        """Return the classes as named columns, in the library of X and with its index, as for `Hypotheses.to_frame`.
+
+        Example:
+            >>> TopClasses(np.array([["left", "up"]]), np.array([[0.6, 0.4]])).to_frame().to_dict("records")
+            [{'class0': 'left', 'class1': 'up', 'probability0': 0.6, 'probability1': 0.4}]
+        """
+        parts = {"class": self.values, "probability": self.probabilities}
+        return self._labels.frame(
+            {f"{name}{k}": column for name, part in parts.items() for k, column in enumerate(part.T)}
+        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
@@ -169,7 +184,8 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
         """Return the `n_hypotheses` most probable classes of each row, or all if there are fewer."""
         probabilities = self.predict_proba(X)
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.n_answers_]
-        return TopClasses(self.classes_[order], np.take_along_axis(probabilities, order, axis=1))
+        found = TopClasses(self.classes_[order], np.take_along_axis(probabilities, order, axis=1))
+        return found.labelled(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely class of each row, [rows]."""

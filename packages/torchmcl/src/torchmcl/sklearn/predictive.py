@@ -15,6 +15,7 @@ from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, Vorono
 from torchmcl.fleet.placement import on_cores
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.scoring import normalized_scores
+from torchmcl.sklearn.frames import Framed, hypothesis_names
 from torchmcl.sklearn.preprocessing import Encoder, check_numbers
 from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.tables import Targets
@@ -27,7 +28,12 @@ _ROWS_AT_ONCE = 65_536
 _FEWEST_ROWS, _ROWS_IN_CACHE = 64, 1024
 
 
-class Hypotheses(NamedTuple):
+class _Hypotheses(NamedTuple):
+    values: NDArray[Any]
+    probabilities: NDArray[Any]
+
+
+class Hypotheses(_Hypotheses, Framed):
     """Several answers for each row.
 
     Attributes:
@@ -35,8 +41,20 @@ class Hypotheses(NamedTuple):
         probabilities: [rows, hypotheses], summing to 1.
     """
 
-    values: NDArray[Any]
-    probabilities: NDArray[Any]
+    def to_frame(self) -> Any:
+        """Return the answers as named columns, those of `transform`.
+
+        The frame is of the library of X (pandas, polars or Arrow), with its index; for arrays it is one of pandas, or
+        of polars where pandas is not installed.
+
+        Example:
+            >>> Hypotheses(np.array([[[1.0], [2.0]]]), np.array([[0.25, 0.75]])).to_frame().columns.tolist()
+            ['y_hypothesis0', 'y_hypothesis1', 'probability0', 'probability1']
+        """
+        n_rows, n_hypotheses, n_outputs = self.values.shape
+        columns = [*self.values.reshape(n_rows, -1).T, *self.probabilities.T]
+        names = hypothesis_names(self._targets(n_outputs), n_hypotheses)
+        return self._labels.frame(dict(zip(names, columns, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -139,6 +157,10 @@ class Predictive:
         if kind is VoronoiKernels:
             widths = self.bandwidth_of_kind(values, probabilities)
         return kind(values, probabilities, widths)
+
+    def standardised_with_means(self, X: NDArray[Any]) -> tuple[KernelMixture, Tensor]:
+        """Return the density of each row, and its mean [rows, outputs], in standardized units."""
+        return self.standardised(X), self.means(X)
 
     def density(self, X: NDArray[Any], kind: type[HypothesisDensity] | None = None) -> HypothesisDensity:
         """Return the density of each row in the units of y."""

@@ -152,7 +152,7 @@ class Targets:
 
     def checked(self, y: Any, n_rows: int) -> NDArray[np.float64]:
         """Return y as [rows, outputs] after checking it."""
-        values = check_array(y, ensure_2d=False, dtype=np.float64)
+        values = check_array(y, ensure_2d=False, dtype=np.float64, force_writeable=True)
         values = values[:, None] if values.ndim == 1 else values
         if values.shape != (n_rows, self.n_outputs):
             rule = f"have {n_rows} rows and {self.n_outputs} columns"

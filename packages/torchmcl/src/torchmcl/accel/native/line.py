@@ -44,6 +44,14 @@ class _Line(Structure):
     )
 
 
+class _Trim(Structure):
+    _fields_ = (
+        *integers("n_rows n_kernels"),
+        ("share", c_double),
+        *pointers("values weights kept scratch"),
+    )
+
+
 def serves(*tensors: Tensor) -> bool:
     """Return whether the extension is available and supports these: real numbers on the CPU without gradients."""
     if not available():
@@ -84,6 +92,21 @@ def mass_above(mixtures: Mixtures, values: Tensor) -> Tensor:
 
     on_threads(part, len(values))
     return masses
+
+
+def trimmed(centres: Tensor, weights: Tensor, share: float) -> Tensor:
+    """Return weights [rows, kernels] without a share of the mass at each end; all are in double precision."""
+    centres, weights = (part.detach().double().contiguous() for part in (centres, weights))
+    kept = torch.empty_like(weights)
+
+    def part(start: int, stop: int) -> None:
+        scratch = aligned(8 * weights.shape[1], zeroed=False)
+        given = (x[start:].data_ptr() for x in (centres, weights, kept))
+        trim = _Trim(stop - start, weights.shape[1], share, *given, scratch.data_ptr())
+        library().torchmcl_trim(ctypes.byref(trim))
+
+    on_threads(part, len(weights))
+    return kept
 
 
 def sets(mixtures: Mixtures, masses: Tensor, fill: float) -> Sets:

@@ -12,6 +12,7 @@
 #define VARIANT avx2
 #define NAME "AVX2"
 #include "step.h"
+#include "forward.h"
 #include "one_target.h"
 #include "rows.h"
 #include "pairs.h"

@@ -12,6 +12,7 @@
 #define VARIANT avx512
 #define NAME "AVX-512"
 #include "step.h"
+#include "forward.h"
 #include "one_target.h"
 #include "rows.h"
 #include "pairs.h"

@@ -12,6 +12,7 @@
 #define NAME "plain C"
 #endif
 #include "step.h"
+#include "forward.h"
 #include "one_target.h"
 #include "rows.h"
 #include "pairs.h"

@@ -9,6 +9,7 @@
 #include "native.h"
 #include "shuffle.h"
 #include "trees.h"
+#include "trimming.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -53,6 +54,12 @@ EXPORTED void torchmcl_epoch(const Network *network, const Rows *rows, const Bat
     chosen->epoch(network, rows, batch, adam, epoch);
 }
 
+EXPORTED int64_t torchmcl_forward_scratch(const Network *network) { return chosen->forward_scratch(network); }
+
+EXPORTED void torchmcl_forward(const Network *network, const Rows *rows, const Forward *forward) {
+    chosen->forward(network, rows, forward);
+}
+
 EXPORTED int64_t torchmcl_one_target_rows(void) { return chosen->one_target_rows(); }
 
 EXPORTED int64_t torchmcl_one_target_scratch(const OneTarget *step) { return chosen->one_target_scratch(step); }
@@ -86,6 +93,7 @@ EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); 
 EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
 
 EXPORTED void torchmcl_shuffle(const Shuffle *shuffle) { shuffle_rows(shuffle); }
+EXPORTED void torchmcl_trim(const Trim *trim) { trim_rows(trim); }
 
 EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
 

@@ -134,6 +134,19 @@ typedef struct {
     float *losses;         /* [n_batches, models], written */
 } Epoch;
 
+/* The kernels of mixture networks for rows of the first set; `Network` and `Rows` hold the rest. */
+typedef struct {
+    int64_t first; /* of the rows to compute, and the end */
+    int64_t last;
+    int64_t n_models;
+    int64_t n_parameters;
+    const float *flat; /* [models, parameters] */
+    double *values;    /* [rows, models, hypotheses, dims], written, and so are the next two */
+    double *shares;    /* [rows, models, hypotheses], summing to 1 */
+    double *widths;    /* [rows, models, hypotheses, dims] */
+    float *scratch;    /* `forward_scratch` floats, aligned to 64 bytes */
+} Forward;
+
 /* The selection of hypotheses of each row. */
 typedef struct {
     int64_t n_rows;
@@ -177,6 +190,17 @@ typedef struct {
     int64_t *counts;     /* [rows], written: pieces */
     float *scratch;      /* aligned to 64 bytes */
 } Line;
+
+/* Mixtures on the line, of which a share of the probability at each end is left out. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_kernels;
+    double share;          /* below 1/2 */
+    const double *values;  /* [rows, kernels] */
+    const double *weights; /* [rows, kernels] */
+    double *kept;          /* [rows, kernels], written: weights that sum to 1 */
+    void *scratch;         /* 32 bytes for each kernel */
+} Trim;
 
 /* A node of a tree: a row goes to `child`, or to the node after it if its column is above the threshold. A leaf is its
    own child and has a threshold that nothing exceeds. */
@@ -235,6 +259,8 @@ typedef struct {
     void (*step)(const Network *, const Rows *, const Batch *);
     void (*adam)(const Adam *);
     void (*epoch)(const Network *, const Rows *, const Batch *, const Adam *, const Epoch *);
+    int64_t (*forward_scratch)(const Network *);
+    void (*forward)(const Network *, const Rows *, const Forward *);
     int64_t (*one_target_rows)(void);
     int64_t (*one_target_scratch)(const OneTarget *);
     void (*one_target)(const OneTarget *);

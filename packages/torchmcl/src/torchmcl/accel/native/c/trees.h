@@ -3,22 +3,29 @@
 #include "native.h"
 
 #define TOGETHER 8 /* rows that go down a tree at the same time, so that their memory accesses overlap */
+#define LEVELS 4   /* between two tests whether all rows are at leaves */
 
-/* Descends one tree. A leaf is its own child, so no test for leaves is needed. */
-static void descend(const Trees *trees, int64_t tree, int64_t first, int64_t n_rows) {
+/* Descends one tree. A leaf is its own child, so no test for leaves is needed at every node. */
+static inline __attribute__((always_inline)) void descend(const Trees *trees, int64_t tree, int64_t first, int n_rows) {
     const Node *nodes = trees->nodes;
     int32_t at[TOGETHER];
     const float *row[TOGETHER];
-    for (int64_t i = 0; i < n_rows; i++) {
+    for (int i = 0; i < n_rows; i++) {
         at[i] = trees->roots[tree];
         row[i] = trees->rows + (first + i) * trees->n_columns;
     }
-    for (int32_t level = trees->depths[tree]; level > 0; level--)
-        for (int64_t i = 0; i < n_rows; i++) {
-            const Node node = nodes[at[i]];
-            at[i] = node.child + (row[i][node.column] > node.threshold);
-        }
-    for (int64_t i = 0; i < n_rows; i++) trees->leaves[(first + i) * trees->n_trees + tree] = at[i];
+    int32_t moved = 1;
+    for (int32_t level = trees->depths[tree]; level > 0 && moved; level -= LEVELS) {
+        moved = 0;
+        for (int step = 0; step < LEVELS; step++)
+            for (int i = 0; i < n_rows; i++) {
+                const Node node = nodes[at[i]];
+                const int32_t next = node.child + (row[i][node.column] > node.threshold);
+                if (step + 1 == LEVELS) moved |= next ^ at[i];
+                at[i] = next;
+            }
+    }
+    for (int i = 0; i < n_rows; i++) trees->leaves[(first + i) * trees->n_trees + tree] = at[i];
 }
 
 /* Tree by tree over a block of rows, so that one tree stays in the cache. */
@@ -26,8 +33,10 @@ static void find_leaves(const Trees *trees) {
     const int64_t block = 1024;
     for (int64_t start = 0; start < trees->n_rows; start += block) {
         const int64_t stop = start + block < trees->n_rows ? start + block : trees->n_rows;
-        for (int64_t tree = 0; tree < trees->n_trees; tree++)
-            for (int64_t first = start; first < stop; first += TOGETHER)
-                descend(trees, tree, first, stop - first < TOGETHER ? stop - first : TOGETHER);
+        for (int64_t tree = 0; tree < trees->n_trees; tree++) {
+            int64_t first = start;
+            for (; first + TOGETHER <= stop; first += TOGETHER) descend(trees, tree, first, TOGETHER);
+            for (; first < stop; first++) descend(trees, tree, first, 1);
+        }
     }
 }

@@ -1,0 +1,12 @@
+"""An adapter for skpro, loaded on first use."""
+
+from typing import TYPE_CHECKING
+
+from torchmcl._optional import lazy_names
+
+if TYPE_CHECKING:
+    from torchmcl_tables.adapters.of_skpro import KernelDistribution, SkproRegressor
+
+__all__ = ["KernelDistribution", "SkproRegressor"]
+
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "torchmcl_tables.adapters.of_skpro"))

@@ -1,0 +1,209 @@
+"""Pictures of predictions on matplotlib axes: densities, sets, coverage, and the probability integral transform.
+
+Each function takes a fitted regressor and rows, draws on `ax` (new axes by default) and returns the axes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from torchmcl._checks import bad_value, check_positive_int, check_share
+from torchmcl._optional import optional_import
+from torchmcl._pages.numbers import percent
+from torchmcl._pages.pictures import GREY, INK, PALETTE
+from torchmcl_tables.reports.figures import draw_coverage
+
+__all__ = ["plot_calibration", "plot_density", "plot_intervals", "plot_pit"]
+
+_BLUE, _ORANGE, *_ = PALETTE
+_GRID, _MOST_DENSITIES = 400, 6
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def plot_density(model: Any, X: Any, y: Any = None, *, ax: Any = None, output: int = 0) -> Any:
+    """Draw the density of a few rows, with their answers as points whose areas are the probabilities.
+
+    Args:
+        model: a fitted `DensityRegressor` or `MCLRegressor`.
+        X: at most 6 rows.
+        y: their targets, drawn as vertical lines.
+        ax: matplotlib axes; new ones by default.
+        output: which output to draw.
+
+    Example:
+        >>> from torchmcl_tables import DensityRegressor
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DensityRegressor(n_epochs=2, n_restarts=1, random_state=0).fit(X, X[:, 0] + np.sin(40 * X[:, 0]))
+        >>> from matplotlib.figure import Figure
+        >>> plot_density(model, X[:2], ax=Figure().subplots()).get_xlabel()
+        'y'
+    """
+    density, answers = model.predict_distribution(X), model.predict_hypotheses(X)
+    n_rows = len(answers.values)
+    if n_rows > _MOST_DENSITIES:
+        rule = f"have at most {_MOST_DENSITIES} rows"
+        raise ValueError(bad_value("plot_density", "X", rule, n_rows, "Draw a few rows at a time: X[:3]."))
+    name, targets = _name(model, output), _targets(model, y, n_rows, output)
+    axis, one = _axes(ax), density.marginal(output)
+    low, high = _limits(one)
+    near = one.hypotheses + one.widths * torch.linspace(-4, 4, 9)  # narrow kernels have points of their own
+    grid = torch.cat([torch.linspace(low, high, _GRID).double(), near.flatten()]).clamp(low, high).unique()
+    heights = one.log_prob(grid[:, None, None].to(one.hypotheses)).exp().numpy()  # [points, rows]
+    for row in range(n_rows):
+        color = PALETTE[row % len(PALETTE)]
+        axis.plot(grid, heights[:, row], color=color, lw=1.6, label=f"row {row}" if n_rows > 1 else None)
+        places, areas = answers.values[row, :, output], 10 + 250 * answers.probabilities[row]
+        style = {"color": color, "alpha": 0.55, "linewidths": 0, "zorder": 3, "clip_on": False}
+        axis.scatter(places, np.zeros(len(places)), s=areas, **style)
+        if targets is not None:
+            axis.axvline(targets[row], color=color, ls="--", lw=1)
+    axis.set(xlabel=name, ylabel="density", xlim=(low, high), ylim=(0, None))
+    return _with_legend(axis, n_rows > 1)
+
+
+def plot_intervals(model: Any, X: Any, y: Any = None, *, coverage: float = 0.9, ax: Any = None, output: int = 0) -> Any:
+    """Draw the calibrated set of each row, in the order of the means: bars, with gaps where a set has several pieces.
+
+    Args:
+        model: a fitted `DensityRegressor` or `MCLRegressor`.
+        X: rows; a few hundred are legible.
+        y: their targets; those outside of their sets are orange.
+        coverage: of the sets, in (0, 1).
+        ax: matplotlib axes; new ones by default.
+        output: which output to draw.
+    """
+    sets = model.predict_interval(X, coverage)
+    means = np.asarray(model.predict(X)).reshape(len(sets.lower), -1)[:, output]
+    lower, upper = (end.reshape(len(means), -1, end.shape[-1])[:, output] for end in sets)
+    name, targets = _name(model, output), _targets(model, y, len(means), output)
+    axis, order, places = _axes(ax), np.argsort(means, kind="stable"), np.arange(len(means))
+    shown = np.concatenate([lower.ravel(), upper.ravel(), means, [] if targets is None else targets])
+    finite = shown[np.isfinite(shown)]
+    low, high = float(finite.min()), float(finite.max())
+    pad = 0.04 * (high - low) or 1.0
+    width = max(0.6, min(4.0, 300 / len(means)))
+    for piece in range(lower.shape[1]):
+        ends = (np.clip(end[order, piece], low - pad, high + pad) for end in (lower, upper))
+        label = None if piece else f"{percent(coverage)} set"
+        axis.vlines(places, *ends, color=_BLUE, alpha=0.35, lw=width, label=label)
+    axis.plot(places, means[order], color=INK, lw=1, label="mean")
+    if targets is not None:
+        inside = ((lower <= targets[:, None]) & (targets[:, None] <= upper)).any(axis=1)[order]
+        for chosen, color, words in ((inside, _BLUE, "inside"), (~inside, _ORANGE, "outside")):
+            label = f"{words}: {percent(float(chosen.mean()))}"
+            axis.scatter(places[chosen], targets[order][chosen], s=9, color=color, linewidths=0, zorder=3, label=label)
+    axis.set(xlabel="rows, by their mean", ylabel=name, ylim=(low - pad, high + pad))
+    return _with_legend(axis, True)
+
+
+def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
+    """Draw the share of targets inside of their sets against the promised coverage, for rows not used for training.
+
+    Points inside of the gray band are consistent with the promise.
+
+    Args:
+        model: a fitted `DensityRegressor` or `MCLRegressor`.
+        X: rows that were not used in the fit.
+        y: their targets.
+        levels: of the coverage, each in (0, 1).
+        ax: matplotlib axes; new ones by default.
+    """
+    for level in levels:
+        check_share("plot_calibration", "levels", level, "(0, 1)", "0.9 is for 90 % intervals.")
+    targets = np.asarray(y, dtype=float)
+    inside = [model.predict_interval(X, level).contains(targets) for level in levels]
+    held = [of_level.reshape(len(targets), -1).mean(axis=0) for of_level in inside]
+    axis = _axes(ax)
+    draw_coverage(axis, levels, held, [len(targets)] * len(levels))
+    if len(model.target_names_) > 1:
+        for line, name in zip(axis.get_lines()[1:], model.target_names_, strict=True):
+            line.set_label(name)
+    return _with_legend(axis, len(model.target_names_) > 1)
+
+
+# Of the band of a PIT histogram: the probability that a bar lies outside.
+_DOUBT = 0.05
+
+
+def plot_pit(model: Any, X: Any, y: Any, *, n_bins: int = 10, ax: Any = None, output: int = 0) -> Any:
+    """Draw the histogram of the probability integral transform: the distribution function at each target.
+
+    It is flat for a calibrated density. Bars that are high at both ends mean a density that is too narrow, a hill one
+    that is too wide, a slope one that is shifted. A bar lies in the gray band with a probability of 95 %.
+
+    Args:
+        model: a fitted `DensityRegressor` or `MCLRegressor`.
+        X: rows that were not used in the fit.
+        y: their targets.
+        n_bins: of the histogram.
+        ax: matplotlib axes; new ones by default.
+        output: which output to draw.
+    """
+    check_positive_int("plot_pit", "n_bins", n_bins)
+    density = model.predict_distribution(X).marginal(_place(model, output))
+    targets = _targets(model, y, len(density.hypotheses), output)
+    transformed = _transformed(density, targets, getattr(model, "target_values_", None) is not None)
+    counts, edges = np.histogram(transformed, bins=n_bins, range=(0, 1))
+    axis, n_rows = _axes(ax), len(transformed)
+    low, high = (n_bins * binom.ppf(level, n_rows, 1 / n_bins) / n_rows for level in (_DOUBT / 2, 1 - _DOUBT / 2))
+    axis.bar(edges[:-1], n_bins * counts / n_rows, width=1 / n_bins, align="edge", color=_BLUE, alpha=0.75, lw=0)
+    axis.axhspan(low, high, color=GREY, alpha=0.3, lw=0)
+    axis.axhline(1, color=INK, lw=0.8)
+    axis.set(xlabel=f"distribution function at {_name(model, output)}", ylabel="relative frequency", xlim=(0, 1))
+    return axis
+
+
+def _transformed(density: Any, targets: NDArray[Any], is_discrete: bool) -> NDArray[Any]:
+    """Return the distribution function at each target, [rows]; for discrete targets at random within the step."""
+    at = torch.from_numpy(np.array(targets)).unsqueeze(1)
+    if not is_discrete:
+        return density.cdf(at).numpy()
+    step = 6 * density.widths.amax(dim=(-2, -1)).unsqueeze(1)
+    low, high = density.cdf(at - step).numpy(), density.cdf(at + step).numpy()
+    return low + (high - low) * np.random.default_rng(0).uniform(size=len(low))
+
+
+def _limits(density: Any) -> tuple[float, float]:
+    """Return where nearly all of the mass of all rows lies."""
+    pieces = density.highest_density(0.995)
+    low, high = float(pieces.lower[~pieces.lower.isnan()].min()), float(pieces.upper[~pieces.upper.isnan()].max())
+    pad = 0.05 * (high - low)
+    return low - pad, high + pad
+
+
+def _place(model: Any, output: int) -> int:
+    n_outputs = model.n_outputs_
+    if not isinstance(output, int) or not 0 <= output < n_outputs:
+        raise ValueError(bad_value("plot", "output", f"be an integer from 0 to {n_outputs - 1}", repr(output)))
+    return output
+
+
+def _name(model: Any, output: int) -> str:
+    return str(model.target_names_[_place(model, output)])
+
+
+def _targets(model: Any, y: Any, n_rows: int, output: int) -> Any:
+    """Return the targets of one output, [rows], or None."""
+    if y is None:
+        return None
+    values = np.asarray(y, dtype=float)
+    if values.shape[:1] != (n_rows,):
+        raise ValueError(bad_value("plot", "y", f"have {n_rows} rows, as X", values.shape))
+    return values.reshape(n_rows, -1)[:, _place(model, output)]
+
+
+def _axes(ax: Any) -> Any:
+    if ax is None:
+        pyplot = optional_import("matplotlib.pyplot", extra="tables", needed_by="torchmcl_tables.plots")
+        ax = pyplot.subplots()[1]
+    return ax
+
+
+def _with_legend(axis: Any, wanted: bool) -> Any:
+    if wanted:
+        axis.legend(frameon=False, fontsize=9)
+    return axis
