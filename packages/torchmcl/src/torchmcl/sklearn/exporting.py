@@ -119,7 +119,7 @@ def add_sets(g: Graph, kernels: Sequence[LineKernels], means: Value, answers: An
     for place, own in enumerate(kernels):
         level = quantile(calibrator.scores[place], calibrator.counts, 1 - coverage)
         if math.isinf(level):
-            whole = g.rows(np.array([[np.inf] + [np.nan] * (line.N_PIECES - 1)]), means)
+            whole = g.rows(np.array([[np.inf]]), means)
             found.append((-whole, whole))
             continue
         mean = means.part(place, place + 1, 1)
