@@ -16,11 +16,14 @@ from torchmcl._onnx.graph import Graph, Value
 
 # The CDF is a cubic between nodes, with this many per width and an error of 1e-11; beyond _REACH it is 0 or 1.
 _PER_WIDTH, _REACH = 128, 8.0
-# Positions of the nodes of each kernel, in widths, between which the density is interpolated.
-_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0)
-_ROUNDS, _HALVINGS, _DOUBLINGS, _FIRST_ROUNDS, _POLISHING = 16, 20, 7, 3, 6
+# Positions of the nodes of each kernel, in widths, between which the density is interpolated. Few kernels have this many
+# nodes altogether, because those of one do not fill the gaps of another.
+_NODES, _N_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0), 900
+_ROUNDS, _HALVINGS, _DOUBLINGS, _FIRST_ROUNDS, _POLISHING = 16, 20, 7, 6, 16
 # Atoms per kernel, and the minimum number of groups of them from which the first points are computed.
 _ATOMS, _GROUPS = 5, 48
+# Ends of a set that are beyond a peak or a valley are moved back by this share of the local scale.
+_OUT = 0.02
 # Sets are extended to the mean of their row if at most this mass lies between, as in `torchmcl.sklearn`.
 _ON_THE_WAY = 0.02
 
@@ -209,9 +212,10 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
     """
     g = k.centres.graph
     nodes = _nodes(k)
-    level = g.Log(g.Max(_level(*nodes, k.n * len(_NODES), mass), np.array(1e-300)))
-    x, f = _turned(*nodes, k.n * len(_NODES))
-    n = 2 * k.n * len(_NODES) - 1
+    n = k.n * len(_steps(k.n))
+    level = g.Log(g.Max(_level(*nodes, n, mass), np.array(1e-300)))
+    x, f = _turned(*nodes, n)
+    n = 2 * n - 1
     for n_rounds in (_FIRST_ROUNDS, _POLISHING):  # a better level may have other pieces
         inside = g.Log(g.Max(f, np.array(1e-300))) >= level
         outside = g.rows(np.zeros((1, 1), bool), x)
@@ -231,14 +235,23 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
     return first, second
 
 
+def _steps(n_kernels: int) -> NDArray[np.float64]:
+    """Return the positions of the nodes of a kernel, in widths."""
+    n = _N_NODES // n_kernels // 2 * 2 + 1
+    return np.array(_NODES) if n <= len(_NODES) + 4 else np.linspace(-5.0, 5.0, min(n, 121))
+
+
 def _nodes(k: LineKernels) -> tuple[Value, Value, Value]:
     """Return places in order, density and slope there, [rows, places] each."""
     g = k.centres.graph
-    spread = k.centres.more(2) + k.widths.more(2) * np.array(_NODES)
-    x, _ = g.sorted(spread.shaped(0, -1), k.n * len(_NODES))
+    spread = k.centres.more(2) + k.widths.more(2) * _steps(k.n)
+    x, _ = g.sorted(spread.shaped(0, -1), k.n * len(_steps(k.n)))
     # In single precision, in half the time; the ends are solved in double precision.
-    narrow = LineKernels(k.centres.to(np.float32), k.shares.to(np.float32), k.widths.to(np.float32), k.n)
-    f, slope = (each.to(np.float64) for each in _density(narrow, x.to(np.float32)))
+    z = ((x.more(-1) - k.centres.more(1)) / k.widths.more(1)).to(np.float32)
+    bell = g.Exp(z * z * -0.5)
+    heights = k.shares / k.widths * (1 / math.sqrt(2 * math.pi))
+    f = (bell @ heights.to(np.float32).more(2)).shaped(0, -1).to(np.float64)
+    slope = -((bell * z) @ (heights / k.widths).to(np.float32).more(2)).shaped(0, -1).to(np.float64)
     return x, f, slope
 
 
@@ -266,13 +279,6 @@ def _turned(x: Value, f: Value, slope: Value, n: int) -> tuple[Value, Value]:
         return g.join(pairs, values.part(n - 1, n), axis=1)
 
     return between(x, x0 + u * width), between(f, at)
-
-
-def _density(k: LineKernels, x: Value) -> tuple[Value, Value]:
-    """Return the density and its derivative at positions [rows, places]."""
-    z, bell = _at(k, x)
-    heights = bell * (k.shares / k.widths).more(1)
-    return heights.sum(), -(heights * z / k.widths.more(1)).sum()
 
 
 def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
@@ -333,20 +339,21 @@ def _polished(
         falls = slope * sign < 0.0  # not beyond a peak or a valley
         rate = g.where(falls, 1.0 / g.where(falls, slope, 1.0), 0.0)
         room = 1.0 / g.Sqrt(g.Abs(curve) + slope * slope + 1e-300)
+        out = g.where(falls, 0.0, room * g.where(curve > 0.0, g.constant(np.array(-_OUT * sign)), _OUT * sign))
         below = (normal_cdf(g, z) * k.shares.more(1)).sum()
         gain = g.where(real, rate * f * sign, 0.0)
-        return g.Log(f), rate, room, gain, g.where(real, below * sign, 0.0)
+        return g.Log(f), rate, room, gain, g.where(real, below * sign, 0.0), out
 
     def solved(one: Value, other: Value, level: Value) -> list[Value]:
         sides = [end(one, -1.0), end(other, 1.0)]
         held = sides[0][4].sum(keep=True) + sides[1][4].sum(keep=True)
         change = sides[0][3].sum(keep=True) + sides[1][3].sum(keep=True)
-        expected = sum((gain * logs).sum(keep=True) for logs, _, _, gain, _ in sides)
+        expected = sum((gain * logs).sum(keep=True) for logs, _, _, gain, _, _ in sides)
         better = (mass - held + expected) / g.where(change < 0.0, change, 1.0) - level
         level = level + g.where(change < 0.0, g.clip(better, -2.0, 2.0), 0.0)
         moved = []
-        for x, (logs, rate, room, _, _) in zip((one, other), sides, strict=True):
-            moved.append(x + g.Max(g.Min((level - logs) * rate, room), -room))
+        for x, (logs, rate, room, _, _, out) in zip((one, other), sides, strict=True):
+            moved.append(x + out + g.Max(g.Min((level - logs) * rate, room), -room))
         return [*moved, level]
 
     first, last, level = g.repeat(n_rounds, solved, first, last, level)
@@ -361,7 +368,9 @@ def _shallow(f: Value, inside: Value, starts: Value, fill: float, n_pieces: Valu
     here = g.Equal(number.more(1), numbers.shaped(1, -1, 1))  # [rows, pieces + 1, nodes]
     peaks = g.where(here & inside.more(1), f.more(1), 0.0).max()
     valleys = -g.where(here & ~inside.more(1), -f.more(1), -1e300).max()
-    own, following = (g.Slice(peaks, start, n_pieces + start, np.array([1])) for start in (np.array([0]), np.array([1])))
+    own, following = (
+        g.Slice(peaks, start, n_pieces + start, np.array([1])) for start in (np.array([0]), np.array([1]))
+    )
     valleys = g.Slice(valleys, np.array([0]), n_pieces, np.array([1]))
     between = g.Slice(numbers, np.array([0]), n_pieces, np.array([0])).shaped(1, -1) < number.max(keep=True)
     return between & (valleys >= g.Min(own, following) * fill)

@@ -1,9 +1,10 @@
 /* Highest-density sets of mixtures on the line, and the mass above a value. Included after line.h, whose cells are
    monotone: on each, what is denser than a level is one interval, and its mass a polynomial. */
 
-#define POLISHING 12 /* rounds, at most; most sets need one or two */
+#define POLISHING 32 /* rounds, at most; most sets need one or two */
+#define OUT 0.02     /* by which an end beyond a peak or a valley is moved back, relative to the local scale */
 #define NEAR 5e-3    /* relative distance of a height to a level at which interpolation may be wrong */
-#define CLOSE 3e-4   /* a step after which the ends are right to 1e-7 */
+#define CLOSE 1e-6   /* a step after which the ends are right; beside a peak, steps are only halved by each other */
 
 ALWAYS float smaller(float a, float b) { return a < b ? a : b; }
 ALWAYS float greater(float a, float b) { return a > b ? a : b; }
@@ -132,7 +133,7 @@ static float level_at(LineRow *row, double mass) {
 /* One end of a piece: its mass, and the shift by the logarithm of the level. Near the ends of a set the logarithm of a
    density is closer to a line than the density. */
 typedef struct {
-    double mass, height, log, rate, room;
+    double mass, height, log, rate, room, back;
 } PieceEnd;
 
 /* Pieces as they are found from left to right. */
@@ -203,8 +204,9 @@ static void write_pieces(const LineRow *row, float level, Pieces *p) {
 ALWAYS PieceEnd end_at(const LineRow *row, double x, double sign) {
     const Below found = below(row, x);
     const double height = found.height > 1e-300 ? found.height : 1e-300, slope = found.slope / height;
-    const double rate = sign * slope < 0 ? 1 / slope : 0; /* none beyond a peak or a valley */
-    return (PieceEnd){sign * found.mass, height, log(height), rate, 1 / sqrt(fabs(found.curve) / height + slope * slope + 1e-300)};
+    const double rate = sign * slope < 0 ? 1 / slope : 0; /* 0 beyond a peak or a valley */
+    const double room = 1 / sqrt(fabs(found.curve) / height + slope * slope + 1e-300);
+    return (PieceEnd){sign * found.mass, height, log(height), rate, room, found.curve > 0 ? -sign * OUT * room : sign * OUT * room};
 }
 
 /* One step of Newton's method for the ends of all pieces, which lie at one height, and the logarithm of that height, with
@@ -223,7 +225,8 @@ static double move_ends(const LineRow *row, Pieces *p, double mass, double *leve
         *level += better > 2 ? 2 : better < -2 ? -2 : better;
     }
     for (int64_t i = 0; i < 2 * p->n; i++) {
-        const double by = (*level - ends[i].log) * ends[i].rate, room = ends[i].room;
+        const double room = ends[i].room;
+        const double by = ends[i].rate != 0 ? (*level - ends[i].log) * ends[i].rate : ends[i].back;
         const double step = by > room ? room : by < -room ? -room : by;
         *(i < p->n ? p->lower + i : p->upper + i - p->n) += step;
         furthest = fabs(step) > furthest * room ? fabs(step) / room : furthest;
@@ -232,8 +235,8 @@ static double move_ends(const LineRow *row, Pieces *p, double mass, double *leve
 }
 
 /* Puts right the peaks and valleys that are close to a level, by which pieces begin and end; returns whether one of them
-   is on its other side. */
-static int correct_turns(LineRow *row, double level) {
+   was taken to be on the other side, by its height before and the level before. */
+static int correct_turns(LineRow *row, double level, float before) {
     int changed = 0;
     for (int64_t i = 0; i + 1 < row->n_cells; i++) {
         Cell *cell = row->cells + i;
@@ -245,7 +248,7 @@ static int correct_turns(LineRow *row, double level) {
             if (!(fabs(by) < (double)cell[0].h + (double)cell[1].h)) break;
             found = below(row, x += by);
         }
-        changed |= ((double)cell->f1 >= level) != (found.height >= level);
+        changed |= (cell->f1 >= before) != (found.height >= level);
         /* Rounding must not move it to the other side. */
         const float height = (float)found.height, at = (float)level;
         cell[0].f1 = cell[1].f0 = found.height >= level ? greater(height, nextafterf(at, INFINITY)) : smaller(height, nextafterf(at, 0));
@@ -261,7 +264,7 @@ static void set_pieces(LineRow *row, float level, double mass, Pieces *p) {
         write_pieces(row, attempt ? (float)exp(height) : level, p);
         for (int round = 0; level > 0 && round < POLISHING; round++)
             if (move_ends(row, p, mass, &height) < CLOSE) break;
-        if (!(level > 0) || attempt || !correct_turns(row, exp(height))) break;
+        if (!(level > 0) || attempt || !correct_turns(row, exp(height), level)) break;
         *p = empty;
     }
 }
@@ -332,7 +335,7 @@ static void line_above(const Line *line) {
         const int64_t most = row.n_kernels + 1;
         Pieces pieces = {.most = most, .lower = row.sums, .upper = row.sums + most, .fill = 1, .deepest = 1,
                          .valley = INFINITY, .joins = row.active, .ends = (PieceEnd *)(row.sums + 2 * most)};
-        correct_turns(&row, level);
+        correct_turns(&row, level, (float)level);
         set_pieces(&row, (float)level, NAN, &pieces);
         double share = 0;
         for (int64_t i = 0; i < pieces.n; i++)
