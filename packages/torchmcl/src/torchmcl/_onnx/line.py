@@ -16,7 +16,7 @@ from torchmcl._onnx.graph import Graph, Value
 
 # The CDF is a cubic between nodes, with this many per width and an error of 1e-11; beyond _REACH it is 0 or 1.
 _PER_WIDTH, _REACH = 128, 8.0
-# Positions of the nodes of each kernel, in widths, between which the density is interpolated. Few kernels have this many
+# Positions of the nodes of each kernel, in widths, between which the density is interpolated. Few kernels have so many
 # nodes altogether, because those of one do not fill the gaps of another.
 _NODES, _N_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0), 900
 _ROUNDS, _HALVINGS, _DOUBLINGS, _FIRST_ROUNDS, _POLISHING = 16, 20, 7, 6, 16
