@@ -1,7 +1,7 @@
 """One-dimensional mixtures of normal kernels as ONNX graphs: best points and highest-density sets, solved exactly.
 
-The definitions are in `torchmcl.density`. Its compiled loops interpolate the density and stop at 1e-5 of the mass; here
-the equations are solved to rounding error. The number of steps is fixed, so that rows do not depend on each other.
+The definitions are in `torchmcl.density`. Ends of sets are solved by the steps of its compiled loops, `line_sets.h`;
+points begin with other cells than there. The number of steps is fixed, so that rows do not depend on each other.
 """
 
 import functools
