@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from onnx_models import check_means_of_cells, check_same, run
+from onnx_models import check_means_of_cells, check_same, check_same_sets, run
 from torchmcl_tables import DensityRegressor
 
 pytest.importorskip("onnx")
@@ -77,7 +77,7 @@ def test_answers_and_sets_of_a_target_with_few_values_are_the_same(exported):
 
 
 @pytest.mark.parametrize("exported", ["continuous"], indirect=True)
-def test_points_of_a_density_are_as_defined_and_sets_are_close(exported):
+def test_points_of_a_density_are_as_defined(exported):
     model, path = exported
     blend = model._answers.predictive
     assert blend.values is None
@@ -89,9 +89,37 @@ def test_points_of_a_density_are_as_defined_and_sets_are_close(exported):
     low, high = ((blend.targets.bounds - scaler.mean) / scaler.scale)[:, 0]
     free = ((points > low + 1e-9) & (points < high - 1e-9)).all(axis=1)
     check_means_of_cells(points[free], found["probabilities"][free], [kernels[place][free] for place in (0, 1, 2)])
-    expected = model.predict_interval(rows)
-    off = np.abs(found["lower"] - expected.lower) + np.abs(found["upper"] - expected.upper)
-    assert np.nanmedian(off / expected.width[:, None]) < 1e-3
+
+
+@pytest.mark.parametrize("exported", ["continuous"], indirect=True)
+@pytest.mark.parametrize("n_rows", [1, 77, 400])
+def test_sets_of_a_density_are_the_same(exported, n_rows):
+    model, path = exported
+    rows = pd.concat([awkward_rows()] * 34, ignore_index=True).head(n_rows)
+    sizes = rows["size"] + np.linspace(0, 3, len(rows))
+    rows = rows.assign(size=np.where(np.arange(len(rows)) % 9 == 8, 1e6, sizes))  # some are far from all others
+    check_same_sets(run(path, feeds(rows), ["lower", "upper"]), model.predict_interval(rows))
+
+
+@pytest.fixture(scope="module")
+def of_two_outputs():
+    X = FRAME[["size", "age"]].to_numpy()
+    model = DensityRegressor(n_epochs=3, hidden=(8,), n_restarts=1, random_state=0)
+    return X, model.fit(X, np.stack([TARGETS["continuous"], -2 * NOISY + FRAME["size"]], axis=1))
+
+
+def test_means_and_sets_of_several_outputs_are_the_same(of_two_outputs, tmp_path):
+    X, model = of_two_outputs
+    found = run(model.export(tmp_path / "model.onnx", outputs=["mean", "lower", "upper"]), {"X": X})
+    check_same(found["mean"], model.predict(X))
+    check_same_sets(found, model.predict_interval(X))
+
+
+@pytest.mark.parametrize("outputs", [None, ["mean", "hypotheses"]])
+def test_points_of_several_outputs_cannot_be_exported(of_two_outputs, tmp_path, outputs):
+    message = r"DensityRegressor.export: `outputs` must be some of mean, lower, upper .* 2 columns of y, got .*Pass"
+    with pytest.raises(ValueError, match=message):
+        of_two_outputs[1].export(tmp_path / "model.onnx", outputs=outputs)
 
 
 def test_arrays_with_missing_numbers(tmp_path):

@@ -263,7 +263,7 @@ def _atom_sets(g: Graph, masses: Value, means: Value, answers: Any, coverage: fl
 # ---------------------------------------------------------------------- the whole
 
 
-def _blend(g: Graph, rows: Value, estimator: Any, coverage: float) -> None:
+def _blend(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: Sequence[str] | None) -> None:
     answers, blend = estimator._answers, estimator._answers.predictive
     targets = blend.targets
     members = _members(g, rows, blend)
@@ -279,12 +279,19 @@ def _blend(g: Graph, rows: Value, estimator: Any, coverage: float) -> None:
         knowing = knowing._replace(shares=trimmed)
     means = (knowing.values * knowing.shares.more(2)).sum(1)
     add_mean(g, means, targets)
-    exporting.check_one_output(type(estimator).__name__, targets)
-    line_of = [LineKernels(k.values.shaped(0, -1), k.shares, k.widths.shaped(0, -1), k.n) for k in (knowing, whole)]
-    points, masses, _ = line.best_points(line_of[0], blend.n_points)
-    low, high = (targets.bounds - targets.scaler.mean) / targets.scaler.scale
-    add_answers(g, g.clip(points, low, high).more(2), masses, targets)
-    return add_sets(g, line_of[1:], means, answers, coverage)
+    exporting.check_outputs(type(estimator).__name__, targets, outputs, ["mean", "lower", "upper"])
+    if targets.n_outputs == 1:
+        points, masses, _ = line.best_points(_lines(knowing, 1)[0], blend.n_points)
+        low, high = (targets.bounds - targets.scaler.mean) / targets.scaler.scale
+        add_answers(g, g.clip(points, low, high).more(2), masses, targets)
+    return add_sets(g, _lines(whole, targets.n_outputs), means, answers, coverage)
+
+
+def _lines(k: Members, n_outputs: int) -> list[LineKernels]:
+    """Return the kernels of each output."""
+    gather = k.values.graph.Gather
+    places = [np.array(place) for place in range(n_outputs)]
+    return [LineKernels(gather(k.values, at, axis=2), k.shares, gather(k.widths, at, axis=2), k.n) for at in places]
 
 
 def _few_values(g: Graph, whole: Members, knowing: Members, estimator: Any, coverage: float) -> None:
@@ -326,7 +333,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     Raises:
         ImportError: without the package onnx: `pip install torchmcl[export]`.
         ValueError: for another suffix, a coverage that is out of range or that the calibrating rows do not support, or
-            several outputs.
+            outputs that cannot be exported: with several columns of y, only "mean", "lower" and "upper" can.
     """
     path = exporting.check_exportable(self, path, coverage)
     g = Graph(type(self).__name__)
@@ -334,6 +341,6 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
         rows = g.input("X", np.float64, ["rows", self.n_features_in_])
     else:
         rows = frame_inputs(g, self._frame)
-    _blend(g, rows, self, coverage)
+    _blend(g, rows, self, coverage, outputs)
     g.save(path, exporting.notes(self, coverage), outputs)
     return path

@@ -111,7 +111,7 @@ class Value:
 
     def shaped(self, *sizes: int) -> "Value":
         """Return the value in another shape; 0 keeps a size and -1 is inferred."""
-        return self.graph.Reshape(self, np.array(sizes))
+        return self.graph.Reshape(self, np.array(sizes, dtype=np.int64))
 
 
 class Graph:

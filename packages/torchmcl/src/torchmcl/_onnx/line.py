@@ -1,7 +1,7 @@
 """One-dimensional mixtures of normal kernels as ONNX graphs: best points and highest-density sets, solved exactly.
 
-The definitions are in `torchmcl.density`. Its compiled loops interpolate the density and stop at 1e-5 of the mass; here
-the equations are solved to rounding error. The number of steps is fixed, so that rows do not depend on each other.
+The definitions are in `torchmcl.density`. Ends of sets are solved by the steps of its compiled loops, `line_sets.h`;
+points begin with other cells than there. The number of steps is fixed, so that rows do not depend on each other.
 """
 
 import functools
@@ -16,13 +16,14 @@ from torchmcl._onnx.graph import Graph, Value
 
 # The CDF is a cubic between nodes, with this many per width and an error of 1e-11; beyond _REACH it is 0 or 1.
 _PER_WIDTH, _REACH = 128, 8.0
-# Positions of the nodes of each kernel, in widths, between which the density is interpolated.
-_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0)
-_ROUNDS, _HALVINGS, _DOUBLINGS, _POLISHING = 16, 40, 7, 8
+# Positions of the nodes of each kernel, in widths, between which the density is interpolated. Few kernels have so many
+# nodes altogether, because those of one do not fill the gaps of another.
+_NODES, _N_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0), 900
+_ROUNDS, _HALVINGS, _DOUBLINGS, _FIRST_ROUNDS, _POLISHING = 16, 20, 7, 6, 16
 # Atoms per kernel, and the minimum number of groups of them from which the first points are computed.
 _ATOMS, _GROUPS = 5, 48
-#: Maximum number of pieces of a set.
-N_PIECES = 8
+# Ends of a set that are beyond a peak or a valley are moved back by this share of the local scale.
+_OUT = 0.02
 # Sets are extended to the mean of their row if at most this mass lies between, as in `torchmcl.sklearn`.
 _ON_THE_WAY = 0.02
 
@@ -200,7 +201,9 @@ def _moved(k: LineKernels, points: Value, n: int, *, newton: bool) -> Value:
 
 
 def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Value]:
-    """Return lower and upper ends [rows, N_PIECES] of the densest sets of a mass, padded with infinity.
+    """Return lower and upper ends [rows, pieces] of the densest sets of a mass, padded with infinity.
+
+    The number of pieces is that of the row with the most.
 
     Args:
         k: the kernels.
@@ -208,30 +211,74 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
         fill: gaps whose depth is at least `fill` are closed.
     """
     g = k.centres.graph
-    n = k.n * len(_NODES)
-    spread = k.centres.more(2) + k.widths.more(2) * np.array(_NODES)
-    x, _ = g.sorted(spread.shaped(0, -1), n)
-    # The cells are found in single precision, in half the time; the ends in them are solved in double precision.
-    narrow = LineKernels(k.centres.to(np.float32), k.shares.to(np.float32), k.widths.to(np.float32), k.n)
-    f, slope = (each.to(np.float64) for each in _density(narrow, x.to(np.float32)))
-    level = _level(x, f, slope, n, mass)
-    inside = f >= level
-    outside = g.rows(np.zeros((1, 1), bool), x)
-    left, right = g.join(outside, inside.part(0, n - 1), axis=1), g.join(inside.part(1, n), outside, axis=1)
-    rows = [_ends(x, f, level, marks, shift, n) for marks, shift in ((inside & ~left, -1), (inside & ~right, 1))]
-    lower, upper = _polished(k, rows[0], rows[1], level, mass)
+    nodes = _nodes(k)
+    n = k.n * len(_steps(k.n))
+    level = g.Log(g.Max(_level(*nodes, n, mass), np.array(1e-300)))
+    x, f = _turned(*nodes, n)
+    n = 2 * n - 1
+    for n_rounds in (_FIRST_ROUNDS, _POLISHING):  # a better level may have other pieces
+        inside = g.Log(g.Max(f, np.array(1e-300))) >= level
+        outside = g.rows(np.zeros((1, 1), bool), x)
+        before = g.join(outside, inside.part(0, n - 1), axis=1)
+        after = g.join(inside.part(1, n), outside, axis=1)
+        starts, stops = inside & ~before, inside & ~after
+        n_pieces = g.ReduceMax(starts.to(np.int64).sum(), keepdims=0).shaped(1)
+        lower, upper = (_ends(x, f, level, marks, shift, n, n_pieces) for marks, shift in ((starts, -1), (stops, 1)))
+        lower, upper, level = _polished(k, lower, upper, level, mass, n_rounds)
     if fill >= 1:
         return lower, upper
-    joined = _shallow(f, inside, inside & ~left, fill)  # [rows, N_PIECES], to the next piece
-    before = g.join(outside, joined.part(0, N_PIECES - 1), axis=1)
-    return g.sorted(g.where(before, np.inf, lower), N_PIECES)[0], g.sorted(g.where(joined, np.inf, upper), N_PIECES)[0]
+    joined = _shallow(f, inside, starts, fill, n_pieces)  # [rows, pieces], to the next piece
+    none = g.rows(np.zeros((1, 1), bool), x)
+    before = g.Slice(g.join(none, joined, axis=1), np.array([0]), n_pieces, np.array([1]))
+    ends = (g.where(before, np.inf, lower), g.where(joined, np.inf, upper))
+    first, second = (g.node("TopK", each, n_pieces, n_outputs=2, axis=-1, largest=0, sorted=1)[0] for each in ends)
+    return first, second
 
 
-def _density(k: LineKernels, x: Value) -> tuple[Value, Value]:
-    """Return the density and its derivative at positions [rows, places]."""
-    z, bell = _at(k, x)
-    heights = bell * (k.shares / k.widths).more(1)
-    return heights.sum(), -(heights * z / k.widths.more(1)).sum()
+def _steps(n_kernels: int) -> NDArray[np.float64]:
+    """Return the positions of the nodes of a kernel, in widths."""
+    n = _N_NODES // n_kernels // 2 * 2 + 1
+    return np.array(_NODES) if n <= len(_NODES) + 4 else np.linspace(-5.0, 5.0, min(n, 121))
+
+
+def _nodes(k: LineKernels) -> tuple[Value, Value, Value]:
+    """Return places in order, density and slope there, [rows, places] each."""
+    g = k.centres.graph
+    spread = k.centres.more(2) + k.widths.more(2) * _steps(k.n)
+    x, _ = g.sorted(spread.shaped(0, -1), k.n * len(_steps(k.n)))
+    # In single precision, in half the time; the ends are solved in double precision.
+    z = ((x.more(-1) - k.centres.more(1)) / k.widths.more(1)).to(np.float32)
+    bell = g.Exp(z * z * -0.5)
+    heights = k.shares / k.widths * (1 / math.sqrt(2 * math.pi))
+    f = (bell @ heights.to(np.float32).more(2)).shaped(0, -1).to(np.float64)
+    slope = -((bell * z) @ (heights / k.widths).to(np.float32).more(2)).shaped(0, -1).to(np.float64)
+    return x, f, slope
+
+
+def _turned(x: Value, f: Value, slope: Value, n: int) -> tuple[Value, Value]:
+    """Return places and density with another place between two: where the density turns, or the middle.
+
+    What is denser than a level is then found by the places alone.
+    """
+    g = x.graph
+    (x0, x1), (f0, f1), (g0, g1) = ((each.part(0, n - 1), each.part(1, n)) for each in (x, f, slope))
+    width = x1 - x0
+    rise, g0, g1 = f1 - f0, g0 * width, g1 * width
+    square, cube = rise * 3.0 - g0 * 2.0 - g1, g0 + g1 - rise * 2.0
+    root = g.Sqrt(g.Max(square * square - cube * g0 * 3.0, np.array(0.0)))
+    sum_ = -(square + g.where(square > 0.0, root, -root))
+    safe = g.where(g.Abs(sum_) > 1e-300, sum_, 1e-300)
+    one, other = g0 / safe, safe / g.where(g.Abs(cube) > 1e-300, cube * 3.0, 1e-300)
+    u = g.where((one > 0.0) & (one < 1.0), one, other)
+    turns = (g0 * g1 < 0.0) & (u > 1e-4) & (u < 0.9999)
+    u = g.where(turns, u, 0.5)
+    at = g.Max(f0 + u * (g0 + u * (square + u * cube)), np.array(0.0))
+
+    def between(values: Value, inner: Value) -> Value:
+        pairs = g.join(values.part(0, n - 1).more(2), inner.more(2), axis=2).shaped(0, -1)
+        return g.join(pairs, values.part(n - 1, n), axis=1)
+
+    return between(x, x0 + u * width), between(f, at)
 
 
 def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
@@ -258,8 +305,8 @@ def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
     return g.repeat(_HALVINGS, halved, f.max(keep=True) * 0.0, f.max(keep=True))[0]
 
 
-def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int) -> tuple[Value, Value, Value]:
-    """Return the positions of marked nodes [rows, N_PIECES], moved to the level, and the nodes on both sides."""
+def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int, n_pieces: Value) -> Value:
+    """Return the positions of marked nodes [rows, pieces], moved to the level (a logarithm), padded with infinity."""
     g = x.graph
     edge = (0, 1) if shift < 0 else (n - 1, n)
     inner = (0, n - 1) if shift < 0 else (1, n)
@@ -268,54 +315,65 @@ def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int) ->
         g.join(*((each.part(*edge), near) if shift < 0 else (near, each.part(*edge))), axis=1)
         for each, near in zip((x, f), beside, strict=True)
     )
-    u = g.clip((f - level) / g.Max(f - f2, np.array(1e-300)), 0.0, 1.0)
-    order = g.sorted(g.where(marks, x, np.inf), n)[1].part(0, N_PIECES)
-    marked = g.GatherElements(marks.to(np.float64), order, axis=1) > 0.5
-    found = (g.where(marked, g.GatherElements(each, order, axis=1), np.inf) for each in (x + u * (x2 - x), x, x2))
-    place, one, other = found
-    return place, g.Min(one, other), g.Max(one, other)
+    u = g.clip((f - g.Exp(level)) / g.Max(f - f2, np.array(1e-300)), 0.0, 1.0)
+    places = g.where(marks, x + u * (x2 - x), np.inf)
+    found: Value = g.node("TopK", places, n_pieces, n_outputs=2, axis=-1, largest=0, sorted=1)[0]
+    return found
 
 
 def _polished(
-    k: LineKernels, lower: tuple[Value, Value, Value], upper: tuple[Value, Value, Value], level: Value, mass: float
-) -> tuple[Value, Value]:
-    """Return the ends, at which the density equals the level with the given mass above it, by Newton's method."""
+    k: LineKernels, lower: Value, upper: Value, level: Value, mass: float, n_rounds: int
+) -> tuple[Value, Value, Value]:
+    """Return ends at one height with the given mass between them, and the logarithm of it, by Newton's method."""
     g = level.graph
-    places, low, high = (g.join(one, other, axis=1) for one, other in zip(lower, upper, strict=True))
-    sign = np.repeat([-1.0, 1.0], N_PIECES)[None]
-    real = places < 1e300
-    room = high - low  # the first level is not exact: an end may be in an adjacent cell
-    low, high = low - room, high + room
+    real = lower < 1e300  # both ends of a piece
+    first, last = (g.where(real, each, 0.0) for each in (lower, upper))
 
-    def solved(x: Value, log_level: Value) -> list[Value]:
-        f, slope = _density(k, x)
-        logs = g.Log(g.Max(f, np.array(1e-300)))  # in a normal tail, logs are closer to linear
-        steep = g.where(slope < 0.0, g.Min(slope, np.array(-1e-300)), g.Max(slope, np.array(1e-300)))
-        per_log = g.clip(f / steep, -1e9, 1e9)  # the shift of an end per unit of the log level
-        weights = g.where(real, per_log * f * sign, 0.0)
-        mass_now = g.where(real, mass_below(k, x) * sign, 0.0).sum(keep=True)
-        change = weights.sum(keep=True)
-        better = (mass - mass_now + (weights * logs).sum(keep=True)) / g.where(change < -1e-12, change, -1e-12)
-        log_level = log_level + g.clip(better - log_level, -2.0, 2.0)
-        return [g.where(real, g.Min(g.Max(x + (log_level - logs) * per_log, low), high), 0.0), log_level]
+    def end(x: Value, sign: float) -> tuple[Value, ...]:
+        z, bell = _at(k, x)
+        heights = bell * (k.shares / k.widths).more(1)
+        per_width = z / k.widths.more(1)
+        f = g.Max(heights.sum(), np.array(1e-300))
+        slope = -(heights * per_width).sum() / f
+        curve = (heights * (per_width * per_width - 1.0 / (k.widths * k.widths).more(1))).sum() / f
+        falls = slope * sign < 0.0  # not beyond a peak or a valley
+        rate = g.where(falls, 1.0 / g.where(falls, slope, 1.0), 0.0)
+        room = 1.0 / g.Sqrt(g.Abs(curve) + slope * slope + 1e-300)
+        out = g.where(falls, 0.0, room * g.where(curve > 0.0, g.constant(np.array(-_OUT * sign)), _OUT * sign))
+        below = (normal_cdf(g, z) * k.shares.more(1)).sum()
+        gain = g.where(real, rate * f * sign, 0.0)
+        return g.Log(f), rate, room, gain, g.where(real, below * sign, 0.0), out
 
-    logs = g.Log(g.Max(level, np.array(1e-300)))
-    x = g.where(real, g.repeat(_POLISHING, solved, g.where(real, places, 0.0), logs)[0], np.inf)
-    return x.part(0, N_PIECES), x.part(N_PIECES, 2 * N_PIECES)
+    def solved(one: Value, other: Value, level: Value) -> list[Value]:
+        sides = [end(one, -1.0), end(other, 1.0)]
+        held = sides[0][4].sum(keep=True) + sides[1][4].sum(keep=True)
+        change = sides[0][3].sum(keep=True) + sides[1][3].sum(keep=True)
+        expected = sum((gain * logs).sum(keep=True) for logs, _, _, gain, _, _ in sides)
+        better = (mass - held + expected) / g.where(change < 0.0, change, 1.0) - level
+        level = level + g.where(change < 0.0, g.clip(better, -2.0, 2.0), 0.0)
+        moved = []
+        for x, (logs, rate, room, _, _, out) in zip((one, other), sides, strict=True):
+            moved.append(x + out + g.Max(g.Min((level - logs) * rate, room), -room))
+        return [*moved, level]
+
+    first, last, level = g.repeat(n_rounds, solved, first, last, level)
+    return g.where(real, first, np.inf), g.where(real, last, np.inf), level
 
 
-def _shallow(f: Value, inside: Value, starts: Value, fill: float) -> Value:
-    """Return whether the depth of the gap after each piece is at least `fill`, [rows, N_PIECES]."""
+def _shallow(f: Value, inside: Value, starts: Value, fill: float, n_pieces: Value) -> Value:
+    """Return whether the depth of the gap after each piece is at least `fill`, [rows, pieces]."""
     g = f.graph
-    number = g.CumSum(starts.to(np.float64), np.array(1))  # pieces are numbered from 1
-    own = number.more(1) - np.arange(1.0, N_PIECES + 2)[None, :, None]
-    here = (own < 0.5) & (own > -0.5)
+    number = g.CumSum(starts.to(np.int64), np.array(1))  # pieces are numbered from 1
+    numbers = g.Range(np.array(1), n_pieces.shaped() + 2, np.array(1))
+    here = g.Equal(number.more(1), numbers.shaped(1, -1, 1))  # [rows, pieces + 1, nodes]
     peaks = g.where(here & inside.more(1), f.more(1), 0.0).max()
     valleys = -g.where(here & ~inside.more(1), -f.more(1), -1e300).max()
-    n_pieces = number.max(keep=True)
-    between = g.constant(np.arange(1.0, N_PIECES + 1)[None]) < n_pieces
-    shallower = g.Min(peaks.part(0, N_PIECES), peaks.part(1, N_PIECES + 1))
-    return between & (valleys.part(0, N_PIECES) >= shallower * fill)
+    own, following = (
+        g.Slice(peaks, start, n_pieces + start, np.array([1])) for start in (np.array([0]), np.array([1]))
+    )
+    valleys = g.Slice(valleys, np.array([0]), n_pieces, np.array([1]))
+    between = g.Slice(numbers, np.array([0]), n_pieces, np.array([0])).shaped(1, -1) < number.max(keep=True)
+    return between & (valleys >= g.Min(own, following) * fill)
 
 
 def reaching(lower: Value, upper: Value, means: Value, between: Callable[[Value, Value], Value]) -> tuple[Value, Value]:

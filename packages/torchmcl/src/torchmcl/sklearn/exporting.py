@@ -119,7 +119,7 @@ def add_sets(g: Graph, kernels: Sequence[LineKernels], means: Value, answers: An
     for place, own in enumerate(kernels):
         level = quantile(calibrator.scores[place], calibrator.counts, 1 - coverage)
         if math.isinf(level):
-            whole = g.rows(np.array([[np.inf] + [np.nan] * (line.N_PIECES - 1)]), means)
+            whole = g.rows(np.array([[np.inf]]), means)
             found.append((-whole, whole))
             continue
         mean = means.part(place, place + 1, 1)
@@ -133,12 +133,23 @@ def add_sets(g: Graph, kernels: Sequence[LineKernels], means: Value, answers: An
 def add_ends(g: Graph, found: Sequence[Any], targets: Targets) -> None:
     """Add the outputs "lower" and "upper" without columns that no row uses."""
     for name, ends in zip(("lower", "upper"), zip(*found, strict=True), strict=True):
-        joined = g.join(*(end.more(1) for end in ends), axis=1)  # [rows, outputs, pieces]
+        joined = g.join(*(end.more(1) for end in _alike(g, ends)), axis=1)  # [rows, outputs, pieces]
         used = (~g.IsNaN(joined)).to(np.int64).sum(-1)
         n_pieces = g.Max(g.ReduceMax(used, keepdims=0), np.array(1)).shaped(1)
         cut = g.Slice(joined, np.array([0]), n_pieces, np.array([2]))
         flat = targets.is_flat
         g.output(name, cut.sum(1) if flat else cut, ["rows", *([] if flat else [targets.n_outputs]), "pieces"])
+
+
+def _alike(g: Graph, ends: Sequence[Value]) -> list[Value]:
+    """Return ends [rows, pieces] of all outputs, padded with NaN to the same number of pieces."""
+    sizes = [g.Shape(end, start=1, end=2) for end in ends]
+    most = g.Max(*sizes)
+    none = np.zeros(3, dtype=np.int64)
+    return [
+        g.Pad(end, g.join(g.constant(none), most - size, axis=0), np.array(np.nan))
+        for end, size in zip(ends, sizes, strict=True)
+    ]
 
 
 def add_mean(g: Graph, means: Value, targets: Targets) -> None:
@@ -155,19 +166,20 @@ def add_answers(g: Graph, values: Value, probabilities: Value, targets: Targets)
     g.output("probabilities", probabilities, ["rows", "hypotheses"])
 
 
-def check_one_output(owner: str, targets: Targets) -> None:
-    """Check that a density has a single output.
+def check_outputs(owner: str, targets: Targets, outputs: Sequence[str] | None, possible: Sequence[str]) -> None:
+    """Check that only exportable outputs of a model with several columns of y are asked for: no points in space.
 
     Raises:
-        ValueError: for several outputs.
+        ValueError: for other outputs, or none.
     """
-    if targets.n_outputs > 1:
-        rule = "have one output, or a single network"
-        advice = "Fit one model for each output."
-        raise ValueError(bad_value(f"{owner}.export", "self", rule, f"{targets.n_outputs} outputs", advice))
+    wrong = [name for name in outputs or ["hypotheses"] if name not in possible]
+    if targets.n_outputs > 1 and wrong:
+        rule = f"be some of {', '.join(possible)} for several networks with {targets.n_outputs} columns of y"
+        advice = f"Pass outputs={list(possible)!r}, or fit one model for each column."
+        raise ValueError(bad_value(f"{owner}.export", "outputs", rule, repr(outputs), advice))
 
 
-def _regressor(g: Graph, rows: Value, estimator: Any, coverage: float) -> None:
+def _regressor(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: Sequence[str] | None) -> None:
     answers, predictive = estimator._answers, estimator._answers.predictive
     targets = predictive.targets
     values, shares = _hypotheses(g, rows, predictive)
@@ -179,7 +191,9 @@ def _regressor(g: Graph, rows: Value, estimator: Any, coverage: float) -> None:
         add_answers(g, values, shares, targets)
         wide = [widths + shares * 0.0] * targets.n_outputs
     else:
-        check_one_output(type(estimator).__name__, targets)
+        check_outputs(type(estimator).__name__, targets, outputs, ["mean"])
+        if targets.n_outputs > 1:
+            return
         centres = values.shaped(0, -1)
         kernels = LineKernels(centres, shares, widths + shares * 0.0, n * len(predictive.modules))
         points, shares, deviations = line.best_points(kernels, n)
@@ -253,7 +267,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     Raises:
         ImportError: without the package onnx: `pip install torchmcl[export]`.
         ValueError: for a different suffix, a coverage that is out of range or that the calibration rows do not support,
-            or an ensemble with several outputs.
+            or outputs that cannot be exported: of an ensemble for several columns of y, only "mean" can.
     """
     path = check_exportable(self, path, coverage)
     g = Graph(type(self).__name__)
@@ -261,6 +275,6 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     if hasattr(self, "_mixture"):
         _classifier(g, rows, self)
     else:
-        _regressor(g, rows, self, coverage)
+        _regressor(g, rows, self, coverage, outputs)
     g.save(path, notes(self, coverage), outputs)
     return path

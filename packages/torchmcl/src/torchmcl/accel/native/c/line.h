@@ -21,6 +21,7 @@ typedef struct {
 
 typedef struct {
     double left, right, centre; /* the range of the cells, and the centre */
+    double per_unit, share;     /* widths in a unit, and the probability */
     float per_width, height;    /* of the kernel */
     int32_t level, run;
 } Kernel;
@@ -50,7 +51,7 @@ typedef struct {
     int64_t n_cells, n_parts;
     double origin, unit, total; /* y = origin + unit x; the mass of all cells */
     double narrowest;           /* the smallest given width */
-    int n_levels;
+    int n_levels, n_kernels;
     int64_t begins[N_LEVELS + 1], next[N_LEVELS + 1]; /* runs of each level, and the first that was not visited */
 } LineRow;
 
@@ -145,6 +146,7 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
         const double ratio = widest / s, per_width = spacing * ratio, reach = REACH * (s * per_unit);
         own->per_width = (float)per_width, own->height = (float)(w * 0.3989422804014327 * per_width);
         own->left = own->centre - reach, own->right = own->centre + reach;
+        own->per_unit = row->unit / s, own->share = w;
         own->level = level_of(ratio);
         row->n_levels = own->level + 1 > row->n_levels ? own->level + 1 : row->n_levels;
     }
@@ -297,7 +299,7 @@ static Cell *walk(LineRow *row, int level, const Run *run, Cell *cell) {
 
 /* Computes the density of a row as cells; returns 0 if the row has no density. */
 static int read_line(const Line *line, LineRow *row, int64_t at) {
-    const int n = read_kernels(line, row, at);
+    const int n = row->n_kernels = read_kernels(line, row, at);
     if (!n) return 0;
     sort_kernels(row, n);
     fill_levels(row, n);

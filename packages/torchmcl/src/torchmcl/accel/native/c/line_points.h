@@ -18,19 +18,19 @@ static int are_many(const Line *line) { return line->n_columns > 64; }
 typedef struct {
     double sum[3];
     double height;
-} Below;
+} Integrals;
 
 /* Memory: costs [borders][borders], lowest costs [points][borders + 1], integrals, and the arrays of Newton's method. */
 static int64_t line_points_memory(const Line *line) {
     const int64_t n = n_borders(line), k = line->n_columns;
     const int64_t choosing = are_many(line) ? 0 : n * n + (k + 1) * (n + 16);
-    return choosing + 2 * n + (n + 1) * (int64_t)sizeof(Below) / 4 + 2 * 6 * (k + 1) +
-           (k + 1) * (int64_t)sizeof(Below) / 4 + (n + 1) + 64;
+    return choosing + 2 * n + (n + 1) * (int64_t)sizeof(Integrals) / 4 + 2 * 6 * (k + 1) +
+           (k + 1) * (int64_t)sizeof(Integrals) / 4 + (n + 1) + 64;
 }
 
 typedef struct {
     float *cost, *best, *mass, *mean;
-    Below *borders, *cells;
+    Integrals *borders, *cells;
     double *points, *means, *diagonal, *right, *step;
     int64_t *at;
     int32_t *valleys;
@@ -42,8 +42,8 @@ static Quantizer quantizer_in(const Line *line, float *memory) {
     q.cost = memory, memory += are_many(line) ? 0 : n * n;
     q.best = memory, memory += are_many(line) ? 0 : (k + 1) * (n + 16);
     q.mass = memory, q.mean = memory + n, memory += 2 * n;
-    q.borders = (Below *)(memory + (uintptr_t)memory / 4 % 2), memory = (float *)(q.borders + n + 1);
-    q.cells = (Below *)memory, memory = (float *)(q.cells + k + 1);
+    q.borders = (Integrals *)(memory + (uintptr_t)memory / 4 % 2), memory = (float *)(q.borders + n + 1);
+    q.cells = (Integrals *)memory, memory = (float *)(q.cells + k + 1);
     q.points = (double *)memory;
     q.means = q.points + k + 1, q.diagonal = q.means + k + 1, q.right = q.diagonal + k + 1, q.step = q.right + k + 1;
     q.at = (int64_t *)(q.step + k + 1);
@@ -79,7 +79,7 @@ static void add_up(LineRow *row) {
     sum[0] = s0, sum[1] = s1, sum[2] = s2, row->spread[row->n_cells] = spread;
 }
 
-ALWAYS Below below(const LineRow *row, int64_t at, double u) {
+ALWAYS Integrals up_to(const LineRow *row, int64_t at, double u) {
     const Cell *cell = row->cells + at;
     const double *sum = row->sums + 3 * at;
     const double h = (double)cell->h, x = cell->x, f = (double)cell->f0, g = (double)cell->g0;
@@ -89,19 +89,19 @@ ALWAYS Below below(const LineRow *row, int64_t at, double u) {
     const double mass = w * (f + u * (0.5 * g + u * (third * square + u * (0.25 * cube))));
     const double first = w * w * (0.5 * f + u * (third * g + u * (0.25 * square + u * (0.2 * cube))));
     const double second = w * w * w * (third * f + u * (0.25 * g + u * (0.2 * square + u * (0.5 * third * cube))));
-    return (Below){{sum[0] + mass, sum[1] + x * mass + first, sum[2] + x * (x * mass + 2 * first) + second},
+    return (Integrals){{sum[0] + mass, sum[1] + x * mass + first, sum[2] + x * (x * mass + 2 * first) + second},
                    f + u * (g + u * (square + u * cube))};
 }
 
 /* The integrals up to x; the search for the cell starts at a guess. */
-ALWAYS Below below_place(const LineRow *row, double x, int64_t *at) {
+ALWAYS Integrals below_place(const LineRow *row, double x, int64_t *at) {
     int64_t i = *at;
     while (i + 1 < row->n_cells && row->cells[i + 1].x <= x) i++;
     while (i > 0 && row->cells[i].x > x) i--;
     *at = i;
     double u = (x - row->cells[i].x) / (double)row->cells[i].h;
     u = u < 0 ? 0 : u > 1 ? 1 : u; /* between two runs */
-    Below found = below(row, i, u);
+    Integrals found = up_to(row, i, u);
     if (x > row->cells[i].x + (double)row->cells[i].h) found.height = 0;
     return found;
 }
@@ -145,11 +145,11 @@ static void set_borders(const LineRow *row, Quantizer *q, int64_t n) {
         const float width = row->spread[at + 1] - row->spread[at];
         const float u = width > 0 ? (wanted - start) / width : 0;
         if (b == n)
-            q->borders[b] = below(row, row->n_cells - 1, 1);
+            q->borders[b] = up_to(row, row->n_cells - 1, 1);
         else if (q->valleys[b])
-            q->borders[b] = below(row, q->valleys[b], 0);
+            q->borders[b] = up_to(row, q->valleys[b], 0);
         else
-            q->borders[b] = below(row, at, u < 0 ? 0 : u > 1 ? 1 : (double)u);
+            q->borders[b] = up_to(row, at, u < 0 ? 0 : u > 1 ? 1 : (double)u);
     }
 }
 
