@@ -245,7 +245,7 @@ class Forecaster(Shareable, BaseEstimator):
         return replace(panel, future=standardized(ahead, self.scaling_[: len(columns.known)]))
 
     def save(self, folder: Path | str) -> None:
-        """Write the fitted forecaster into a folder, with the series of the fit: `predict` needs them. No pickle."""
+        """Write the fitted forecaster to a folder, with the training series, which `predict` needs. No pickle."""
         if not hasattr(self, "networks_"):
             advice = "fit(frame, horizon=28) first."
             raise NotFittedError(bad_value("Forecaster.save", "self", "be fitted", "an unfitted one", advice))

@@ -95,7 +95,7 @@ def count_accuracy(output: StepOutput) -> Tensor:
 
 
 def limited_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, limit_db: float) -> Tensor:
-    """Return the negative SI-SDR with an added error that bounds it by -limit_db, to limit gradients of easy sources.
+    """Return the negative SI-SDR, smoothly bounded below by -limit_db to limit the gradients of easy sources.
 
     Example:
         >>> target = torch.tensor([[1.0, -1.0, 1.0, -1.0]])

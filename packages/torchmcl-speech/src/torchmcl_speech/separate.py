@@ -78,7 +78,7 @@ def separate_recording(
     overwrite: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Write a WAV file for each voice, one for the mixture as input of the model, and `separation.json`.
+    """Write a WAV file for each voice, one for the mixture as passed to the model, and `separation.json`.
 
     With a model with scores, the most likely number of outputs is written, the most likely
     first. Without scores, all outputs are, by share of the energy. The recording is mixed down to mono,

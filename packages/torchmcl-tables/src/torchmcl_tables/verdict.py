@@ -270,7 +270,7 @@ def _evidence_of_classes(found: dict[str, Any]) -> str:
 
 
 def _not_better_than_frequencies(found: dict[str, Any], target: str) -> list[str]:
-    """Return a reason if constant probabilities are as good."""
+    """Return a reason if the model is not better than the constant class frequencies."""
     constant = found["constant"]
     if found["n_rows"] < _FEWEST or constant["gain"] > STANDARD_ERRORS * constant["error"]:
         return []

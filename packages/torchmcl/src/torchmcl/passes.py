@@ -137,7 +137,7 @@ class _Call(NamedTuple):
 
     @contextmanager
     def random_state(self) -> Iterator[None]:
-        """Repeat the random numbers of the call, and leave those that follow unchanged."""
+        """Restore the random state of the call inside a `with` block, and the current state afterwards."""
         with torch.random.fork_rng(self.devices):
             torch.set_rng_state(self.cpu_state)
             set_device_states(self.devices, self.device_states)

@@ -109,7 +109,7 @@ def mcl_step(
 
 @accelerated(IN_TRITON, IN_C)
 def solved(problem: StepProblem) -> StepOutput:
-    """Return the losses of a problem: cost, matching, assignment loss and score loss."""
+    """Return the output of a step: matching, assignment loss and score loss."""
     predictions, targets, rule, cost_fn, scores, score_weight, loss_fn, mask, steps, scene, stacked, weights = problem
     with torch.set_grad_enabled(torch.is_grad_enabled() and loss_fn is None):
         cost = _cost(problem, "cost_fn", cost_fn)

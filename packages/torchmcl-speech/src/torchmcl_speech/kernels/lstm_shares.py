@@ -57,13 +57,13 @@ def first_tile(share, each, n_steps):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def last_tile(share, each, n_steps, n_tiles):  # type: ignore[no-untyped-def]
-    """Return the end of the tiles with steps of a share."""
+    """Return the index after the last tile that contains steps of a share."""
     return (gl.minimum((share + 1) * each, n_tiles * n_steps) + n_steps - 1) // n_steps
 
 
 @gluon.jit
 def steps_of(tile, share, each, n_steps):  # type: ignore[no-untyped-def]
-    """Return the first step of a share in a tile, and the end of its steps."""
+    """Return the half-open range of the steps of a share in a tile: the first step and the end."""
     start = gl.maximum(tile * n_steps, share * each)
     n = gl.minimum((tile + 1) * n_steps, (share + 1) * each) - start
     first = gl.where(start > tile * n_steps, 0, n_steps - n)

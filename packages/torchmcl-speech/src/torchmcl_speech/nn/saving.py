@@ -35,7 +35,7 @@ def save_model(folder: Path | str, model: DPRNN, notes: Mapping[str, Any] | None
 
 
 def load_model(folder: Path | str, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model of a folder, on the CPU and in evaluation mode, and the notes saved with it.
+    """Return the model saved in a folder, on the CPU and in evaluation mode, and the notes saved with it.
 
     Args:
         folder: written by `save_model`.

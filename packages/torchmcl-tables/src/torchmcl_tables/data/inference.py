@@ -216,7 +216,7 @@ def _nothing_to_learn_from(table: Table, dropped: Sequence[DroppedColumn]) -> Pr
 def _without_counters(
     table: Table, decided: list[Column | DroppedColumn], kinds: Kinds
 ) -> list[Column | DroppedColumn]:
-    """Return the columns, with row numbers from 0 or 1 dropped; a single input column is kept."""
+    """Return the columns; one that numbers the rows from 0 or 1 is dropped unless it is the only input."""
     columns = [column for column in decided if isinstance(column, Column)]
     counters = [
         column.name

@@ -136,7 +136,7 @@ class Table:
         return self.frame.get_column(name)
 
     def listed(self) -> str:
-        """Return the first names of the columns, for messages."""
+        """Return the names of the first few columns, for messages."""
         known = self.columns
         return ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
 

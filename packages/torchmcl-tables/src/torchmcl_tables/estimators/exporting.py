@@ -225,7 +225,7 @@ def _best_atoms(g: Graph, masses: Value, atoms: NDArray[np.float64], n_points: i
 
 
 def _searched(g: Graph, values: Value, borders: NDArray[np.float64]) -> Value:
-    """Return the number of increasing borders below each value."""
+    """Return the number of borders below each value; the borders must increase."""
     padded = np.append(borders, np.inf)
     place = g.constant(np.array(0))
     step = 1 << max(len(borders).bit_length() - 1, 0)

@@ -40,7 +40,7 @@ def run_lengths(encoder: Encoder) -> tuple[int, ...]:
 
 
 def dense_inputs(encoder: Encoder, rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the encoded columns without bins."""
+    """Return the encoded rows without the piecewise linear encodings of the bins."""
     if isinstance(encoder, MissingIndicators):
         inner = dense_inputs(encoder.encoder, filled(rows, encoder.means))
         return np.concatenate([encoder.indicators(rows, np.float32), inner], axis=1)

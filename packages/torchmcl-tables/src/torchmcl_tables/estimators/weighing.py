@@ -68,7 +68,7 @@ def fitted_widths(
 
 
 def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor, atoms: Tensor | None = None) -> float:
-    """Return the factor of all widths with the best log score on held-out rows, shrunk towards 1."""
+    """Return the common factor for all widths with the best log score on held-out rows, shrunk towards 1."""
     counts = weights / weights.mean()
 
     def loss(stretch: float) -> float:

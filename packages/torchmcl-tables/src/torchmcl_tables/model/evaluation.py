@@ -270,7 +270,7 @@ def _coverage(judged: _Judged) -> list[dict[str, Any]]:
 
 
 def _ambiguous(judged: _Judged) -> list[dict[str, Any]]:
-    """Return the rows whose answers lie furthest apart, in deviations of the targets."""
+    """Return the rows whose answers lie furthest apart, in standard deviations of the targets."""
     model, table, places, _, targets, values, probabilities = judged
     weights = probabilities[..., None]
     centre = (weights * values).sum(axis=1, keepdims=True)

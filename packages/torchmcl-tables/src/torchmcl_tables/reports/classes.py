@@ -89,7 +89,7 @@ def _ambiguous(records: dict[str, Any]) -> str:
 
 
 def _guesses_of(row: dict[str, Any]) -> str:
-    """Return the guesses for a row as bars, and the truth."""
+    """Return the guesses for a row as bars, and its true class."""
     bars = "".join(
         f'<div class="share"><span>{escape(name)}</span><i style="width: {100 * float(share):.1f}%"></i>'
         f"<b>{percent(share)}</b></div>"

@@ -1,4 +1,4 @@
-"""Pictures of the reports: palette, figures, answers over data, files, animations as GIF or canvas with a slider."""
+"""Pictures for the reports: palette, figures, plots of answers and data, image files, and animations."""
 
 import io
 import json

@@ -41,7 +41,7 @@ def rule_at(rule: AssignmentRule | Callable[[float], AssignmentRule], step: floa
 
 
 def described_rule(rule: RuleLike, step: float) -> dict[str, Any]:
-    """Return kind and fields of the rule of a step, or of the policy, as plain values to save and compare.
+    """Return the kind and the fields of the rule at a step, or of the policy, as plain values to save and compare.
 
     Example:
         >>> described_rule(lambda step: AnnealedWTA(1.0 / (1 + step)), step=1)

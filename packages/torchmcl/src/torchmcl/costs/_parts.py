@@ -199,7 +199,7 @@ def aligned_events(
 
 
 def aligned_mask(owner: str, mask: Tensor, targets: Tensor, target_dims: int, *, whole_steps: bool = False) -> Tensor:
-    """Return the mask with the leading axes of the targets, after a check of its shape."""
+    """Check the shape of the mask, and return it expanded to the leading axes of the targets."""
     check_boolean(owner, "mask", mask)
     n_leading = targets.ndim - target_dims
     shape = targets.shape[: n_leading + 1 if whole_steps else max(mask.ndim, n_leading + 1)]

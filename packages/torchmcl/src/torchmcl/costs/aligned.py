@@ -23,7 +23,7 @@ def pairwise_rmsd(
     scaled: bool = False,
     reflected: bool = False,
 ) -> Tensor:
-    """Return the root mean squared distance of the points of every pair after the best rotation and translation.
+    """Return the root mean squared distance between the points of every pair after optimal rotation and translation.
 
     The Kabsch algorithm, in closed form from singular values: shapes are never actually rotated, and memory does not
     grow with pairs times points.

@@ -237,7 +237,7 @@ class MixtureNLLWithCRPS:
 
 
 def _crps(hypotheses: Tensor, targets: Tensor, scale: Tensor, shares: Tensor) -> Tensor:
-    """Return the CRPS summed over coordinates, [..., targets, 1], of shares [..., 1, hypotheses]."""
+    """Return the CRPS of the mixture with shares [..., 1, hypotheses], summed over coordinates, [..., targets, 1]."""
     offsets = targets.unsqueeze(-2) - hypotheses.unsqueeze(-3)  # [..., targets, hypotheses, dim]
     near = (shares * mean_distance(offsets, scale.unsqueeze(-3)).sum(dim=-1)).sum(dim=-1, keepdim=True)
     apart = hypotheses.unsqueeze(-2) - hypotheses.unsqueeze(-3)  # [..., hypotheses, hypotheses, dim]

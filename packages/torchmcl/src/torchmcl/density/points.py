@@ -163,7 +163,7 @@ def _heights(offsets: Tensor, kernels: _Kernels) -> Tensor:
 
 
 def _between(upto: Tensor, whole: Tensor, weights: Tensor) -> Tensor:
-    """Return integrals over the cells [rows, points], from those of each kernel up to the borders and in total."""
+    """Return integrals over the cells, [rows, points], given those of each kernel up to the borders and in total."""
     total = (whole * weights).sum(dim=-1, keepdim=True)
     inner = torch.einsum("rnk,rk->rn", upto, weights)
     return torch.cat([torch.zeros_like(total), inner, total], dim=-1).diff(dim=-1)

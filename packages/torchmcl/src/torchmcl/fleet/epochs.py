@@ -260,7 +260,7 @@ class ChunkTraining:
             replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
 
     def _still_annealed(self, annealing: FleetAnnealing, models: slice) -> Tensor | bool:
-        """Return a mask of the models that are still annealed, or a single value if it is equal for all.
+        """Return a mask of the models that are still annealed, or a single value if it is the same for all.
 
         The hypotheses are not yet separated then, and a good early value on few rows means little. The last epoch
         always counts: a training run of one or two epochs has no tail.

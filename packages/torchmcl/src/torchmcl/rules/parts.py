@@ -10,7 +10,7 @@ from torchmcl.types import Batch, Distributions, Predictions
 def by_part(
     predictions: Predictions | Distributions, batch: Batch, axis: int
 ) -> tuple[Predictions | Distributions, Batch]:
-    """Return predictions and batch with the parts of each event as samples, so that each has a winner.
+    """Return the predictions and the batch with each part of an event as a sample with its own winner.
 
     Pass them to `mcl_step` as `lambda inputs: predictions` and batch: costs, rules, scores, masks and metrics work
     unchanged. The axis remains, with length 1.

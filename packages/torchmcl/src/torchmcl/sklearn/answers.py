@@ -100,7 +100,7 @@ class PredictionRegions:
         return (self.density.log_prob(values) >= self.log_level).numpy()
 
     def volume(self, n_samples: int = 1000, random_state: int = 0) -> NDArray[Any]:
-        """Return the volume of each region, [rows], estimated by draws of the densities.
+        """Return the volume of each region, [rows], estimated from samples of the densities.
 
         Args:
             n_samples: draws for each row; the error falls with their square root.

@@ -261,7 +261,7 @@ def split_rows(
     factors: NDArray[np.float64] | None = None,
     borders: NDArray[np.uint64] | None = None,
 ) -> Split:
-    """Return the shares.
+    """Split rows into those for training, selection and calibration.
 
     Args:
         inputs: [rows, features]; NaN where a value is missing.

@@ -43,7 +43,7 @@ class Ladders(NamedTuple):
 
     @classmethod
     def of(cls, inputs: Tensor) -> "Ladders":
-        """Find the runs of inputs [sets, rows, columns]; none if they are too short to be useful."""
+        """Find the runs in inputs [sets, rows, columns]; return none if they are too short to be useful."""
         n_given = inputs.shape[-1]
         if bool(_between_0_and_1(inputs[..., -1:])):  # avoids checking all columns of most inputs
             n_given -= _n_trailing(_between_0_and_1(inputs))
