@@ -49,6 +49,34 @@ def space_hand(angles: Tensor) -> Tensor:
 
 ARMS = {"plane": (3, plane_hand), "space": (6, space_hand)}
 N_ANSWERS = 16
+LIMIT = 0.8 * math.pi
+# An answer finds a solution if its joints are within this angle, as a root mean square.
+NEAR = math.radians(20)
+N_SOLVED = 200
+
+
+def falling(start: float, end: float, n_steps: float) -> mcl.Exponential:
+    """Return a schedule from `start` to `end` in some steps, and 0 afterwards."""
+    return mcl.Exponential(start, (end / start) ** (1 / n_steps), 0.999 * end)
+
+
+def solutions(poses: Tensor, n_joints: int, hand: Callable[[Tensor], Tensor], n_starts: int = 128) -> tuple[Tensor, Tensor]:
+    """Return postures [rows, starts, joints] that reach poses, and weights that count each solution once.
+
+    Newton's method from random starts; the weight of those that did not arrive inside the limits is 0.
+    """
+    angles = (2 * torch.rand(len(poses), n_starts, n_joints, device=poses.device) - 1) * LIMIT
+    jacobian = torch.func.vmap(torch.func.vmap(torch.func.jacfwd(hand)))
+    for _ in range(60):
+        slope, miss = jacobian(angles), poses.unsqueeze(1) - hand(angles)
+        square = slope.mT @ slope + 1e-4 * torch.eye(n_joints, device=poses.device)
+        angles = angles + torch.linalg.solve(square, (slope.mT @ miss.unsqueeze(-1)).squeeze(-1)).clamp(-0.5, 0.5)
+    angles = wrapped(angles)
+    arrived = (poses.unsqueeze(1) - hand(angles)).abs().amax(dim=-1) < 1e-3
+    arrived &= (angles.abs() <= LIMIT).all(dim=-1)
+    apart = wrapped(angles.unsqueeze(1) - angles.unsqueeze(2)).square().mean(dim=-1).sqrt()
+    alike = ((apart < 0.1) & arrived.unsqueeze(1)).sum(dim=-1)
+    return angles, arrived / alike.clamp(min=1)
 
 
 def trained(
@@ -78,7 +106,7 @@ def answers_of(options: argparse.Namespace, poses: Tensor, angles: Tensor, tests
     n_in, n_joints = poses.shape[-1], angles.shape[-1]
     mlp = functools.partial(mcl.MultiHypothesisMLP, n_in, n_joints, hidden=(256, 256, 256))
     spread = float(n_joints) * math.pi**2 / 3
-    hard, cool = lambda step: mcl.WTA(), mcl.Exponential(spread, 1e-3 * spread, int(0.7 * options.steps))
+    hard, cool = lambda step: mcl.WTA(), falling(spread, 1e-3 * spread, 0.7 * options.steps)
     train = functools.partial(trained, options, poses=poses, angles=angles)
     angular = {"cost_fn": pairwise_sq_angle}
     found = {}
@@ -92,16 +120,19 @@ def answers_of(options: argparse.Namespace, poses: Tensor, angles: Tensor, tests
     found["annealed"] = annealed(tests).hypotheses
     mixture = {"cost_fn": mcl.MixtureNLL(FullNormal()), "score_weight": 0}
     for name, start in (("mixture likelihood", 1.0), ("annealed mixture", 20.0)):
-        warm = mcl.Exponential(start, 1.0, options.steps // 2)
-        rule = lambda step, warm=warm: mcl.AnnealedWTA(warm(step))  # noqa: E731
+        warm = falling(start, 1.0, options.steps / 2)
+        rule = lambda step, warm=warm: mcl.AnnealedWTA(max(warm(step), 1.0))  # noqa: E731
         model = train(mlp(N_ANSWERS, scales=FullNormal()), rule=rule, **mixture)
-        drawn = mixture_distribution(model(tests), FullNormal()).sample((N_ANSWERS,))
-        found[name] = drawn.transpose(0, 1)
+        predictions = model(tests)
+        found[f"{name}, draws"] = mixture_distribution(predictions, FullNormal()).sample((N_ANSWERS,)).transpose(0, 1)
+        found[f"{name}, means"] = predictions.hypotheses
     return {name: value.detach() for name, value in found.items()}
 
 
-def judged(answers: Tensor, angles: Tensor, poses: Tensor, hand: Callable[[Tensor], Tensor]) -> dict[str, float]:
-    """Return errors of the poses that the answers lead to, and of the postures."""
+def judged(
+    answers: Tensor, angles: Tensor, poses: Tensor, hand: Callable[[Tensor], Tensor], solved: tuple[Tensor, Tensor]
+) -> dict[str, float]:
+    """Return errors of the poses that the answers lead to, of the postures, and the share of solutions found."""
     reached = hand(answers)
     n = 2 if poses.shape[-1] == 2 else 3
     place = torch.linalg.vector_norm(reached[..., :n] - poses[:, None, :n], dim=-1)  # [rows, answers]
@@ -113,6 +144,10 @@ def judged(answers: Tensor, angles: Tensor, poses: Tensor, hand: Callable[[Tenso
         rotation = pairwise_geodesic(hypotheses=reached[..., 3:], targets=poses[:, None, 3:]).squeeze(1)
         values["rotation of the best place"] = rotation.gather(-1, nearest[:, None]).mean()
     values["diversity"] = mcl.metrics.average_pairwise_distance(mcl.Predictions(reached[..., :n].clone()))
+    ways, weight = solved
+    near = wrapped(ways.unsqueeze(2) - answers[: len(ways)].unsqueeze(1)).square().mean(dim=-1).sqrt().amin(dim=-1)
+    values["solutions found"] = (weight * (near < NEAR)).sum() / weight.sum()
+    values["solutions"] = weight.sum() / len(ways)
     return {name: float(value) for name, value in values.items()}
 
 
@@ -133,10 +168,13 @@ def main() -> None:
         started = time.time()
         torch.manual_seed(options.seed)
         n_joints, hand = ARMS[name]
-        angles = ((2 * torch.rand(options.rows + 1000, n_joints) - 1) * 0.8 * math.pi).to(options.device)
+        angles = ((2 * torch.rand(options.rows + 1000, n_joints) - 1) * LIMIT).to(options.device)
         poses = hand(angles)
         answers = answers_of(options, poses[1000:], angles[1000:], poses[:1000])
-        results[name] = {way: judged(values, angles[:1000], poses[:1000], hand) for way, values in answers.items()}
+        solved = solutions(poses[:N_SOLVED], n_joints, hand)
+        results[name] = {
+            way: judged(values, angles[:1000], poses[:1000], hand, solved) for way, values in answers.items()
+        }
         for way, values in results[name].items():
             print(name, f"{way:20}", {key: round(value, 3) for key, value in values.items()}, flush=True)
         results[f"{name} seconds"] = time.time() - started

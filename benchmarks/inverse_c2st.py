@@ -1,0 +1,58 @@
+"""Compare draws of `inverse_problems.py` with the reference posteriors of sbibm: C2ST, as sbibm defines it.
+
+    python benchmarks/inverse_c2st.py out/inverse --data out/sbibm.npz --kinds annealed
+
+Each value is a line of `c2st.jsonl` in the folder; values that are there are not computed again. Several processes can
+share the work: `--share 0 2` and `--share 1 2`.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from sklearn.model_selection import KFold, cross_val_score
+from sklearn.neural_network import MLPClassifier
+
+KINDS = ("annealed", "mixture density", "one network")
+
+
+def c2st(samples: np.ndarray, reference: np.ndarray) -> float:
+    """Return the accuracy of a classifier that tells both apart: 0.5 is perfect."""
+    mean, deviation = reference.mean(axis=0), reference.std(axis=0, ddof=1)
+    data = np.concatenate([(reference - mean) / deviation, (samples - mean) / deviation])
+    labels = np.repeat([0, 1], [len(reference), len(samples)])
+    size = 10 * reference.shape[1]
+    classifier = MLPClassifier((size, size), max_iter=10_000, solver="adam", random_state=1)
+    folds = KFold(n_splits=5, shuffle=True, random_state=1)
+    return float(cross_val_score(classifier, data, labels, cv=folds, scoring="accuracy").mean())
+
+
+def main() -> None:
+    """Judge all draws in a folder."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--share", type=int, nargs=2, default=[0, 1])
+    options = parser.parse_args()
+    path = options.folder / f"c2st-{options.share[0]}.jsonl"
+    done = {line.rsplit(",", 1)[0] for file in options.folder.glob("c2st-*.jsonl") for line in file.open()}
+    with np.load(options.data) as file:
+        references = dict(file)
+    files = sorted(file for file in options.folder.glob("*.npz") if ".part" not in file.name)
+    jobs = [(kind, file, i) for kind in options.kinds for file in files for i in range(1, 11)]
+    for kind, file, i in jobs[options.share[0] :: options.share[1]]:
+        task, simulations, seed = file.stem.split("-")
+        key = {"task": task, "simulations": int(simulations), "seed": int(seed), "kind": kind, "observation": i}
+        if json.dumps(key)[:-1] in done:
+            continue
+        with np.load(file) as draws:
+            value = c2st(draws[f"{kind}_{i}"], references[f"{task}_{i}_reference"])
+        print(key, value, flush=True)
+        with path.open("a") as out:
+            out.write(json.dumps(key | {"c2st": value}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
