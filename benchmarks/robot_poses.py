@@ -31,13 +31,13 @@ ARM += ((0.0, 0.0, math.pi / 2), (0.1, 0.0, 0.0))
 def plane_hand(angles: Tensor) -> Tensor:
     """Return the place [..., 2] of the hand of an arm with three joints in the plane."""
     total = angles.cumsum(dim=-1)
-    lengths = torch.tensor(LENGTHS, device=angles.device)
+    lengths = torch.tensor(LENGTHS, device=angles.device, dtype=angles.dtype)
     return torch.stack([(lengths * total.cos()).sum(dim=-1), (lengths * total.sin()).sum(dim=-1)], dim=-1)
 
 
 def space_hand(angles: Tensor) -> Tensor:
     """Return place and first two columns of the rotation [..., 9] of the hand of an arm with six joints."""
-    pose = torch.eye(4, device=angles.device).expand(*angles.shape[:-1], 4, 4)
+    pose = torch.eye(4, device=angles.device, dtype=angles.dtype).expand(*angles.shape[:-1], 4, 4)
     for angle, (along_z, along_x, turn) in zip(angles.unbind(dim=-1), ARM, strict=True):
         c, s, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
         ca, sa = math.cos(turn), math.sin(turn)
@@ -65,18 +65,20 @@ def solutions(poses: Tensor, n_joints: int, hand: Callable[[Tensor], Tensor], n_
 
     Newton's method from random starts; the weight of those that did not arrive inside the limits is 0.
     """
-    angles = (2 * torch.rand(len(poses), n_starts, n_joints, device=poses.device) - 1) * LIMIT
-    jacobian = torch.func.vmap(torch.func.vmap(torch.func.jacfwd(hand)))
+    poses = poses.double()
+    angles = (2 * torch.rand(len(poses), n_starts, n_joints, device=poses.device).double() - 1) * LIMIT
+    one = torch.eye(n_joints, device=poses.device, dtype=poses.dtype)
     for _ in range(60):
-        slope, miss = jacobian(angles), poses.unsqueeze(1) - hand(angles)
-        square = slope.mT @ slope + 1e-4 * torch.eye(n_joints, device=poses.device)
+        ahead, behind = (hand(angles.unsqueeze(-2) + side * one) for side in (1e-6, -1e-6))
+        slope, miss = (ahead - behind).mT / 2e-6, poses.unsqueeze(1) - hand(angles)  # [rows, starts, numbers, joints]
+        square = slope.mT @ slope + 1e-4 * one
         angles = angles + torch.linalg.solve(square, (slope.mT @ miss.unsqueeze(-1)).squeeze(-1)).clamp(-0.5, 0.5)
     angles = wrapped(angles)
     arrived = (poses.unsqueeze(1) - hand(angles)).abs().amax(dim=-1) < 1e-3
     arrived &= (angles.abs() <= LIMIT).all(dim=-1)
     apart = wrapped(angles.unsqueeze(1) - angles.unsqueeze(2)).square().mean(dim=-1).sqrt()
     alike = ((apart < 0.1) & arrived.unsqueeze(1)).sum(dim=-1)
-    return angles, arrived / alike.clamp(min=1)
+    return angles.float(), arrived / alike.clamp(min=1)
 
 
 def trained(
