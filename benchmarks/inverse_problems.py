@@ -63,8 +63,8 @@ def gaussian_mixture(theta: Tensor) -> Tensor:
 
 
 TASKS = {
-    "two_moons": Task(2, 1.0, two_moons, ((32, 128), (64, 256))),
-    "slcp": Task(5, 3.0, slcp, ((16, 128), (32, 256))),
+    "two_moons": Task(2, 1.0, two_moons, ((64, 256),)),
+    "slcp": Task(5, 3.0, slcp, ((16, 256),)),
     "gaussian_mixture": Task(2, 10.0, gaussian_mixture, ((4, 64), (12, 128))),
 }
 
@@ -319,8 +319,8 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--simulations", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=8000)
-    parser.add_argument("--members", type=int, default=5)
-    parser.add_argument("--starts", type=float, nargs="+", default=[1.0, 3.0, 10.0])
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--starts", type=float, nargs="+", default=[1.0, 3.0])
     parser.add_argument("--decays", type=float, nargs="+", default=[0.02, 0.5])
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

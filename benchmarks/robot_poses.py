@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import torchmcl as mcl
 from torchmcl.costs import FullNormal, pairwise_geodesic, pairwise_sq_angle, wrapped
 from torchmcl.density import mixture_distribution
+from torchmcl.fleet import Fleet, FleetData
 
 LENGTHS = (0.6, 0.4, 0.25)
 # Rows of the table of Denavit and Hartenberg (shift along z, shift along x, turn about x) of an arm with six joints and
@@ -48,7 +49,7 @@ def space_hand(angles: Tensor) -> Tensor:
 
 
 ARMS = {"plane": (3, plane_hand), "space": (6, space_hand)}
-N_ANSWERS = 16
+N_ANSWERS, BATCH = 16, 512
 LIMIT = 0.8 * math.pi
 # An answer finds a solution if its joints are within this angle, as a root mean square.
 NEAR = math.radians(20)
@@ -94,13 +95,23 @@ def trained(
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
     for step in range(options.steps):
-        rows = torch.randint(len(poses), (512,), device=poses.device)
+        rows = torch.randint(len(poses), (BATCH,), device=poses.device)
         output = mcl.mcl_step(model, mcl.Batch(poses[rows], angles[rows]), rule(step), **step_options)
         optimizer.zero_grad()
         output.loss.backward()
         optimizer.step()
         schedule.step()
     return model.eval()
+
+
+def regressions(options: argparse.Namespace, model: Callable[[], nn.Module], poses: Tensor, angles: Tensor) -> Fleet:
+    """Return trained networks with one answer, for an ensemble."""
+    n_epochs = max(1, options.steps * BATCH // len(poses))
+    rate = mcl.Cosine(2e-3, 0.0, n_epochs)
+    fleet = Fleet(model, N_ANSWERS, learning_rate=rate, cost_fn=pairwise_sq_angle, device=options.device)
+    data = FleetData.shared(poses, angles.unsqueeze(1), N_ANSWERS)
+    fleet.fit(data, n_epochs, batch_size=BATCH, progress=False)
+    return fleet
 
 
 def answers_of(options: argparse.Namespace, poses: Tensor, angles: Tensor, tests: Tensor) -> dict[str, Tensor]:
@@ -112,16 +123,16 @@ def answers_of(options: argparse.Namespace, poses: Tensor, angles: Tensor, tests
     train = functools.partial(trained, options, poses=poses, angles=angles)
     angular = {"cost_fn": pairwise_sq_angle}
     found = {}
-    single = [train(mlp(1, scores=False), rule=hard, **angular) for _ in range(options.members)]
-    found["regression"] = single[0](tests).hypotheses.expand(-1, N_ANSWERS, -1)
-    found["ensemble"] = torch.cat([each(tests).hypotheses for each in single], dim=1)
+    single = regressions(options, lambda: mlp(1, scores=False), poses, angles).predict(tests).hypotheses.to(tests)
+    found["regression"] = single[0].expand(-1, N_ANSWERS, -1)
+    found["ensemble"] = single.squeeze(2).transpose(0, 1)
     dropped = train(mlp(1, scores=False, dropout=0.1), rule=hard, **angular).train()
     found["dropout"] = torch.cat([dropped(tests).hypotheses for _ in range(N_ANSWERS)], dim=1)
     found["winner takes all"] = train(mlp(N_ANSWERS), rule=hard, **angular)(tests).hypotheses
     annealed = train(mlp(N_ANSWERS), rule=lambda step: mcl.AnnealedWTA(cool(step)), **angular)
     found["annealed"] = annealed(tests).hypotheses
     mixture = {"cost_fn": mcl.MixtureNLL(FullNormal()), "score_weight": 0}
-    for name, start in (("mixture likelihood", 1.0), ("annealed mixture", 20.0)):
+    for name, start in (("mixture likelihood", 1.0), ("annealed mixture", 3.0)):
         warm = falling(start, 1.0, options.steps / 2)
         rule = lambda step, warm=warm: mcl.AnnealedWTA(max(warm(step), 1.0))  # noqa: E731
         model = train(mlp(N_ANSWERS, scales=FullNormal()), rule=rule, **mixture)
@@ -160,7 +171,6 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--members", type=int, default=N_ANSWERS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
