@@ -1,8 +1,8 @@
 """Posteriors of three inverse problems of sbibm by annealed mixtures of full normals.
 
 The simulators are those of the tasks "two moons", "SLCP" and "Gaussian mixture"; observations are read from a file with
-arrays `TASK_i_observation` and `TASK_i_reference`, made of the files of sbibm. Ensembles that differ in the space of the
-parameters, the first temperature (1 is a mixture density network) and the weight decay are trained in one stack. All
+arrays `TASK_i_observation` and `TASK_i_reference`, made of the files of sbibm. Ensembles that differ in the space of
+the parameters, the first temperature (1 is a mixture density network) and the weight decay are trained in one stack. All
 choices are made by the likelihood of held-out simulations; the references are only read by `inverse_c2st.py`.
 
     python benchmarks/inverse_problems.py --data out/sbibm.npz --simulations 10000 --out out/inverse
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import torchmcl as mcl
+from _common import captured
 from torchmcl.costs import FullNormal
 from torchmcl.density import mixture_distribution
 
@@ -150,7 +151,6 @@ class Training:
         self.parameters = list(networks.parameters())
         capturable = device.type == "cuda"
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.rate, fused=True, capturable=capturable)
-        self.replay: Callable[[], None] = self.step
 
     def step(self) -> None:
         """Train on one batch per network, with temperatures that fall to 1 in the first third."""
@@ -170,22 +170,6 @@ class Training:
         self.optimizer.step()
         self.done += 1
 
-    def capture(self) -> None:
-        """Replace later steps by a CUDA graph, after some steps for what libraries do on first use."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self.step()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                self.step()
-            self.replay = graph.replay
-        except RuntimeError as error:
-            print("no graph:", error, flush=True)
-
     @torch.no_grad()
     def held_out(self) -> Tensor:
         """Return the log density [networks, rows] of the held-out parameters in the coordinates of each network."""
@@ -200,13 +184,12 @@ class Training:
 
     def run(self) -> Tensor:
         """Train; each network keeps its weights of the best held-out likelihood. Return the log densities."""
-        if self.data.z.is_cuda:
-            self.capture()
+        replay = captured(self.step) if self.data.z.is_cuda else self.step
         kept = [each.detach().clone() for each in self.parameters]
         best = torch.full((self.n_networks, 1, 1), -math.inf, device=self.data.z.device)
         every = max(self.n_steps // 50, 1)
         for step in range(self.n_steps):
-            self.replay()
+            replay()
             if step % every == every - 1:
                 now = self.held_out().mean(dim=-1).view(-1, 1, 1).nan_to_num(-math.inf)
                 for copy, each in zip(kept, self.parameters, strict=True):
@@ -227,6 +210,11 @@ class Ensemble(NamedTuple):
     space: Space
     likelihood: float
 
+    @property
+    def n_members(self) -> int:
+        """The number of networks."""
+        return int(self.members.stop - self.members.start)
+
     @torch.no_grad()
     def draw(self, inputs: Tensor, n: int) -> Tensor:
         """Return n draws of each member for each row of inputs, [rows, members * n, dim]."""
@@ -237,7 +225,7 @@ class Ensemble(NamedTuple):
 
     def posterior(self, inputs: Tensor, n: int) -> Tensor:
         """Return n draws inside the prior for one row of inputs."""
-        drawn = self.draw(inputs, 50 * n // len(range(*self.members.indices(10**6))))[0]
+        drawn = self.draw(inputs, 50 * n // self.n_members)[0]
         drawn = drawn[(drawn.abs() <= self.space.bound).all(dim=-1)]
         return drawn[torch.randperm(len(drawn), device=drawn.device)[:n]]
 
@@ -288,9 +276,9 @@ def run(name: str, data: dict[str, np.ndarray], options: argparse.Namespace) -> 
     tried = fits(task, Simulations(features(x), z.to(options.device), n_held), options)
     chosen, record = {}, {}
     kinds = {
-        "annealed": [one for one in tried if one.settings.start > 1 and one.members.stop > one.members.start + 1],
-        "mixture density": [one for one in tried if one.settings.start == 1 and one.members.stop > one.members.start + 1],
-        "one network": [one for one in tried if one.settings.start == 1 and one.members.stop == one.members.start + 1],
+        "annealed": [one for one in tried if one.settings.start > 1 and one.n_members > 1],
+        "mixture density": [one for one in tried if one.settings.start == 1 and one.n_members > 1],
+        "one network": [one for one in tried if one.settings.start == 1 and one.n_members == 1],
     }
     for kind, those in kinds.items():
         best = max(those, key=lambda one: one.likelihood)

@@ -61,7 +61,9 @@ def falling(start: float, end: float, n_steps: float) -> mcl.Exponential:
     return mcl.Exponential(start, (end / start) ** (1 / n_steps), 0.999 * end)
 
 
-def solutions(poses: Tensor, n_joints: int, hand: Callable[[Tensor], Tensor], n_starts: int = 128) -> tuple[Tensor, Tensor]:
+def solutions(
+    poses: Tensor, n_joints: int, hand: Callable[[Tensor], Tensor], n_starts: int = 128
+) -> tuple[Tensor, Tensor]:
     """Return postures [rows, starts, joints] that reach poses, and weights that count each solution once.
 
     Newton's method from random starts; the weight of those that did not arrive inside the limits is 0.
