@@ -62,11 +62,12 @@ WAYS = {
 }
 
 
-def peak_of(step: Callable[[], None], device: str) -> int:
-    """Return the largest number of bytes in tensors that a step holds at a time."""
+def peak_of(step: Callable[[], None], h: Tensor, device: str) -> int:
+    """Return the largest number of bytes in tensors that a step holds at a time, including the gradient of h."""
     if device == "cuda":
-        before = torch.cuda.memory_allocated()
         step()  # libraries allocate workspaces on first use
+        h.grad = None
+        before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         step()
         return torch.cuda.max_memory_allocated() - before
@@ -91,7 +92,7 @@ def measured(way: str, device: str, dtype: torch.dtype, results: object) -> None
         h.grad = None
         WAYS[way](h, t).sum().backward()
 
-    n_bytes, seconds = peak_of(step, device), []
+    n_bytes, seconds = peak_of(step, h, device), []
     for _ in range(6):
         if device == "cuda":
             torch.cuda.synchronize()

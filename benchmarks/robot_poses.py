@@ -125,7 +125,7 @@ def answers_of(options: argparse.Namespace, poses: Tensor, angles: Tensor, tests
     train = functools.partial(trained, options, poses=poses, angles=angles)
     angular = {"cost_fn": pairwise_sq_angle}
     found = {}
-    single = regressions(options, lambda: mlp(1, scores=False), poses, angles).predict(tests).hypotheses.to(tests)
+    single = regressions(options, lambda: mlp(1, scores=False), poses, angles).predict(tests.cpu()).hypotheses.to(tests)
     found["regression"] = single[0].expand(-1, N_ANSWERS, -1)
     found["ensemble"] = single.squeeze(2).transpose(0, 1)
     dropped = train(mlp(1, scores=False, dropout=0.1), rule=hard, **angular).train()
