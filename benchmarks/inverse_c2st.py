@@ -38,23 +38,22 @@ def c2st(samples: np.ndarray, reference: np.ndarray) -> float:
     return float(cross_val_score(classifier, data, labels, cv=folds, scoring="accuracy").mean())
 
 
-def record(folder: Path) -> list[dict[str, object]]:
-    """Return a row for each task, number of simulations and kind."""
+def record(folder: Path) -> dict[str, object]:
+    """Return a row for each task, number of simulations and kind: settings of the fits, and means of C2ST."""
     lines = [json.loads(line) for file in sorted(folder.glob("c2st-*.jsonl")) for line in file.open()]
-    rows = []
+    fits, rows = [], []
     for (task, simulations), published in PUBLISHED.items():
+        (path,) = folder.glob(f"{task}-{simulations}-*.json")
+        fitted = json.loads(path.read_text())
         for kind in KINDS:
-            those = [
-                line for line in lines if (line["task"], line["simulations"], line["kind"]) == (task, simulations, kind)
-            ]
+            key = {"task": task, "simulations": simulations, "kind": kind}
+            fits.append(key | fitted[kind] | {"seconds_of_all_fits": round(fitted["seconds"], 1)})
+            those = [line for line in lines if key.items() <= line.items()]
             each = {line["observation"]: round(line["c2st"], 4) for line in those}
-            if not each:
-                continue
-            (fit,) = (json.loads(file.read_text()) for file in folder.glob(f"{task}-{simulations}-*.json"))
-            row = {"task": task, "simulations": simulations, "kind": kind, "published_npe": published}
-            row |= {"c2st": round(float(np.mean(list(each.values()))), 4), "each": dict(sorted(each.items()))}
-            rows.append(row | fit[kind] | {"seconds_of_all_fits": round(fit["seconds"], 1)})
-    return rows
+            if each:
+                mean = round(float(np.mean(list(each.values()))), 4)
+                rows.append(key | {"published_npe": published, "c2st": mean, "each": dict(sorted(each.items()))})
+    return {"benchmark": "inverse_problems", "fits": fits, "rows": rows}
 
 
 def main() -> None:
@@ -67,9 +66,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     if options.record is not None:
-        options.record.write_text(
-            json.dumps({"benchmark": "inverse_problems", "rows": record(options.folder)}, indent=1)
-        )
+        options.record.write_text(json.dumps(record(options.folder), indent=1))
         return
     path = options.folder / f"c2st-{options.share[0]}.jsonl"
     done = {line.rsplit(",", 1)[0] for file in options.folder.glob("c2st-*.jsonl") for line in file.open()}
@@ -83,6 +80,8 @@ def main() -> None:
         if json.dumps(key)[:-1] in done:
             continue
         with np.load(file) as draws:
+            if f"{kind}_{i}" not in draws:
+                continue
             value = c2st(draws[f"{kind}_{i}"], references[f"{task}_{i}_reference"])
         print(key, value, flush=True)
         with path.open("a") as out:

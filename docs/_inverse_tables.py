@@ -40,6 +40,17 @@ def posteriors():
     return table("Mean C2ST, lower is better, 0.5 is perfect", cells)
 
 
+def densities():
+    """Return the table of held-out log densities, which made all choices."""
+    rows = rows_of("inverse-h200.json")["fits"]
+    cells = [["task", "simulations", *KINDS.values()]]
+    for task, words in TASKS.items():
+        for simulations in (10_000, 100_000):
+            own = {r["kind"]: r for r in rows if (r["task"], r["simulations"]) == (task, simulations)}
+            cells.append([words, f"{simulations:,}", *(f"{own[kind]['held_out']:.2f}" for kind in KINDS)])
+    return table("Mean log density of held-out parameters, higher is better", cells)
+
+
 def mean_of(row):
     """Return a mean, with the number of observations if not all were judged."""
     if row is None:
@@ -62,7 +73,7 @@ def arms():
 
 def tables():
     """Return the text of each file."""
-    return {"posteriors": posteriors(), "arms": arms()}
+    return {"posteriors": posteriors(), "densities": densities(), "arms": arms()}
 
 
 if __name__ == "__main__":

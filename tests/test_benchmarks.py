@@ -117,6 +117,8 @@ def test_the_tables_of_the_documentation_are_those_of_the_records():
     tables = runpy.run_path(str(ROOT / "docs" / "_robustness_tables.py"))["tables"]()
     for name, text in tables.items():
         assert (ROOT / "docs" / f"separation_models_{name}.inc").read_text() == text
+    for name, text in runpy.run_path(str(ROOT / "docs" / "_inverse_tables.py"))["tables"]().items():
+        assert (ROOT / "docs" / f"inverse_{name}.inc").read_text(encoding="utf-8") == text
     contest = runpy.run_path(str(ROOT / "docs" / "_contest_tables.py"))["contest"]()
     assert (ROOT / "docs" / "contest.inc").read_text(encoding="utf-8") == contest, "run python docs/_contest_tables.py"
 
