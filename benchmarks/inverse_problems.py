@@ -1,14 +1,15 @@
-"""Posteriors of three inverse problems of sbibm by annealed mixtures of full normals, judged by C2ST.
+"""Posteriors of three inverse problems of sbibm by annealed mixtures of full normals.
 
-The simulators are those of the tasks "two moons", "SLCP" and "Gaussian mixture"; observations and reference samples are
-read from a file with arrays `TASK_i_observation` and `TASK_i_reference`, made of the files of sbibm. Networks of an
-ensemble are trained at once. All choices (space of the parameters, epoch) are made by the likelihood of held-out
-simulations, never by the references.
+The simulators are those of the tasks "two moons", "SLCP" and "Gaussian mixture"; observations are read from a file with
+arrays `TASK_i_observation` and `TASK_i_reference`, made of the files of sbibm. Ensembles that differ in the space of
+the parameters, the first temperature (1 is a mixture density network) and the weight decay are trained in one stack.
+All choices are made by the likelihood of held-out simulations; the references are only read by `inverse_c2st.py`.
 
-    python benchmarks/inverse_problems.py --data out/sbibm.npz --simulations 10000 --out out/inverse.json
+    python benchmarks/inverse_problems.py --data out/sbibm.npz --simulations 10000 --out out/inverse
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -18,30 +19,24 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
-from sklearn.model_selection import KFold, cross_val_score
-from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
 
 import torchmcl as mcl
+from _common import captured
 from torchmcl.costs import FullNormal
 from torchmcl.density import mixture_distribution
 
-#: Mean C2ST of the published neural posterior estimation, over the ten observations.
-PUBLISHED = {
-    10_000: {"two_moons": 0.606, "slcp": 0.901, "gaussian_mixture": 0.661},
-    100_000: {"two_moons": 0.542, "slcp": 0.831, "gaussian_mixture": 0.555},
-}
-HELD_OUT = 0.1
+COST = mcl.MixtureNLL(FullNormal())
+HELD_OUT, LARGEST_HELD_OUT = 0.1, 5000
 
 
 class Task(NamedTuple):
-    """A uniform prior on a cube, and a simulator."""
+    """A uniform prior on a cube, a simulator, and the sizes (components, hidden units) of the networks to try."""
 
     dim: int
     bound: float
     simulate: Callable[[Tensor], Tensor]
-    n_components: int
+    sizes: tuple[tuple[int, int], ...]
 
 
 def two_moons(theta: Tensor) -> Tensor:
@@ -69,9 +64,9 @@ def gaussian_mixture(theta: Tensor) -> Tensor:
 
 
 TASKS = {
-    "two_moons": Task(2, 1.0, two_moons, 48),
-    "slcp": Task(5, 3.0, slcp, 32),
-    "gaussian_mixture": Task(2, 10.0, gaussian_mixture, 8),
+    "two_moons": Task(2, 1.0, two_moons, ((64, 256),)),
+    "slcp": Task(5, 3.0, slcp, ((16, 256),)),
+    "gaussian_mixture": Task(2, 10.0, gaussian_mixture, ((4, 64), (12, 128))),
 }
 
 
@@ -97,17 +92,38 @@ class Space(NamedTuple):
         return (math.log(2 * self.bound) - 0.5 * z.square() - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
 
 
+class Settings(NamedTuple):
+    """What the networks of one ensemble share: coordinates, first temperature, weight decay."""
+
+    spread: bool
+    start: float
+    decay: float
+
+
+class Simulations(NamedTuple):
+    """Network inputs [rows, inputs] and parameters in both spaces [2, rows, dim]; the first rows are held out."""
+
+    inputs: Tensor
+    z: Tensor
+    n_held: int
+
+
 class Networks(nn.Module):
     """Networks in a stack, from [networks, rows, inputs] to mixtures of full normals, with a linear path beside."""
 
-    def __init__(self, n_networks: int, n_inputs: int, dim: int, n_components: int, width: int) -> None:
+    def __init__(self, n_members: int, n_groups: int, n_inputs: int, dim: int, size: tuple[int, int]) -> None:
         super().__init__()
-        self.dim, self.n_components, self.family = dim, n_components, FullNormal()
-        n_out = n_components * (dim + 1 + self.family.n_scales(dim))
+        self.dim, (self.n_components, width) = dim, size
+        n_out = self.n_components * (dim + 1 + FullNormal().n_scales(dim))
         sizes = [(n_inputs, width), (width, width), (width, width), (width, n_out), (n_inputs, n_out)]
-        self.weights = nn.ParameterList(torch.randn(n_networks, a, b) * a**-0.5 for a, b in sizes)
-        self.biases = nn.ParameterList(torch.zeros(n_networks, 1, b) for _, b in sizes[:4])
-        self.biases[3].data[..., : n_components * dim] = torch.randn(n_networks, 1, n_components * dim)
+        biases = [torch.zeros(n_members, 1, b) for _, b in sizes[:4]]
+        biases[3][..., : self.n_components * dim].normal_()
+        weights = [torch.randn(n_members, a, b) * a**-0.5 for a, b in sizes]
+        weights[3:] = [weight / 3 for weight in weights[3:]]
+        # All groups have the same first weights.
+        self.weights, self.biases = (
+            nn.ParameterList(part.repeat(n_groups, 1, 1) for part in parts) for parts in (weights, biases)
+        )
 
     def forward(self, x: Tensor) -> mcl.Distributions:
         """Return a mixture for each network and row."""
@@ -116,116 +132,171 @@ class Networks(nn.Module):
             h = nn.functional.gelu(torch.baddbmm(bias, h, weight))
         out = torch.baddbmm(self.biases[3], h, self.weights[3]) + x @ self.weights[4]
         k, dim = self.n_components, self.dim
-        places, logits, raw = out.split([k * dim, k, k * self.family.n_scales(dim)], dim=-1)
-        scale = self.family.scale(raw.unflatten(-1, (k, -1)), 1e-3)
+        places, logits, raw = out.split([k * dim, k, k * FullNormal().n_scales(dim)], dim=-1)
+        scale = FullNormal().scale(raw.unflatten(-1, (k, -1)), 1e-3)
         return mcl.Distributions(places.unflatten(-1, (k, dim)), logits, scale)
 
 
-class Fit(NamedTuple):
-    """Trained networks, and the log-likelihood of held-out parameters."""
+class Training:
+    """A step of all networks: everything that changes is a tensor, so that it can be captured as a CUDA graph."""
+
+    def __init__(self, networks: Networks, groups: list[Settings], data: Simulations, n_steps: int) -> None:
+        device, self.n_networks = data.z.device, len(networks.weights[0])
+        self.networks, self.data, self.n_steps = networks, data, n_steps
+        each = [group for group in groups for _ in range(self.n_networks // len(groups))]
+        self.space = torch.tensor([int(one.spread) for one in each], device=device)
+        self.start = torch.tensor([one.start for one in each], device=device).view(-1, 1, 1, 1)
+        self.decay = torch.tensor([one.decay for one in each], device=device).view(-1, 1, 1)
+        self.done, self.rate = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.parameters = list(networks.parameters())
+        capturable = device.type == "cuda"
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.rate, fused=True, capturable=capturable)
+
+    def step(self) -> None:
+        """Train on one batch per network, with temperatures that fall to 1 in the first third."""
+        inputs, z, n_held = self.data
+        share = self.done / self.n_steps
+        self.rate.copy_(2e-3 * (20 * share).clamp(max=1) * (0.5 + 0.5 * torch.cos(math.pi * share)))
+        rows = torch.randint(n_held, len(inputs), (self.n_networks, 256), device=z.device)
+        batch = mcl.Batch(inputs[rows], z[self.space[:, None], rows].unsqueeze(2))
+        rule = mcl.AnnealedWTA(self.start ** (1 - 3 * share).clamp(min=0))
+        self.optimizer.zero_grad()
+        mcl.mcl_step(self.networks, batch, rule, cost_fn=COST, score_weight=0, stacked=True).loss.sum().backward()
+        with torch.no_grad():
+            norms = torch.stack([each.grad.square().sum(dim=(1, 2)) for each in self.parameters]).sum(dim=0).sqrt()
+            for each in self.parameters:
+                each.grad.mul_((5 / norms).clamp(max=1).view(-1, 1, 1))
+                each.mul_(1 - self.rate * self.decay)
+        self.optimizer.step()
+        self.done += 1
+
+    @torch.no_grad()
+    def held_out(self) -> Tensor:
+        """Return the log density [networks, rows] of the held-out parameters in the coordinates of each network."""
+        inputs, z, n_held = self.data
+        parts = []
+        for rows in torch.arange(n_held, device=z.device).split(1000):
+            predictions = self.networks(inputs[rows].expand(self.n_networks, -1, -1))
+            targets = z[self.space][:, rows].unsqueeze(2)
+            cost = COST(hypotheses=predictions[0], targets=targets, score_logits=predictions[1], scale=predictions[2])
+            parts.append((-cost).logsumexp(dim=-1).squeeze(-1))
+        return torch.cat(parts, dim=-1)
+
+    def run(self) -> Tensor:
+        """Train; each network keeps its weights of the best held-out likelihood. Return the log densities."""
+        replay = captured(self.step) if self.data.z.is_cuda else self.step
+        kept = [each.detach().clone() for each in self.parameters]
+        best = torch.full((self.n_networks, 1, 1), -math.inf, device=self.data.z.device)
+        every = max(self.n_steps // 50, 1)
+        for step in range(self.n_steps):
+            replay()
+            if step % every == every - 1:
+                now = self.held_out().mean(dim=-1).view(-1, 1, 1).nan_to_num(-math.inf)
+                for copy, each in zip(kept, self.parameters, strict=True):
+                    copy.copy_(torch.where(now > best, each.detach(), copy))
+                best = torch.maximum(now, best)
+        with torch.no_grad():
+            for copy, each in zip(kept, self.parameters, strict=True):
+                each.copy_(copy)
+        return self.held_out()
+
+
+class Ensemble(NamedTuple):
+    """Some networks of a trained stack, with the log-likelihood of held-out parameters."""
 
     networks: Networks
+    members: slice
+    settings: Settings
     space: Space
-    centre: Tensor
-    unit: Tensor
     likelihood: float
 
+    @property
+    def n_members(self) -> int:
+        """The number of networks."""
+        return int(self.members.stop - self.members.start)
 
-def fit(task: Task, theta: Tensor, x: Tensor, *, spread: bool, annealed: bool, n_steps: int, n_networks: int) -> Fit:
-    """Train an ensemble; each network keeps its weights of the best held-out likelihood."""
-    space = Space(task.bound, spread)
-    centre, unit = x.mean(dim=0), x.std(dim=0)
-    # The noise of SLCP has heavy tails.
-    inputs, z = torch.asinh((x - centre) / unit), space.forward(theta)
-    n_held = int(HELD_OUT * len(x))
-    networks = Networks(n_networks, x.shape[-1], task.dim, task.n_components, 128).to(x.device)
-    optimizer = torch.optim.AdamW(networks.parameters(), lr=1e-3, weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=n_steps, pct_start=0.05)
-    cooling = mcl.Exponential(10.0, 1.0, n_steps // 3)
-    cost_fn, best = mcl.MixtureNLL(networks.family), torch.full((n_networks,), -math.inf)
-    kept = {name: value.clone() for name, value in networks.state_dict().items()}
-    for step in range(n_steps):
-        rows = n_held + torch.randint(len(x) - n_held, (n_networks, 256), device=x.device)
-        batch = mcl.Batch(inputs[rows], z[rows].unsqueeze(2))
-        rule = mcl.AnnealedWTA(cooling(step) if annealed else 1.0)
-        loss = mcl.mcl_step(networks, batch, rule, cost_fn=cost_fn, score_weight=0, stacked=True).loss.sum()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(networks.parameters(), 5.0 * n_networks)
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 99 or step == n_steps - 1:
-            now = _log_probs(networks, inputs[:n_held], z[:n_held]).mean(dim=-1).cpu()
-            better = now > best
-            best = torch.where(better, now, best)
-            for name, value in networks.state_dict().items():
-                kept[name][better] = value[better]
-    networks.load_state_dict(kept)
-    mixed = _log_probs(networks, inputs[:n_held], z[:n_held]).logsumexp(dim=0) - math.log(n_networks)
-    return Fit(networks, space, centre, unit, float((mixed - space.log_volume(z[:n_held])).mean()))
+    @torch.no_grad()
+    def draw(self, inputs: Tensor, n: int) -> Tensor:
+        """Return n draws of each member for each row of inputs, [rows, members * n, dim]."""
+        predictions = self.networks(inputs.expand(len(self.networks.weights[0]), *inputs.shape))
+        predictions = mcl.Distributions(*(part[self.members] for part in predictions))
+        drawn = mixture_distribution(predictions, FullNormal()).sample((n,))  # [n, members, rows, dim]
+        return self.space.back(drawn.flatten(0, 1).transpose(0, 1))
+
+    def posterior(self, inputs: Tensor, n: int) -> Tensor:
+        """Return n draws inside the prior for one row of inputs."""
+        drawn = self.draw(inputs, 50 * n // self.n_members)[0]
+        drawn = drawn[(drawn.abs() <= self.space.bound).all(dim=-1)]
+        return drawn[torch.randperm(len(drawn), device=drawn.device)[:n]]
 
 
-@torch.no_grad()
-def _log_probs(networks: Networks, inputs: Tensor, z: Tensor) -> Tensor:
-    """Return the log density of each network at each row, in pieces."""
-    parts = []
-    for some, there in zip(inputs.split(2000), z.split(2000), strict=True):
-        predictions = networks(some.expand(len(networks.weights[0]), *some.shape))
-        parts.append(mixture_distribution(predictions, networks.family).log_prob(there))
-    return torch.cat(parts, dim=-1)
+def ensemble(training: Training, log_probs: Tensor, members: slice, settings: Settings, bound: float) -> Ensemble:
+    """Return an ensemble with the log density of its draws inside the prior."""
+    space, (inputs, z, n_held) = Space(bound, settings.spread), training.data
+    mixed = log_probs[members].logsumexp(dim=0) - math.log(len(log_probs[members]))
+    likelihood = float((mixed - space.log_volume(z[int(settings.spread), :n_held])).mean())
+    found = Ensemble(training.networks, members, settings, space, likelihood)
+    if settings.spread:
+        return found
+    inside = (found.draw(inputs[: min(n_held, 500)], 200).abs() <= bound).all(dim=-1).float().mean(dim=-1)
+    # Draws outside of the prior are rejected, so that the density inside is larger.
+    return found._replace(likelihood=likelihood - float(inside.clamp(min=1e-3).log().mean()))
 
 
-@torch.no_grad()
-def posterior_samples(fitted: Fit, observation: Tensor, n: int) -> Tensor:
-    """Return draws of the ensemble inside the prior."""
-    inputs = torch.asinh((observation - fitted.centre) / fitted.unit)
-    n_networks = len(fitted.networks.weights[0])
-    mixture = mixture_distribution(fitted.networks(inputs.expand(n_networks, 1, -1)), fitted.networks.family)
-    drawn = fitted.space.back(mixture.sample((4 * n // n_networks,)).flatten(0, -2))
-    drawn = drawn[(drawn.abs() <= fitted.space.bound).all(dim=-1)]
-    return drawn[torch.randperm(len(drawn), device=drawn.device)[:n]]
+def fits(task: Task, data: Simulations, options: argparse.Namespace) -> list[Ensemble]:
+    """Return the ensembles of all settings and sizes, and the first network of each as one of its own."""
+    groups = [Settings(*each) for each in itertools.product((False, True), options.starts, options.decays)]
+    found = []
+    for size in task.sizes:
+        torch.manual_seed(options.seed + 1)
+        networks = Networks(options.members, len(groups), data.inputs.shape[-1], task.dim, size).to(data.z.device)
+        training = Training(networks, groups, data, options.steps)
+        log_probs = training.run()
+        for i, group in enumerate(groups):
+            first = i * options.members
+            for last in {first + 1, first + options.members}:
+                found.append(ensemble(training, log_probs, slice(first, last), group, task.bound))
+    return found
 
 
-def c2st(samples: np.ndarray, reference: np.ndarray) -> float:
-    """Return the accuracy of a classifier that tells both apart, as in sbibm: 0.5 is perfect."""
-    mean, deviation = reference.mean(axis=0), reference.std(axis=0, ddof=1)
-    data = np.concatenate([(reference - mean) / deviation, (samples - mean) / deviation])
-    labels = np.repeat([0, 1], [len(reference), len(samples)])
-    size = 10 * reference.shape[1]
-    classifier = MLPClassifier((size, size), max_iter=10_000, solver="adam", random_state=1)
-    folds = KFold(n_splits=5, shuffle=True, random_state=1)
-    return float(cross_val_score(classifier, data, labels, cv=folds, scoring="accuracy").mean())
-
-
-def run(name: str, data: dict[str, np.ndarray], options: argparse.Namespace) -> dict[str, object]:
-    """Return the C2ST of both ways of training on one task."""
+def run(name: str, data: dict[str, np.ndarray], options: argparse.Namespace) -> None:
+    """Write draws of the chosen ensembles and a record of all of them."""
     task, started = TASKS[name], time.time()
     torch.manual_seed(options.seed)
     theta = (2 * torch.rand(options.simulations, task.dim) - 1) * task.bound
-    x = task.simulate(theta).to(options.device)
-    theta = theta.to(options.device)
-    found: dict[str, object] = {"published_npe": PUBLISHED.get(options.simulations, {}).get(name)}
-    for annealed in (True, False):
-        torch.manual_seed(options.seed + 1)
-        settings = {"annealed": annealed, "n_steps": options.steps, "n_networks": options.networks}
-        fits = [fit(task, theta, x, spread=spread, **settings) for spread in (False, True)]
-        chosen = max(fits, key=lambda each: each.likelihood)
-        jobs = []
-        for i in range(1, options.observations + 1):
-            reference = data[f"{name}_{i}_reference"][: options.samples]
-            observation = torch.as_tensor(data[f"{name}_{i}_observation"]).to(options.device)
-            jobs.append((posterior_samples(chosen, observation, len(reference)).cpu().numpy(), reference))
-        values = Parallel(n_jobs=options.jobs)(delayed(c2st)(*job) for job in jobs)
-        found["annealed" if annealed else "mixture_likelihood"] = {
-            "c2st": float(np.mean(values)),
-            "each": values,
-            "held_out": [each.likelihood for each in fits],
-        }
-        print(
-            name, annealed, round(float(np.mean(values)), 3), [round(each.likelihood, 3) for each in fits], flush=True
-        )
-    found["seconds"] = time.time() - started
-    return found
+    x = task.simulate(theta)
+    centre, unit = x.mean(dim=0), x.std(dim=0)
+
+    def features(x: Tensor) -> Tensor:
+        z = (x - centre) / unit
+        return torch.cat([z, torch.asinh(4 * z)], dim=-1).to(options.device)  # the noise of SLCP has heavy tails
+
+    z = torch.stack([Space(task.bound, spread).forward(theta) for spread in (False, True)])
+    n_held = min(int(HELD_OUT * len(x)), LARGEST_HELD_OUT)
+    tried = fits(task, Simulations(features(x), z.to(options.device), n_held), options)
+    chosen, record = {}, {}
+    kinds = {
+        "annealed": [one for one in tried if one.settings.start > 1 and one.n_members > 1],
+        "mixture density": [one for one in tried if one.settings.start == 1 and one.n_members > 1],
+        "one network": [one for one in tried if one.settings.start == 1 and one.n_members == 1],
+    }
+    for kind, those in kinds.items():
+        best = max(those, key=lambda one: one.likelihood)
+        rows = [torch.as_tensor(data[f"{name}_{i}_observation"]) for i in range(1, 11)]
+        draws = [best.posterior(features(row), options.samples).cpu().numpy() for row in rows]
+        chosen |= {f"{kind}_{i}": drawn for i, drawn in enumerate(draws, start=1)}
+        everything = [(one.networks.n_components, *one.settings, round(one.likelihood, 4)) for one in those]
+        size = (best.networks.n_components, best.networks.weights[0].shape[-1])
+        record[kind] = {"size": size, **best.settings._asdict(), "held_out": best.likelihood, "tried": everything}
+        print(name, options.simulations, kind, size, best.settings, round(best.likelihood, 3), flush=True)
+    record["seconds"] = time.time() - started
+    print(name, options.simulations, "seconds", round(record["seconds"]), flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    stem = options.out / f"{name}-{options.simulations}-{options.seed}"
+    stem.with_suffix(".json").write_text(json.dumps(record, indent=1))
+    partial = stem.with_suffix(".part.npz")
+    np.savez(partial, **chosen)
+    partial.rename(stem.with_suffix(".npz"))  # complete for those who watch the folder
 
 
 def main() -> None:
@@ -235,21 +306,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--simulations", type=int, default=10_000)
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--networks", type=int, default=8)
-    parser.add_argument("--observations", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--starts", type=float, nargs="+", default=[1.0, 3.0])
+    parser.add_argument("--decays", type=float, nargs="+", default=[0.02, 0.5])
     parser.add_argument("--samples", type=int, default=10_000)
-    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     with np.load(options.data) as file:
         data = dict(file)
-    results: dict[str, object] = {"simulations": options.simulations, "steps": options.steps, "seed": options.seed}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     for name in options.tasks:
-        results[name] = run(name, data, options)
-        options.out.write_text(json.dumps(results, indent=1))
+        run(name, data, options)
 
 
 if __name__ == "__main__":

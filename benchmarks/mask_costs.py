@@ -4,6 +4,7 @@ python benchmarks/mask_costs.py --out out/mask_costs.json
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 import torchmcl as mcl
 from torchmcl.costs import SumOfCosts, pairwise_mask_bce, pairwise_rmsd
@@ -60,41 +62,46 @@ WAYS = {
 }
 
 
-def measured(way: str, device: str, dtype: torch.dtype | None, results: object) -> None:
-    """Put seconds and peak bytes of value and gradient of one way into a queue; None runs nothing, for the base."""
+def peak_of(step: Callable[[], None], h: Tensor, device: str) -> int:
+    """Return the largest number of bytes in tensors that a step holds at a time, including the gradient of h."""
+    if device == "cuda":
+        step()  # libraries allocate workspaces on first use
+        h.grad = None
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        step()
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return max(itertools.accumulate(changes, initial=0))
+
+
+def measured(way: str, device: str, dtype: torch.dtype, results: object) -> None:
+    """Put seconds and peak bytes of value and gradient of one way into a queue."""
     torch.manual_seed(0)
     if way.startswith("shapes"):
         h, t = torch.randn(64, N_HYPOTHESES, N_POINTS, 3), torch.randn(64, N_TARGETS, N_POINTS, 3)
     else:
         h, t = torch.randn(N_SAMPLES, N_HYPOTHESES, SIZE, SIZE), torch.rand(N_SAMPLES, N_TARGETS, SIZE, SIZE).round()
-    if dtype is not None:
-        h, t = h.to(device, dtype), t.to(device, dtype)
+    h, t = h.to(device, dtype), t.to(device, dtype)
     h.requires_grad_()
 
-    def peak() -> int:
-        if device == "cuda":
-            return torch.cuda.max_memory_allocated()
-        status = Path("/proc/self/status").read_text().split("VmHWM:")[1]
-        return int(status.split()[0]) * 1024
-
-    # Libraries allocate their own memory on first use.
-    tiny = h.detach()[:1, :1, :32].requires_grad_()
-    WAYS[way](tiny, t[:1, :1, :32]).sum().backward()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
-    before, seconds = peak(), []
-    for _ in range(6):
+    def step() -> None:
         h.grad = None
+        WAYS[way](h, t).sum().backward()
+
+    n_bytes, seconds = peak_of(step, h, device), []
+    for _ in range(6):
         if device == "cuda":
             torch.cuda.synchronize()
         started = time.perf_counter()
-        WAYS[way](h, t).sum().backward()
+        step()
         if device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
-    results.put((min(seconds), peak() - before))  # type: ignore[attr-defined]
+    results.put((min(seconds), n_bytes))  # type: ignore[attr-defined]
 
 
 def main() -> None:

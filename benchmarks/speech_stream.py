@@ -53,7 +53,7 @@ def trained(inputs: Tensor, targets: Tensor, n_steps: int = 800) -> torch.nn.Mod
     torch.manual_seed(0)
     model = mcl.MultiHypothesisMLP(inputs.shape[1], 2, N_HYPOTHESES, hidden=(64, 64))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(1.0, 0.01, n_steps // 2))
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(1.0, 0.01 ** (2 / n_steps), cutoff=0.01))
     for step in range(n_steps):
         chosen = torch.randint(len(inputs), (512,))
         output = mcl.mcl_step(model, mcl.Batch(inputs[chosen], targets[chosen].unsqueeze(1)), rule_at(step))

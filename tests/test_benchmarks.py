@@ -1,5 +1,7 @@
 """One cheap run of each benchmark that the documentation quotes; its tables are those of the stored records."""
 
+import argparse
+import json
 import runpy
 import sys
 import time
@@ -54,8 +56,8 @@ def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows():
         assert all(np.isfinite(list(values.values())).all() and values["crps"] < 0.2 for values in found)
 
 
-def test_the_benchmark_of_inverse_problems_simulates_fits_draws_and_compares():
-    inverse = pytest.importorskip("inverse_problems", reason="needs scikit-learn")
+def test_the_benchmark_of_inverse_problems_simulates_fits_draws_and_compares(tmp_path):
+    inverse = pytest.importorskip("inverse_problems")
     torch.manual_seed(0)
     for task in inverse.TASKS.values():
         assert task.simulate(torch.zeros(5, task.dim)).isfinite().all()
@@ -65,15 +67,30 @@ def test_the_benchmark_of_inverse_problems_simulates_fits_draws_and_compares():
     seen = inverse.two_moons(theta)
     torch.manual_seed(1)
     torch.testing.assert_close(inverse.two_moons(mirrored), seen, rtol=1e-5, atol=1e-5)
-    task = inverse.TASKS["gaussian_mixture"]
-    theta = theta * task.bound
-    options = {"annealed": True, "n_steps": 25, "n_networks": 2}
-    fitted = inverse.fit(task, theta, task.simulate(theta), spread=True, **options)
-    drawn = inverse.posterior_samples(fitted, torch.zeros(2), 200)
-    assert np.isfinite(fitted.likelihood)
-    assert drawn.abs().max() <= task.bound
+    options = argparse.Namespace(
+        simulations=300, steps=8, members=2, starts=[1.0, 3.0], decays=[0.02], samples=50, seed=0, device="cpu"
+    )
+    observations = {f"gaussian_mixture_{i}_observation": np.zeros((1, 2), np.float32) for i in range(1, 11)}
+    inverse.run("gaussian_mixture", observations, argparse.Namespace(**vars(options), out=tmp_path))
+    with np.load(tmp_path / "gaussian_mixture-300-0.npz") as draws:
+        assert {values.shape for values in draws.values()} == {(50, 2)}
+        assert max(np.abs(values).max() for values in draws.values()) <= inverse.TASKS["gaussian_mixture"].bound
+    record = json.loads((tmp_path / "gaussian_mixture-300-0.json").read_text())
+    assert record["annealed"]["held_out"] == pytest.approx(
+        max(row[-1] for row in record["annealed"]["tried"]), abs=1e-3
+    )
+    for spread in (False, True):
+        space = inverse.Space(3.0, spread)
+        z = torch.randn(7, 2, dtype=torch.float64)
+        volume = torch.stack([torch.autograd.functional.jacobian(space.back, row).diag().log().sum() for row in z])
+        torch.testing.assert_close(space.log_volume(z), volume)
+        torch.testing.assert_close(space.forward(space.back(z / 2)), z / 2)
+
+
+def test_the_classifier_of_draws_tells_distant_points_apart():
+    c2st = pytest.importorskip("inverse_c2st", reason="needs scikit-learn").c2st
     rows = np.random.default_rng(0).normal(size=(40, 2))
-    assert inverse.c2st(rows[:20], rows[20:] + 9) == 1
+    assert c2st(rows[:20], rows[20:] + 9) == 1
 
 
 def test_the_arms_of_the_benchmark_of_robots_have_several_postures_for_a_pose():
@@ -86,6 +103,12 @@ def test_the_arms_of_the_benchmark_of_robots_have_several_postures_for_a_pose():
     )
     pose = robots.space_hand(angles.float())[:, 3:]
     assert (pose[:, :3] * pose[:, 3:]).sum(-1).abs().max() < 1e-5
+    postures, weights = robots.solutions(robots.space_hand(angles.float()[:3]), 6, robots.space_hand, n_starts=24)
+    reached = robots.space_hand(postures[weights > 0])
+    assert weights.sum() >= 3  # at least one posture for each pose
+    torch.testing.assert_close(
+        reached, robots.space_hand(angles.float()[:3])[torch.where(weights > 0)[0]], rtol=0, atol=2e-3
+    )
     straight = robots.plane_hand(torch.zeros(1, 3))
     torch.testing.assert_close(straight, torch.tensor([[sum(robots.LENGTHS), 0.0]]))
 
@@ -94,6 +117,8 @@ def test_the_tables_of_the_documentation_are_those_of_the_records():
     tables = runpy.run_path(str(ROOT / "docs" / "_robustness_tables.py"))["tables"]()
     for name, text in tables.items():
         assert (ROOT / "docs" / f"separation_models_{name}.inc").read_text() == text
+    for name, text in runpy.run_path(str(ROOT / "docs" / "_inverse_tables.py"))["tables"]().items():
+        assert (ROOT / "docs" / f"inverse_{name}.inc").read_text(encoding="utf-8") == text
     contest = runpy.run_path(str(ROOT / "docs" / "_contest_tables.py"))["contest"]()
     assert (ROOT / "docs" / "contest.inc").read_text(encoding="utf-8") == contest, "run python docs/_contest_tables.py"
 

@@ -58,6 +58,22 @@ def test_example_runs_without_warning(example, tmp_path, monkeypatch):
             pyplot.close("all")
 
 
+def test_the_solutions_of_the_robot_arms_reach_the_place():
+    text = (ROOT / "examples" / "plot_robot_arm.py").read_text(encoding="utf-8")
+    parts = {}
+    exec(compile(text.partition("torch.manual_seed(0)")[0], "plot_robot_arm.py", "exec"), parts)
+    for limits in parts["LIMITS"].values():
+        angles = parts["random_postures"](limits, 50)
+        place = parts["joints"](angles)[:, -1]
+        found = parts["solutions"](place)
+        reached = parts["joints"](found)[..., -1, :]
+        torch.testing.assert_close(reached, place.unsqueeze(1).expand_as(reached), rtol=0, atol=1e-4)
+        low, high = torch.tensor(limits).unbind(dim=-1)
+        assert ((angles >= low) & (angles <= high)).all()
+        assert (found - angles.unsqueeze(1)).abs().amax(dim=-1).amin(dim=-1).max() < 1e-2
+        assert parts["coverage"](found, place, limits) == 1
+
+
 @for_each("rule", RULES)
 def test_every_rule_has_an_example_that_uses_it(rule):
     example = ROOT / "examples" / file_name_of(rule)

@@ -9,7 +9,7 @@ The paper's schedules, t counted in epochs:
 """
 
 import math
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from torchmcl._checks import bad_value, check_callable, check_non_negative, check_positive_int, check_real, check_share
@@ -121,12 +121,14 @@ class Exponential:
 
     start: float
     decay: float
-    cutoff: float = 0.0
+    cutoff: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the fields."""
         check_non_negative("Exponential", "start", self.start)
         check_non_negative("Exponential", "cutoff", self.cutoff)
+        if self.cutoff > self.start > 0:
+            raise ValueError(bad_value("Exponential", "cutoff", f"be at most start = {self.start}", str(self.cutoff)))
         check_share("Exponential", "decay", self.decay, "(0, 1]", "0.95 cools by 5 % a step.")
 
     def __call__(self, step: float) -> float:

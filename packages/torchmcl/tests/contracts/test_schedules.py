@@ -111,6 +111,8 @@ def test_exponential_is_cut_to_zero_just_below_its_cutoff():
     assert [schedule(step) for step in (0, 1, 2)] == [1.0, 0.5, 0.25]
     assert schedule(2.0001) == 0.0
     assert schedule(3) == 0.0
+    with pytest.raises(ValueError, match="cutoff must be at most start = 1.0"):
+        mcl.Exponential(1.0, 0.01, cutoff=800)
 
 
 def test_exponential_without_a_cutoff_never_reaches_zero_too_early():
@@ -374,9 +376,9 @@ def test_ramps_stay_between_their_ends_and_never_turn_back(start, end, n_steps, 
 
 
 @given(st.floats(0, 1e6), st.floats(0.01, 1.0), st.floats(0, 1.0), st.floats(0, 1e4))
-def test_exponential_is_the_formula_or_zero_below_the_cutoff(start, decay, cutoff, step):
-    formula = start * decay**step
-    assert mcl.Exponential(start, decay, cutoff)(step) == (formula if formula >= cutoff else 0.0)
+def test_exponential_is_the_formula_or_zero_below_the_cutoff(start, decay, share, step):
+    formula, cutoff = start * decay**step, share * start
+    assert mcl.Exponential(start, decay, cutoff=cutoff)(step) == (formula if formula >= cutoff else 0.0)
 
 
 @given(st.floats(0, 100), st.floats(-5, 200))

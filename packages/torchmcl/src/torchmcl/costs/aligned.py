@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_callable
 from torchmcl._eager import without_autocast
 from torchmcl.accel.eager.distances import wide_dtype
-from torchmcl.costs._parts import aligned_events
+from torchmcl.costs._parts import aligned_events, inner_products
 from torchmcl.costs.declared import CostDeclaration, declaration, declares
 
 
@@ -48,19 +48,12 @@ def pairwise_rmsd(
     owner = "pairwise_rmsd"
     hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, whole_steps=True)
     dtype, wide = hypotheses.dtype, wide_dtype(hypotheses)
-    hypotheses, targets = hypotheses.to(wide), targets.to(wide)
-    real = (torch.ones_like(targets[..., 0]) if mask is None else mask.to(wide)).unsqueeze(-1)
-    n_real = real.sum(dim=-2).clamp_min(1)  # [..., targets, 1]
+    n_real = hypotheses.new_tensor(max(hypotheses.shape[-2], 1)) if mask is None else mask.sum(dim=-1, keepdim=True)
+    n_real = n_real.clamp_min(1).to(wide)  # [..., targets, 1], or one number
     with without_autocast(hypotheses):
-        targets = (targets - (targets * real).sum(dim=-2, keepdim=True) / n_real.unsqueeze(-1)) * real
-        hypotheses = hypotheses - hypotheses.mean(dim=-2, keepdim=True)
-        sums = torch.einsum("...tp,...kpd->...tkd", real.squeeze(-1), hypotheses)
-        own = torch.einsum("...tp,...kp->...tk", real.squeeze(-1), hypotheses.square().sum(dim=-1))
-        own = own - sums.square().sum(dim=-1) / n_real
-        # The mean of a target is 0, so that of the hypothesis drops out of the products.
-        products = torch.einsum("...tpd,...kpe->...tkde", targets, hypotheses)
+        moments = _moments(hypotheses, targets) if mask is None else _masked_moments(hypotheses, targets, mask)
+        own, energy, products = moments
         overlap = _largest_overlap(products, reflected)
-    energy = targets.square().sum(dim=(-2, -1)).unsqueeze(-1)
     if scaled:
         flat = own <= 0
         square = energy - (overlap.square() / own.masked_fill(flat, 1)).masked_fill(flat, 0)
@@ -70,6 +63,35 @@ def pairwise_rmsd(
     hit = square <= 16 * torch.finfo(wide).eps * (energy + own)
     root = (square.masked_fill(hit, 1) / n_real).sqrt()
     return root.masked_fill(hit, 0).to(dtype)
+
+
+def _moments(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the energies about the mean and the products [..., targets, hypotheses, dim, dim] of all points."""
+    n, dim = max(hypotheses.shape[-2], 1), hypotheses.shape[-1]
+    # Nothing depends on the origin; one near the points keeps the digits, and needs no gradient.
+    h, t = (points - points.detach().mean(dim=-2, keepdim=True) for points in (hypotheses, targets))
+    cross, h_energy, t_energy = inner_products(h.mT.flatten(-3, -2), t.mT.flatten(-3, -2))
+    h_sum, t_sum = (points.sum(dim=-2, dtype=wide_dtype(points)) for points in (h, t))
+    own = h_energy.unflatten(-1, (-1, dim)).sum(dim=-1) - h_sum.square().sum(dim=-1) / n
+    energy = t_energy.unflatten(-1, (-1, dim)).sum(dim=-1) - t_sum.square().sum(dim=-1) / n
+    products = cross.unflatten(-1, (-1, dim)).unflatten(-3, (-1, dim)).transpose(-3, -2)
+    products = products - t_sum[..., :, None, :, None] * h_sum[..., None, :, None, :] / n
+    return own.unsqueeze(-2), energy.unsqueeze(-1), products
+
+
+def _masked_moments(hypotheses: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `_moments` of the points that are real in each target."""
+    wide = wide_dtype(hypotheses)
+    hypotheses, targets, real = hypotheses.to(wide), targets.to(wide), mask.to(wide).unsqueeze(-1)
+    n_real = real.sum(dim=-2).clamp_min(1)  # [..., targets, 1]
+    targets = (targets - (targets * real).sum(dim=-2, keepdim=True) / n_real.unsqueeze(-1)) * real
+    hypotheses = hypotheses - hypotheses.mean(dim=-2, keepdim=True)
+    sums = torch.einsum("...tp,...kpd->...tkd", real.squeeze(-1), hypotheses)
+    own = torch.einsum("...tp,...kp->...tk", real.squeeze(-1), hypotheses.square().sum(dim=-1))
+    own = own - sums.square().sum(dim=-1) / n_real
+    # The mean of a target is 0, so that of the hypothesis drops out of the products.
+    products = torch.einsum("...tpd,...kpe->...tkde", targets, hypotheses)
+    return own, targets.square().sum(dim=(-2, -1)).unsqueeze(-1), products
 
 
 def _largest_overlap(products: Tensor, reflected: bool) -> Tensor:

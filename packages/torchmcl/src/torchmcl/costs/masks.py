@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d, softplus
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
+from torchmcl.accel import accelerated, in_eager
 from torchmcl.accel.eager.distances import wide_dtype
+from torchmcl.accel.eager.pixels import CROSS_ENTROPY, SIGMOID, PixelFunctions, recomputed_sums
 from torchmcl.costs._parts import aligned_events, inner_products
 from torchmcl.costs.declared import declares
 
@@ -36,9 +38,21 @@ class _Pixels(NamedTuple):
             if_outside: [..., hypotheses, pixels], the loss for targets 0.
             difference: by how much it is larger for targets 1.
         """
-        total = inner_products(difference, self.targets).cross + self.sums(if_outside)
+        return self.divided(inner_products(difference, self.targets).cross + self.sums(if_outside))
+
+    def divided(self, total: Tensor) -> Tensor:
+        """Return sums [..., targets, hypotheses] divided by the number of pixels."""
         n_pixels = self.targets.shape[-1] if self.real is None else self.real.sum(dim=-1, keepdim=True)
-        return (total / torch.as_tensor(n_pixels, device=total.device).clamp_min(1)).to(difference.dtype)
+        return (total / torch.as_tensor(n_pixels, device=total.device).clamp_min(1)).to(self.logits.dtype)
+
+
+@accelerated(in_eager(recomputed_sums))
+def _pixel_sums(
+    functions: PixelFunctions, logits: Tensor, targets: Tensor, real: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the sums [..., targets, hypotheses] of the first function times each target, and of the second."""
+    one, other = functions.values(logits)
+    return inner_products(one, targets).cross, _Pixels(logits, targets, real).sums(other)
 
 
 def _pixels(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None, event_dims: int) -> _Pixels:
@@ -75,10 +89,9 @@ def pairwise_dice(
     """
     check_positive("pairwise_dice", "smooth", smooth)
     pixels = _pixels("pairwise_dice", hypotheses, targets, mask, event_dims)
-    inside = pixels.logits.sigmoid()
-    overlap = inner_products(inside, pixels.targets).cross
-    total = pixels.sums(inside) + pixels.targets.sum(dim=-1, keepdim=True)
-    return (1 - (2 * overlap + smooth) / (total + smooth)).to(inside.dtype)
+    overlap, area = _pixel_sums(SIGMOID, *pixels)
+    total = area + pixels.targets.sum(dim=-1, keepdim=True)
+    return (1 - (2 * overlap + smooth) / (total + smooth)).to(pixels.logits.dtype)
 
 
 @declares(event_dims=...)
@@ -111,10 +124,13 @@ def pairwise_iou(
     """
     check_positive("pairwise_iou", "smooth", smooth)
     pixels = _pixels("pairwise_iou", hypotheses, targets, mask, event_dims)
-    inside = (pixels.logits > 0).to(pixels.logits) if hard else pixels.logits.sigmoid()
-    overlap = inner_products(inside, pixels.targets).cross
-    union = pixels.sums(inside) + pixels.targets.sum(dim=-1, keepdim=True) - overlap
-    return (1 - (overlap + smooth) / (union + smooth)).to(inside.dtype)
+    if hard:
+        inside = (pixels.logits > 0).to(pixels.logits)
+        overlap, area = inner_products(inside, pixels.targets).cross, pixels.sums(inside)
+    else:
+        overlap, area = _pixel_sums(SIGMOID, *pixels)
+    union = area + pixels.targets.sum(dim=-1, keepdim=True) - overlap
+    return (1 - (overlap + smooth) / (union + smooth)).to(pixels.logits.dtype)
 
 
 @declares(event_dims=...)
@@ -138,7 +154,8 @@ def pairwise_mask_bce(
         tensor([[1.4100]])
     """
     pixels = _pixels("pairwise_mask_bce", hypotheses, targets, mask, event_dims)
-    return pixels.mean(softplus(pixels.logits), -pixels.logits)  # log(1 + e^-x) - log(1 + e^x) = -x
+    cross, total = _pixel_sums(CROSS_ENTROPY, *pixels)
+    return pixels.divided(cross + total)
 
 
 @declares(event_dims=...)

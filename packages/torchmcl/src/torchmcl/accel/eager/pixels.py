@@ -1,0 +1,101 @@
+"""Sums over pixels of functions of logits: nothing of the size of the logits is kept for the backward pass."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from torchmcl._eager import may_work_in_place, without_autocast
+from torchmcl.accel.eager.distances import wide_dtype, wide_products
+
+# Logits are processed a few samples at a time, at least this many entries, and in at most so many chunks.
+_ENTRIES, _MAX_CHUNKS = 1 << 18, 16
+
+
+class PixelFunctions(NamedTuple):
+    """A function of logits to be multiplied by targets, one to be summed over all pixels, and their derivatives."""
+
+    values: Callable[[Tensor], tuple[Tensor, Tensor]]
+    slopes: Callable[[Tensor], tuple[Tensor | float, Tensor]]
+
+
+def _inside(logits: Tensor) -> tuple[Tensor, Tensor]:
+    inside = logits.sigmoid()
+    return inside, inside
+
+
+def _inside_slopes(logits: Tensor) -> tuple[Tensor, Tensor]:
+    inside = logits.sigmoid()
+    slope = torch.addcmul(inside, inside, inside, value=-1)  # without a tensor 1 - inside
+    return slope, slope
+
+
+SIGMOID = PixelFunctions(_inside, _inside_slopes)
+# log(1 + e^-x) - log(1 + e^x) = -x
+CROSS_ENTROPY = PixelFunctions(lambda x: (-x, softplus(x)), lambda x: (-1.0, x.sigmoid()))
+
+
+def recomputed_sums(
+    functions: PixelFunctions, logits: Tensor, targets: Tensor, real: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return `pixel_sums`, recomputed in the backward pass; for logits [samples, hypotheses, pixels] only."""
+    if logits.ndim != 3 or logits.dtype != targets.dtype:
+        return NotImplemented
+    result: tuple[Tensor, Tensor] = _RecomputedSums.apply(functions, logits, targets, real)
+    return result
+
+
+class _RecomputedSums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, functions: PixelFunctions, logits: Tensor, targets: Tensor, real: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ctx.functions, ctx.real = functions, real
+        ctx.save_for_backward(logits, targets)
+
+        def sums(rows: slice) -> tuple[Tensor, Tensor]:
+            with torch.no_grad(), without_autocast(logits):  # each thread has its own modes
+                one, other = functions.values(logits[rows])
+                cross = wide_products(one, targets[rows])[0]
+                if real is None:
+                    return cross, other.sum(dim=-1, dtype=wide_dtype(other)).unsqueeze(-2)
+                return cross, wide_products(other, real[rows].to(other.dtype))[0]
+
+        with ThreadPoolExecutor(torch.get_num_threads() if logits.device.type == "cpu" else 1) as threads:
+            parts = list(threads.map(sums, _chunks(logits)))
+        cross, total = (torch.cat(part) for part in zip(*parts, strict=True))
+        return cross, total
+
+    @staticmethod
+    def backward(ctx: Any, to_cross: Tensor, to_total: Tensor) -> tuple[None, Tensor | None, Tensor | None, None]:
+        (logits, targets), real = ctx.saved_tensors, ctx.real
+        to_cross, to_total = to_cross.to(logits.dtype), to_total.to(logits.dtype).mT
+
+        def parts(rows: slice) -> tuple[Tensor | float, Tensor, Tensor]:
+            one, other = ctx.functions.slopes(logits[rows])
+            return one, other, to_total[rows] if real is None else to_total[rows] @ real[rows].to(logits.dtype)
+
+        to_logits = to_targets = None
+        with without_autocast(logits):
+            if ctx.needs_input_grad[1] and may_work_in_place():
+                to_logits = torch.empty_like(logits)
+                for rows in _chunks(logits):
+                    one, other, all_pixels = parts(rows)
+                    inside = torch.bmm(to_cross[rows].mT, targets[rows], out=to_logits[rows])
+                    inside.mul_(one).addcmul_(all_pixels, other)
+            elif ctx.needs_input_grad[1]:
+                one, other, all_pixels = parts(slice(None))
+                to_logits = (to_cross.mT @ targets) * one + all_pixels * other
+            if ctx.needs_input_grad[2]:
+                to_targets = to_cross @ ctx.functions.values(logits)[0]
+        return None, to_logits, to_targets, None
+
+
+def _chunks(logits: Tensor) -> list[slice]:
+    """Return slices of the samples."""
+    per_sample = max(logits[:1].numel(), 1)
+    size = max(1, max(_ENTRIES, logits.numel() // _MAX_CHUNKS) // per_sample)
+    return [slice(first, first + size) for first in range(0, max(len(logits), 1), size)]
