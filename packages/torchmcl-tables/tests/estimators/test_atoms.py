@@ -45,7 +45,7 @@ def test_a_set_reaches_to_a_mean_that_is_near_and_not_to_one_behind_other_values
     ends = torch.tensor([[0.0, 2.0], [0.0, torch.nan]]), torch.tensor([[1.0, 3.0], [1.0, torch.nan]])
     for mass, expected in ((0.01, [[-0.5, 3.0], [0.0, 1.5]]), (0.1, [[0.0, 3.0], [0.0, 1.0]])):
         means = torch.tensor([[-0.5], [1.5]])
-        lower, upper = reaching(ends, means, lambda low, high, mass=mass: torch.full((2,), mass))
+        lower, upper = reaching(ends, means, lambda rows, low, high, mass=mass: torch.full((len(rows),), mass))
         assert [[lower[0, 0], upper[0, 1]], [lower[1, 0], upper[1, 0]]] == expected
 
 
