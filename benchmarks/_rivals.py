@@ -49,7 +49,7 @@ def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
             return np.asarray(model.predict_hypotheses(rows, k).values[..., 0])
 
         values = points_of(N_POINTS)
-        intervals = model.predict_interval(rows, 0.1)
+        intervals = model.predict_interval(rows, coverage=0.9)
         return Forecast(values, values, model.predict(rows), mixture, intervals, points_of=points_of)
 
     return predict

@@ -2,11 +2,11 @@
 
 python benchmarks/contest.py --data FOLDER --records results/contest-records-cpu.csv --out results/contest-cpu.json
 
-FOLDER has `uci` and `tables` in it, or packed sets (`--pack FOLDER` writes them; benchmarks/pmlb.py those of PMLB). Each set, fold and method is one
-record; a rerun computes only what is missing. Every method gets the training part and is asked for its distribution of
-each test row;
-distortions are those of the best k points of its own distribution. `--inner` splits the training part of each fold
-again and leaves the test rows alone, for development. Times are CPU seconds of one thread.
+FOLDER has `uci` and `tables` in it, or packed sets (`--pack FOLDER` writes them; benchmarks/pmlb.py those of PMLB).
+Each set, fold and method is one record; a rerun computes only what is missing. Every method gets the training part and
+is asked for its distribution of each test row; distortions are those of the best k points of its own distribution.
+`--inner` splits the training part of each fold again and leaves the test rows alone, for development. Times are CPU
+seconds of one thread.
 """
 
 import csv
