@@ -1,6 +1,6 @@
 """Thirty-nine regression tables of PMLB, packed for benchmarks/contest.py; the tables themselves are not committed.
 
-python benchmarks/pmlb.py --from FOLDER --out FOLDER [--half choosing|kept-apart]
+python benchmarks/pmlb.py --from FOLDER --out FOLDER [--half choosing|kept-apart] [--rows 30000]
 
 The first folder is a clone of github.com/EpistasisLab/pmlb at commit 792a7a2e (later ones hold pointers instead of
 tables), or any folder with its `*.tsv.gz` files. Both halves were named before a method ran on either: choices were
@@ -31,14 +31,16 @@ HALVES = {"choosing": CHOOSING, "kept-apart": KEPT_APART}
 _N_FOLDS, _SEED = 5, 42
 
 
-def packed(source: Path, name: str) -> dict[str, np.ndarray]:
-    """Return inputs, targets and test masks [folds, rows] of a table."""
+def packed(source: Path, name: str, n_rows: int | None = None) -> dict[str, np.ndarray]:
+    """Return inputs, targets and test masks [folds, rows] of a table, or of `n_rows` of its rows, drawn at random."""
     import pandas as pd
 
     path = next(iter(sorted(source.rglob(f"{name}.tsv.gz"))), None)
     if path is None:
         raise FileNotFoundError(f"{name}.tsv.gz is not below {source}: fetch EpistasisLab/pmlb at commit 792a7a2e")
     table = pd.read_csv(path, sep="\t")
+    if n_rows is not None and len(table) > n_rows:
+        table = table.sample(n_rows, random_state=_SEED)
     targets = table.pop("target").to_numpy(dtype=np.float64)
     folds = KFold(_N_FOLDS, shuffle=True, random_state=_SEED).split(targets)
     test = np.zeros((_N_FOLDS, len(targets)), dtype=bool)
@@ -52,9 +54,10 @@ if __name__ == "__main__":
     arguments.add_argument("--from", dest="source", type=Path, required=True, help="a clone of PMLB, or its files")
     arguments.add_argument("--out", type=Path, required=True, help="folder of packed tables")
     arguments.add_argument("--half", choices=tuple(HALVES), help="by default both")
+    arguments.add_argument("--rows", type=int, help="at most this many rows of each table, drawn at random")
     options = arguments.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for half in [options.half] if options.half else HALVES:
         for name in HALVES[half]:
-            np.savez_compressed(options.out / f"{name}.npz", **packed(options.source, name))
+            np.savez_compressed(options.out / f"{name}.npz", **packed(options.source, name, options.rows))
             print(half, name, flush=True)

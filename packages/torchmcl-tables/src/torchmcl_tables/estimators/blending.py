@@ -26,6 +26,7 @@ from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
 from torchmcl_tables.estimators.kernels import run_lengths
+from torchmcl_tables.estimators.relevance import relevance_of, scaled
 from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
 
 _WEIGHT_DECAY = 0.05
@@ -73,7 +74,7 @@ class _Course:
 
 # Networks that still improve after this share of their epochs have learned too little: wider ones follow, which are
 # trained for longer, at a lower rate and without weight decay. On noisy tables networks stop earlier.
-_LATE, _WIDE, _WIDE_STEPS, _WIDE_RATE = 0.8, (256, 256), 4.0, 0.3
+_LATE, _WIDER, _LONGER, _SLOWER = 0.8, 4, 4.0, 0.3
 _WIDE_RESTARTS = 2
 # With fewer held-out rows, partial_fit keeps the weights and gaps that earlier rows selected.
 _ENOUGH_TO_SELECT = 20
@@ -87,7 +88,7 @@ def blend_of(
     seed = seed_of(estimator.random_state)
     frame, table = _checked(estimator, X, y, sample_weight, None, None, n_needed=2)
     split, targets = first_split(estimator, table, groups, seed)
-    encoders = _encoders(estimator, split.train)
+    encoders = _encoders(estimator, split.train, targets, seed)
     blend, attributes = _trained(estimator, encoders, targets, split, seed, checkpoint)
     blend = replace(blend, values=atoms_of(split.train.targets, split.selection.targets))
     n_trees = _N_TREES if estimator.ensemble and len(split.train) < MANY_ROWS else 0
@@ -123,12 +124,17 @@ def _attributes(table: RegressionTable, frame: FrameColumns | None, answers: Ans
     return {**table.described, **found, **answers.attributes}
 
 
-def _encoders(estimator: Any, train: Rows) -> list[Encoder]:
-    """Return the encoder of each kind of network."""
+def _encoders(estimator: Any, train: Rows, targets: Targets, seed: int) -> list[Encoder]:
+    """Return the encoder of each kind of network; of two kinds, the one without bins scales columns by relevance.
+
+    The other one does not, because columns of little relevance decide where there is little noise.
+    """
+    plain = fit_encoder(train, estimator.n_bins, default=0)
     if estimator.n_bins is not None or len(train) >= MANY_ROWS:
-        return [fit_encoder(train, estimator.n_bins, default=0)]
-    plain, binned = (fit_encoder(train, None, default=n_bins) for n_bins in (0, N_BINS))
-    return [plain, binned] if run_lengths(binned) else [plain]
+        return [plain]
+    binned = fit_encoder(train, None, default=N_BINS)
+    relevance = relevance_of(plain, train, targets.standardised(train.targets).numpy(), seed)
+    return [scaled(plain, relevance), binned] if run_lengths(binned) else [plain]
 
 
 def _network(hidden: tuple[int, ...], encoder: Encoder, n_outputs: int, n_rows: int) -> nn.Module:
@@ -155,7 +161,7 @@ def _trained(
     for encoder in encoders:
         train(encoder, _first_course(estimator, encoder, len(split.train)))
     best = int(torch.tensor([float(kind.distortions.nanmedian()) for kind in found]).nan_to_num(torch.inf).argmin())
-    if _still_learn(estimator, found[best]):
+    if still_learn(estimator, found[best], len(found[best].history.losses)):
         encoders = [*encoders, encoders[best]]
         train(encoders[best], _wide_course(estimator, encoders[best], len(split.train)))
     attributes = found[0].attributes(WTA())
@@ -179,16 +185,16 @@ def _first_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
 def _wide_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
     first = _first_course(estimator, encoder, n_rows)
     n_restarts = min(first.n_restarts, _WIDE_RESTARTS)
-    hidden = tuple(map(max, first.hidden, _WIDE))
-    return _Course(hidden, n_restarts, _WIDE_STEPS, _WIDE_RATE * first.rate, weight_decay=0.0)
+    hidden = tuple(_WIDER * size for size in first.hidden)
+    return _Course(hidden, n_restarts, _LONGER, _SLOWER * first.rate, weight_decay=0.0)
 
 
-def _still_learn(estimator: Any, trained: training.Trained) -> bool:
-    """Return whether networks with the default length of training were better the longer they were trained."""
+def still_learn(estimator: Any, trained: training.Trained, n_epochs: int) -> bool:
+    """Return whether networks with the default course of training were best near its end, on held-out rows."""
     given = (estimator.n_epochs, estimator.weight_decay, estimator.patience)
     if any(value is not None for value in given) or callable(estimator.learning_rate) or not estimator.keep_best:
         return False
-    kept = (trained.best_epochs + 1).double().median() / len(trained.history.losses)
+    kept = (trained.best_epochs + 1).double().median() / n_epochs
     return bool(trained.distortions.isfinite().any()) and float(kept) >= _LATE
 
 
