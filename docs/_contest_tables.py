@@ -5,7 +5,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / "benchmarks" / "results"
-RESULTS, PMLB = FOLDER / "contest-cpu.json", FOLDER / "pmlb-cpu.json"
+CONTEST, PMLB = FOLDER / "contest-cpu.json", FOLDER / "pmlb-cpu.json"
 NAMES = {
     "ours": "DensityRegressor",
     "mdn-ensemble": "five mixture density networks",
@@ -83,7 +83,7 @@ def best(rows):
     return "\n".join(lines) + "\n"
 
 
-def contest(results=RESULTS):
+def contest(results=CONTEST):
     """Return the text of contest.inc; without results, how they are made."""
     if not results.exists():
         return ABSENT

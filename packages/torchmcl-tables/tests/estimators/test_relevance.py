@@ -26,7 +26,7 @@ def test_columns_that_explain_the_target_are_relevant(missing):
     assert found.shape == (4,)
     assert found[1] == 1
     assert 0.2 < found[3] < 0.8
-    assert (found[[0, 2]] < 0.15).all()
+    assert (found[[0, 2]] < 0.25).all()
     smaller, plain = scaled(encoder, found)(given.inputs), encoder(given.inputs)
     assert smaller[:, -4:] == pytest.approx(plain[:, -4:] * found, rel=1e-5, abs=1e-6)
     assert np.array_equal(smaller[:, :-4], plain[:, :-4])
@@ -54,4 +54,4 @@ def test_irrelevant_columns_disturb_less():
         np.abs(DensityRegressor(**quick | options).fit(X[:300], y[:300]).predict(X[300:]) - y[300:]).mean()
         for options in ({"n_bins": 0}, {})
     ]
-    assert errors[1] < 0.8 * errors[0]
+    assert errors[1] < 0.9 * errors[0]

@@ -11,12 +11,12 @@ from torchmcl.sklearn.training import Trained
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.blending import still_learn
 
-SMALL = {"hidden": (4,), "n_bins": 0, "n_restarts": 1, "random_state": 0}
+SMALL = {"hidden": (8,), "n_bins": 0, "n_restarts": 1, "random_state": 0}
 
 
-def smooth(n=200):
+def smooth(n=400):
     X = np.random.default_rng(0).uniform(-1, 1, size=(n, 2))
-    return X, np.sin(3 * X[:, 0]) * X[:, 1]
+    return X, np.abs(X[:, 0]) + X[:, 1]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def model():
 
 def test_a_table_without_noise_gets_wider_networks(model):
     assert list(model.member_weights_) == ["networks", "wide networks", "forest", "background"]
-    assert [module.trunk[0].out_features for module in model.modules_] == [4, 16]
+    assert [module.trunk[0].out_features for module in model.modules_] == [8, 32]
     assert model.member_weights_["wide networks"] > 0.5
     X, y = smooth()
     assert model.predict_interval(X).contains(y).mean() > 0.85

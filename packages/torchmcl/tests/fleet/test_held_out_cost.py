@@ -46,7 +46,7 @@ def test_the_best_value_is_the_cost_of_the_kept_networks(backend, weighted):
     for place, model in enumerate(fleet.best_models):
         found = model.double()(inputs.double())
         given = {"hypotheses": found.hypotheses, "scale": found.scale, "score_logits": found.score_logits}
-        costs = WATCHED(targets=targets.double(), **given).flatten()
+        costs = WATCHED(targets=targets.double(), **given).flatten().detach()
         expected = float(costs @ (shares / shares.sum()))
         assert float(history.best_value[place]) == pytest.approx(expected, rel=1e-4)
     assert torch.equal(history.watched.min(dim=0).values, history.best_value)
