@@ -18,6 +18,7 @@ from sklearn.neural_network import MLPRegressor
 from torch import Tensor
 
 from _forecasts import FINE_LEVELS, MID_LEVELS, N_POINTS, Forecast, Mixture, Predict, best_points, one_interval
+from _network_rivals import realmlp, realmlp_folds, tabm, tabm_folds
 from _tree_rivals import (
     boosted_quantiles,
     catboost_quantiles,
@@ -48,7 +49,7 @@ def ours(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
             return np.asarray(model.predict_hypotheses(rows, k).values[..., 0])
 
         values = points_of(N_POINTS)
-        intervals = model.predict_interval(rows, 0.1)
+        intervals = model.predict_interval(rows, coverage=0.9)
         return Forecast(values, values, model.predict(rows), mixture, intervals, points_of=points_of)
 
     return predict
@@ -182,12 +183,18 @@ METHODS: dict[str, Callable[[np.ndarray, np.ndarray, int], Predict]] = {
     "catboost": catboost_quantiles,
     "kmeans-residuals": kmeans_residuals,
     "tabpfn": tabpfn,
+    "realmlp": realmlp,
+    "realmlp-folds": realmlp_folds,
+    "tabm": tabm,
+    "tabm-folds": tabm_folds,
 }
 NEURAL = ("mdn", "mlp-ensemble")
 # Those of the contest: all that give a distribution.
 DENSITIES = {name: method for name, method in METHODS.items() if name != "mlp-ensemble"}
 # Packages that a method needs beside scikit-learn.
-PACKAGES = {name: name for name in ("ngboost", "mapie", "lightgbm", "catboost", "tabpfn")}
+PACKAGES = {name: name for name in ("ngboost", "mapie", "lightgbm", "catboost", "tabpfn")} | dict.fromkeys(
+    ("realmlp", "realmlp-folds", "tabm", "tabm-folds"), "pytabkit"
+)
 # Variables that name a file of weights, for methods that bring none.
 WEIGHTS = {"tabpfn": "TABPFN_WEIGHTS"}
 

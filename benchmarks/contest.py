@@ -1,12 +1,12 @@
-"""DensityRegressor with its defaults against distributional rivals on 17 tables: nine of UCI and eight others.
+"""DensityRegressor with its defaults against distributional rivals: nine tables of UCI, eight others, 39 of PMLB.
 
 python benchmarks/contest.py --data FOLDER --records results/contest-records-cpu.csv --out results/contest-cpu.json
 
-FOLDER has `uci` and `tables` in it, or packed sets (`--pack FOLDER` writes them). Each set, fold and method is one
-record; a rerun computes only what is missing. Every method gets the training part and is asked for its distribution of
-each test row;
-distortions are those of the best k points of its own distribution. `--inner` splits the training part of each fold
-again and leaves the test rows alone, for development. Times are CPU seconds of one thread.
+FOLDER has `uci` and `tables` in it, or packed sets (`--pack FOLDER` writes them; benchmarks/pmlb.py those of PMLB).
+Each set, fold and method is one record; a rerun computes only what is missing. Every method gets the training part and
+is asked for its distribution of each test row; distortions are those of the best k points of its own distribution.
+`--inner` splits the training part of each fold again and leaves the test rows alone, for development. Times are CPU
+seconds of one thread.
 """
 
 import csv
@@ -28,13 +28,17 @@ from scipy.stats import wilcoxon
 from _common import parser, report
 from _forecasts import FINE_LEVELS, Predict, best_points
 from _rivals import DENSITIES, installed
+from pmlb import CHOOSING, KEPT_APART
 
 # How many of the folds, counted from the first: fewer of large sets, which tell more with each.
 FOLDS = {
     **dict.fromkeys(("autompg", "boston", "concrete", "energy", "pendulum", "stock", "yacht", "wine", "airfoil"), 10),
     **dict.fromkeys(("skillcraft", "sml", "kin8nm", "power", "pumadyn32nm", "naval"), 5),
     **dict.fromkeys(("bike", "protein"), 3),
+    **dict.fromkeys((*CHOOSING, *KEPT_APART), 5),
 }
+# Without `--sets`.
+DEFAULT_SETS = tuple(name for name in FOLDS if name not in (*CHOOSING, *KEPT_APART))
 COUNTS = (1, 2, 5, 10)
 MEASURES = (
     *(f"distortion_{k}" for k in COUNTS),
@@ -201,7 +205,7 @@ if __name__ == "__main__":
     arguments.add_argument("--data", type=Path, required=True, help="folder of packed sets, or of `uci` and `tables`")
     arguments.add_argument("--pack", type=Path, help="write packed sets to this folder first, and use them")
     arguments.add_argument("--records", type=Path, required=True, help="CSV file to resume from")
-    arguments.add_argument("--sets", default=",".join(FOLDS))
+    arguments.add_argument("--sets", default=",".join(DEFAULT_SETS))
     arguments.add_argument("--methods", default=",".join(DENSITIES))
     arguments.add_argument("--folds", type=int, help="at most this many folds of each set")
     arguments.add_argument("--first", type=int, default=0, help="the first fold")

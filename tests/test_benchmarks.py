@@ -1,6 +1,7 @@
 """One cheap run of each benchmark that the documentation quotes; its tables are those of the stored records."""
 
 import argparse
+import gzip
 import json
 import runpy
 import sys
@@ -119,8 +120,33 @@ def test_the_tables_of_the_documentation_are_those_of_the_records():
         assert (ROOT / "docs" / f"separation_models_{name}.inc").read_text() == text
     for name, text in runpy.run_path(str(ROOT / "docs" / "_inverse_tables.py"))["tables"]().items():
         assert (ROOT / "docs" / f"inverse_{name}.inc").read_text(encoding="utf-8") == text
-    contest = runpy.run_path(str(ROOT / "docs" / "_contest_tables.py"))["contest"]()
-    assert (ROOT / "docs" / "contest.inc").read_text(encoding="utf-8") == contest, "run python docs/_contest_tables.py"
+    script = runpy.run_path(str(ROOT / "docs" / "_contest_tables.py"))
+    for name in ("contest", "pmlb"):
+        text = script["contest"](script[name.upper()])
+        found = (ROOT / "docs" / f"{name}.inc").read_text(encoding="utf-8")
+        assert found == text, "run python docs/_contest_tables.py"
+
+
+def test_the_halves_of_pmlb_have_no_table_in_common():
+    from pmlb import CHOOSING, KEPT_APART
+
+    assert len({*CHOOSING, *KEPT_APART}) == len(CHOOSING) + len(KEPT_APART) == 39
+
+
+def test_a_table_of_pmlb_is_packed_with_its_folds(tmp_path):
+    from pmlb import packed
+
+    lines = ["a\tb\ttarget", *(f"{i}\t{i % 3}\t{2 * i}" for i in range(20))]
+    (tmp_path / "datasets").mkdir()
+    with gzip.open(tmp_path / "datasets" / "some.tsv.gz", "wt") as file:
+        file.write("\n".join(lines) + "\n")
+    found = packed(tmp_path, "some")
+    assert found["X"].shape == (20, 2)
+    assert (found["y"] == 2 * found["X"][:, 0]).all()
+    assert (found["test"].sum(axis=0) == 1).all()
+    assert len(packed(tmp_path, "some", n_rows=10)["y"]) == 10
+    with pytest.raises(FileNotFoundError, match=r"other\.tsv\.gz is not below"):
+        packed(tmp_path, "other")
 
 
 def least(count, enough=-1, seconds=3.0):

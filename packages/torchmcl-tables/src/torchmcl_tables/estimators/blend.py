@@ -90,7 +90,9 @@ class Blend:
     @property
     def member_weights(self) -> dict[str, float]:
         """The weights by the names of the members."""
-        names = ["networks", "networks with bins"][: len(self.encoders)] + ["forest"] * (self.forest is not None)
+        widths = [networks[0].trunk[0].out_features for networks in self.networks]
+        kinds = ["networks with bins" if width == widths[0] else "wide networks" for width in widths[1:]]
+        names = ["networks", *kinds, *["forest"] * (self.forest is not None)]
         return dict(zip([*names, "background"], map(float, self.weights), strict=True))
 
     def members(self, X: NDArray[Any]) -> list[Kernels]:

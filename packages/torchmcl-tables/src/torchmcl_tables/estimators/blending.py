@@ -1,6 +1,6 @@
 """Fitting a blend: from a table to the fitted attributes, without changing the estimator."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
 from torchmcl_tables.estimators.kernels import run_lengths
+from torchmcl_tables.estimators.relevance import relevance_of, scaled
 from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
 
 _WEIGHT_DECAY = 0.05
@@ -40,13 +41,41 @@ _EPOCHS_OF_MANY_ROWS = 12
 _PATIENCE = 0.4
 # Networks with bins have more weights, and are trained at this share of the learning rate.
 _RATE_WITH_BINS = 0.5
-# A network whose held-out score is this much worse than the median has failed.
-_FAILED = 1.0
+# Epochs are compared by the CRPS on held-out rows, which this weight makes dominate: the likelihood falls long before
+# the CRPS, because kernels become too narrow, and narrow kernels are widened afterwards by the same rows.
+_WATCHED = MixtureNLLWithCRPS(1e3)
+# A network whose held-out score is this many times the median has failed.
+_FAILED = 2.0
 # Early stopping ends most training runs at a high learning rate, which leaves noise in the weights. Runs that stop
 # within this range of their epochs are continued for some epochs at a low rate. Those that stop earlier would overfit,
 # and for those that stop later the rate was low already.
 _STILL_LEARNING, _COOLING_EPOCHS, _COOLING_RATE = (0.1, 0.8), 0.1, 0.1
 _N_TREES = 50
+
+
+@dataclass(frozen=True)
+class _Course:
+    """How the networks of a kind are trained, relative to the defaults of the estimator.
+
+    Attributes:
+        hidden: sizes of the hidden layers.
+        n_restarts: how many networks.
+        steps: multiple of the optimizer steps.
+        rate: multiple of the learning rate.
+        weight_decay: decoupled.
+    """
+
+    hidden: tuple[int, ...]
+    n_restarts: int
+    steps: float = 1.0
+    rate: float = 1.0
+    weight_decay: float = _WEIGHT_DECAY
+
+
+# Networks that still improve after this share of their epochs have learned too little: wider ones follow, which are
+# trained for longer, at a lower rate and without weight decay. On noisy tables networks stop earlier.
+_LATE, _WIDER, _LONGER, _SLOWER = 0.8, 4, 4.0, 0.3
+_WIDE_RESTARTS = 2
 # With fewer held-out rows, partial_fit keeps the weights and gaps that earlier rows selected.
 _ENOUGH_TO_SELECT = 20
 
@@ -59,7 +88,7 @@ def blend_of(
     seed = seed_of(estimator.random_state)
     frame, table = _checked(estimator, X, y, sample_weight, None, None, n_needed=2)
     split, targets = first_split(estimator, table, groups, seed)
-    encoders = _encoders(estimator, split.train)
+    encoders = _encoders(estimator, split.train, targets, seed)
     blend, attributes = _trained(estimator, encoders, targets, split, seed, checkpoint)
     blend = replace(blend, values=atoms_of(split.train.targets, split.selection.targets))
     n_trees = _N_TREES if estimator.ensemble and len(split.train) < MANY_ROWS else 0
@@ -95,74 +124,112 @@ def _attributes(table: RegressionTable, frame: FrameColumns | None, answers: Ans
     return {**table.described, **found, **answers.attributes}
 
 
-def _encoders(estimator: Any, train: Rows) -> list[Encoder]:
-    """Return the encoder of each kind of network."""
+def _encoders(estimator: Any, train: Rows, targets: Targets, seed: int) -> list[Encoder]:
+    """Return the encoder of each kind of network; of two kinds, the one without bins scales columns by relevance.
+
+    The other one does not, because columns of little relevance decide where there is little noise.
+    """
+    plain = fit_encoder(train, estimator.n_bins, default=0)
     if estimator.n_bins is not None or len(train) >= MANY_ROWS:
-        return [fit_encoder(train, estimator.n_bins, default=0)]
-    plain, binned = (fit_encoder(train, None, default=n_bins) for n_bins in (0, N_BINS))
-    return [plain, binned] if run_lengths(binned) else [plain]
+        return [plain]
+    binned = fit_encoder(train, None, default=N_BINS)
+    relevance = relevance_of(plain, train, targets.standardised(train.targets).numpy(), seed)
+    return [scaled(plain, relevance), binned] if run_lengths(binned) else [plain]
 
 
-def _network(estimator: Any, encoder: Encoder, n_outputs: int, n_rows: int) -> nn.Module:
-    return MultiHypothesisMLP(
-        encoder.n_columns,
-        n_outputs,
-        _N_KERNELS_OF_MANY_ROWS if n_rows >= MANY_ROWS else _N_KERNELS,
-        hidden=tuple(int(size) for size in estimator.hidden),
-        scales=True,
-    )
+def _network(hidden: tuple[int, ...], encoder: Encoder, n_outputs: int, n_rows: int) -> nn.Module:
+    n_kernels = _N_KERNELS_OF_MANY_ROWS if n_rows >= MANY_ROWS else _N_KERNELS
+    return MultiHypothesisMLP(encoder.n_columns, n_outputs, n_kernels, hidden=hidden, scales=True)
+
+
+def _hidden(estimator: Any) -> tuple[int, ...]:
+    return tuple(int(size) for size in estimator.hidden)
 
 
 def _trained(
     estimator: Any, encoders: list[Encoder], targets: Targets, split: Split, seed: int, checkpoint: Any
 ) -> tuple[Blend, dict[str, Any]]:
     """Return the networks of each kind with equal weights, and the attributes of the training run."""
-    networks: list[list[nn.Module]] = []
-    best_scores, attributes = [], None
-    for place, encoder in enumerate(encoders):
+    found: list[training.Trained] = []
+
+    def train(encoder: Encoder, course: _Course) -> None:
+        place = len(found)
         folder = None if checkpoint is None else Path(checkpoint) / f"kind-{place}"
-        trained = _trained_kind(estimator, training.Preprocessor(encoder, targets), split, seed + place, folder)
-        kept = _not_failed(trained.distortions) if estimator.ensemble else [trained.best()]
-        networks.append([trained.modules[i] for i in kept])
-        best_scores.append(float(trained.distortions[kept[0]]))
-        if attributes is None:
-            attributes = trained.attributes(WTA())
-        else:
-            attributes["seconds_"] += float(trained.history.seconds)
-    assert attributes is not None
+        preprocessor = training.Preprocessor(encoder, targets)
+        found.append(_trained_kind(estimator, course, preprocessor, split, seed + place, folder))
+
+    for encoder in encoders:
+        train(encoder, _first_course(estimator, encoder, len(split.train)))
+    best = int(torch.tensor([float(kind.distortions.nanmedian()) for kind in found]).nan_to_num(torch.inf).argmin())
+    if still_learn(estimator, found[best], len(found[best].history.losses)):
+        encoders = [*encoders, encoders[best]]
+        train(encoders[best], _wide_course(estimator, encoders[best], len(split.train)))
+    attributes = found[0].attributes(WTA())
+    attributes["seconds_"] = sum(float(kind.history.seconds) for kind in found)
     del attributes["rule_"], attributes["temperature_curve_"]  # no assignment, and no annealing
-    if not estimator.ensemble:
-        best = int(torch.tensor(best_scores).nan_to_num(torch.inf).argmin())
-        encoders, networks = [encoders[best]], [networks[best]]
+    if estimator.ensemble:
+        networks = [[kind.modules[i] for i in _not_failed(kind.distortions)] for kind in found]
+    else:
+        scores = torch.tensor([float(kind.distortions[kind.best()]) for kind in found]).nan_to_num(torch.inf)
+        best = int(scores.argmin())
+        encoders, networks = [encoders[best]], [[found[best].modules[found[best].best()]]]
     equal = np.full(len(encoders) + 1, 1 / (len(encoders) + 1))
     return Blend(encoders, networks, equal, targets, int(estimator.n_hypotheses), estimator.device), attributes
 
 
+def _first_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
+    n_restarts = _default_restarts(n_rows) if estimator.n_restarts is None else int(estimator.n_restarts)
+    return _Course(_hidden(estimator), n_restarts, rate=_RATE_WITH_BINS if encoder.has_bins else 1.0)
+
+
+def _wide_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
+    first = _first_course(estimator, encoder, n_rows)
+    n_restarts = min(first.n_restarts, _WIDE_RESTARTS)
+    hidden = tuple(_WIDER * size for size in first.hidden)
+    return _Course(hidden, n_restarts, _LONGER, _SLOWER * first.rate, weight_decay=0.0)
+
+
+def still_learn(estimator: Any, trained: training.Trained, n_epochs: int) -> bool:
+    """Return whether networks with the default course of training were best near its end, on held-out rows."""
+    given = (estimator.n_epochs, estimator.weight_decay, estimator.patience)
+    if any(value is not None for value in given) or callable(estimator.learning_rate) or not estimator.keep_best:
+        return False
+    kept = (trained.best_epochs + 1).double().median() / n_epochs
+    return bool(trained.distortions.isfinite().any()) and float(kept) >= _LATE
+
+
 def _trained_kind(
-    estimator: Any, preprocessor: training.Preprocessor, split: Split, seed: int, checkpoint: Path | None
+    estimator: Any,
+    course: _Course,
+    preprocessor: training.Preprocessor,
+    split: Split,
+    seed: int,
+    checkpoint: Path | None,
 ) -> training.Trained:
     """Return the networks of one kind; each keeps the epoch with the best score on the selection rows."""
     n_rows, encoder = len(split.train), preprocessor.encoder
     batch = int(estimator.batch_size or default_batch_size(n_rows))
-    n_epochs = int(estimator.n_epochs or _default_epochs(n_rows, batch))
+    n_epochs = int(estimator.n_epochs or round(course.steps * _default_epochs(n_rows, batch)))
     rate = estimator.learning_rate
     if not callable(rate):
-        rate = Cosine(rate * (_RATE_WITH_BINS if encoder.has_bins else 1.0), 0.0, n_epochs)
+        rate = Cosine(rate * course.rate, 0.0, n_epochs)
     keeps, patience = bool(estimator.keep_best), estimator.patience
     if keeps and patience is None:
         patience = max(1, round(_PATIENCE * n_epochs))
-    n_restarts = _default_restarts(n_rows) if estimator.n_restarts is None else int(estimator.n_restarts)
+    decay = course.weight_decay if estimator.weight_decay is None else float(estimator.weight_decay)
     trainer = replace(
         _trainer(estimator, rate, n_epochs, batch),
-        seeds=training.seeds_of(seed, n_restarts),
+        weight_decay=decay,
+        seeds=training.seeds_of(seed, course.n_restarts),
         keep_best=keeps,
         checkpoint=checkpoint,
         progress=type(estimator).__name__ if estimator.progress else False,
     )
     n_outputs = split.train.targets.shape[1]
-    network, examples = partial(_network, estimator, encoder, n_outputs, n_rows), preprocessor(split.train)
-    validation = trainer.watching(preprocessor(split.selection), None if patience is None else int(patience))
-    trained = trainer(network, examples.for_all(n_restarts), validation)
+    network, examples = partial(_network, course.hidden, encoder, n_outputs, n_rows), preprocessor(split.train)
+    patience = None if patience is None else int(patience)
+    validation = trainer.watching(preprocessor(split.selection), patience, _WATCHED)
+    trained = trainer(network, examples.for_all(course.n_restarts), validation)
     return cooled(trainer, trained, examples) if keeps and validation is not None else trained
 
 
@@ -198,7 +265,8 @@ def _default_restarts(n_rows: int) -> int:
 
 def _not_failed(scores: Tensor) -> list[int]:
     """Return the indices of the networks that are not far worse than the median on held-out rows."""
-    bound = scores.nanmedian() + _FAILED
+    middle = scores.nanmedian()
+    bound = middle + (_FAILED - 1) * middle.abs()
     kept = [place for place, value in enumerate(scores) if value <= bound]
     return kept or list(range(len(scores)))  # all of them, without held-out rows
 
@@ -232,7 +300,7 @@ def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -
     encoder = fit_encoder(train, estimator.n_bins, default=0)
     targets = Targets.fit(type(estimator).__name__, table, train, None)
     n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
-    factory = partial(_network, estimator, encoder, targets.n_outputs, 0)
+    factory = partial(_network, _hidden(estimator), encoder, targets.n_outputs, 0)
     networks = build_modules(factory, training.seeds_of(seed, n_networks))
     weights = np.array([1 - BACKGROUND_WEIGHT, BACKGROUND_WEIGHT])
     return Blend([encoder], [networks], weights, targets, int(estimator.n_hypotheses), estimator.device)

@@ -20,6 +20,7 @@ from torchmcl_tables.verdict import coverage_at, forks
 _MEMBERS = {
     "networks": "smooth in all columns",
     "networks with bins": "can bend between 32 bins of each column",
+    "wide networks": "larger, and trained for longer, where that still helped",
     "forest": "trees, which can jump",
     "background": "the same distribution for every row, without any column",
 }

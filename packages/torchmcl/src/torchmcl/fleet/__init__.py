@@ -6,6 +6,7 @@ from torchmcl.fleet.fleet import Fleet, FleetRecorder
 from torchmcl.fleet.history import FleetHistory
 from torchmcl.fleet.options import (
     Checkpointing,
+    HeldOutCost,
     MixtureLogLoss,
     Validation,
     WeightedDistortion,
@@ -28,6 +29,7 @@ __all__ = [
     "FleetHistory",
     "FleetRecorder",
     "FleetSearch",
+    "HeldOutCost",
     "MixtureLogLoss",
     "SampledData",
     "SearchResult",

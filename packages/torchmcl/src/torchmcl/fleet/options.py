@@ -14,7 +14,7 @@ from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.fleet.data import FleetData
 from torchmcl.fleet.stacked import Adam, FleetOptimizer
 from torchmcl.scoring import ScoreObjective, SigmoidScores
-from torchmcl.types import StepOutput
+from torchmcl.types import Distributions, StepOutput
 
 _MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
 
@@ -66,6 +66,37 @@ class WeightedDistortion:
         """Return [models] from a cost [models, rows, 1, hypotheses]."""
         costs = output.matching.cost.amin(dim=-1).squeeze(-1)
         return costs @ self.weights.to(costs)
+
+
+class HeldOutCost:
+    """A monitor that evaluates another cost on held-out rows than the one that trains.
+
+    Args:
+        cost_fn: a cost of distributions with one value per target, such as `MixtureNLLWithCRPS`.
+        weights: [rows], how much each held-out row counts; all alike by default.
+
+    Example:
+        >>> from torchmcl import Distributions, Matching, MixtureNLLWithCRPS
+        >>> means, logits, scale = torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1), torch.ones(1, 2, 1, 1)
+        >>> targets = torch.tensor([[[[0.0]], [[1.0]]]])
+        >>> empty = Matching(targets, targets, targets > 0)
+        >>> output = StepOutput(means, means, None, empty, Distributions(means, logits, scale), targets)
+        >>> HeldOutCost(MixtureNLLWithCRPS(0.0))(output)  # the mean of 0.919 and 1.419
+        tensor([1.1689])
+    """
+
+    def __init__(self, cost_fn: Callable[..., Tensor], weights: Tensor | None = None) -> None:
+        self.cost_fn = cost_fn
+        self.weights = None if weights is None else weights / weights.sum()
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from predictions for targets [models, rows, 1, ...]."""
+        found, targets = output.predictions, output.targets
+        assert isinstance(found, Distributions)
+        assert targets is not None
+        given = {"hypotheses": found.hypotheses, "scale": found.scale, "score_logits": found.score_logits}
+        costs = self.cost_fn(targets=targets, **given).flatten(2).mean(dim=-1)  # [models, rows]
+        return costs.mean(dim=1) if self.weights is None else costs @ self.weights.to(costs)
 
 
 class MixtureLogLoss:

@@ -23,6 +23,7 @@ from torchmcl.fleet import (
     Fleet,
     FleetData,
     FleetHistory,
+    HeldOutCost,
     Validation,
     WeightedDistortion,
     even_batch_size,
@@ -50,14 +51,17 @@ class Examples(NamedTuple):
         """Return the data of a fleet whose networks are all trained on these rows."""
         return FleetData.shared(self.inputs, self.targets, n_networks, weights=mean_one(self.weights))
 
-    def watched(self, n_networks: int, *, every: int, patience: int | None) -> Validation | None:
-        """Return the validation of networks by the distortion on these rows; None without any."""
+    def watched(
+        self, n_networks: int, *, every: int, patience: int | None, cost_fn: Callable[..., Tensor] | None = None
+    ) -> Validation | None:
+        """Return the validation of networks by the distortion, or a cost, on these rows; None without any."""
         if not len(self.weights):
             return None
         uneven = mean_one(self.weights)
+        distortion = hard_distortion if uneven is None else WeightedDistortion(uneven)
         return Validation(
             FleetData.shared(self.inputs, self.targets, n_networks),
-            monitor=hard_distortion if uneven is None else WeightedDistortion(uneven),
+            monitor=distortion if cost_fn is None else HeldOutCost(cost_fn, uneven),
             every=every,
             patience=patience,
         )
@@ -234,10 +238,18 @@ class Trainer:
         best_epochs = history.best_epoch if keeps else torch.full_like(history.best_epoch, -1)
         return Trained([module.eval() for module in modules], history, values, best_epochs, fleet.optimizer_state)
 
-    def watching(self, held_out: Examples, patience: int | None) -> Validation | None:
-        """Return the validation on held-out rows, in every epoch if the best is kept; None without rows."""
+    def watching(
+        self, held_out: Examples, patience: int | None, cost_fn: Callable[..., Tensor] | None = None
+    ) -> Validation | None:
+        """Return the validation on held-out rows, in every epoch if the best is kept; None without rows.
+
+        Args:
+            held_out: the rows.
+            patience: epochs without improvement after which a network stops.
+            cost_fn: to compare epochs by; None for the distortion.
+        """
         every = 1 if self.keep_best else max(1, self.n_epochs // _N_EVALUATIONS)
-        return held_out.watched(len(self.seeds), every=every, patience=patience)
+        return held_out.watched(len(self.seeds), every=every, patience=patience, cost_fn=cost_fn)
 
     def further(
         self, modules: Sequence[nn.Module], data: Examples, *, epochs: float, rate: float, name: str

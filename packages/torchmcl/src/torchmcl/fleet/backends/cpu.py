@@ -5,6 +5,7 @@ operations here instead of about 200. The results equal those of `mcl_step`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ from torchmcl.annealing.measure import CostScale
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import EpochRows, FleetData
 from torchmcl.fleet.models import StackedModules
-from torchmcl.fleet.options import MixtureLogLoss
+from torchmcl.fleet.options import HeldOutCost, MixtureLogLoss
 from torchmcl.fleet.stacked import CompiledAdam, fast_adam, products
-from torchmcl.fleet.steps import AutogradStep, NetworkFacts, RowFacts, TrainingFacts, why_not_usual
+from torchmcl.fleet.steps import AutogradStep, CostFacts, NetworkFacts, RowFacts, TrainingFacts, why_not_usual
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Batch
 
@@ -38,9 +39,9 @@ class CompiledStep(AutogradStep):
         self._network = _network_of(facts)
         self._step = self._step_on(rows.data)
         self._held_out: compiled.NetworkStep | None = None
-        served = facts.watches_loss or facts.watches_distortion
-        if validation is not None and served and _why_not_on_rows(facts, RowFacts.of(validation)) is None:
-            self._held_out = self._step_on(validation._replace(weights=None))
+        watched = _watched(facts, self._network)
+        if validation is not None and watched is not None and _why_not_on_rows(facts, RowFacts.of(validation)) is None:
+            self._held_out = self._step_on(validation._replace(weights=None), watched)
 
     def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and store their gradient in `gradient`."""
@@ -71,7 +72,7 @@ class CompiledStep(AutogradStep):
         if self._held_out is None or self.validation is None:
             return super().evaluate(courses, models)
         rule, weight = courses.mixed_values, self.spec.score_weight
-        if self.facts.watches_distortion:
+        if not self.facts.watches_loss:
             rule, weight = torch.zeros_like(rule), 0.0
         n_rows = self.validation.inputs.shape[1]
         return self._held_out(rule, weight, start=0, stop=n_rows, with_gradient=False, models=models)
@@ -105,9 +106,9 @@ class CompiledStep(AutogradStep):
 
         return measure
 
-    def _step_on(self, data: FleetData) -> compiled.NetworkStep:
+    def _step_on(self, data: FleetData, network: compiled.Network | None = None) -> compiled.NetworkStep:
         return compiled.NetworkStep(
-            self._network,
+            network or self._network,
             self.models.flat,
             inputs=data.inputs,
             targets=data.targets,
@@ -163,6 +164,17 @@ def _network_of(training: TrainingFacts) -> compiled.Network:
         absolute=cost.is_absolute,
         mixture=None if cost.crps is None else compiled.Mixture(cost.crps, network.min_scale),
     )
+
+
+def _watched(training: TrainingFacts, network: compiled.Network) -> compiled.Network | None:
+    """Return the network with the score that the monitor evaluates; None if compiled code does not support it."""
+    monitor = training.spec.monitor
+    if training.watches_loss or training.watches_distortion:
+        return network
+    if network.mixture is None or not isinstance(monitor, HeldOutCost) or monitor.weights is not None:
+        return None
+    crps = CostFacts.of(monitor.cost_fn).crps
+    return None if crps is None else replace(network, mixture=replace(network.mixture, crps=crps))
 
 
 _NETWORKS = "It supports MultiHypothesisMLP with ReLU and scores, without an output activation or frozen parameters."

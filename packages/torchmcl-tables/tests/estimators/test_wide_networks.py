@@ -1,0 +1,71 @@
+"""Wider networks, trained for longer, where training on the usual course still helped at its end."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tables import noisy
+from torchmcl.sklearn.training import Trained
+from torchmcl_tables import DensityRegressor
+from torchmcl_tables.estimators.blending import still_learn
+
+SMALL = {"hidden": (8,), "n_bins": 0, "n_restarts": 1, "random_state": 0}
+
+
+def smooth(n=400):
+    X = np.random.default_rng(0).uniform(-1, 1, size=(n, 2))
+    return X, np.abs(X[:, 0]) + X[:, 1]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return DensityRegressor(**SMALL).fit(*smooth())
+
+
+def test_a_table_without_noise_gets_wider_networks(model):
+    assert list(model.member_weights_) == ["networks", "wide networks", "forest", "background"]
+    assert [module.trunk[0].out_features for module in model.modules_] == [8, 32]
+    assert model.member_weights_["wide networks"] > 0.5
+    X, y = smooth()
+    assert model.predict_interval(X).contains(y).mean() > 0.85
+
+
+def test_a_noisy_table_has_none():
+    assert "wide networks" not in DensityRegressor(**SMALL).fit(*noisy(200)).member_weights_
+
+
+def test_they_are_saved_and_trained_further(model, tmp_path):
+    X, y = smooth()
+    model.save(tmp_path / "model")
+    loaded = DensityRegressor.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict(X), model.predict(X))
+    loaded.partial_fit(X + 0.01, y)
+    assert list(loaded.member_weights_) == list(model.member_weights_)
+    assert not np.array_equal(loaded.predict(X), model.predict(X))
+
+
+TRAINED = Trained([], None, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([9, 79, 99]), {})
+
+
+@pytest.mark.parametrize(
+    ("options", "best", "learn"),
+    [
+        ({}, [9, 79, 99], True),
+        ({}, [9, 78, 99], False),
+        ({"n_epochs": 100}, [99, 99, 99], False),
+        ({"weight_decay": 0.1}, [99, 99, 99], False),
+        ({"patience": 5}, [99, 99, 99], False),
+        ({"keep_best": False}, [-1, -1, -1], False),
+        ({"learning_rate": lambda epoch: 0.01}, [99, 99, 99], False),
+    ],
+)
+def test_networks_still_learn_if_half_of_them_were_best_late(options, best, learn):
+    trained = replace(TRAINED, best_epochs=torch.tensor(best))
+    assert still_learn(DensityRegressor(**options), trained, 100) is learn
+
+
+def test_without_held_out_rows_nothing_is_known():
+    trained = replace(TRAINED, distortions=torch.full((3,), torch.inf), best_epochs=torch.full((3,), -1))
+    assert not still_learn(DensityRegressor(), trained, 100)

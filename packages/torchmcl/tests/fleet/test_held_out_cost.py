@@ -1,0 +1,52 @@
+"""Epochs can be compared by another cost than the one that trains."""
+
+import pytest
+import torch
+
+from torchmcl import Cosine, MixtureNLLWithCRPS, MultiHypothesisMLP
+from torchmcl.accel.native import compiled
+from torchmcl.fleet import Fleet, FleetData, HeldOutCost, Validation
+
+WATCHED = MixtureNLLWithCRPS(1000.0)
+
+
+def a_fleet(backend=None):
+    return Fleet(
+        lambda: MultiHypothesisMLP(2, 1, 3, hidden=(8,), scales=True),
+        2,
+        learning_rate=Cosine(0.02, 0.0, 10),
+        cost_fn=MixtureNLLWithCRPS(3.0),
+        score_weight=0.0,
+        backend=backend,
+    )
+
+
+def rows(n, seed):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(n, 2, generator=generator)
+    return inputs, (inputs[:, :1] + 0.3 * torch.randn(n, 1, generator=generator)).unsqueeze(1)
+
+
+def watched(backend, weights=None):
+    fleet = a_fleet(backend)
+    validation = Validation(FleetData.shared(*rows(30, 1), 2), monitor=HeldOutCost(WATCHED, weights))
+    history = fleet.fit(FleetData.shared(*rows(100, 0), 2), 10, batch_size=50, validation=validation, progress=False)
+    return fleet, history
+
+
+@pytest.mark.parametrize("backend", ["autograd", "compiled"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_best_value_is_the_cost_of_the_kept_networks(backend, weighted):
+    if backend == "compiled" and not compiled.available():
+        pytest.skip("the extension was not built")
+    weights = torch.arange(1.0, 31.0) if weighted else None
+    fleet, history = watched(backend, weights)
+    inputs, targets = rows(30, 1)
+    shares = (torch.ones(30) if weights is None else weights).double()
+    for place, model in enumerate(fleet.best_models):
+        found = model.double()(inputs.double())
+        given = {"hypotheses": found.hypotheses, "scale": found.scale, "score_logits": found.score_logits}
+        costs = WATCHED(targets=targets.double(), **given).flatten().detach()
+        expected = float(costs @ (shares / shares.sum()))
+        assert float(history.best_value[place]) == pytest.approx(expected, rel=1e-4)
+    assert torch.equal(history.watched.min(dim=0).values, history.best_value)
