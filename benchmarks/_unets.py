@@ -8,7 +8,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import torchmcl as mcl
 
-WIDTHS = (24, 48, 72, 96)
+WIDTHS = (16, 32, 48, 64)
 
 
 def _block(n_in: int, n_out: int, dropout: float = 0.0) -> nn.Sequential:
@@ -86,7 +86,9 @@ class Latent(nn.Module):
     def forward(self, inputs: Tensor) -> Independent:
         """Return the distribution [batch, latents]."""
         mean, log_scale = self.linear(self.encoder(inputs)[-1].mean(dim=(-2, -1))).float().chunk(2, dim=-1)
-        return Independent(Normal(mean, log_scale.clamp(-8, 4).exp()), 1)
+        # Checks of the values would wait for the device.
+        normal = Normal(mean, log_scale.clamp(-8, 4).exp(), validate_args=False)
+        return Independent(normal, 1, validate_args=False)
 
 
 class ProbabilisticUNet(nn.Module):

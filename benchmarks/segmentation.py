@@ -8,13 +8,14 @@ as distance, between their answers and the regions of all annotators. The data c
 """
 
 import argparse
+import functools
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchmcl as mcl
+from _common import captured
 from _unets import MaskNet, ProbabilisticUNet
 from torchmcl.costs import SumOfCosts, pairwise_iou, pairwise_mask_bce
 
@@ -104,15 +106,17 @@ def clicked(data: Pictures, picture: int, n_clicks: int = N_CLICKS) -> mcl.Batch
 
 
 class Options(NamedTuple):
-    """What all trainings share."""
+    """What all training runs share."""
 
-    steps: int = 3000
-    batch: int = 64
+    steps: int = 2000
+    batch: int = 32
     rate: float = 2e-3
-    widths: tuple[int, ...] = (24, 48, 72, 96)
+    widths: tuple[int, ...] = (16, 32, 48, 64)
+    graphs: bool = True  # replay each step on a GPU: the layers are too small to launch them one by one
 
 
 Answers = Callable[[Tensor, int], mcl.Predictions]  # from inputs and the number of answers
+Loss = Callable[[Tensor, mcl.Batch], Tensor]  # from the share of the training that has passed, and a batch
 
 
 class Method(Protocol):
@@ -122,35 +126,61 @@ class Method(Protocol):
         """Return the function that answers."""
 
 
-def half(model: nn.Module, *inputs: Tensor) -> mcl.Predictions:
+def half(model: Callable[..., Any], *inputs: Any) -> Any:
     """Return the output of a model in bfloat16 on a GPU; costs are computed in full precision."""
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=inputs[0].is_cuda):
-        output: mcl.Predictions = model(*inputs)
-    return output
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=inputs[0].is_cuda, cache_enabled=False):
+        return model(*inputs)
 
 
-def optimize(
-    model: nn.Module, data: Pictures, options: Options, loss: Callable[[float, mcl.Batch], Tensor]
-) -> nn.Module:
-    """Train a model with a falling learning rate; the loss is given the share of the training that has passed."""
-    model.to(data.pixels.device, memory_format=torch.channels_last)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=1e-2)
-    falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.rate, options.steps, pct_start=0.05)
-    for step in range(options.steps):
-        value = loss(step / options.steps, training_batch(data, options.batch))
-        optimizer.zero_grad()
-        value.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        falling.step()
+def optimize(model: nn.Module, data: Pictures, options: Options, phases: Sequence[tuple[float, Loss]]) -> nn.Module:
+    """Train a model with a falling learning rate; each phase is the share of the training when it ends, and a loss."""
+    device = data.pixels.device
+    on_gpu = device.type == "cuda"
+    model.to(device)
+    share, rate = torch.zeros((), device=device), torch.tensor(options.rate, device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-2, capturable=on_gpu, fused=on_gpu)
+    first = 0
+    for end, loss in phases:
+        last = round(end * options.steps)
+        if last == first:
+            continue
+
+        def update(loss: Loss = loss) -> None:
+            optimizer.zero_grad(set_to_none=False)
+            loss(share, training_batch(data, options.batch)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+        rate.fill_(options.rate / 20)
+        if on_gpu:
+            torch.cuda.synchronize()  # a capture warms up on a stream of its own
+        run = captured(update) if on_gpu and options.graphs else update
+        for step in range(first, last):
+            passed = step / options.steps
+            share.fill_(passed)
+            rate.fill_(options.rate * min(1.0, 20 * passed + 0.05) * (1 + math.cos(math.pi * passed)) / 2)
+            run()
+        first = last
+    if on_gpu:
+        torch.cuda.synchronize()
     return model.eval()
 
 
-def soft_jaccard(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return 2 |a - b| / (|a| + |b| + |a - b|) of all pairs of masks in [0, 1]: 1 - IoU, and a metric between them."""
-    a, b = hypotheses.flatten(-2), targets.flatten(-2)
-    difference = torch.cdist(b, a, p=1.0)
-    return 2 * difference / (a.sum(dim=-1).unsqueeze(-2) + b.sum(dim=-1).unsqueeze(-1) + difference + 1e-3)
+def energy_distance(predictions: mcl.Predictions, targets: Tensor, mask: Tensor) -> Tensor:
+    """Return 2 E d(S, Y) - E d(S, S') of soft masks: the part of the generalized energy distance that can be trained.
+
+    The distance 2 |a - b| / (|a| + |b| + |a - b|) is 1 - IoU of hard masks, and a metric on soft ones.
+    """
+    masks, truth = predictions.hypotheses.sigmoid().flatten(-2), targets.flatten(-2)
+    chances, shares = SCORES.probabilities(predictions.score_logits), mask / mask.sum(dim=-1, keepdim=True)
+    sizes = masks.sum(dim=-1)
+    total = truth.sum(dim=-1).unsqueeze(-1) + sizes.unsqueeze(-2)
+    apart = total - 2 * truth @ masks.mT  # [batch, annotators, hypotheses], as targets are 0 or 1
+    near = torch.einsum("bt,btk,bk->b", shares, 2 * apart / (total + apart + 1e-3), chances)
+    i, j = torch.triu_indices(masks.shape[1], masks.shape[1], 1, device=masks.device)
+    apart = (masks[:, i] - masks[:, j]).abs().sum(dim=-1)
+    among = chances[:, i] * chances[:, j] * 2 * apart / (sizes[:, i] + sizes[:, j] + apart + 1e-3)
+    return 2 * (near - among.sum(dim=-1)).mean()
 
 
 @dataclass(frozen=True)
@@ -159,12 +189,12 @@ class Hypotheses:
 
     Args:
         rule: the rule at a share of the training.
-        energy_from: share of the training after which the loss is the generalized energy distance of soft masks.
+        energy_from: share of the training after which the loss is the energy distance of soft masks.
         score_weight: before that.
         n_hypotheses: of the network.
     """
 
-    rule: Callable[[float], mcl.AssignmentRule]
+    rule: Callable[[Tensor], mcl.AssignmentRule]
     energy_from: float = 1.0
     score_weight: float = 0.3
     n_hypotheses: int = N_ANSWERS
@@ -173,16 +203,14 @@ class Hypotheses:
         """Return the function that answers."""
         model = MaskNet(N_CHANNELS, self.n_hypotheses, options.widths)
 
-        def loss(share: float, batch: mcl.Batch) -> Tensor:
-            predictions = half(model, batch.inputs)
-            if share >= self.energy_from:
-                soft = predictions._replace(hypotheses=predictions.hypotheses.sigmoid())
-                masks = {"targets": batch.targets, "mask": batch.mask, "cost_fn": soft_jaccard, "scores": SCORES}
-                return mcl.metrics.generalized_energy_distance(soft, **masks)
+        def winners(share: Tensor, batch: mcl.Batch) -> Tensor:
             given = {"cost_fn": BCE_AND_DICE, "scores": SCORES, "score_weight": self.score_weight}
-            return mcl.mcl_step(lambda _: predictions, batch, self.rule(share), **given).loss
+            return mcl.mcl_step(functools.partial(half, model), batch, self.rule(share), **given).loss
 
-        optimize(model, data, options, loss)
+        def energy(share: Tensor, batch: mcl.Batch) -> Tensor:
+            return energy_distance(half(model, batch.inputs), batch.targets, batch.mask)
+
+        optimize(model, data, options, [(self.energy_from, winners), (1.0, energy)])
         return lambda inputs, n: half(model, inputs)
 
 
@@ -207,17 +235,17 @@ class Plain:
         models = [MaskNet(N_CHANNELS, 1, options.widths, self.dropout) for _ in range(self.n_members)]
         for model in models:
 
-            def loss(share: float, batch: mcl.Batch, model: nn.Module = model) -> Tensor:
-                predictions = half(model, batch.inputs)
-                return mcl.mcl_step(lambda _: predictions, batch, mcl.WTA(), cost_fn=self.cost_fn, score_weight=0).loss
+            def loss(share: Tensor, batch: mcl.Batch, model: nn.Module = model) -> Tensor:
+                given = {"cost_fn": self.cost_fn, "score_weight": 0}
+                return mcl.mcl_step(functools.partial(half, model), batch, mcl.WTA(), **given).loss
 
-            optimize(model, data, options, loss).train(self.dropout > 0)
+            optimize(model, data, options, [(1.0, loss)]).train(self.dropout > 0)
 
         def answers(inputs: Tensor, n: int) -> mcl.Predictions:
-            n_passes = n if self.dropout else min(n, len(models))
             if self.levels:
                 levels = ((torch.arange(n, device=inputs.device) + 0.5) / n).logit().view(-1, 1, 1)
                 return mcl.Predictions(half(models[0], inputs).hypotheses - levels)
+            n_passes = n if self.dropout else min(n, len(models))
             found = [half(models[k % len(models)], inputs).hypotheses for k in range(n_passes)]
             return mcl.Predictions(torch.cat(found, dim=1))
 
@@ -240,23 +268,17 @@ class Probabilistic:
         """Return the function that answers."""
         model = ProbabilisticUNet(N_CHANNELS, widths=options.widths)
 
-        def loss(share: float, batch: mcl.Batch) -> Tensor:
-            chosen = torch.multinomial(batch.mask.float(), 1)
-            target = batch.targets.gather(1, chosen[..., None, None].expand(-1, 1, SIDE, SIDE))
-            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=target.is_cuda):
-                logits, divergence = model(batch.inputs, target.squeeze(1))
+        def loss(share: Tensor, batch: mcl.Batch) -> Tensor:
+            chosen = (batch.mask * torch.rand_like(batch.targets[..., 0, 0])).argmax(dim=-1)
+            target = batch.targets.gather(1, chosen.view(-1, 1, 1, 1).expand(-1, 1, SIDE, SIDE))
+            logits, divergence = half(model, batch.inputs, target.squeeze(1))
             fit = SIDE**2 * pairwise_mask_bce(hypotheses=logits, targets=target)
             if self.dice:
                 fit = fit + self.dice * mcl.pairwise_dice(hypotheses=logits, targets=target)
             return (fit.mean() + self.beta * divergence.mean()) / SIDE**2
 
-        optimize(model, data, options, loss)
-
-        def answers(inputs: Tensor, n: int) -> mcl.Predictions:
-            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=inputs.is_cuda):
-                return mcl.Predictions(model.drawn(inputs, n))
-
-        return answers
+        optimize(model, data, options, [(1.0, loss)])
+        return lambda inputs, n: mcl.Predictions(half(model.drawn, inputs, n))
 
 
 @dataclass(frozen=True)
@@ -267,14 +289,13 @@ class Cooling:
     end: float = 0.01
     until: float = 0.6
 
-    def __call__(self, share: float) -> mcl.AssignmentRule:
-        """Return the rule at a share of the training."""
-        if share >= self.until:
-            return mcl.WTA()
-        return mcl.AnnealedWTA(self.start * (self.end / self.start) ** (share / self.until))
+    def __call__(self, share: Tensor) -> mcl.AssignmentRule:
+        """Return the rule at a share of the training, which stays on the device."""
+        temperature = self.start * (self.end / self.start) ** (share / self.until)
+        return mcl.AnnealedWTA(temperature.masked_fill(share >= self.until, 0))
 
 
-def hard(share: float) -> mcl.AssignmentRule:
+def hard(share: Tensor) -> mcl.AssignmentRule:
     """Return winner-takes-all."""
     return mcl.WTA()
 
@@ -295,17 +316,24 @@ METHODS: dict[str, Method] = {
 def judged(answers: Answers, data: Pictures, n: int) -> dict[str, list[float]]:
     """Return the measures of each picture, each a mean over its clicks."""
     found: dict[str, list[float]] = {"energy distance": [], "best": [], "matched dice": []}
-    for picture in range(len(data.pixels)):
-        batch = clicked(data, picture)
-        assert batch.mask is not None
-        predictions = answers(batch.inputs, n)
-        given = (predictions, batch.targets, batch.mask)
-        found["energy distance"].append(float(mcl.metrics.generalized_energy_distance(*given, scores=SCORES)))
-        overlap = 1 - pairwise_iou(hypotheses=predictions.hypotheses, targets=batch.targets, hard=True, smooth=1e-6)
-        found["best"].append(float(overlap.amax(dim=-1)[batch.mask].mean()))
-        if predictions.hypotheses.shape[1] >= batch.targets.shape[1]:
-            found["matched dice"].append(float(mcl.metrics.matched_dice(*given)))
-    return {name: [round(value, 5) for value in values] for name, values in found.items() if values}
+    for pictures in torch.arange(len(data.pixels)).split(10):
+        batches = [clicked(data, int(picture)) for picture in pictures]
+        predictions = answers(torch.cat([batch.inputs for batch in batches]), n)
+        parts = zip(*(part.cpu().split(N_CLICKS) for part in predictions if part is not None), strict=True)
+        for batch, part in zip(batches, parts, strict=True):
+            for name, value in _measures(mcl.Predictions(*part), batch.targets.cpu(), batch.mask.cpu()).items():
+                found[name].append(round(float(value), 5))
+    return {name: values for name, values in found.items() if values}
+
+
+def _measures(predictions: mcl.Predictions, targets: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    given = (predictions, targets, mask)
+    overlap = 1 - pairwise_iou(hypotheses=predictions.hypotheses, targets=targets, hard=True, smooth=1e-6)
+    values = {"energy distance": mcl.metrics.generalized_energy_distance(*given, scores=SCORES)}
+    values["best"] = overlap.amax(dim=-1)[mask].mean()
+    if predictions.hypotheses.shape[1] >= targets.shape[1]:
+        values["matched dice"] = mcl.metrics.matched_dice(*given)
+    return values
 
 
 def measured(name: str, method: Method, data: dict[str, Pictures], seed: int, options: Options) -> dict[str, object]:

@@ -37,8 +37,9 @@ class _Pixels(NamedTuple):
             difference: by how much it is larger for targets 1.
         """
         total = inner_products(difference, self.targets).cross + self.sums(if_outside)
-        n_pixels = self.targets.shape[-1] if self.real is None else self.real.sum(dim=-1, keepdim=True)
-        return (total / torch.as_tensor(n_pixels, device=total.device).clamp_min(1)).to(difference.dtype)
+        if self.real is None:  # a number: as a tensor it would be a copy to the device that waits for it
+            return (total / max(self.targets.shape[-1], 1)).to(difference.dtype)
+        return (total / self.real.sum(dim=-1, keepdim=True).clamp_min(1)).to(difference.dtype)
 
 
 def _pixels(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None, event_dims: int) -> _Pixels:
