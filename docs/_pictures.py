@@ -13,11 +13,11 @@ BLOCK = re.compile(r"^\.\. code-block:: python\n\n((?:(?:[ ]+[^\n]*)?\n)+)", re.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a94a1"
 
 
-def ran(page: str) -> dict[str, Any]:
-    """Run the program of a page and return its names."""
+def ran(page: str, blocks: slice) -> dict[str, Any]:
+    """Run some blocks of a page and return their names."""
     torch.manual_seed(0)
     names: dict[str, Any] = {"__name__": page}
-    for block in BLOCK.findall((DOCS / f"{page}.rst").read_text(encoding="utf-8") + "\n"):
+    for block in BLOCK.findall((DOCS / f"{page}.rst").read_text(encoding="utf-8") + "\n")[blocks]:
         exec(compile(textwrap.dedent(block), f"{page}.rst", "exec"), names)
     return names
 
@@ -70,5 +70,24 @@ def robots(names: dict[str, Any]) -> Figure:
     return figure
 
 
-for draw in (time_series, images, robots):
-    draw(ran(draw.__name__)).savefig(DOCS / "_static" / f"{draw.__name__}.png", dpi=110)
+def segmentation(names: dict[str, Any]) -> Figure:
+    """Return pictures, the outlines of the annotators, and the masks."""
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    for row, line in enumerate(figure.subplots(3, 5)):
+        line[0].imshow(names["pictures"][row].view(16, 16), cmap="gray")
+        for mask in names["masks"][row]:
+            line[0].contour(mask, levels=[0.5], colors=ORANGE, linewidths=1.5)
+        line[0].set_title("annotators", fontsize=10)
+        for k, axis in enumerate(line[1:]):
+            axis.imshow(names["found"].hypotheses[row, k] > 0, cmap="gray", vmin=0, vmax=1)
+            axis.set_title(f"mask {k + 1}: {float(names['probabilities'][row, k]):.0%}", fontsize=10)
+        for axis in line:
+            axis.set_axis_off()
+    return figure
+
+
+EVERY = slice(None)
+PICTURES = [(time_series, "time_series", EVERY), (images, "examples", slice(1)), (robots, "examples", slice(1, 2))]
+PICTURES += [(segmentation, "segmentation", EVERY)]
+for draw, page, blocks in PICTURES:
+    draw(ran(page, blocks)).savefig(DOCS / "_static" / f"{draw.__name__}.png", dpi=110)

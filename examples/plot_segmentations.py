@@ -49,7 +49,7 @@ COST = SumOfCosts([(1.0, pairwise_mask_bce), (1.0, mcl.pairwise_dice)])
 SCORES = mcl.SoftmaxScores()  # probabilities that sum to 1
 
 
-def train(n_masks, n_steps=500):
+def train(n_masks, n_steps=400):
     """Return a trained network."""
     model = mcl.MultiHypothesisMLP(SIDE**2, (SIDE, SIDE), n_masks, hidden=(128, 128))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)

@@ -126,7 +126,7 @@ def test_the_targets_of_a_click_are_the_regions_of_the_annotators_that_contain_i
 def test_every_method_of_the_benchmark_of_segmentations_learns_answers_and_is_measured():
     segmentation = pytest.importorskip("segmentation")
     data = nested_pictures(segmentation, 1)
-    options = segmentation.Options(steps=4, batch=2, widths=(8, 8))
+    options = segmentation.Options(steps=2, batch=1, widths=(8,))
     for name, method in segmentation.METHODS.items():
         small = replace(method, n_members=3) if name == "ensemble" else method
         record = segmentation.measured(name, small, {"train": data, "held-out": data}, 0, options)
