@@ -49,11 +49,11 @@ COST = SumOfCosts([(1.0, pairwise_mask_bce), (1.0, mcl.pairwise_dice)])
 SCORES = mcl.SoftmaxScores()  # probabilities that sum to 1
 
 
-def train(n_masks, n_steps=400):
+def train(n_masks, n_steps=300):
     """Return a trained network."""
     model = mcl.MultiHypothesisMLP(SIDE**2, (SIDE, SIDE), n_masks, hidden=(128, 128))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(0.3, decay=0.985, cutoff=5e-3))
+    rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(0.3, decay=0.98, cutoff=5e-3))
     for step in range(n_steps):
         batch = mcl.Batch(*clicked_pictures(32))
         output = mcl.mcl_step(model, batch, rule(step), cost_fn=COST, scores=SCORES)
@@ -79,13 +79,13 @@ shares = SCORES.probabilities(found.score_logits)
 figure, axes = plt.subplots(4, 7, figsize=(12, 7), layout="constrained")
 for row, line in enumerate(axes):
     for axis in line[:2]:
-        axis.imshow(pictures[row].view(SIDE, SIDE), cmap="gray")
+        axis.imshow(pictures[row].view(SIDE, SIDE).numpy(), cmap="gray")
     line[0].plot(SIDE / 2, SIDE / 2, "r+", ms=10, mew=2)
     for mask in masks[row]:
-        line[1].contour(mask, levels=[0.5], colors="r", linewidths=1)
-    line[2].imshow(single.hypotheses[row, 0] > 0, cmap="gray", vmin=0, vmax=1)
+        line[1].contour(mask.numpy(), levels=[0.5], colors="r", linewidths=1)
+    line[2].imshow(single.hypotheses[row, 0].numpy() > 0, cmap="gray", vmin=0, vmax=1)
     for axis, mask, share in zip(line[3:], found.hypotheses[row], shares[row], strict=True):
-        axis.imshow(mask > 0, cmap="gray", vmin=0, vmax=1)
+        axis.imshow(mask.numpy() > 0, cmap="gray", vmin=0, vmax=1)
         axis.set_title(f"{float(share):.0%}", fontsize=10)
     for axis, title in zip(line[:3], ("click", "annotators", "one mask"), strict=True):
         axis.set_title(title if row == 0 else "", fontsize=10)
