@@ -13,12 +13,12 @@ BLOCK = re.compile(r"^\.\. code-block:: python\n\n((?:(?:[ ]+[^\n]*)?\n)+)", re.
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8a94a1"
 
 
-def ran(section: str) -> dict[str, Any]:
-    """Run the programs of a section and return their names."""
+def ran(page: str, blocks: slice) -> dict[str, Any]:
+    """Run some blocks of a page and return their names."""
     torch.manual_seed(0)
-    names: dict[str, Any] = {"__name__": "examples"}
-    for block in BLOCK.findall(section):
-        exec(compile(textwrap.dedent(block), "examples.rst", "exec"), names)
+    names: dict[str, Any] = {"__name__": page}
+    for block in BLOCK.findall((DOCS / f"{page}.rst").read_text(encoding="utf-8") + "\n")[blocks]:
+        exec(compile(textwrap.dedent(block), f"{page}.rst", "exec"), names)
     return names
 
 
@@ -70,6 +70,24 @@ def robots(names: dict[str, Any]) -> Figure:
     return figure
 
 
-_, *sections = re.split(r"^.+\n-+\n", (DOCS / "examples.rst").read_text(encoding="utf-8") + "\n", flags=re.MULTILINE)
-for draw, section in zip((time_series, images, robots), sections, strict=True):
-    draw(ran(section)).savefig(DOCS / "_static" / f"{draw.__name__}.png", dpi=110)
+def segmentation(names: dict[str, Any]) -> Figure:
+    """Return pictures, the outlines of the annotators, and the masks."""
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    for row, line in enumerate(figure.subplots(3, 5)):
+        line[0].imshow(names["pictures"][row].view(16, 16), cmap="gray")
+        for mask in names["masks"][row]:
+            line[0].contour(mask, levels=[0.5], colors=ORANGE, linewidths=1.5)
+        line[0].set_title("annotators", fontsize=10)
+        for k, axis in enumerate(line[1:]):
+            axis.imshow(names["found"].hypotheses[row, k] > 0, cmap="gray", vmin=0, vmax=1)
+            axis.set_title(f"mask {k + 1}: {float(names['probabilities'][row, k]):.0%}", fontsize=10)
+        for axis in line:
+            axis.set_axis_off()
+    return figure
+
+
+EVERY = slice(None)
+PICTURES = [(draw, "examples", slice(k, k + 1)) for k, draw in enumerate((time_series, images, robots))]
+PICTURES += [(segmentation, "segmentation", EVERY)]
+for draw, page, blocks in PICTURES:
+    draw(ran(page, blocks)).savefig(DOCS / "_static" / f"{draw.__name__}.png", dpi=110)

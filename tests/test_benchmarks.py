@@ -6,12 +6,14 @@ import json
 import runpy
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
 import torch
 
+import torchmcl as mcl
 from places import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -114,12 +116,86 @@ def test_the_arms_of_the_benchmark_of_robots_have_several_postures_for_a_pose():
     torch.testing.assert_close(straight, torch.tensor([[sum(robots.LENGTHS), 0.0]]))
 
 
+def nested_pictures(segmentation, n=2):
+    """Return pictures of three stripes; a second annotator drew one region, a third none."""
+    line = torch.arange(96)
+    labels = torch.zeros(n, 3, 96, 96, dtype=torch.uint8)
+    labels[:, 0, :64] = (1 + (line >= 30) + (line >= 60)).to(torch.uint8)
+    labels[:, 1, :64] = 1
+    pixels = torch.zeros(n, 4, 96, 96)
+    pixels[:, 0], pixels[:, 3, :64] = labels[:, 0].float(), 1
+    return segmentation.Pictures(pixels, labels, torch.tensor([[64, 96]] * n))
+
+
+def test_the_targets_of_a_click_are_the_regions_of_the_annotators_that_contain_it():
+    segmentation = pytest.importorskip("segmentation")
+    torch.manual_seed(0)
+    data = nested_pictures(segmentation)
+    straight = segmentation.windows(data, torch.tensor([0]), torch.tensor([[10.0, 31.0]]), torch.eye(2)[None])
+    middle = segmentation.SIDE // 2
+    columns = straight.targets[0, 0, middle].nonzero().flatten() - middle + 31  # of the picture
+    assert columns.tolist() == list(range(30, 60))
+    assert straight.targets[0, 1].sum() == 42 * 63  # rows 0 to 41 and columns 0 to 62 of the picture
+    assert straight.mask.tolist() == [[True, True, False]]
+    for batch in (straight, segmentation.training_batch(data, 6), segmentation.clicked(data, 1)):
+        assert batch.targets[..., middle, middle].min() == 1
+        assert not batch.mask[:, 2].any()
+    moved = segmentation.training_batch(
+        data._replace(pixels=data.pixels.roll(1, dims=1)), 6
+    )  # light keeps this channel
+    inside = moved.inputs[:, 0] > 0.99
+    torch.testing.assert_close(moved.targets[:, 1][inside], torch.ones(int(inside.sum())))
+
+
+def test_every_method_of_the_benchmark_of_segmentations_learns_answers_and_is_measured():
+    segmentation = pytest.importorskip("segmentation")
+    data = nested_pictures(segmentation, 1)
+    options = segmentation.Options(steps=2, batch=1, widths=(8,))
+    for name, method in segmentation.METHODS.items():
+        small = replace(method, n_members=2) if name == "ensemble of five" else method
+        record = segmentation.measured(name, small, {"train": data, "held-out": data}, 0, options)
+        assert 0 <= record["16"]["energy distance"][0] < 2, name
+        assert 0 <= record["16"]["best"][0] <= 1, name
+
+
+def test_the_trained_energy_distance_is_that_of_the_metric_without_the_part_of_the_annotators():
+    segmentation = pytest.importorskip("segmentation")
+    torch.manual_seed(0)
+    truth, mask = torch.rand(3, 4, 5, 5).round(), torch.tensor([[True, True, True, False]] * 3)
+    logits, scores = 50 * torch.randn(3, 6, 5, 5).sign(), torch.randn(3, 6)
+    found = segmentation.energy_distance(mcl.Predictions(logits, scores), truth, mask)
+    given = {"mask": mask, "scores": mcl.SoftmaxScores()}
+    own = mcl.metrics.generalized_energy_distance(mcl.Predictions(logits, scores), truth, **given)
+    everywhere = mcl.Predictions(torch.ones(3, 1, 5, 5))  # d(Y, Y') from the distance of a constant answer
+    far = segmentation.pairwise_iou(hypotheses=everywhere.hypotheses, targets=truth, hard=True, smooth=1e-6)
+    constant = mcl.metrics.generalized_energy_distance(everywhere, truth, mask)
+    among = 2 * far.squeeze(-1)[mask].mean() - constant
+    torch.testing.assert_close(found, own + among, rtol=0, atol=2e-3)
+
+
+def test_reduced_annotations_keep_regions_and_reduced_pictures_mean_colors():
+    reduction = pytest.importorskip("segmentation_data")
+    labels = np.full((321, 481), 7)
+    labels[:, 300:] = 3
+    reduced = reduction.reduced_labels(labels)
+    assert reduced.shape == (64, 96)
+    assert reduced[0].tolist() == [2] * 60 + [1] * 36
+    picture = np.zeros((481, 321, 3), dtype=np.uint8)
+    picture[:5, :5] = np.arange(25).reshape(5, 5, 1)
+    small = reduction.reduced_picture(picture)
+    assert small.shape == (96, 64, 3)
+    assert small[0, 0].tolist() == [12, 12, 12]
+    assert reduction.lying(small).shape == (64, 96, 3)
+
+
 def test_the_tables_of_the_documentation_are_those_of_the_records():
     tables = runpy.run_path(str(ROOT / "docs" / "_robustness_tables.py"))["tables"]()
     for name, text in tables.items():
         assert (ROOT / "docs" / f"separation_models_{name}.inc").read_text() == text
     for name, text in runpy.run_path(str(ROOT / "docs" / "_inverse_tables.py"))["tables"]().items():
         assert (ROOT / "docs" / f"inverse_{name}.inc").read_text(encoding="utf-8") == text
+    for name, text in runpy.run_path(str(ROOT / "docs" / "_segmentation_tables.py"))["tables"]().items():
+        assert (ROOT / "docs" / f"segmentation_{name}.inc").read_text(encoding="utf-8") == text
     script = runpy.run_path(str(ROOT / "docs" / "_contest_tables.py"))
     for name in ("contest", "pmlb"):
         text = script["contest"](script[name.upper()])

@@ -42,8 +42,9 @@ class _Pixels(NamedTuple):
 
     def divided(self, total: Tensor) -> Tensor:
         """Return sums [..., targets, hypotheses] divided by the number of pixels."""
-        n_pixels = self.targets.shape[-1] if self.real is None else self.real.sum(dim=-1, keepdim=True)
-        return (total / torch.as_tensor(n_pixels, device=total.device).clamp_min(1)).to(self.logits.dtype)
+        if self.real is None:  # a number: a tensor would be a copy to the device, which stops graph capture
+            return (total / max(self.targets.shape[-1], 1)).to(self.logits.dtype)
+        return (total / self.real.sum(dim=-1, keepdim=True).clamp_min(1)).to(self.logits.dtype)
 
 
 @accelerated(in_eager(recomputed_sums))
