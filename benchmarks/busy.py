@@ -1,4 +1,4 @@
-"""Predictions and trainings beside another program that takes one core all the time.
+"""Predictions and training runs beside another program that takes one core all the time.
 
 python benchmarks/busy.py [--cores 0,1] [--repeats 5] [--out results/busy-cpu.json]
 

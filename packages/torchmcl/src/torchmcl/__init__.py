@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _loaded_names() -> Any:
-    """Load all public names, without garbage collection: torch has so many objects that a search takes 0.1 s."""
+    """Load all public names, without garbage collection: one search of the objects of torch takes 0.1 s."""
     import gc
     import importlib
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
 from torchmcl._eager import is_plain_eager
-from torchmcl.accel import accelerated, in_triton, triton
+from torchmcl.accel import Way, accelerated, in_triton, triton, usable
 from torchmcl.accel.native import rows
 from torchmcl.accel.native.extension import in_c
 from torchmcl.rules.winners import AssignmentRule
@@ -96,7 +96,9 @@ def mcl_loss(
         check_sample_weights("mcl_loss", sample_weights, mask.shape[:-1])
         per_target = per_target * sample_weights.unsqueeze(-1)
     axes = tuple(range(model_axes, mask.ndim))
-    if reduction == "mean":
+    if reduction == "mean" and model_axes == 0:
+        loss = _mean_of_real(per_target, mask)
+    elif reduction == "mean":
         loss = per_target.sum(dim=axes) / mask.sum(dim=axes).clamp_min(1)
     elif reduction == "sample_mean":
         n_real = mask.sum(dim=-1)
@@ -112,6 +114,13 @@ def mcl_loss(
 def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
     """Return sum(weights * cost) over the hypotheses, [..., targets]."""
     return (weights * cost).sum(dim=-1)
+
+
+# The mask is not a tensor of numbers: the condition is on the values only.
+@accelerated(Way(lambda values, mask: usable(values), triton.mean_of_real))
+def _mean_of_real(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of values, 0 where padded, over the real targets."""
+    return values.sum() / mask.sum().clamp_min(1)
 
 
 def _nan_unless_matched(matching: Matching) -> Tensor:

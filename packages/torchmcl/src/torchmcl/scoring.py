@@ -324,7 +324,8 @@ def _mean_loss(
     # Divided first, then summed: the sum of large losses can overflow where their mean does not.
     if mask is None:
         n_samples = math.prod(per_sample.shape[model_axes:])
-        return (per_sample / max(n_samples * terms, 1)).sum(dim=axes)
+        factor = 1 / max(n_samples * terms, 1)
+        return (per_sample * factor).sum(dim=axes) if model_axes else _total(per_sample, factor)
     check_boolean(owner, "mask", mask)
     check_mask(owner, mask, torch.Size((*per_sample.shape, mask.shape[-1])))
     counts = mask.any(dim=-1).expand(per_sample.shape)
@@ -357,6 +358,12 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     As log s(x) = x + log s(-x), that is -sum_k [log s(-x_k) + x_k y_k].
     """
     return -(torch.nn.functional.logsigmoid(-logits) + logits * labels).sum(dim=-1)
+
+
+@accelerated(in_triton(triton.total))
+def _total(values: Tensor, factor: float) -> Tensor:
+    """Return the sum of all values, each multiplied by the factor first."""
+    return (values * factor).sum()
 
 
 def _softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

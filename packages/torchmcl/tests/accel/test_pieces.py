@@ -10,6 +10,7 @@ from torchmcl import losses, scoring
 from torchmcl.accel.native import extension, pairs, rows
 from torchmcl.costs import vector
 from torchmcl.fleet import data
+from torchmcl.fleet.courses import MixedRule
 from torchmcl.rules import winners
 
 pytestmark = pytest.mark.skipif(not extension.available(), reason="the C extension was not built")
@@ -152,6 +153,16 @@ def test_composed_by_hand_is_the_step(rule):
         return mcl.mcl_step(lambda _: mcl.Predictions(*leaves), mcl.Batch(targets, targets), rule).loss
 
     torch.testing.assert_close(graded_loss(by_hand), graded_loss(step))
+
+
+@pytest.mark.parametrize("n_columns", [1, 5])
+def test_rules_of_several_models_are_those_of_each(n_columns):
+    cost = torch.rand(3, 5000, 1, n_columns)
+    values = torch.tensor([[0.0, 0.3, 0.0], [0.0, 0.0, 0.1]])
+    assert rows.serves_models(cost)
+    rules = [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.1)]
+    exact = torch.stack([rule(own.double()).float() for rule, own in zip(rules, cost, strict=True)])
+    torch.testing.assert_close(MixedRule(values)(cost), exact, rtol=0, atol=5e-7)
 
 
 def test_many_rows_on_several_threads_are_the_rows_one_by_one():

@@ -14,6 +14,7 @@ In forward mode the definition itself is computed, because forward mode supports
 
 import functools
 import importlib.util
+import math
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
@@ -23,8 +24,9 @@ from torch import Tensor
 
 from torchmcl._eager import in_forward_mode, is_plain_eager
 
-# A kernel of `linear` holds the whole weight of a model.
-MAX_FEATURES = 128
+# A kernel of `linear` holds the whole weight of a model in the registers of a program. Larger ones spill and are slower
+# than the library for any number of models: 0.62 instead of 0.15 ms an epoch of 8 networks of 50 units, 105 outputs.
+_MAX_HELD = 1024
 
 # The kernels index with 32-bit integers.
 _MAX_ENTRIES = 2**31 - 1
@@ -100,6 +102,11 @@ def runs_on(device: torch.device) -> bool:
     """Return whether Triton kernels can run on a device, or in Triton's interpreter on the CPU."""
     interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     return (device.type == "cuda" or interpreted) and is_plain_eager() and has_triton()
+
+
+def held_by_program(*sizes: int) -> bool:
+    """Return whether one program of a kernel holds a weight of these sizes, filled up to powers of 2 from 16 on."""
+    return math.prod(max(16, 1 << (size - 1).bit_length()) for size in sizes) <= _MAX_HELD
 
 
 def runs_triton(tensor: Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative
+from torchmcl.accel.native import rows
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.fleet.options import StepSpec, plain_number
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
@@ -51,6 +52,8 @@ class MixedRule(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         temperature, epsilon = self.values
+        if rows.serves_models(cost):
+            return rows.mixed_rows(cost, temperature, epsilon)
         if cost.device.type == "cpu":  # where reading a value is cheaper than an unneeded softmax
             if not bool((temperature > 0).any()):
                 return _hard_weights(cost, _per_model(epsilon, cost))

@@ -131,7 +131,7 @@ class _StackedLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
         ctx.rectified = rectified
-        ctx.fused = max(weight.shape[1:]) <= accel.MAX_FEATURES and accel.usable(inputs, weight, bias)
+        ctx.fused = accel.held_by_program(*weight.shape[1:]) and accel.usable(inputs, weight, bias)
         if ctx.fused:
             from torchmcl.accel.triton.stacked import linear_rows
 

@@ -1,6 +1,6 @@
-"""Weights, weighted costs and the cross-entropy of scores in C, each by itself: `c/rows.h`.
+"""Weights, weighted costs and the cross-entropy of scores in C, each in a separate pass: `c/rows.h`.
 
-Whoever calls cost, rule, loss and scores one after the other gets these; `mcl_step` takes them all in one pass.
+Programs that call cost, rule, loss and scores one after the other use these; `mcl_step` has them all in one pass.
 """
 
 import ctypes
@@ -14,9 +14,11 @@ from torch import Tensor
 from torchmcl._eager import may_work_in_place
 from torchmcl.accel.eager.one_target import cross_entropy_gradient
 from torchmcl.accel.native.compiled import MAX_HYPOTHESES
-from torchmcl.accel.native.extension import floats, in_blocks, integers, library, pointers
+from torchmcl.accel.native.extension import floats, in_blocks, integers, library, pointers, serves
 
 _WEIGHTS, _ENTROPIES, _PRODUCTS = range(3)
+# Entries of the cost of a model from which a call of its own pays off.
+_FEWEST_ENTRIES = 4096
 
 
 class _RowWise(Structure):
@@ -39,6 +41,27 @@ def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Te
     if isinstance(winner, Tensor) or isinstance(other, Tensor) or cost.shape[-1] > MAX_HYPOTHESES:
         return NotImplemented
     return _weights(cost, 0.0, winner, other)
+
+
+def serves_models(cost: Tensor) -> bool:
+    """Return whether `mixed_rows` supports a cost, and is worth a call for each model."""
+    return serves(cost) and cost.shape[-1] <= MAX_HYPOTHESES and cost[0].numel() >= _FEWEST_ENTRIES
+
+
+def mixed_rows(cost: Tensor, temperatures: Tensor, epsilons: Tensor) -> Tensor:
+    """Return softmin weights where a model's temperature is positive, winner weights where it is 0.
+
+    Args:
+        cost: [models, ..., hypotheses]
+        temperatures: [models], 0 for hard weights.
+        epsilons: [models], the weight that the winner leaves to the others under hard weights.
+    """
+    cost = cost.contiguous()
+    weights, n_others = torch.empty_like(cost), cost.shape[-1] - 1
+    for own, out, temperature, epsilon in zip(cost, weights, temperatures.tolist(), epsilons.tolist(), strict=True):
+        hard = (1 - epsilon, epsilon / n_others) if n_others else (1.0, 0.0)
+        _run(_WEIGHTS, own, out=out, numbers=(temperature, *hard))
+    return weights
 
 
 def weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:

@@ -22,6 +22,10 @@ softmin = _kernel("rows", "softmin")
 winner_weights = _kernel("rows", "winner_weights")
 #: The sum of weights * cost over the last axis.
 weighted_sum = _kernel("rows", "weighted_sum")
+#: The sum of all values divided by the number of entries in a mask.
+mean_of_real = _kernel("rows", "mean_of_real")
+#: The sum of all values, each multiplied by a factor.
+total = _kernel("rows", "total")
 #: The binary cross-entropy of logits, summed over the last axis.
 summed_cross_entropy = _kernel("rows", "summed_cross_entropy")
 #: Cost, weights and both losses of a step with one target for each sample.

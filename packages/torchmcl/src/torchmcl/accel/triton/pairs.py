@@ -60,7 +60,7 @@ def _few_to_t(h, t, grad, out, n_rows, T, K, D: tl.constexpr, ROWS: tl.constexpr
 
 def _few_blocks(K: int) -> dict[str, int]:
     columns = min(triton.next_power_of_2(K), 256)
-    return {"ROWS": max(1, 1024 // columns), "COLUMNS": columns}
+    return {"ROWS": max(1, 512 // columns), "COLUMNS": columns, "num_warps": 2}
 
 
 def _few_cost(h: Tensor, t: Tensor) -> Tensor:

@@ -93,12 +93,35 @@ def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: t
     tl.store(gradient + row * n_columns + column, (tl.sigmoid(x) - y) * scale, mask=real)
 
 
+@triton.jit(do_not_specialize=("n", "n_programs"))
+def _partial_sums(values, mask, sums, factor, n, n_programs, HAS_MASK: tl.constexpr, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    total, count = tl.zeros((BLOCK,), dtype=tl.float32), tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(program * BLOCK, n, n_programs * BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        total += factor * tl.load(values + place, mask=place < n, other=0.0)  # first, as sums can overflow
+        if HAS_MASK:
+            count += tl.load(mask + place, mask=place < n, other=0).to(tl.float32)
+    tl.store(sums + program, tl.sum(total, axis=0))
+    tl.store(sums + n_programs + program, tl.sum(count, axis=0))
+
+
+@triton.jit
+def _whole_sums(sums, out, n_programs, HAS_MASK: tl.constexpr, MOST: tl.constexpr):
+    place = tl.arange(0, MOST)
+    count = 1.0
+    if HAS_MASK:
+        count = tl.maximum(tl.sum(tl.load(sums + n_programs + place, mask=place < n_programs, other=0.0), axis=0), 1.0)
+    tl.store(out, tl.sum(tl.load(sums + place, mask=place < n_programs, other=0.0), axis=0) / count)
+    tl.store(out + 1, count)
+
+
 def _launch(kernel: Any, rows: Tensor, *arguments: Any) -> None:
-    """Run a kernel on all rows, with about two thousand entries per program."""
+    """Run a kernel on all rows, with about a thousand entries per program."""
     n_columns = rows.shape[-1]
     n_rows = rows.numel() // n_columns
     columns = triton.next_power_of_2(n_columns)
-    block = max(1, 2048 // columns)
+    block = max(1, 1024 // columns)
     kernel[(triton.cdiv(n_rows, block),)](rows, *arguments, n_rows, n_columns, ROWS=block, COLUMNS=columns)
 
 
@@ -159,6 +182,42 @@ class _WeightedSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (weights,) = ctx.saved_tensors
         return weights * grad.unsqueeze(-1), None
+
+
+# Programs of a sum of all entries, and entries that each of them takes at once.
+_SUMMING, _SUMMED = 256, 1024
+
+
+def mean_of_real(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the sum of all values divided by the number of entries in the mask, at least 1."""
+    return _Sum.apply(values, mask, 1.0) if values.shape == mask.shape else NotImplemented
+
+
+def total(values: Tensor, factor: float) -> Tensor:
+    """Return the sum of all values, each multiplied by the factor."""
+    return _Sum.apply(values, None, factor)
+
+
+class _Sum(torch.autograd.Function):
+    """In two launches and a fixed order."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, mask: Tensor | None, factor: float) -> Tensor:
+        n = values.numel()
+        n_programs = min(_SUMMING, triton.cdiv(n, _SUMMED))
+        sums, out = values.new_empty(2, n_programs), values.new_empty(2)
+        given, has_mask = values.contiguous(), mask is not None
+        counted = given if mask is None else mask.contiguous().view(torch.uint8)
+        _partial_sums[(n_programs,)](given, counted, sums, factor, n, n_programs, HAS_MASK=has_mask, BLOCK=_SUMMED)
+        _whole_sums[(1,)](sums, out, n_programs, HAS_MASK=has_mask, MOST=_SUMMING)
+        ctx.save_for_backward(out[1])
+        ctx.shape, ctx.factor = values.shape, factor
+        return out[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (count,) = ctx.saved_tensors
+        return (grad * (ctx.factor / count)).expand(ctx.shape), None, None
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

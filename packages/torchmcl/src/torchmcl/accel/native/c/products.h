@@ -120,6 +120,19 @@ ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const flo
 
 #else
 
+ALWAYS void copy_some(float *to, const float *from, int64_t n) {
+    int64_t k = 0;
+    for (; k + LANES <= n; k += LANES) *(loose *)(to + k) = *(const loose *)(from + k);
+    for (; k < n; k++) to[k] = from[k];
+}
+
+/* Adds the first n < LANES lanes, if there are any, to as many numbers. */
+ALWAYS void add_first(float *to, vec x, int64_t n) {
+    int64_t i = 0;
+    for (; i + 4 < LANES && i + 4 <= n; i += 4) *(four *)(to + i) += ((const four *)&x)[i / 4];
+    for (; i < n; i++) to[i] += x[i];
+}
+
 /* da[p * sp + q] += the sum over rows of g[p] in[q], for `n_s` vectors of q. */
 ALWAYS void outer_some(int n_p, int n_s, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q,
                        int64_t width) {
@@ -140,7 +153,7 @@ ALWAYS void outer_some(int n_p, int n_s, float *da, int64_t sp, const float *g, 
             if (n_q >= (s + 1) * LANES)
                 *(loose *)to += (loose)sum[p][s];
             else
-                for (int i = 0; i < LANES && s * LANES + i < n_q; i++) to[i] += sum[p][s][i];
+                add_first(to, sum[p][s], n_q - s * LANES);
         }
 }
 
@@ -163,18 +176,31 @@ static void add_rows(float *to, const float *g, int64_t n_p, int64_t width) {
     }
 }
 
+/* The inputs of the first layer as rows of `from`, which need no transposition. */
+typedef struct {
+    const float *from;
+    const int64_t *numbers;
+    int64_t n_rows;
+} Source;
+
 /* A few inputs at a time, which stay in the L1 cache while the rows of g are read. */
-static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const float *in, int64_t n_q, int64_t width) {
+static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const float *in, int64_t n_q, int64_t width,
+                  const Source *source) {
     for (int64_t first = 0; first < n_q; first += SOME_INPUTS) {
         const int64_t n = n_q - first < SOME_INPUTS ? n_q - first : SOME_INPUTS;
 #if defined(__aarch64__)
         const float *inputs = in + first * WIDTH;
+        (void)source;
 #else
         float inputs[WIDTH * SOME_INPUTS] __attribute__((aligned(64)));
         const int64_t filled = (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES);
-        for (int64_t j = 0; n < filled && j < width; j++)
-            memset(inputs + j * SOME_INPUTS + n, 0, (size_t)(filled - n) * sizeof(float));
-        turn(inputs, SOME_INPUTS, in + first * WIDTH, WIDTH, n, width);
+        for (int64_t j = 0; j < width; j++)
+            for (int64_t q = filled - STEP * LANES; q < filled; q += LANES) store(inputs + j * SOME_INPUTS + q, (vec){0});
+        for (int64_t j = 0; source && j < source->n_rows; j++)
+            copy_some(inputs + j * SOME_INPUTS, source->from + source->numbers[j] * n_q + first, n);
+        for (int64_t j = source ? source->n_rows : width; j < width; j++)
+            for (int64_t q = 0; q < filled; q += LANES) store(inputs + j * SOME_INPUTS + q, (vec){0});
+        if (!source) turn(inputs, SOME_INPUTS, in + first * WIDTH, WIDTH, n, width);
 #endif
         for (int64_t p = 0, rows; p < n_p; p += rows) {
             const float *from = g + p * WIDTH;

@@ -112,7 +112,8 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                 const int64_t n_in = sizes[l], n_out = sizes[l + 1];
                 weight -= n_out * (n_in + 1);
                 float *to = grad + (weight - own);
-                outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width);
+                const Source source = {data->inputs, rows, n};
+                outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width, l == 0 ? &source : 0);
                 add_rows(to + n_in * n_out, g, n_out, width); /* of the bias */
                 if (l == 0) {
                     for (int64_t j = 0; n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
