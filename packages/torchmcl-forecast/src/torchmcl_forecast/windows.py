@@ -1,5 +1,6 @@
 """Windows of series as inputs and targets of the network, in units of their own past."""
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +24,7 @@ _LEAST_PAST = 3
 _SHARES_OF_HORIZON = (0.2, 0.45, 0.7, 1.0)
 # Minimum length of the context, if the series are long enough, even for a short horizon.
 _LEAST_CONTEXT = 96
+_HORIZONS, _LONG = 3, False
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tupl
         >>> choose_context(48, (24, 168), 700), choose_context(28, (7, 365), 1500)
         ((144, (168,)), (96, (365,)))
     """
-    context = max(3 * horizon, 2 * min(seasons, default=1), _LEAST_CONTEXT)
+    context = max(_HORIZONS * horizon, 2 * min(seasons, default=1), _LEAST_CONTEXT)
+    if _LONG:
+        context = max([context, *(2 * season for season in seasons if 2 * season <= (n_times - horizon) * 2 // 3)])
     # Keep a few windows for training if the series are short.
     context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
     lags = (season * -(-horizon // season) for season in sorted(seasons)[1:])
@@ -159,6 +163,14 @@ class Source:
         group, place = ((at >= _LEAST_PAST) & (ahead > 0)).nonzero(as_tuple=True)
         return torch.stack([group, before[place]], dim=1)
 
+    def to(self, device: str) -> "Source":
+        """Return the same windows on a device; on the CPU for all but CUDA's, which may lack double precision."""
+        moved = copy.copy(self)
+        home = device if torch.device(device).type == "cuda" else "cpu"
+        for name in ("known", "truth", "floor", "covariates", "calendar"):
+            setattr(moved, name, getattr(self, name).to(home))
+        return moved
+
     def ends(self) -> Tensor:
         """Return the windows whose horizon follows the end of each series."""
         return torch.stack([torch.arange(self.n_groups), torch.full((self.n_groups,), self.n_times)], dim=1)
@@ -172,9 +184,9 @@ class Source:
         """
         layout = self.layout
         group, before = places.unbind(dim=1)
-        steps = torch.arange(layout.past + layout.horizon)
+        steps = torch.arange(layout.past + layout.horizon, device=places.device)
         at = (before.unsqueeze(1) + steps).unsqueeze(1)  # in the padded series, [windows, 1, past + horizon]
-        rows = group.view(-1, 1, 1), torch.arange(layout.n_channels).view(1, -1, 1)
+        rows = group.view(-1, 1, 1), torch.arange(layout.n_channels, device=places.device).view(1, -1, 1)
         read = self.known[rows[0], rows[1], at[..., : layout.past]]  # [windows, channels, past]
         if shortened is not None:
             read = read.masked_fill(steps[: layout.past] < layout.past - shortened.view(-1, 1, 1), torch.nan)
@@ -225,7 +237,7 @@ def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tens
 
 def _repeated(values: Tensor, period: int, horizon: int) -> Tensor:
     """Return the last period repeated over the horizon, [windows, channels, horizon]."""
-    return values[..., values.shape[-1] - period + torch.arange(horizon) % period]
+    return values[..., values.shape[-1] - period + torch.arange(horizon, device=values.device) % period]
 
 
 def _changes(values: Tensor, period: int) -> Tensor:
