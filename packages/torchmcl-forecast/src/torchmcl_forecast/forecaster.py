@@ -47,7 +47,7 @@ _MOST_STEPS = 1600
 _N_LINEAR = 20_000
 # Windows, and paths drawn per window, to weigh networks and codebook; the share of the codebook without windows.
 _N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED = 600, 60, 0.5
-_N_PERIODS = 1
+_N_SPREAD = 300  # windows from which the factor on the scales is measured
 # Windows that are forecast at once.
 _AT_ONCE = 1024
 
@@ -283,7 +283,7 @@ class Forecaster(Shareable, BaseEstimator):
         context = context if self.context is None else self.context
         n_channels = len(panel.names) if self.joint else 1
         n_calendar = calendar_features(panel.grid, panel.ends[:1], 0).shape[-1]
-        periods = (1, *(season for season in sorted(self.seasons_)[:_N_PERIODS] if season < context))
+        periods = (1, *(season for season in sorted(self.seasons_)[:1] if season < context))
         return Layout(horizon, context, periods, lags, n_channels, n_calendar, len(self.known), len(self.past))
 
     def _train(
@@ -354,7 +354,7 @@ class Forecaster(Shareable, BaseEstimator):
 
     def _best_spread(self, source: Source, calibration: Calibration) -> float:
         """Return the factor on the scales, from the held-out windows."""
-        places = calibration.places[torch.randperm(len(calibration.places))[:_N_WEIGHED]]
+        places = calibration.places[torch.randperm(len(calibration.places))[:_N_SPREAD]]
         window = source.window(places)
         paths, scales, shares = self._answers(source, places)
         naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
@@ -383,17 +383,17 @@ class Forecaster(Shareable, BaseEstimator):
         parts = []
         for some in places.split(_AT_ONCE):
             window = source.window(some)
-            found = [*(network(window.inputs) for network in self.networks_), self.codebook_(window.unit)]
+            found = [network(window.inputs) for network in self.networks_]
+            weights = [(1 - self.codebook_share_) / len(found)] * len(found)
+            if self.codebook_share_ > 0:  # without a share it would only take time
+                found, weights = [*found, self.codebook_(window.unit)], [*weights, self.codebook_share_]
             shape = (self.layout_.n_channels, self.layout_.horizon)
             paths, scales = (
                 torch.cat([part[..., 0].unflatten(-1, shape) for part in which], dim=1).double()
                 for which in ([f.hypotheses for f in found], [f.scale for f in found])
             )
             naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
-            of_network = (1 - self.codebook_share_) / len(self.networks_)
-            weights = [of_network] * len(self.networks_) + [self.codebook_share_]
             logits = [one.score_logits.double().softmax(dim=-1) for one in found]
             shares = torch.cat([weight * one for weight, one in zip(weights, logits, strict=True)], dim=1)
             parts.append((paths * unit + naive, self.spread_ * scales * unit, shares))
-        paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
-        return paths, scales, shares
+        return tuple(torch.cat(part) for part in zip(*parts, strict=True))

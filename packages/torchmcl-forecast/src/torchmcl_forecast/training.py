@@ -20,6 +20,8 @@ __all__ = ["Training", "marginal_crps", "train"]
 
 # Maximum number of parts of a training run; a part has at least one step. `AutoAnnealing` is updated after each part.
 _MOST_PARTS = 40
+# Maximum number of steps, drawn at random, at which the CRPS is computed.
+_N_CRPS_STEPS = 16
 # Targets are clipped to this magnitude, in units of their window: a jump must not dominate a batch.
 _FARTHEST = 20.0
 # Share of training windows with a shortened past, so that the network learns to handle short series.
@@ -141,6 +143,7 @@ def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor) -> Tensor:
         >>> marginal_crps(given, torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool))
         tensor(1.0000)
     """
-    centers, scales = predictions.hypotheses.squeeze(-1), predictions.scale.squeeze(-1)
+    steps = torch.randperm(targets.shape[2], device=targets.device)[:_N_CRPS_STEPS]
+    centers, scales = (part[:, :, steps, 0] for part in (predictions.hypotheses, predictions.scale))
     shares = predictions.score_logits.softmax(dim=-1)
-    return random_crps(centers, scales, shares, targets[:, 0, :, 0], mask[:, 0])
+    return random_crps(centers, scales, shares, targets[:, 0, steps, 0], mask[:, 0, steps])

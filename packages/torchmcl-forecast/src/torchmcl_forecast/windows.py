@@ -24,7 +24,6 @@ _LEAST_PAST = 3
 _SHARES_OF_HORIZON = (0.2, 0.45, 0.7, 1.0)
 # Minimum length of the context, if the series are long enough, even for a short horizon.
 _LEAST_CONTEXT = 96
-_HORIZONS, _LONG = 3, False
 
 
 @dataclass(frozen=True)
@@ -106,9 +105,7 @@ def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tupl
         >>> choose_context(48, (24, 168), 700), choose_context(28, (7, 365), 1500)
         ((144, (168,)), (96, (365,)))
     """
-    context = max(_HORIZONS * horizon, 2 * min(seasons, default=1), _LEAST_CONTEXT)
-    if _LONG:
-        context = max([context, *(2 * season for season in seasons if 2 * season <= (n_times - horizon) * 2 // 3)])
+    context = max(3 * horizon, 2 * min(seasons, default=1), _LEAST_CONTEXT)
     # Keep a few windows for training if the series are short.
     context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
     lags = (season * -(-horizon // season) for season in sorted(seasons)[1:])
