@@ -77,16 +77,25 @@ def load(folder: Path, name: str, inner: bool) -> Task:
     )
 
 
-def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answer], list[float]]:
-    """Return the fitted forecaster, its answers, and the share of paths inside the tubes of each window."""
+def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answer], dict[str, object]]:
+    """Return the fitted forecaster, its answers, and more for the record: time of the fit, coverage of tubes."""
+    began = time.perf_counter()
     forecaster = Forecaster(N_PATHS, joint=task.joint, **options).fit(task.train, horizon=task.horizon)
+    seconds = time.perf_counter() - began
     answers, inside = [], []
     for history, truth in zip(task.histories, task.truths, strict=True):
         answers.append(answer_of(forecaster, history, task))
         tube = forecaster.forecast(history).tube()
         low, high = (tube[name].to_numpy().reshape(truth.shape) for name in ("low", "high"))
         inside.append(float(((truth >= low) & (truth <= high)).all(axis=1).mean()))
-    return forecaster, answers, inside
+    more = {
+        "fit_seconds": round(seconds, 1),
+        "coverage_of_tubes": round(float(np.mean(inside)), 4),
+        "codebook_share": forecaster.codebook_share_,
+        "spread": forecaster.spread_,
+        "correlation": round(forecaster.correlation_, 3),
+    }
+    return forecaster, answers, more
 
 
 def variogram_score(samples: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
@@ -195,12 +204,7 @@ class Bench:
             self.forecaster.set_params(**self.options, hidden=Forecaster().hidden)
         self.fitted, began = True, time.perf_counter()
         if method == "forecaster":
-            self.forecaster, answers, inside = ours(task, self.options)
-            more = {
-                "coverage_of_tubes": round(float(np.mean(inside)), 4),
-                "codebook_share": self.forecaster.codebook_share_,
-                "correlation": round(self.forecaster.correlation_, 3),
-            }
+            self.forecaster, answers, more = ours(task, self.options)
         elif method in SIMULATED:
             assert folder is not None
             answers, pairs, seconds = simulated(task, folder / f"{self.labels['set']}-{SIMULATED[method]}.npz")

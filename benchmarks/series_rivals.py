@@ -24,7 +24,7 @@ from torchmcl_forecast.windows import Source, Window
 N_PATHS, N_SAMPLES = 16, 200
 LEVEL = torch.tensor(LEVELS, dtype=torch.float64)
 # Pairs of a window and a series that a slow method forecasts, where there is a season.
-N_SLOW = 60
+N_SLOW = 24
 
 
 class Task(NamedTuple):

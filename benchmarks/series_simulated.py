@@ -56,8 +56,8 @@ def simulate(task: Task, model: str, path: Path, until: float) -> bool:
         fitted = getattr(models, model)(season_length=task.season, **options).fit(values)
         samples = np.asarray(fitted.simulate(task.horizon, N_SAMPLES, seed=series), dtype=np.float32)
         found.append((samples, time.perf_counter() - began))
-    samples, seconds = (np.stack(part) for part in zip(*found, strict=True)) if found else (np.zeros(0), np.zeros(0))
-    np.savez_compressed(path, pairs=np.array(wanted[: len(found)]), samples=samples, seconds=seconds)
+        parts = dict(zip(("samples", "seconds"), (np.stack(part) for part in zip(*found, strict=True)), strict=True))
+        np.savez_compressed(path, pairs=np.array(wanted[: len(found)]), **parts)
     return len(found) == len(wanted)
 
 

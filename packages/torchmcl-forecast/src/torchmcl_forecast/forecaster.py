@@ -39,7 +39,7 @@ from torchmcl_forecast.windows import Layout, Source, choose_context
 # The most recent windows first calibrate the tubes; then the network is trained on them for this share of the steps.
 _REFINEMENT = 0.25
 # ... at this share of the learning rate, because they are few.
-_SLOW = 0.2
+_SLOW = 0.5
 # Longer training is better on some data sets (ETTh1), but 400 hourly series would take several minutes. Twice the steps
 # of one network are better than two networks.
 _MOST_STEPS = 1600
@@ -117,13 +117,13 @@ class Forecaster(Shareable, BaseEstimator):
         coverage: float = 0.9,
         context: int | None = None,
         seasons: Sequence[int] | None = None,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[int] = (256, 256, 256),
         dropout: float = 0.1,
         n_steps: int | None = None,
         batch_size: int = 256,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-2,
-        crps: float = 3.0,
+        crps: float = 20.0,
         time: str = "ds",
         value: str = "y",
         series: str = "unique_id",

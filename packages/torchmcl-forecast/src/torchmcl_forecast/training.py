@@ -46,7 +46,7 @@ class Training:
     batch_size: int = 256
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
-    crps: float = 3.0
+    crps: float = 20.0
     device: str = "cpu"
 
     @property
