@@ -44,7 +44,7 @@ def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows():
     frame = series.pd.DataFrame(rng.normal(size=(300, 2)), index=series.pd.date_range("2024-01-01", periods=300))
     for joint in (False, True):
         task = series.rolled(frame.cumsum() + 100, 4, 1, inner=False, joint=joint)
-        options = {"n_steps": 40, "n_members": 1, "hidden": (8,), "batch_size": 32}
+        options = {"n_steps": 10, "n_members": 1, "hidden": (8,), "batch_size": 32}
         forecaster, answers, more = series.ours(task, options)
         units = [series.ends(forecaster, history).unit.view(-1, 1) for history in task.histories]
         rivals = [name for name in series.RIVALS if name != "tide"]

@@ -45,9 +45,9 @@ _SLOW = 0.5
 _MOST_STEPS = 1600
 # Windows from which the linear map is computed.
 _N_LINEAR = 20_000
-# Windows, and paths drawn per window, to weigh networks and codebook; the share of the codebook without windows.
-_N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED = 600, 60, 0.5
-_N_SPREAD = 300  # windows from which the factor on the scales is measured
+# Windows, and paths drawn per window, to weigh networks and codebook; the share of the codebook without windows; and
+# windows for the factor on the scales.
+_N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED, _N_SPREAD = 600, 60, 0.5, 300
 # Windows that are forecast at once.
 _AT_ONCE = 1024
 
@@ -396,4 +396,5 @@ class Forecaster(Shareable, BaseEstimator):
             logits = [one.score_logits.double().softmax(dim=-1) for one in found]
             shares = torch.cat([weight * one for weight, one in zip(weights, logits, strict=True)], dim=1)
             parts.append((paths * unit + naive, self.spread_ * scales * unit, shares))
-        return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+        paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
+        return paths, scales, shares
