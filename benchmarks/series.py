@@ -17,7 +17,19 @@ import pandas as pd
 import torch
 
 from _common import parser, report
-from series_rivals import LEVEL, N_PATHS, RIVALS, Answer, Task, answer_of, ends, installed
+from series_rivals import (
+    LEVEL,
+    N_PATHS,
+    RIVALS,
+    SIMULATED,
+    Answer,
+    Task,
+    answer_of,
+    ends,
+    installed,
+    of_samples,
+    part_of,
+)
 from torchmcl import Predictions
 from torchmcl.metrics import energy_score
 from torchmcl_forecast import Forecaster
@@ -65,16 +77,25 @@ def load(folder: Path, name: str, inner: bool) -> Task:
     )
 
 
-def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answer], list[float]]:
-    """Return the fitted forecaster, its answers, and the share of paths inside the tubes of each window."""
+def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answer], dict[str, object]]:
+    """Return the fitted forecaster, its answers, and more for the record: time of the fit, coverage of tubes."""
+    began = time.perf_counter()
     forecaster = Forecaster(N_PATHS, joint=task.joint, **options).fit(task.train, horizon=task.horizon)
+    seconds = time.perf_counter() - began
     answers, inside = [], []
     for history, truth in zip(task.histories, task.truths, strict=True):
         answers.append(answer_of(forecaster, history, task))
         tube = forecaster.forecast(history).tube()
         low, high = (tube[name].to_numpy().reshape(truth.shape) for name in ("low", "high"))
         inside.append(float(((truth >= low) & (truth <= high)).all(axis=1).mean()))
-    return forecaster, answers, inside
+    more = {
+        "fit_seconds": round(seconds, 1),
+        "coverage_of_tubes": round(float(np.mean(inside)), 4),
+        "codebook_share": forecaster.codebook_share_,
+        "spread": forecaster.spread_,
+        "correlation": round(forecaster.correlation_, 3),
+    }
+    return forecaster, answers, more
 
 
 def variogram_score(samples: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
@@ -100,6 +121,8 @@ def measures(task: Task, answers: list[Answer], units: list[torch.Tensor]) -> di
     """
     loss, total, best, energy, of_samples, variogram = torch.zeros(9, dtype=torch.float64), 0.0, [], [], [], []
     for answer, truth, unit in zip(answers, task.truths, units, strict=True):
+        if not len(truth):  # a window without a series of the part
+            continue
         actual = torch.tensor(truth, dtype=torch.float64)
         error, level = actual - answer.quantiles, LEVEL.view(9, 1, 1)
         loss += 2 * torch.maximum(level * error, (level - 1) * error).sum(dim=(1, 2))
@@ -126,32 +149,91 @@ def measures(task: Task, answers: list[Answer], units: list[torch.Tensor]) -> di
     return found
 
 
-def measured(
-    task: Task, name: str, part: str, rivals: list[str], options: dict[str, object]
-) -> list[dict[str, object]]:
-    """Return a record for each method on one set."""
-    began = time.perf_counter()
-    forecaster, answers, inside = ours(task, options)
-    units = [ends(forecaster, history).unit.view(-1, 1) for history in task.histories]
-    rows: list[dict[str, object]] = []
+def selected(answers: list[Answer], pairs: list[tuple[int, int]]) -> list[Answer]:
+    """Return the answers for pairs of a window and a series only."""
+    found = []
+    for window, answer in enumerate(answers):
+        rows = torch.tensor([series for other, series in pairs if other == window], dtype=torch.long)
+        parts = (None if part is None else part[rows] for part in answer[:3])
+        found.append(Answer(*parts, answer.quantiles[:, rows]))
+    return found
 
-    def note(method: str, found: list[Answer]) -> None:
-        row = {"set": name, "part": part, "method": method, "seconds": round(time.perf_counter() - began, 1)}
-        rows.append(row | {key: round(value, 5) for key, value in measures(task, found, units).items()})
 
-    note("forecaster", answers)
-    rows[0] |= {
-        "coverage_of_tubes": round(float(np.mean(inside)), 4),
-        "n_paths_in_tubes": len(inside) * len(task.truths[0]),
-        "codebook_share": forecaster.codebook_share_,
-        "correlation": round(forecaster.correlation_, 3),
-    }
-    print(rows[-1], flush=True)
-    for rival in rivals:
-        began = time.perf_counter()
-        note(rival, RIVALS[rival](task, forecaster))
-        print(rows[-1], flush=True)
-    return rows
+def in_part(task: Task, units: list[torch.Tensor], pairs: list[tuple[int, int]]) -> tuple[Task, list[torch.Tensor]]:
+    """Return the truths and units of pairs of a window and a series only."""
+    rows = [[series for other, series in pairs if other == window] for window in range(len(task.truths))]
+    truths = [truth[row] for truth, row in zip(task.truths, rows, strict=True)]
+    return task._replace(truths=truths), [unit[row] for unit, row in zip(units, rows, strict=True)]
+
+
+def simulated(task: Task, path: Path) -> tuple[list[Answer], list[tuple[int, int]], float]:
+    """Return answers from paths that `series_simulated.py` wrote, their windows and series, and the seconds it took."""
+    with np.load(path) as saved:
+        pairs, samples, seconds = (saved[name] for name in ("pairs", "samples", "seconds"))
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    pairs, samples = pairs[order], samples[order]
+    nothing = Answer(None, None, None, torch.zeros(9, 0, task.horizon))  # for windows without a series of the part
+    own = [samples[pairs[:, 0] == window] for window in range(len(task.truths))]
+    answers = [of_samples(given, task) if len(given) else nothing for given in own]
+    return answers, [(int(w), int(s)) for w, s in pairs], float(seconds.sum())
+
+
+class Bench:
+    """Methods on one set, and the records of their measures.
+
+    Args:
+        task: the windows.
+        labels: of the set and its part, for the records.
+        options: of the forecaster.
+    """
+
+    def __init__(self, task: Task, labels: dict[str, object], options: dict[str, object]) -> None:
+        self.task, self.labels, self.options = task, labels, options
+        self.rows: list[dict[str, object]] = []
+        self.forecaster = Forecaster(joint=task.joint, **options | {"n_steps": 1, "hidden": (2,)})
+        self.fitted = False
+
+    def run(self, method: str, folder: Path | None) -> None:
+        """Measure a method; rivals read the windows of a forecaster, which need not be trained for that.
+
+        Args:
+            method: its name.
+            folder: with simulated paths.
+        """
+        task, more, complete = self.task, {}, True
+        if method != "forecaster" and not self.fitted:
+            self.forecaster.fit(task.train, horizon=task.horizon)
+            self.forecaster.set_params(**self.options, hidden=Forecaster().hidden)
+        self.fitted, began = True, time.perf_counter()
+        if method == "forecaster":
+            self.forecaster, answers, more = ours(task, self.options)
+        elif method in SIMULATED:
+            assert folder is not None
+            answers, pairs, seconds = simulated(task, folder / f"{self.labels['set']}-{SIMULATED[method]}.npz")
+            began, complete = time.perf_counter() - seconds, len(pairs) == sum(len(truth) for truth in task.truths)
+        else:
+            answers = RIVALS[method](task, self.forecaster)
+        self._note(method, round(time.perf_counter() - began, 1), answers, complete, more)
+
+    def _note(
+        self, method: str, seconds: float, answers: list[Answer], complete: bool, more: dict[str, object]
+    ) -> None:
+        """Add a record for all series, and another for the part that slow methods forecast."""
+        task, few = self.task, sorted(part_of(self.task))
+        units = [ends(self.forecaster, history).unit.view(-1, 1) for history in task.histories]
+        n_all = sum(len(truth) for truth in task.truths)
+        if complete:
+            self._add(method, seconds, n_all, measures(task, answers, units) | more)
+        if len(few) < n_all:
+            part, own_units = in_part(task, units, few)
+            self._add(
+                method, seconds, len(few), measures(part, selected(answers, few) if complete else answers, own_units)
+            )
+
+    def _add(self, method: str, seconds: float, n_paths: int, found: dict[str, object]) -> None:
+        values = {key: round(value, 5) if isinstance(value, float) else value for key, value in found.items()}
+        self.rows.append(self.labels | {"method": method, "seconds": seconds, "n_paths": n_paths} | values)
+        print(self.rows[-1], flush=True)
 
 
 def main() -> None:
@@ -160,17 +242,26 @@ def main() -> None:
     arguments.add_argument("--data", type=Path, required=True, help="folder with the series")
     arguments.add_argument("--sets", default="weekly,hourly,etth1,exchange")
     arguments.add_argument("--part", choices=("test", "inner"), default="test")
-    arguments.add_argument("--rivals", default=",".join(RIVALS), help="those that are installed are run")
+    arguments.add_argument("--methods", default=",".join(["forecaster", *RIVALS]), help="those installed are run")
+    arguments.add_argument("--simulated", type=Path, help="folder that series_simulated.py wrote")
     arguments.add_argument("--steps", type=int, help="of each training")
     arguments.add_argument("--members", type=int, default=1)
+    arguments.add_argument("--seed", type=int, default=0)
     options = arguments.parse_args()
-    rivals = installed([name for name in options.rivals.split(",") if name])
-    rows = []
+    methods = installed([name for name in options.methods.split(",") if name])
+    methods += [] if options.simulated is None else list(SIMULATED)
+    chosen = {"n_steps": options.steps, "n_members": options.members, "device": options.device}
+    chosen |= {"random_state": options.seed}
+    rows: list[dict[str, object]] = []
     for name in options.sets.split(","):
-        chosen = {"n_steps": options.steps, "n_members": options.members, "device": options.device}
-        task = load(options.data, name, options.part == "inner")
-        rows += measured(task, name, options.part, rivals, chosen)
-        report("series", options.device, rows, options.out)
+        labels = {"set": name, "part": options.part, "seed": options.seed}
+        bench = Bench(
+            load(options.data, name, options.part == "inner"), labels, chosen | {"random_state": options.seed}
+        )
+        for method in methods:
+            bench.run(method, options.simulated)
+            report("series", options.device, rows + bench.rows, options.out)
+        rows += bench.rows
 
 
 if __name__ == "__main__":

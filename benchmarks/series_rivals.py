@@ -1,6 +1,6 @@
 """Rivals of the forecaster in `series.py`: each gives answers for the windows of a task.
 
-Those of statsforecast and neuralforecast are left out where the package is not installed.
+TiDE is left out where neuralforecast is not installed; paths of statsforecast come from `series_simulated.py`.
 """
 
 import copy
@@ -23,8 +23,8 @@ from torchmcl_forecast.windows import Source, Window
 
 N_PATHS, N_SAMPLES = 16, 200
 LEVEL = torch.tensor(LEVELS, dtype=torch.float64)
-# Values of a series that exponential smoothing and ARIMA read: longer pasts take hours.
-N_RECENT = 480
+# Pairs of a window and a series that a slow method forecasts, where there is a season.
+N_SLOW = 24
 
 
 class Task(NamedTuple):
@@ -140,11 +140,15 @@ def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., to
     """
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     places = source.places()
-    how = Training(forecaster.n_steps or min(max(40 * len(places) // forecaster.batch_size, 160), 2000))
+    n_steps = forecaster.n_steps or min(max(40 * len(places) // forecaster.batch_size, 160), 2000)
+    how = Training(n_steps, device=str(forecaster.device))
     torch.manual_seed(0)
     network = PathNetwork(forecaster.layout_, n_hypotheses, tuple(forecaster.hidden), forecaster.dropout)
     window = past_windows(forecaster)
     network.fit_linear(window.inputs, window.targets)
+    network.to(how.device)
+    source = source.to(how.device)
+    places = places.to(source.known.device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.n_steps)
     for _ in range(how.n_steps):
@@ -155,12 +159,12 @@ def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., to
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         cosine.step()
-    return network.eval()
+    return network.to("cpu").eval()
 
 
 def nine_quantiles(task: Task, forecaster: Forecaster) -> list[Answer]:
     """Return nine free quantiles of each step from the same network, by the quantile loss."""
-    level = LEVEL.float().view(1, 9, 1)
+    level = LEVEL.float().view(1, 9, 1).to(forecaster.device)
 
     def loss_of(predictions: Any, batch: Any) -> torch.Tensor:
         error = batch.targets.squeeze(-1) - predictions.hypotheses.squeeze(-1)
@@ -190,7 +194,7 @@ def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
 
     rival = copy.copy(forecaster)
     rival.networks_ = [trained(forecaster, forecaster.n_hypotheses, loss_of)]
-    rival.codebook_share_, rival.correlation_ = 0.0, 0.0
+    rival.codebook_share_, rival.spread_, rival.correlation_ = 0.0, 1.0, 0.0
     return [answer_of(rival, history, task) for history in task.histories]
 
 
@@ -203,30 +207,14 @@ def answer_of(forecaster: Forecaster, history: pd.DataFrame, task: Task) -> Answ
     return Answer(paths, weights, samples, torch.from_numpy(quantiles).view(9, -1, task.horizon))
 
 
-def statistical(name: str) -> Callable[[Task, Forecaster], list[Answer]]:
-    """Return a method: a model of statsforecast for each series, whose simulated paths are reduced to 16."""
-
-    def method(task: Task, forecaster: Forecaster) -> list[Answer]:
-        from statsforecast import StatsForecast, models
-
-        answers = []
-        for history in task.histories:
-            values = forecaster.forecast(history).panel.values[:, -N_RECENT:]
-            rows = [
-                pd.DataFrame({"unique_id": k, "ds": np.arange(values.shape[1]), "y": row}).dropna()
-                for k, row in enumerate(values)
-            ]
-            model = getattr(models, name)(season_length=task.season)
-            machine = StatsForecast(models=[model], freq=1)
-            found = machine.simulate(h=task.horizon, df=pd.concat(rows), n_paths=N_SAMPLES, seed=0)
-            found = found.sort_values(["unique_id", "sample_id", "ds"], kind="stable")
-            answers.append(_of_samples(found[name].to_numpy().reshape(-1, N_SAMPLES, task.horizon), task))
-        return answers
-
-    return method
+def part_of(task: Task) -> list[tuple[int, int]]:
+    """Return the pairs of a window and a series that a slow method forecasts, drawn at random: all without a season."""
+    every = [(w, s) for w, truth in enumerate(task.truths) for s in range(len(truth))]
+    order = np.random.default_rng(0).permutation(len(every))
+    return [every[place] for place in order[: N_SLOW if task.season > 1 else None]]
 
 
-def _of_samples(samples: np.ndarray, task: Task) -> Answer:
+def of_samples(samples: np.ndarray, task: Task) -> Answer:
     """Return an answer of samples [series, samples, steps]; those of different series are independent."""
     drawn_ = torch.from_numpy(samples.astype(float))
     quantiles = drawn_.quantile(LEVEL, dim=1)
@@ -236,7 +224,7 @@ def _of_samples(samples: np.ndarray, task: Task) -> Answer:
 
 
 def tide(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return nine quantiles of neuralforecast's TiDE, with its defaults and 1000 steps, on the same context."""
+    """Return nine quantiles of neuralforecast's TiDE with 256 units and 500 steps, on the same context."""
     from neuralforecast import NeuralForecast
     from neuralforecast.losses.pytorch import MQLoss
     from neuralforecast.models import TiDE
@@ -246,7 +234,9 @@ def tide(task: Task, forecaster: Forecaster) -> list[Answer]:
         h=task.horizon,
         input_size=forecaster.layout_.past,
         loss=MQLoss(quantiles=list(LEVELS)),
-        max_steps=1000,
+        max_steps=500,
+        hidden_size=256,
+        windows_batch_size=256,
         start_padding_enabled=True,
         scaler_type="standard",
         enable_progress_bar=False,
@@ -277,11 +267,11 @@ RIVALS: dict[str, Callable[[Task, Forecaster], list[Answer]]] = {
     "codebook": codebook,
     "nine_quantiles": nine_quantiles,
     "mixture_likelihood": mixture_likelihood,
-    "auto_ets": statistical("AutoETS"),
-    "auto_arima": statistical("AutoARIMA"),
     "tide": tide,
 }
-_PACKAGES = {"auto_ets": "statsforecast", "auto_arima": "statsforecast", "tide": "neuralforecast"}
+_PACKAGES = {"tide": "neuralforecast"}
+#: Models of statsforecast whose paths `series_simulated.py` writes to files.
+SIMULATED = {"auto_ets": "AutoETS", "auto_arima": "AutoARIMA"}
 
 
 def installed(names: list[str]) -> list[str]:

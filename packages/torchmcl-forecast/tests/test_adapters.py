@@ -52,11 +52,12 @@ def test_numbers_are_no_periods():
         adapters.sample_forecasts(forecast.forecast())
 
 
-def test_the_forecaster_of_sktime_is_the_forecaster():
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_forecaster_of_sktime_is_the_forecaster(joint):
     pytest.importorskip("sktime", reason="sktime is not installed")
     frame = sales(100, 2)
     wide = frame.pivot(index="ds", columns="unique_id", values="y").asfreq("D")
-    ours = Forecaster(**QUICK)
+    ours = Forecaster(**QUICK, joint=joint)
     theirs = adapters.SktimeForecaster(ours).fit(wide, fh=[1, 3])
     expected = ours.fit(frame, horizon=3).forecast()
     np.testing.assert_allclose(theirs.predict()["shop 1"], expected.mean()["mean"].to_numpy()[[3, 5]])

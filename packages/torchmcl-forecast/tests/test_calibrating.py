@@ -7,7 +7,7 @@ import torch
 from quick_sales import QUICK
 
 from torchmcl_forecast import Forecaster
-from torchmcl_forecast.calibrating import choose_calibration, path_correlation
+from torchmcl_forecast.calibrating import best_spread, choose_calibration, path_correlation
 from torchmcl_forecast.forecast import drawn_paths
 from torchmcl_forecast.frames import Columns, read_panel
 from torchmcl_forecast.windows import Layout, Source
@@ -37,3 +37,14 @@ def test_a_walk_has_samples_whose_errors_last():
     walk = np.random.default_rng(0).normal(size=(500, 1)).cumsum(axis=0)
     frame = pd.DataFrame(walk, columns=["walk"], index=pd.date_range("2020-01-01", periods=500))
     assert Forecaster(**QUICK).fit(frame, horizon=5).correlation_ > 0.2
+
+
+def test_scales_that_are_too_wide_or_too_narrow_are_corrected():
+    torch.manual_seed(0)
+    paths, truth = torch.randn(300, 3, 2, 5), torch.randn(300, 2, 5)
+    shares = torch.tensor([1.0, 0.0, 0.0]).expand(300, 3)
+    truth = truth + paths[:, 0]
+    truth[0, 0, 0] = torch.nan
+    ones = torch.ones_like(paths)
+    found = [best_spread(paths, scale * ones, shares, truth) for scale in (2.0, 1.0, 0.8)]
+    assert found == [0.5, 1.0, 1.25]

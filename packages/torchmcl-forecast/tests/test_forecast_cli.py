@@ -8,7 +8,7 @@ from torchmcl.cli import main
 from torchmcl.persistence import Stopped
 from torchmcl_forecast import Forecaster
 
-QUICK = ["--steps", "40", "--members", "1", "--quiet"]
+QUICK = ["--steps", "8", "--members", "1", "--quiet"]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_futures_quantiles_page_and_model_are_written(table, tmp_path):
 
 def test_the_example_runs_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["forecast", "--example", "-o", "out", "--steps", "40", "--members", "1", "--horizon", "14"]) == 0
+    assert main(["forecast", "--example", "-o", "out", "--steps", "4", "--members", "1", "--horizon", "14"]) == 0
     assert "Open the page" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "sales.csv"]
 
@@ -115,7 +115,7 @@ def test_tables_of_spreadsheets_are_read(table, tmp_path):
 def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys):
     folder = tmp_path / "out.checkpoint"
     with pytest.raises(Stopped), counted_steps(7):
-        Forecaster(5, n_members=1, n_steps=40, time="date", value="sold", series="shop").fit(
+        Forecaster(5, n_members=1, n_steps=8, time="date", value="sold", series="shop").fit(
             pd.read_csv("sales.csv"), horizon=7, checkpoint=folder
         )
     assert main([*table, *QUICK, "--seed", "1"]) == 2

@@ -2,12 +2,14 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from torchmcl.postprocess.regions import rows_needed
+from torchmcl_forecast.crps import mixture_crps
 from torchmcl_forecast.windows import Source
 
-__all__ = ["Calibration", "choose_calibration", "path_correlation"]
+__all__ = ["Calibration", "best_spread", "choose_calibration", "path_correlation"]
 
 # The standard deviation of the coverage of a level from this many independent windows is below two percent.
 _ENOUGH_ROWS = 300
@@ -16,6 +18,10 @@ _ENOUGH_ROWS = 300
 _ENOUGH_MOMENTS = 8
 # At most this share of the times is held out.
 _LARGEST_SHARE = 0.2
+# Approximate number of steps at which the scales are measured.
+_N_STEPS = 8
+# Candidate factors on the scales.
+_SPREADS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4)
 # Required number of windows, as a multiple of the minimum for which a level exists.
 _TIMES_NEEDED = 3
 
@@ -57,6 +63,33 @@ def choose_calibration(source: Source, coverage: float) -> Calibration | None:
     if len(places) * layout.n_channels < needed or n_left < len(source.places()) // 2:
         return None
     return Calibration(places, n_steps)
+
+
+def best_spread(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tensor) -> float:
+    """Return the factor on the scales for which the mean CRPS of the mixtures at single steps is the lowest.
+
+    Args:
+        paths: [windows, hypotheses, channels, horizon]
+        scales: of the same shape.
+        shares: [windows, hypotheses], probabilities.
+        truth: [windows, channels, horizon], NaN where missing.
+
+    Example:
+        >>> import torch
+        >>> zeros, normal = torch.zeros(99, 1, 1, 4), torch.randn(99, 1, 4, generator=torch.Generator().manual_seed(0))
+        >>> best_spread(zeros, zeros + 2, torch.ones(99, 1), normal)
+        0.5
+    """
+    every = torch.arange(truth[0].numel())
+    steps = every[:: max(len(every) // _N_STEPS, 1)]  # pairs of hypotheses at all steps would be too slow
+    centers, widths, target = (part.flatten(-2)[..., steps] for part in (paths, scales, truth))
+    known = ~target.isnan()
+    target = target.nan_to_num()
+
+    def crps(factor: float) -> float:
+        return float(mixture_crps(centers, factor * widths, shares, target, known))
+
+    return min(_SPREADS, key=crps)
 
 
 def path_correlation(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tensor) -> float:

@@ -23,11 +23,11 @@ from torchmcl.postprocess import TubeScore, conformal
 from torchmcl.rules.winners import WTA
 from torchmcl.sharing import Shareable
 from torchmcl.types import Predictions
-from torchmcl_forecast.calibrating import Calibration, choose_calibration, path_correlation
+from torchmcl_forecast.calibrating import Calibration, best_spread, choose_calibration, path_correlation
 from torchmcl_forecast.codebook import Codebook, best_share
 from torchmcl_forecast.covariates import find_scaling, scaled, standardized
 from torchmcl_forecast.forecast import LEVELS, Forecast, drawn_paths, tube_offsets
-from torchmcl_forecast.frames import Columns, Panel, check_columns, read_future, read_panel
+from torchmcl_forecast.frames import Columns, Panel, check_columns, in_order, read_future, read_panel
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.parameters import check_parameters
 from torchmcl_forecast.resuming import Course
@@ -39,14 +39,15 @@ from torchmcl_forecast.windows import Layout, Source, choose_context
 # The most recent windows first calibrate the tubes; then the network is trained on them for this share of the steps.
 _REFINEMENT = 0.25
 # ... at this share of the learning rate, because they are few.
-_SLOW = 0.2
+_SLOW = 0.5
 # Longer training is better on some data sets (ETTh1), but 400 hourly series would take several minutes. Twice the steps
 # of one network are better than two networks.
 _MOST_STEPS = 1600
 # Windows from which the linear map is computed.
 _N_LINEAR = 20_000
-# Windows, and paths drawn per window, to weigh networks and codebook; the share of the codebook without windows.
-_N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED = 600, 60, 0.5
+# Windows, and paths drawn per window, to weigh networks and codebook; the share of the codebook without windows; and
+# windows for the factor on the scales.
+_N_WEIGHED, _N_DRAWN, _SHARE_UNMEASURED, _N_SPREAD = 600, 60, 0.5, 300
 # Windows that are forecast at once.
 _AT_ONCE = 1024
 
@@ -91,6 +92,7 @@ class Forecaster(Shareable, BaseEstimator):
         networks_: the trained networks.
         codebook_: representative past errors, as an additional member.
         codebook_share_: its probability in the mixture, chosen on the last windows.
+        spread_: factor on the scales with the lowest CRPS, chosen on the last windows.
         correlation_: lag-1 autocorrelation of the error of a sampled path, measured on the last windows.
         tube_level_: factor on the widths for tubes; None if the series are too short to calibrate it.
 
@@ -115,13 +117,13 @@ class Forecaster(Shareable, BaseEstimator):
         coverage: float = 0.9,
         context: int | None = None,
         seasons: Sequence[int] | None = None,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[int] = (256, 256, 256),
         dropout: float = 0.1,
         n_steps: int | None = None,
         batch_size: int = 256,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-2,
-        crps: float = 3.0,
+        crps: float = 20.0,
         time: str = "ds",
         value: str = "y",
         series: str = "unique_id",
@@ -237,7 +239,7 @@ class Forecaster(Shareable, BaseEstimator):
         panel = self._panel
         if frame is not None:
             panel = read_panel(owner, frame, columns, grid=self._panel.grid, aligned=self.joint)
-            panel = self._in_order(owner, panel) if self.joint else panel
+            panel = in_order(owner, panel, self._panel.names) if self.joint else panel
             panel = scaled(panel, self.scaling_)
         if future is None:
             return panel
@@ -268,18 +270,6 @@ class Forecaster(Shareable, BaseEstimator):
 
         return read_fitted("Forecaster.load", Path(folder), made)
 
-    def _in_order(self, owner: str, panel: Panel) -> Panel:
-        """Return series that are forecast together in the order of the fit: each has its own channel in the network."""
-        places = {name: row for row, name in enumerate(panel.names)}
-        if places.keys() != set(self._panel.names):
-            rule = f"hold the {len(self._panel.names)} series of the fit, which are forecast together"
-            got = f"{len(places)}: {', '.join(map(repr, list(places)[:5]))}"
-            raise ValueError(bad_value(owner, "frame", rule, got))
-        rows = [places[name] for name in self._panel.names]
-        covariates = None if panel.covariates is None else panel.covariates[rows]
-        names, ends, values = panel.names[rows], panel.ends[rows], panel.values[rows]
-        return replace(panel, names=names, ends=ends, values=values, covariates=covariates)
-
     def _columns(self) -> Columns:
         return Columns(self.series, self.time, self.value, tuple(self.known), tuple(self.past))
 
@@ -307,7 +297,7 @@ class Forecaster(Shareable, BaseEstimator):
         how = Training(n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device))
         self.networks_ = [self._network(source, earlier) for _ in range(self.n_members)]
         self.codebook_ = self._new_codebook(source, earlier)
-        self.codebook_share_, self.correlation_ = _SHARE_UNMEASURED, 0.0
+        self.codebook_share_, self.spread_, self.correlation_ = _SHARE_UNMEASURED, 1.0, 0.0
         n_slow = max(int(_REFINEMENT * n_steps), 1)
         slow = replace(how, n_steps=n_slow, learning_rate=_SLOW * how.learning_rate)
         n_parts = self.n_members * (how.n_parts + (0 if calibration is None else slow.n_parts))
@@ -318,6 +308,7 @@ class Forecaster(Shareable, BaseEstimator):
             self.tube_level_ = None
             if calibration is not None:
                 self.codebook_share_ = course.once("share", lambda: self._share(source, calibration))
+                self.spread_ = course.once("spread", lambda: self._best_spread(source, calibration))
                 self.correlation_ = course.once("correlation", lambda: self._correlation(source, calibration))
                 self.tube_level_ = course.once("level", lambda: self._level(source, calibration))
                 self._phase(source, places, WTA(), slow, course)
@@ -361,6 +352,14 @@ class Forecaster(Shareable, BaseEstimator):
             drawn.append(drawn_paths(*parts, _N_DRAWN, path_correlation(*parts, truth)).flatten(2))
         return best_share(drawn[0], drawn[1], truth.flatten(1))
 
+    def _best_spread(self, source: Source, calibration: Calibration) -> float:
+        """Return the factor on the scales, from the held-out windows."""
+        places = calibration.places[torch.randperm(len(calibration.places))[:_N_SPREAD]]
+        window = source.window(places)
+        paths, scales, shares = self._answers(source, places)
+        naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
+        return best_spread((paths - naive) / unit, scales / unit, shares, window.targets.double())
+
     def _correlation(self, source: Source, calibration: Calibration) -> float:
         """Return the correlation of the errors of neighboring steps, from the held-out windows."""
         window = source.window(calibration.places)
@@ -384,17 +383,18 @@ class Forecaster(Shareable, BaseEstimator):
         parts = []
         for some in places.split(_AT_ONCE):
             window = source.window(some)
-            found = [*(network(window.inputs) for network in self.networks_), self.codebook_(window.unit)]
+            found = [network(window.inputs) for network in self.networks_]
+            weights = [(1 - self.codebook_share_) / len(found)] * len(found)
+            if self.codebook_share_ > 0:  # without a share it would only take time
+                found, weights = [*found, self.codebook_(window.unit)], [*weights, self.codebook_share_]
             shape = (self.layout_.n_channels, self.layout_.horizon)
             paths, scales = (
                 torch.cat([part[..., 0].unflatten(-1, shape) for part in which], dim=1).double()
                 for which in ([f.hypotheses for f in found], [f.scale for f in found])
             )
             naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
-            of_network = (1 - self.codebook_share_) / len(self.networks_)
-            weights = [of_network] * len(self.networks_) + [self.codebook_share_]
             logits = [one.score_logits.double().softmax(dim=-1) for one in found]
             shares = torch.cat([weight * one for weight, one in zip(weights, logits, strict=True)], dim=1)
-            parts.append((paths * unit + naive, scales * unit, shares))
+            parts.append((paths * unit + naive, self.spread_ * scales * unit, shares))
         paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
         return paths, scales, shares

@@ -1,6 +1,6 @@
 """Conversion of long or wide pandas or polars frames to a panel of series, and of forecasts to frames."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,6 +133,28 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
         raise ValueError(bad_value(owner, columns.value, "have a value of every series", got, "Leave it out."))
     covariates = np.stack(matrices[1:], axis=-1) if columns.covariates else None
     return Panel(names, ends, matrices[0], grid, like, covariates)
+
+
+def in_order(owner: str, panel: Panel, names: NDArray[Any]) -> Panel:
+    """Return series that are forecast together in the order of the fit: each has its own channel in the network.
+
+    Args:
+        owner: whom errors speak for.
+        panel: the series.
+        names: of the series of the fit.
+
+    Raises:
+        ValueError: if there are other series.
+    """
+    places = {name: row for row, name in enumerate(panel.names)}
+    if places.keys() != set(names):
+        rule = f"hold the {len(names)} series of the fit, which are forecast together"
+        got = f"{len(places)}: {', '.join(map(repr, list(places)[:5]))}"
+        raise ValueError(bad_value(owner, "frame", rule, got))
+    rows = [places[name] for name in names]
+    covariates = None if panel.covariates is None else panel.covariates[rows]
+    ends, values = panel.ends[rows], panel.values[rows]
+    return replace(panel, names=panel.names[rows], ends=ends, values=values, covariates=covariates)
 
 
 def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon: int) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ _KIND = "torchmcl forecaster"
 #: Attributes of a fitted forecaster.
 FITTED = (
     *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "codebook_share_"),
-    "correlation_",
+    *("spread_", "correlation_"),
     *("networks_", "codebook_", "scaling_", "_panel"),
 )
 _Forecaster = TypeVar("_Forecaster")

@@ -1,18 +1,17 @@
 """Training of the network: winning paths selected by a rule, their likelihood, scores, and the CRPS of each step."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from torchmcl.costs import pairwise_gaussian_nll, pairwise_sq_ade
 from torchmcl.loop import RuleScheduler
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch
+from torchmcl_forecast.crps import random_crps
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.windows import Source
@@ -21,8 +20,8 @@ __all__ = ["Training", "marginal_crps", "train"]
 
 # Maximum number of parts of a training run; a part has at least one step. `AutoAnnealing` is updated after each part.
 _MOST_PARTS = 40
-# Random steps of a path at which the CRPS is computed: pairs of hypotheses at all steps would be too slow.
-_N_CRPS_STEPS = 4
+# Maximum number of steps, drawn at random, at which the CRPS is computed.
+_N_CRPS_STEPS = 16
 # Targets are clipped to this magnitude, in units of their window: a jump must not dominate a batch.
 _FARTHEST = 20.0
 # Share of training windows with a shortened past, so that the network learns to handle short series.
@@ -47,7 +46,7 @@ class Training:
     batch_size: int = 256
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
-    crps: float = 3.0
+    crps: float = 20.0
     device: str = "cpu"
 
     @property
@@ -78,6 +77,8 @@ def train(
         FloatingPointError: if the loss is not finite.
     """
     network.to(how.device).train()
+    source = source.to(how.device)
+    places = places.to(source.known.device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
     scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=how.n_parts)
     own_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
@@ -108,10 +109,11 @@ def train(
 
 def drawn(source: Source, places: Tensor, how: Training) -> Batch:
     """Return a batch of windows drawn at random, with targets [windows, 1, channels * horizon, 1]."""
-    chosen = places[torch.randint(len(places), (how.batch_size,))]
+    home, size = places.device, (how.batch_size,)
+    chosen = places[torch.randint(len(places), size, device=home)]
     past = source.layout.past
-    lengths = torch.randint(min(4, past), past + 1, (how.batch_size,))
-    whole = torch.rand(how.batch_size) >= _SHORTENED
+    lengths = torch.randint(min(4, past), past + 1, size, device=home)
+    whole = torch.rand(size, device=home) >= _SHORTENED
     window = source.window(chosen, torch.where(whole, past, lengths))
     targets = window.targets.flatten(1)[:, None, :, None].to(how.device)
     mask = ~targets.isnan().squeeze(-1)
@@ -126,7 +128,7 @@ def _path_nll(*, hypotheses: Tensor, targets: Tensor, scale: Tensor, mask: Tenso
 
 
 def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean CRPS of the mixtures at a few steps drawn at random.
+    """Return an estimate of the mean CRPS of the mixtures at single steps.
 
     The likelihood of whole paths is insensitive to the distance of a step from a narrow mixture; the CRPS is not.
 
@@ -141,36 +143,7 @@ def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor) -> Tensor:
         >>> marginal_crps(given, torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool))
         tensor(1.0000)
     """
-    steps = torch.randperm(targets.shape[2])[:_N_CRPS_STEPS].to(targets.device)
-    centres, scales = (part[:, :, steps, 0] for part in (predictions.hypotheses, predictions.scale))
-    truth, known = targets[:, :, steps, 0], mask[:, 0, steps]
+    steps = torch.randperm(targets.shape[2], device=targets.device)[:_N_CRPS_STEPS]
+    centers, scales = (part[:, :, steps, 0] for part in (predictions.hypotheses, predictions.scale))
     shares = predictions.score_logits.softmax(dim=-1)
-    near = (shares.unsqueeze(-1) * _mean_distance(truth - centres, scales)).sum(dim=1)
-    one, other = torch.triu_indices(shares.shape[1], shares.shape[1], device=targets.device)
-    both = (scales[:, one].square() + scales[:, other].square()).sqrt()
-    twice = shares[:, one] * shares[:, other] * torch.where(one == other, 1.0, 2.0)
-    spread = (twice.unsqueeze(-1) * _mean_distance(centres[:, one] - centres[:, other], both)).sum(dim=1)
-    return ((near - spread / 2) * known).sum() / known.sum().clamp_min(1)
-
-
-class _MeanDistance(torch.autograd.Function):
-    """The mean of |offset + scale z| for a standard normal z; its derivatives are by-products."""
-
-    @staticmethod
-    def forward(ctx: Any, offset: Tensor, scale: Tensor) -> Tensor:
-        z = offset / scale
-        sign = torch.erf(z * math.sqrt(0.5))
-        bell = torch.exp(-z.square() / 2) * math.sqrt(2 / math.pi)
-        ctx.save_for_backward(sign, bell)
-        return offset * sign + scale * bell
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        sign, bell = ctx.saved_tensors
-        return gradient * sign, gradient * bell
-
-
-def _mean_distance(offset: Tensor, scale: Tensor) -> Tensor:
-    found: Tensor = _MeanDistance.apply(offset, scale)
-    return found
+    return random_crps(centers, scales, shares, targets[:, 0, steps, 0], mask[:, 0, steps])

@@ -1,5 +1,6 @@
 """Windows of series as inputs and targets of the network, in units of their own past."""
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -159,6 +160,14 @@ class Source:
         group, place = ((at >= _LEAST_PAST) & (ahead > 0)).nonzero(as_tuple=True)
         return torch.stack([group, before[place]], dim=1)
 
+    def to(self, device: str) -> "Source":
+        """Return the same windows on a device; on the CPU for all but CUDA's, which may lack double precision."""
+        moved = copy.copy(self)
+        home = device if torch.device(device).type == "cuda" else "cpu"
+        for name in ("known", "truth", "floor", "covariates", "calendar"):
+            setattr(moved, name, getattr(self, name).to(home))
+        return moved
+
     def ends(self) -> Tensor:
         """Return the windows whose horizon follows the end of each series."""
         return torch.stack([torch.arange(self.n_groups), torch.full((self.n_groups,), self.n_times)], dim=1)
@@ -172,9 +181,9 @@ class Source:
         """
         layout = self.layout
         group, before = places.unbind(dim=1)
-        steps = torch.arange(layout.past + layout.horizon)
+        steps = torch.arange(layout.past + layout.horizon, device=places.device)
         at = (before.unsqueeze(1) + steps).unsqueeze(1)  # in the padded series, [windows, 1, past + horizon]
-        rows = group.view(-1, 1, 1), torch.arange(layout.n_channels).view(1, -1, 1)
+        rows = group.view(-1, 1, 1), torch.arange(layout.n_channels, device=places.device).view(1, -1, 1)
         read = self.known[rows[0], rows[1], at[..., : layout.past]]  # [windows, channels, past]
         if shortened is not None:
             read = read.masked_fill(steps[: layout.past] < layout.past - shortened.view(-1, 1, 1), torch.nan)
@@ -225,7 +234,7 @@ def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tens
 
 def _repeated(values: Tensor, period: int, horizon: int) -> Tensor:
     """Return the last period repeated over the horizon, [windows, channels, horizon]."""
-    return values[..., values.shape[-1] - period + torch.arange(horizon) % period]
+    return values[..., values.shape[-1] - period + torch.arange(horizon, device=values.device) % period]
 
 
 def _changes(values: Tensor, period: int) -> Tensor:

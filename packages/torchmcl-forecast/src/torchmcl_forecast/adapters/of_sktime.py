@@ -147,10 +147,10 @@ class SktimeForecaster(BaseForecaster):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """Return parameters with short training runs, for sktime's tests."""
+        """Return parameters with a single step of training, for sktime's tests, which fit several hundred times."""
         quick: dict[str, Any] = {
             "n_members": 1,
-            "n_steps": 2,
+            "n_steps": 1,
             "hidden": (4,),
             "n_hypotheses": 2,
             "n_futures": 2,
