@@ -126,7 +126,7 @@ def read_study(folder: Path | str) -> StudyRecords:
 
 
 def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
-    """Return the training runs of both, part by part, with the notes of the first.
+    """Return the training runs of both studies, part by part, with the notes of the first.
 
     Raises:
         ValueError: if both have a training run of the same name.

@@ -1,4 +1,4 @@
-"""Series: several futures with probabilities, quantiles, means and calibrated tubes."""
+"""Forecasts of time series: several futures with probabilities, quantiles, means and calibrated tubes."""
 
 from typing import TYPE_CHECKING
 

@@ -134,7 +134,7 @@ def _checkpoint(out: Path) -> Path:
 
 
 def _read(argument: str, path: Path, series: str) -> Any:
-    """Return a table; names of series are read as text, to keep 007."""
+    """Return a table; names of series are read as text, so that a name such as 007 keeps its zeros."""
     import pandas as pd
 
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""A member without a network: centers of past errors of the naive forecast, and their weight in the mixture."""
+"""A mixture member without a network: cluster centers of past errors of the naive forecast, and its weight."""
 
 import warnings
 
@@ -88,7 +88,7 @@ class Codebook(nn.Module):
 
 
 def best_share(ours: Tensor, others: Tensor, truth: Tensor) -> float:
-    """Return the share of `others` in a mixture with the lowest mean energy score.
+    """Return the share of `others` that gives the mixture the lowest mean energy score.
 
     Args:
         ours: paths [windows, n, values] drawn from the networks.

@@ -1,4 +1,4 @@
-"""Covariates: columns beside the values, known ahead or not, as inputs of the network."""
+"""Covariates: columns other than the values, known ahead or not, as inputs of the network."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ _FARTHEST = 10.0
 
 
 def find_scaling(panel: Panel) -> NDArray[np.float64]:
-    """Return mean and deviation of each covariate over all series, [covariates, 2]."""
+    """Return the mean and the standard deviation of each covariate over all series, [covariates, 2]."""
     if panel.covariates is None:
         return np.zeros((0, 2))
     rows = panel.covariates.reshape(-1, panel.covariates.shape[-1])
@@ -44,7 +44,7 @@ def scaled(panel: Panel, scaling: NDArray[np.float64]) -> Panel:
 
 
 def standardized(values: NDArray[np.float64], scaling: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values [..., covariates] in the units of the fit."""
+    """Return values [..., covariates], standardized as in the fit."""
     return np.clip((values - scaling[:, 0]) / scaling[:, 1], -_FARTHEST, _FARTHEST)
 
 

@@ -120,7 +120,7 @@ class Forecast:
         return self._bounded(middle - self.tube_level * low), self._bounded(middle + self.tube_level * high)
 
     def plot(self, series: Any = None, axis: Any = None, *, n: int | None = None, n_past: int | None = None) -> Any:
-        """Draw a series: its history, futures with widths by probability, and the tube.
+        """Draw a series: its history, the futures with line widths by probability, and the tube.
 
         Args:
             series: its name; the first one by default.
@@ -192,11 +192,11 @@ class Forecast:
         return values.clamp_min(self.least)
 
     def _by_series(self, values: Tensor) -> Any:
-        """Return a column from values [groups, channels, horizon]."""
+        """Return values [groups, channels, horizon] as a column."""
         return values.reshape(-1).numpy()
 
     def _repeated(self, values: Tensor) -> Any:
-        """Return a column from a single value per group."""
+        """Return one value per group as a column, repeated for all channels and steps."""
         return values.double().repeat_interleave(self.paths.shape[2] * self.horizon).numpy()
 
     def _frame(self, parts: dict[str, Any]) -> Any:

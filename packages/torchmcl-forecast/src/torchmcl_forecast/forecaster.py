@@ -1,4 +1,4 @@
-"""The estimator: one network for all series of a table, trained to give several futures of each."""
+"""The estimator: one network for all series of a table, trained to predict several futures for each."""
 
 import hashlib
 import json
@@ -230,7 +230,7 @@ class Forecaster(Shareable, BaseEstimator):
         return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, *widths)
 
     def _given(self, frame: Any, future: Any) -> Panel:
-        """Return the series to forecast, with covariates in the units of the fit."""
+        """Return the series to forecast, with covariates standardized as in the fit."""
         owner, columns = "Forecaster.forecast", self._columns()
         if (future is None) != (not columns.known):
             rule = f"be a frame with {columns.time!r} and {list(columns.known)}" if columns.known else "be None"
@@ -338,7 +338,7 @@ class Forecaster(Shareable, BaseEstimator):
         return codebook.fit(window.targets, window.unit, self.random_state)
 
     def _share(self, source: Source, calibration: Calibration) -> float:
-        """Return the share of the codebook in the mixture, from the held-out windows."""
+        """Return the share of the codebook in the mixture, fitted to the held-out windows."""
         places = calibration.places[torch.randperm(len(calibration.places))[:_N_WEIGHED]]
         window = source.window(places)
         # Separate series have equal weight; those of a joint path are weighted by their values.
@@ -361,13 +361,13 @@ class Forecaster(Shareable, BaseEstimator):
         return best_spread((paths - naive) / unit, scales / unit, shares, window.targets.double())
 
     def _correlation(self, source: Source, calibration: Calibration) -> float:
-        """Return the correlation of the errors of neighboring steps, from the held-out windows."""
+        """Return the correlation between errors of neighboring steps, estimated from the held-out windows."""
         window = source.window(calibration.places)
         truth = window.targets * window.unit + window.naive
         return path_correlation(*self._answers(source, calibration.places), truth)
 
     def _level(self, source: Source, calibration: Calibration) -> float:
-        """Return the factor on the widths of tubes, from the held-out windows."""
+        """Return the factor for the widths of tubes, calibrated on the held-out windows."""
         window = source.window(calibration.places)
         truth = window.targets * window.unit + window.naive
         offsets = tube_offsets(*self._answers(source, calibration.places), truth).flatten(0, 1)

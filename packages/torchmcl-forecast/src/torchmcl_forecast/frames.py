@@ -72,7 +72,7 @@ class Panel:
 
 
 def check_columns(owner: str, columns: Columns) -> None:
-    """Check that the names of columns are different strings.
+    """Check that the names of columns are distinct strings.
 
     Raises:
         ValueError: if two are the same.
@@ -197,7 +197,7 @@ def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon:
 
 
 def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame") -> tuple[pd.DataFrame, str]:
-    """Return a pandas table with the column of times, and the kind of the frame."""
+    """Return a pandas data frame with a column of times, and the kind of the input frame."""
     if isinstance(frame, pd.DataFrame):
         table, like = frame, "pandas"
         in_index = {columns.series, columns.time} & set(map(str, table.index.names)) - set(map(str, table.columns))
@@ -227,7 +227,7 @@ def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame"
 
 
 def _of_polars(column: Any) -> Any:
-    """Return the values of a column; converting a whole frame would require pyarrow."""
+    """Return the values of a polars column; converting a whole frame would require pyarrow."""
     zone = getattr(column.dtype, "time_zone", None)
     values = column.to_numpy()
     return values if zone is None else pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(zone)
@@ -322,7 +322,7 @@ def _check_size(
 
 
 def _matrix(places: list[NDArray[np.int64]], values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the values of all series, [series, times], NaN where there is none."""
+    """Return the values of all series, [series, times]; NaN for missing values."""
     width = max(int(place[0]) for place in places) + 1
     matrix = np.full((len(places), width), np.nan)
     for row, (place, part) in enumerate(zip(places, values, strict=True)):
@@ -331,7 +331,7 @@ def _matrix(places: list[NDArray[np.int64]], values: list[NDArray[np.float64]]) 
 
 
 def written_like(table: pd.DataFrame, like: str, time: str) -> Any:
-    """Return a frame of the kind of the input, with times of that kind; see `Panel.like`."""
+    """Return a table as a frame of the same kind as the input, with times of the same type; see `Panel.like`."""
     if like == "pandas":
         return table
     import polars

@@ -64,7 +64,7 @@ class Grid:
         return {"number": 0.0, "business": 1.0, "month": 1 / (30.4 * self.step)}.get(self.kind, _DAY / self.step)
 
     def places(self, times: Any) -> NDArray[np.float64]:
-        """Return the position of each time in steps; times on the grid are integers, up to a common offset."""
+        """Return the position of each time in steps; on the grid, positions are integers up to a common offset."""
         if self.kind == "number":
             return np.asarray(times, dtype=float) / self.step
         dates = pd.DatetimeIndex(times).as_unit("ns")
@@ -222,7 +222,7 @@ def _dates_of(months: NDArray[np.int64], day: int) -> pd.DatetimeIndex:
 
 
 def _day_of_months(dates: pd.DatetimeIndex) -> int | None:
-    """Return the day of the month that all dates share, 31 for the last one; None without such a day."""
+    """Return the day of the month that all dates share, 31 for the last day; None if there is no such day."""
     if dates.is_month_end.all():
         return 31
     offered = (int(dates.day.max()), _LAST_WORKDAY)

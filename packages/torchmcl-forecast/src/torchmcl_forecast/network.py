@@ -11,7 +11,7 @@ __all__ = ["PathNetwork"]
 
 
 class PathNetwork(nn.Module):
-    """A network from the inputs of windows to distributions of paths.
+    """A network that maps the inputs of windows to distributions over paths.
 
     Everything is relative to the best naive forecast of the window. A linear map of its changes and of the other naive
     forecasts, the same for all channels, corrects it; a perceptron adds the hypotheses. Paths of all
@@ -42,7 +42,7 @@ class PathNetwork(nn.Module):
         self.head = MultiHypothesisHead(width, (layout.n_channels * layout.horizon, 1), n_hypotheses, scales=True)
 
     def past(self, inputs: Tensor) -> Tensor:
-        """Return changes and naive forecasts of each channel, [windows, channels, n_linear]."""
+        """Return the inputs of the linear map for each channel, [windows, channels, n_linear]."""
         layout = self.layout
         of_channels = inputs[:, : layout.n_channels * layout.n_of_channel]
         return of_channels.view(-1, layout.n_channels, layout.n_of_channel)[..., : layout.n_linear]

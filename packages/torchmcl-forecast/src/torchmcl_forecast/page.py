@@ -105,7 +105,7 @@ def _tube_words(forecast: Forecast) -> str:
 
 
 def _sums(forecast: Forecast) -> list[tuple[float, float, float]]:
-    """Return the mean and the likely range of the sum over the horizon, of each series."""
+    """Return the mean and the likely range of the sum over the horizon, for each series."""
     drawn = forecast.sample_paths(_N_SAMPLES).sum(dim=-1).transpose(1, 2).flatten(0, 1)  # [series, samples]
     low, high = (drawn.quantile(level, dim=1) for level in _LIKELY)
     return list(zip(drawn.mean(dim=1).tolist(), low.tolist(), high.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Pictures of a forecast: history, tube, and futures with widths by probability."""
+"""Plots of a forecast: history, tube, and futures with line widths by probability."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def draw_forecast(forecast: Any, series: Any, axis: Any, n: int | None, n_past: 
 
 
 def _place(names: Any, series: Any) -> int:
-    """Return the index of the series with a name; the first by default."""
+    """Return the index of the series with the given name; the first by default."""
     if series is None:
         return 0
     found = np.flatnonzero(names == series)

@@ -96,7 +96,7 @@ class Course:
             check_stop(f"The training is saved in {str(self._series.folder)!r}: the same call resumes it.")
 
     def once(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return a number measured between two training runs, or its saved value after a resumption."""
+        """Return a number measured between two training runs, or its saved value in a resumed fit."""
         if name not in self._notes:
             self._notes[name] = measure()
         return self._notes[name]

@@ -15,7 +15,7 @@ _AT_ONCE = 10_000_000
 
 
 def weighted_quantile_loss(quantiles: Tensor, truth: Tensor, levels: Any) -> float:
-    """Return the mean over levels of twice the pinball loss over the sum of |truth|, GIFT-Eval's CRPS.
+    """Return twice the pinball loss, averaged over levels and divided by the sum of |truth|: GIFT-Eval's CRPS.
 
     Args:
         quantiles: [levels, ...]
@@ -29,7 +29,7 @@ def weighted_quantile_loss(quantiles: Tensor, truth: Tensor, levels: Any) -> flo
 
 
 def path_scores(paths: Tensor, truth: Tensor) -> dict[str, float]:
-    """Return the mean energy and variogram score of sampled paths, both by their length.
+    """Return the mean energy and variogram scores of sampled paths, both normalized by the path length.
 
     Args:
         paths: [groups, n, channels, horizon]
@@ -71,7 +71,7 @@ def variogram_score(paths: Tensor, truth: Tensor, order: float = 0.5) -> Tensor:
 
 
 def distortion(futures: Tensor, truth: Tensor) -> float:
-    """Return the mean root of the mean squared error of the nearest future.
+    """Return the root mean squared error of the nearest future, averaged over groups.
 
     Args:
         futures: [groups, n, channels, horizon]

@@ -243,7 +243,7 @@ def _changes(values: Tensor, period: int) -> Tensor:
 
 
 def _naive_error(values: Tensor, given: Tensor, period: int, horizon: int, deviation: Tensor) -> Tensor:
-    """Return the mean error of repeating a period, at a few steps of the horizon, [windows, channels, 1]."""
+    """Return the mean error when a period is repeated, at a few steps of the horizon, [windows, channels, 1]."""
     total, count = torch.zeros_like(deviation), torch.zeros_like(deviation)
     for lag in sorted({period * math.ceil(share * horizon / period) for share in _SHARES_OF_HORIZON}):
         known = given[..., lag:] & given[..., : max(values.shape[-1] - lag, 0)]

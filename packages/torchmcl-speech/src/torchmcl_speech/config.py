@@ -48,7 +48,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def yaml_value(owner: str, name: str, text: str) -> Any:
-    """Return the parsed value of a YAML text; tags with code (`!!python/object...`) are rejected.
+    """Return the parsed value of a YAML text; tags that run code (`!!python/object...`) are rejected.
 
     Raises:
         ValueError: if it is not YAML, or more than plain values.
@@ -79,7 +79,7 @@ def check_options(owner: str, config: Any) -> None:
 
 
 def read_options(owner: str, kind: type[Any], options: Any) -> Any:
-    """Return a dataclass of plain values, for example from YAML.
+    """Return a dataclass filled with plain values, for example from YAML.
 
     Raises:
         ValueError: if an option is unknown, or its value of another type or impossible.
@@ -133,7 +133,7 @@ def _finite(owner: str, name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The location of the speech, and the construction of samples.
+    """The location of the recordings, and the construction of samples.
 
     Args:
         layout: "tables" (utterances and gains), "wsj0", "librimix", or "speakers" (clean recordings, a folder for each
@@ -296,7 +296,7 @@ class SeparationConfig:
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> "SeparationConfig":
-        """Return the configuration of plain values.
+        """Return the configuration given by plain values.
 
         Raises:
             ValueError: if an option is unknown or its value impossible.
@@ -309,7 +309,7 @@ class SeparationConfig:
         return cls(**parts, model=dict(model))
 
     def changed(self, changes: Sequence[str]) -> "SeparationConfig":
-        """Return a changed configuration with `part.option=value`; values are YAML."""
+        """Return the configuration after changes of the form `part.option=value`, with values in YAML."""
         options = self.as_dict()
         for change in changes:
             place, equals, value = change.partition("=")
@@ -321,7 +321,7 @@ class SeparationConfig:
         return type(self).from_dict(options)
 
     def with_root(self, root: Path | str) -> "SeparationConfig":
-        """Return a changed configuration with the data below another folder."""
+        """Return the configuration with the data in another folder."""
         return replace(self, data=replace(self.data, root=str(root)))
 
 
@@ -339,7 +339,7 @@ def shipped_configs() -> list[str]:
 
 
 def load_config(name: Path | str) -> SeparationConfig:
-    """Return the configuration of a YAML file or a bundled one.
+    """Return the configuration in a YAML file, or a bundled one.
 
     Raises:
         ValueError: if there is no such file, or it does not describe a training run.

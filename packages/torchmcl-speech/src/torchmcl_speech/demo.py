@@ -75,7 +75,7 @@ def _true_voice(name: str) -> str:
 
 
 def _references(out: Path, result: dict[str, Any], sources: Samples) -> list[dict[str, Any]]:
-    """Return the result for each voice, by the best one-to-one assignment."""
+    """Return the result for each voice, under the best one-to-one assignment."""
     outputs = torch.from_numpy(np.stack([read_audio(out / output["file"]) for output in result["outputs"]]))
     targets = torch.from_numpy(sources)
     cost = pairwise_neg_si_sdr(hypotheses=outputs, targets=targets)  # [voices, outputs]

@@ -91,7 +91,7 @@ def evaluate_separator(
 
 
 def _counted(logits: Tensor | None, temperature: float) -> dict[str, Any]:
-    """Return the estimated number of voices from scores."""
+    """Return the number of voices estimated from the scores, and the score logits; empty without scores."""
     if logits is None:
         return {}
     own = logits[0].float().cpu()
@@ -125,7 +125,7 @@ def means_by(
 
 
 def speaker_genders(root: Path | str | None) -> dict[str, str]:
-    """Return speaker -> gender from `speakers.csv` of a folder, empty without such a table."""
+    """Return speaker -> gender from `speakers.csv` in a folder; empty without such a table."""
     path = None if root is None else Path(root) / "speakers.csv"
     if path is None or not path.is_file():
         return {}
@@ -223,7 +223,7 @@ def evaluation_table(
 
 
 def models_table(cards: Sequence[Mapping[str, Any]]) -> str:
-    """Return the separators of these cards as lines of text: outputs, size, improvement and speed.
+    """Return a text table of the separators on these cards: outputs, size, improvement and speed.
 
     Args:
         cards: from `torchmcl_speech.model_card`.

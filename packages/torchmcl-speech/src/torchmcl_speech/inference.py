@@ -82,7 +82,7 @@ class RecordingSeparator:
             yield torch.empty(0), self._finite(stream.finish())
 
     def _finite(self, outputs: Tensor) -> Tensor:
-        """Return outputs [1, outputs, n] as [outputs, n] on the CPU."""
+        """Check that outputs [1, outputs, n] are finite, and return them as [outputs, n] on the CPU."""
         outputs = outputs[0].float().cpu()
         if not outputs.isfinite().all():
             advice = "Its training diverged, or its file is damaged: use another checkpoint."

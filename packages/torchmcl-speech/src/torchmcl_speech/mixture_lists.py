@@ -41,7 +41,7 @@ def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
 
 
 def first_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> list[Mixture]:
-    """Return the first mixtures of a part, equally many per number of speakers; all without a number."""
+    """Return the first `n_mixtures` mixtures of a part, equally many per number of speakers; all if it is None."""
     by_number = [listed_mixtures(replace(config, n_speakers=(number,)), part) for number in config.n_speakers]
     longest = max(len(mixtures) for mixtures in by_number)
     in_turn = [mixtures[i] for i in range(longest) for mixtures in by_number if i < len(mixtures)]
@@ -49,7 +49,7 @@ def first_mixtures(config: DataConfig, part: str, n_mixtures: int | None) -> lis
 
 
 def _alone(mixtures: list[Mixture]) -> list[Mixture]:
-    """Return the first voice of each mixture alone."""
+    """Return mixtures that contain only the first voice of each given mixture."""
     return [Mixture(f"{m.name}_alone", m.tracks[:1], m.length) for m in mixtures]
 
 

@@ -21,7 +21,7 @@ from torchmcl_speech.config import ObjectiveConfig, TrainingConfig
 
 @dataclass(frozen=True, eq=False)
 class OrderedPIT(PIT):
-    """`PIT` among the first outputs only, as many as real sources.
+    """`PIT` restricted to the first outputs, as many as there are real sources.
 
     Otherwise any output may be unused, each is unused at times, and no score can distinguish a voice from residue.
 
@@ -62,7 +62,7 @@ def rule_of(objective: ObjectiveConfig) -> RuleLike:
 
 
 def si_sdr_under(rule: AssignmentRule, matching: Matching) -> Tensor:
-    """Return the mean SI-SDR in dB over all real sources, each with its output under `rule`."""
+    """Return the mean SI-SDR in dB over all real sources, each with the output assigned by `rule`."""
     return -mcl_loss(assign(matching.cost, rule, matching.mask))
 
 
@@ -77,7 +77,7 @@ def mcl_si_sdr(output: StepOutput) -> Tensor:
 
 
 def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput], Tensor]:
-    """Return a metric over samples with several sources, because the SI-SDR of a single source is unbounded."""
+    """Return a metric restricted to samples with several sources: the SI-SDR of a single source is unbounded."""
 
     def metric_of_mixtures(output: StepOutput) -> Tensor:
         mask = output.matching.mask
@@ -116,7 +116,7 @@ def trained_cost(objective: ObjectiveConfig) -> Callable[..., Tensor] | None:
 
 @dataclass
 class CosineBudget:
-    """Epoch -> learning rate: a warm-up, then a cosine to 0.
+    """Epoch -> learning rate: a warm-up, then a cosine decay to 0.
 
     Args:
         rate: the maximum.
@@ -152,7 +152,7 @@ class CosineBudget:
 
 
 def rate_schedule(training: TrainingConfig, minutes: float) -> float | Schedule:
-    """Return the learning rate of a configuration: a number, or one per epoch."""
+    """Return the learning rate of a configuration: a constant, or a schedule over epochs."""
     if training.schedule == "plateau":
         return training.learning_rate
     seconds = 60 * minutes if training.schedule == "budget" else math.inf

@@ -100,7 +100,7 @@ _MAY_BE_NEW = ("score.weight", "score.bias")
 
 @torch.no_grad()
 def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
-    """Copy the weights of a saved model into another of the same sizes.
+    """Copy the weights of a saved model into another model of the same sizes.
 
     Outputs of the saved model are copied; additional ones get random features, as in a new network, and the mean of its
     decoders. A score head missing in the saved model is newly initialized.
@@ -138,7 +138,7 @@ def copy_weights(model: DPRNN, start: Path | str) -> list[str]:
 
 
 def config_like(config: SeparationConfig, start: Path | str) -> SeparationConfig:
-    """Return the configuration with open options filled from the initial model.
+    """Return the configuration with unspecified options taken from the initial model.
 
     If it specifies no model sizes, then sizes, sample rate, numbers of speakers and rule are those of the saved model.
     """

@@ -194,7 +194,7 @@ class _Tracks:
                 track.add(resample(samples.numpy()))
 
     def add_last(self) -> None:
-        """Append the remaining samples of the resampling."""
+        """Append the remaining samples of the resamplers."""
         for track, resample in zip(self.tracks, self.resamplers, strict=True):
             track.add(resample(torch.empty(0).numpy(), last=True))
 

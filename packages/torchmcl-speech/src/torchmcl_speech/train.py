@@ -188,7 +188,7 @@ def _loggers(out: Path) -> list[Any]:
 
 
 def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
-    """Return the options, `part.option`, in which a saved configuration differs."""
+    """Return the options, as `part.option`, in which a saved configuration differs from `config`."""
     wanted = json.loads(json.dumps(config.as_dict()))
     # An option missing in the saved configuration had its default value.
     default = json.loads(json.dumps(SeparationConfig().as_dict()))
@@ -223,14 +223,14 @@ def _check_folder(out: Path, config: SeparationConfig) -> None:
 
 
 class BestModel(pl.Callback):  # type: ignore[name-defined]
-    """Save the model after each new best validation."""
+    """Save the model after each validation with a new best value."""
 
     def __init__(self, folder: Path, monitor: str, notes: Mapping[str, Any]) -> None:
         self.folder, self.monitor, self.notes = folder, monitor, dict(notes)
         self.best = -math.inf
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        """Compare with the best validation, and save the model if it is better."""
+        """Save the model if the monitored value is the best so far."""
         value = float(trainer.callback_metrics[self.monitor])
         if trainer.sanity_checking or not value > self.best:
             return

@@ -25,7 +25,7 @@ LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def plot_density(model: Any, X: Any, y: Any = None, *, ax: Any = None, output: int = 0) -> Any:
-    """Draw the density of a few rows, with their answers as points whose areas are the probabilities.
+    """Draw the density of a few rows, with their answers as points whose areas show the probabilities.
 
     Args:
         model: a fitted `DensityRegressor` or `MCLRegressor`.
@@ -101,7 +101,7 @@ def plot_intervals(model: Any, X: Any, y: Any = None, *, coverage: float = 0.9, 
 
 
 def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
-    """Draw the share of targets inside of their sets against the promised coverage, for rows not used for training.
+    """Draw the share of targets inside their sets against the nominal coverage, for rows not used for training.
 
     Points inside of the gray band are consistent with the promise.
 
@@ -158,7 +158,7 @@ def plot_pit(model: Any, X: Any, y: Any, *, n_bins: int = 10, ax: Any = None, ou
 
 
 def _transformed(density: Any, targets: NDArray[Any], is_discrete: bool) -> NDArray[Any]:
-    """Return the distribution function at each target, [rows]; for discrete targets at random within the step."""
+    """Return the distribution function at each target, [rows]; for discrete targets, a random value within the step."""
     at = torch.from_numpy(np.array(targets)).unsqueeze(1)
     if not is_discrete:
         return density.cdf(at).numpy()
@@ -168,7 +168,7 @@ def _transformed(density: Any, targets: NDArray[Any], is_discrete: bool) -> NDAr
 
 
 def _limits(density: Any) -> tuple[float, float]:
-    """Return where nearly all of the mass of all rows lies."""
+    """Return the interval that contains nearly all of the mass of all rows."""
     pieces = density.highest_density(0.995)
     low, high = float(pieces.lower[~pieces.lower.isnan()].min()), float(pieces.upper[~pieces.upper.isnan()].max())
     pad = 0.05 * (high - low)

@@ -65,12 +65,12 @@ def _row_reasons(records: dict[str, Any]) -> list[str]:
 
 
 def coverage_at(found: dict[str, Any], level: float = LEVEL) -> dict[str, Any] | None:
-    """Return the coverage of the sets of a level, None if it was not measured."""
+    """Return the coverage of the sets at a level; None if it was not measured."""
     return next((entry for entry in found["coverage"] if entry["level"] == level), None)
 
 
 def chance_band(level: float, n_rows: int) -> tuple[float, float]:
-    """Return the range of the measured coverage that is consistent with a true level.
+    """Return the range of measured coverage that is consistent with a true coverage of `level`.
 
     Example:
         >>> [round(23 * share) for share in chance_band(0.9, 23)]
@@ -100,7 +100,7 @@ _FEWEST = 10
 
 
 def verdict_on(records: dict[str, Any]) -> Verdict:
-    """Return the verdict on records of `torchmcl_tables.model.fitting.records_of`, to which `shares` may be added."""
+    """Return the verdict on records from `torchmcl_tables.model.fitting.records_of`."""
     found = records["evaluation"]
     if "classes" in found:
         target = str(records["schema"]["target_columns"][0]["name"])
@@ -214,7 +214,7 @@ def _not_covered(found: dict[str, Any]) -> list[str]:
 
 
 def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArray[np.float64], few: bool) -> str:
-    """Return the problem of the sets of a level for a target, or an empty string."""
+    """Return the problem with the sets for a target at a level, or an empty string."""
     share, width, sets = (
         entry["covered"][place],
         entry["width"][place],

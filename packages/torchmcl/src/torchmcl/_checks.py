@@ -48,14 +48,14 @@ def debug_checks() -> Iterator[None]:
 
 
 def _count_debug_checks(change: int) -> None:
-    """Count open contexts: contexts of several threads end in any order."""
+    """Count the open contexts; those of different threads may end in any order."""
     global _n_debug_checks
     with _counting:
         _n_debug_checks += change
 
 
 def debug_checks_enabled(*, always: bool = False) -> bool:
-    """Return whether tensor values may be read, which some modes of torch do not allow."""
+    """Return whether to check tensor values: only if requested, and in modes of torch that allow reading them."""
     return (always or _n_debug_checks > 0) and is_plain_eager()
 
 

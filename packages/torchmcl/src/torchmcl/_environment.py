@@ -26,7 +26,7 @@ _VARIABLES = (
 
 
 def environment() -> dict[str, str]:
-    """Return a description of the environment, in the order of a bug report.
+    """Return a description of the environment, in the order used in bug reports.
 
     Example:
         >>> list(environment())[:4]

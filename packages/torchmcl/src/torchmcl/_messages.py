@@ -30,7 +30,7 @@ def nearest_hint(value: str, known: Iterable[str]) -> str:
 
 
 def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: bool = False) -> str:
-    """Return a number with enough digits to distinguish it from its neighbors.
+    """Return a number as text, with enough digits to distinguish values that differ by about `scale`.
 
     Args:
         value: any number; None if it is not known.

@@ -20,7 +20,7 @@ _SQUARED_DISTANCE = Norm(order=2, power=2)
 
 
 class StepProblem(NamedTuple):
-    """A step after the call of the model: the checked arguments of `mcl_step`, with the axes of costs.
+    """A step after the call of the model: the checked arguments of `mcl_step`, with the axes that costs require.
 
     Attributes:
         targets: [..., targets, *event], 0 where padded.

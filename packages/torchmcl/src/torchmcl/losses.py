@@ -1,4 +1,4 @@
-"""From a cost to a loss: `assign` applies a rule, `mcl_loss` weights the cost with it."""
+"""From a cost to a loss: `assign` computes weights by a rule, `mcl_loss` weights the cost with them."""
 
 import torch
 from torch import Tensor

@@ -44,7 +44,7 @@ class HypothesisCounts:
 
     @property
     def means(self) -> tuple[float, ...]:
-        """The mean distortion of each number."""
+        """The mean distortion for each number of hypotheses."""
         return tuple(self.distortions.mean(dim=(1, 2)).tolist())
 
     @property
@@ -242,7 +242,7 @@ def _floor(
 
 
 def _below(floor: tuple[float | None, ...], reached: Tensor) -> tuple[float | None, ...]:
-    """Return the floor, scaled down if it exceeds a measured value, because the predicted density is too wide."""
+    """Return the floor, scaled down if it exceeds a measured value: the predicted density was then too wide."""
     ratios = [mean / least for least, mean in zip(floor, reached.tolist(), strict=True) if least]
     ratio = min([1.0, *ratios])
     return tuple(None if least is None else ratio * least for least in floor)
@@ -329,7 +329,7 @@ def _samples(density: KernelMixture) -> Tensor:
 
 
 def _at_rate(curve: Sequence[RatePoints], rate: float) -> Tensor:
-    """Return a lower bound of the distortion of each row at a rate, in units of its variance, [rows].
+    """Return a lower bound on the distortion of each row at a rate, in units of its variance, [rows].
 
     A convex curve lies above its tangents, whose slopes are the temperatures; a chord between two points would lie
     above the curve, so it would not be a lower bound. The convergence `gap` of a point is subtracted.

@@ -177,7 +177,7 @@ class _SecondPass:
                     torch.autograd.backward(list(result.values()), [piece.gradients[name] for name in result])
 
     def _chunks(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor], needed: Tensor) -> list[_Piece]:
-        """Return the calls of the first pass that have a gradient somewhere."""
+        """Return the chunks of the first pass in which any prediction has a gradient."""
         counts = torch.stack([needed[:, call.hypotheses].any() for call in self.calls]).int()
         if _is_parallel(self.model):  # the same chunks in all processes: calls of a sharded model are collective
             counts[0] = 1
@@ -255,7 +255,7 @@ def _checked(predictions: Any, shape: tuple[int, int]) -> Predictions | Distribu
 
 
 def _rows_of(inputs: Any, n_rows: int, rows: Tensor) -> Any:
-    """Return the given rows of every tensor in a structure that has rows."""
+    """Return a structure with the given rows selected in every tensor of length `n_rows`."""
     return tree_map_only(Tensor, lambda value: value[rows] if value.ndim and len(value) == n_rows else value, inputs)
 
 

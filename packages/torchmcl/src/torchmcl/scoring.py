@@ -305,7 +305,7 @@ def _mean_loss(
     sample_weights: Tensor | None,
     terms: int,
 ) -> Tensor:
-    """Return the mean of a loss over the samples with a real target and over the `terms` of each."""
+    """Return the mean of a loss over the samples with a real target, divided by the number of terms per sample."""
     check_tensor(owner, "score_logits", score_logits)
     check_tensor(owner, "targets", targets)
     if score_logits.shape != targets.shape:

@@ -1,4 +1,4 @@
-"""Sharing of all kinds of models: a folder with `model.safetensors` and a model card, on disk or on a hub.
+"""Sharing of models of all kinds, as a folder with `model.safetensors` and a model card, on disk or on a hub.
 
 A class that inherits from `Shareable` has `save(folder)` and a class method `load(folder)`, in the format of
 `torchmcl.persistence`: no pickle, and nothing from a file is executed.
@@ -68,7 +68,7 @@ class Shareable:
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, revision: str | None = None, token: str | None = None) -> Self:
-        """Return the model in a folder, or in a repository of the Hub (`pip install torchmcl[hub]`).
+        """Return the model in a folder, or in a repository on the Hub (`pip install torchmcl[hub]`).
 
         Args:
             name: a folder, or otherwise a repository such as "user/model".
@@ -115,7 +115,7 @@ class Shareable:
 
 
 class SharedNetwork(Shareable, nn.Module):
-    """A module whose `config` has its constructor arguments, with `save`, `load` and the methods of `Shareable`."""
+    """A module whose `config` holds its constructor arguments, with `save`, `load` and the methods of `Shareable`."""
 
     config: dict[str, Any]
 
@@ -150,7 +150,7 @@ class SharedNetwork(Shareable, nn.Module):
 
     @classmethod
     def _check_config(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Reject a configuration that needs more memory than its weights, before allocation."""
+        """Reject a configuration of a larger model than the saved weights, before memory is allocated."""
 
 
 def model_card(model: Any, about: str) -> str:

@@ -1,4 +1,4 @@
-"""The main path: batch -> predictions -> cost -> matching -> loss, the definition of all backends."""
+"""The main path: batch -> predictions -> cost -> matching -> loss. It defines the results of all backends."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -13,14 +13,14 @@ def cache_folder(name: str) -> Path:
 
 
 def checksums(package: str, name: str) -> dict[str, str]:
-    """Return file -> sha256 from a list beside the modules of a package."""
+    """Return file -> SHA-256 checksum, from a list stored beside the modules of a package."""
     return dict(line.split() for line in (files(package) / name).read_text().splitlines())
 
 
 def cached_download(
     owner: str, folder: str, base_url: str, file_name: str, known: Mapping[str, str], *, advice: str
 ) -> Path:
-    """Return a file of the user's cache, downloaded if it is missing.
+    """Return a file in the user's cache, downloaded if it is missing.
 
     Args:
         owner: named in messages.

@@ -50,7 +50,7 @@ class UciSet(NamedTuple):
 
     @property
     def n_columns(self) -> int:
-        """Columns of the file; naval has an unused second target after the first."""
+        """The number of columns of the file; naval has an unused second target after the first."""
         return self.n_features + (2 if self.name == "naval" else 1)
 
 
@@ -79,7 +79,7 @@ _YEAR_TRAIN_ROWS = 463_715
 
 
 class Fold(NamedTuple):
-    """One split, with inputs and targets standardized by the training part.
+    """One split, with inputs and targets standardized by the statistics of the training part.
 
     Attributes:
         train_inputs: [rows, features]
@@ -121,7 +121,7 @@ def load_uci(name: str, folder: str | Path | None = None, folds: Sequence[int] |
 
 
 def uci_set(name: str) -> UciSet:
-    """Return the entry of a set.
+    """Return the description of a data set.
 
     Raises:
         ValueError: for an unknown name, with the nearest one.
@@ -175,7 +175,7 @@ def read_rows(entry: UciSet, folder: str | Path | None = None) -> tuple[np.ndarr
 
 
 def read_year(path: Path, chunk_rows: int = 50_000) -> tuple[np.ndarray, np.ndarray]:
-    """Return the year set from its text file (or zip file), read in pieces, as float32."""
+    """Return the year set from its text file (or zip file), read in chunks, as float32."""
     inputs, years = [], []
     with _opened(path) as file:
         filled = (line for line in file if line.strip())

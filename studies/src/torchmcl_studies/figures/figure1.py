@@ -63,13 +63,13 @@ def frames(method: str, course: AnnealingRecords) -> list[tuple[object, ...]]:
 
 
 def starved(course: AnnealingRecords, points: Tensor) -> int:
-    """Return the number of final hypotheses that are not the nearest of any point."""
+    """Return the number of final hypotheses that are not the nearest hypothesis of any point."""
     cost = pairwise_sq_euclidean(hypotheses=course.hypotheses[-1], targets=points[None])
     return int(metrics.n_dead_hypotheses(assign(cost, WTA())))
 
 
 def _pull_to_the_middle(course: AnnealingRecords, points: Tensor) -> float:
-    """Return the share of hypotheses nearer to the mean of all points than to the nearest hundred points."""
+    """Return the share of hypotheses nearer to the mean of all points than, on average, to the nearest 100 points."""
     hypotheses, middle = course.hypotheses[-1, 0], points.mean(dim=0)
     to_points = torch.cdist(hypotheses, points).topk(100, largest=False).values.mean(dim=-1)
     return float(((hypotheses - middle).norm(dim=-1) < to_points).float().mean())

@@ -82,7 +82,7 @@ class FigureSettings:
         return max(1, self.n_epochs // self.n_records)
 
     def exponential(self) -> Exponential:
-        """Return 0.6 * 0.99^t of the paper's 1000 epochs, rescaled to the number of epochs."""
+        """Return the paper's schedule 0.6 * 0.99^t over 1000 epochs, rescaled to the number of epochs."""
         return Exponential(0.6, 0.99 ** (1000 / self.n_epochs))
 
     def linear(self, start: float) -> Linear:
@@ -218,7 +218,7 @@ PROBES = (0.1, 0.6, 0.9)
 
 @functools.lru_cache(maxsize=1)
 def train_conditional(settings: FigureSettings, *, progress: bool) -> tuple[list[AnnealingRecords], float]:
-    """Return the records of each seed and their seconds, cached because two figures share the training run."""
+    """Return the records of each seed and the training time in seconds; cached because two figures share the run."""
     start = time.perf_counter()
     cooling = annealed(AnnealedWTA, temperature=settings.linear(1.0))
     (seeds,) = train(

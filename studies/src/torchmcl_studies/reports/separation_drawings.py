@@ -40,7 +40,7 @@ def seeds_apart(groups: Mapping[str, Sequence[float]], ours: str, theirs: str) -
 
 
 def by_genders(study: StudyRecords, runs: Sequence[RunRecords], measure: str) -> dict[str, Spread]:
-    """Return the spread of a measure over the mixtures of each set of genders; empty if unknown."""
+    """Return the spread of a measure over the mixtures of each set of genders; empty if genders are unknown."""
     if not study.genders:
         return {}
     group_of = {

@@ -41,7 +41,7 @@ def method_rows(study: StudyRecords, n_speakers: int) -> Rows:
 
 
 def hypotheses_rows(study: StudyRecords) -> Rows:
-    """Return the lines of the table of more outputs than speakers, under `HYPOTHESES_HEAD`."""
+    """Return the lines of the table of runs with more outputs than speakers, under `HYPOTHESES_HEAD`."""
     runs = {(run.n_outputs, run.rule): run for run in study.of_part("hypotheses")}
     fewest = min((n for n, _ in runs), default=0)
     rows = []
@@ -88,7 +88,7 @@ def automatic_rows(study: StudyRecords) -> Rows:
 
 
 def gender_rows(study: StudyRecords, n_speakers: int) -> tuple[list[str], Rows]:
-    """Return heading and lines of the improvement by the genders in a mixture, a column for each method."""
+    """Return the heading and lines of a table of the improvement by the genders in a mixture, a column per method."""
     groups = {rule: by_genders(study, runs, "improvement") for rule, runs in _methods(study, n_speakers).items()}
     names = list(dict.fromkeys(name for spreads in groups.values() for name in spreads))
     head = ["genders", "mixtures", *(LABELS[rule] for rule in groups)]
@@ -265,7 +265,7 @@ def _alone(figure: Any, alternative: str, caption: str) -> str:
 
 
 def _scored(runs: Sequence[RunRecords], measure: str, *, std: bool = True) -> str:
-    """Return mean ± standard deviation over mixtures | standard error; or mean (each seed) | both, for several.
+    """Return mean ± standard deviation over mixtures | standard error; or mean (each seed) | both, for several runs.
 
     Without `std`, the standard deviation is left out.
     """
@@ -279,7 +279,7 @@ def _scored(runs: Sequence[RunRecords], measure: str, *, std: bool = True) -> st
 
 
 def _against_pit(groups: Mapping[str, Sequence[RunRecords]], rule: str) -> str:
-    """Return the difference in PIT SI-SDR from PIT: over mixtures, for each common seed, and its tests."""
+    """Return the difference in PIT SI-SDR from PIT training: over mixtures, for each common seed, and p-values."""
     ours, theirs = groups[rule], groups["pit"]
     paired = difference(over_seeds(ours, "pit_si_sdr"), over_seeds(theirs, "pit_si_sdr"))
     pairs = [(one, other) for one in ours for other in theirs if one.seed == other.seed]
@@ -296,7 +296,7 @@ def _mean_error(spread: Spread) -> str:
 
 
 def _against(paired: Difference | None) -> str:
-    """Return a paired difference | its median and the p of its test."""
+    """Return a paired difference | its median and p-value."""
     if paired is None:
         return ""
     p = "" if paired.p is None else f", {p_value(paired.p)}"

@@ -50,7 +50,7 @@ _EXPLAINED = (
 
 
 class Results(NamedTuple):
-    """The results of the records.
+    """The results computed from records.
 
     Attributes:
         scenes: those in the records, in the order of the benchmark.
@@ -75,7 +75,7 @@ class Results(NamedTuple):
 
 
 def results_of(records: Records) -> Results:
-    """Return the results of records.
+    """Return the results computed from records.
 
     Raises:
         ValueError: for an unknown scene or method.
@@ -263,7 +263,7 @@ def _calibration_part(records: Records, results: Results) -> list[str]:
 
 
 def _of_method(records: Records, method: str) -> list[list[float]]:
-    """Return (mean score, share of wins, count) of the bins of a method, over scenes and seeds."""
+    """Return (mean score, share of wins, count) of each score bin of a method, over scenes and seeds."""
     bins: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for row in records:
         if row["method"] == method:

@@ -1,4 +1,4 @@
-"""The paper's separation study on other speech: four objectives, more outputs than speakers, cooling schedules."""
+"""The paper's separation study on other speech data: four objectives, more outputs than speakers, cooling schedules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -171,7 +171,7 @@ def run_separation_study(
 
 
 def _is_done(folder: Path, config: SeparationConfig, limit: int | None) -> bool:
-    """Return whether this training run exists, evaluated on the same number of mixtures."""
+    """Return whether this training run exists and was evaluated on the same number of mixtures."""
     evaluation = folder / "evaluation-tt.jsonl"
     if not evaluation.exists():
         return False

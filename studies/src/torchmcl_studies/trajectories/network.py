@@ -191,7 +191,7 @@ def load_rows(scene: str, root: Path | None, *, without: Sequence[str] = ()) -> 
 
 
 def rows_of(recordings: Sequence[pedestrians.Recording], *, backwards: bool = False) -> Rows:
-    """Return all windows of recordings; with `backwards`, in reverse, with the people at the new present."""
+    """Return all windows of recordings; with `backwards`, time-reversed, with the people nearby at the new present."""
     samples = pedestrians.windows(recordings, observed=N_OBSERVED, future=N_FUTURE)
     paths = torch.cat([samples.observed, samples.future], dim=1)
     present = N_FUTURE if backwards else N_OBSERVED - 1  # the step at which the surrounding people are observed
@@ -205,7 +205,7 @@ def rows_of(recordings: Sequence[pedestrians.Recording], *, backwards: bool = Fa
 
 
 def _nearest(recording: pedestrians.Recording, frames: np.ndarray, persons: np.ndarray, direction: int) -> np.ndarray:
-    """Return the people around `persons` in `frames`, [rows, 6, 5]; time runs in `direction`."""
+    """Return the people nearest to `persons` in `frames`, [rows, 6, 5]; time runs in `direction`."""
     velocities = _velocities(recording, direction)
     by_frame = np.argsort(recording.frames, kind="stable")
     sorted_frames = recording.frames[by_frame]
@@ -226,7 +226,7 @@ def _nearest(recording: pedestrians.Recording, frames: np.ndarray, persons: np.n
 
 
 def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
-    """Return the last step of each row of a recording, in `direction` of time; 0 without an earlier frame."""
+    """Return the step to each row of a recording from the previous frame, in `direction` of time; 0 without one."""
     velocities = np.zeros_like(recording.positions)
     steps = np.diff(recording.positions, axis=0)
     follows = (np.diff(recording.persons) == 0) & (np.diff(recording.frames) == recording.step)
@@ -238,7 +238,7 @@ def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
 
 
 class Drawing:
-    """Randomly drawn training rows, called with a number of rows and a generator by `torchmcl.fleet.SampledData`.
+    """A sampler of training rows, called with a number of rows and a generator by `torchmcl.fleet.SampledData`.
 
     Args:
         rows: forwards in time.

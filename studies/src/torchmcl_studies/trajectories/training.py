@@ -200,7 +200,7 @@ def predicted(network: nn.Module, rows: Rows) -> Forecast:
 
 
 def numbers_of(forecast: Forecast, rows: Rows) -> dict[str, Any]:
-    """Return the numbers of one record; distances are in meters.
+    """Return the metrics of one record; distances are in meters.
 
     Returns:
         min_ade and min_fde, each its own minimum over the hypotheses; min_ade_of_final, the ADE of the hypothesis with
@@ -254,7 +254,7 @@ def _calibration(forecast: Forecast, future: Tensor) -> list[list[float]]:
 
 
 def fork_rows(rows: Rows) -> list[int]:
-    """Return the test rows for drawings: the sharpest turns of pedestrians, at different moments.
+    """Return the indices of test rows to draw: the sharpest turns of pedestrians, at different moments.
 
     They are selected by the true future only, independently of all methods.
     """

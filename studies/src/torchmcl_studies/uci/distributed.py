@@ -60,7 +60,7 @@ def connected(owner: str, address: str, *, patience: float = _PATIENCE) -> Itera
 def results_from(
     owner: str, client: Any, work: Callable[[_Item], _Result], items: Sequence[_Item]
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Return items with their results, in the order of completion.
+    """Yield items with their results, in the order of completion.
 
     The task of a lost worker is given to another one; finished results are not requested
     again.
@@ -164,5 +164,5 @@ class _Work:
 
 @functools.lru_cache(maxsize=1)
 def _folds(name: str, data: Path | None, folds: Sequence[int] | None) -> list[Fold]:
-    """Return the folds of a set; the units of a set often follow each other."""
+    """Return the folds of a set; cached, because the units of a set often follow each other."""
     return load_uci(name, data, folds)

@@ -159,5 +159,5 @@ def fold_numbers(study: UciStudy, name: str) -> list[int]:
 def _is_missing(
     records: Records, name: str, method: Method, seed: int, protocols: Sequence[str], folds: list[int]
 ) -> bool:
-    """Return whether records are missing; folds that share random numbers are trained together."""
+    """Return whether any record is missing; folds that share random numbers are trained together."""
     return any((name, fold, method.name, protocol, seed) not in records for protocol in protocols for fold in folds)

@@ -40,7 +40,7 @@ def frame_of_dataset(dataset: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 
 def sample_forecasts(forecast: Forecast, n: int = 200, random_state: int = 0) -> list[Any]:
-    """Return a gluonts `SampleForecast` for each series; a single one for all, [n, horizon, series], if joint.
+    """Return a gluonts `SampleForecast` for each series, or one for all, [n, horizon, series], if they are joint.
 
     Args:
         forecast: of dates; numbers have no period.
@@ -86,7 +86,7 @@ def _kinds(owner: str) -> Any:
 
 
 def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:
-    """Return the period of the first step of each series."""
+    """Return the period of the first forecast step of each series."""
     grid, ends = forecast.panel.grid, forecast.panel.ends
     if not grid.is_calendar:
         raise ValueError(bad_value(owner, "forecast", "have dates", "numbers", "gluonts counts periods of a calendar."))

@@ -1,4 +1,4 @@
-"""An sktime forecaster: the same network behind `fit(y, X, fh)`, for one series, several series, or panels."""
+"""An sktime forecaster: the same network with the interface `fit(y, X, fh)`, for one or several series, or panels."""
 
 from typing import TYPE_CHECKING, Any
 

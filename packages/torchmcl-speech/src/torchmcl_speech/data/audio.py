@@ -28,7 +28,7 @@ _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
 
 
 class BadAudio(ValueError):  # noqa: N818  (a statement about a file, raised as an error)
-    """A recording that cannot be used; the message begins with its name."""
+    """Raised for a recording that cannot be used; the message begins with the name of the recording."""
 
 
 class AudioInfo(NamedTuple):
@@ -190,18 +190,18 @@ def audio_files(folder: Path | str) -> list[Path]:
 
 
 def warn_skipped(owner: str, messages: Sequence[str]) -> None:
-    """Warn about skipped recordings: their number, and the faults of the first ones."""
+    """Warn about skipped recordings: their number, and the problems of the first few."""
     if messages:
         warnings.warn(f"{owner}: {len(messages)} bad recordings were skipped: {' '.join(messages[:3])}", stacklevel=3)
 
 
 def name_on_disk(path: Path | str) -> str | bytes:
-    """Return the name for soundfile: as bytes, because a name may be invalid text; on Windows as text."""
+    """Return the name of a file for soundfile: as bytes, because it may not be valid text; on Windows as text."""
     return str(path) if os.name == "nt" else os.fsencode(path)
 
 
 def _missing_bytes(path: Path) -> int:
-    """Return the number of missing bytes of a WAV file, because libsndfile accepts truncated files."""
+    """Return the number of bytes missing from a WAV file, because libsndfile accepts truncated files."""
     with path.open("rb") as file:
         head = file.read(12)
         if len(head) < 12 or head[:4] != b"RIFF" or head[8:] != b"WAVE":
@@ -234,7 +234,7 @@ class Resampler:
             self._stream = soxr.ResampleStream(old_rate, new_rate, 1, dtype="float32", quality="VHQ")
 
     def __call__(self, samples: Samples, *, last: bool = False) -> Samples:
-        """Return the output so far; after the last samples, the rest."""
+        """Return the resampled output available so far; after the last samples, the rest."""
         if self._stream is None:
             return samples
         return self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32), last=last)

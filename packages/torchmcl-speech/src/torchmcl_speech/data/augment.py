@@ -73,7 +73,7 @@ class Augmentation:
         return not any(getattr(self, field.name) for field in fields(self) if field.name != "ramp")
 
     def strength(self, epoch: int) -> float:
-        """Return the factor of all shares in an epoch.
+        """Return the factor for the frequencies of all augmentations in an epoch.
 
         Example:
             >>> Augmentation(noise=0.5, ramp=4).strength(1)
@@ -156,7 +156,7 @@ def _windows(chance: Chance, share: float, sources: Tensor, sample_rate: int) ->
 
 
 def _heard(chance: Chance, how: Augmentation, strength: float, sources: Tensor, sample_rate: int) -> Tensor:
-    """Return the voices in rooms, each at its own position, through one microphone per mixture."""
+    """Return the voices with simulated rooms, each at its own position, and one microphone per mixture."""
     n_room = round(_DECAY_SECONDS[1] * sample_rate)
     n_fft = _fast_length(sources.shape[-1] + n_room)
     spectrum = torch.fft.rfft(sources, n_fft)
@@ -182,7 +182,7 @@ def _rooms(chance: Chance, share: float, sources: Tensor, n_room: int, sample_ra
 
 
 def _microphones(chance: Chance, share: float, n_batch: int, n_bins: int) -> Tensor:
-    """Return real and smooth responses [batch, 1, bins], which cause no delay."""
+    """Return smooth, real-valued frequency responses [batch, 1, bins], which cause no delay."""
     knots = _RESPONSE_DB * chance.normal(n_batch, 1, _N_KNOTS)
     decibels = torch.nn.functional.interpolate(knots, n_bins, mode="linear", align_corners=True)
     frequency = torch.linspace(0, 1, n_bins, device=knots.device)

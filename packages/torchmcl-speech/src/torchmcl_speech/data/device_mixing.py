@@ -1,4 +1,4 @@
-"""Mixtures created on the training device, batch by batch, without loaders and workers.
+"""Mixtures created on the training device, batch by batch, without data loaders or worker processes.
 
 All recordings are kept in device memory as int16. A batch depends only on the seed, the epoch and its index
 alone, as in `torchmcl_speech.data.dataset`, so that a resumed training run uses the same batches.
@@ -137,7 +137,7 @@ class DeviceMixtures(Dataset[Batch]):
         return self._first_utterances[speakers] + which, mask
 
     def _gains(self, chance: Chance, mask: Tensor) -> Tensor:
-        """Return gains in dB: +g and -g for two speakers, independent ones otherwise, as `random_gains`."""
+        """Return gains in dB: +g and -g for two speakers, independent ones otherwise, as in `random_gains`."""
         spread = self.mixing.spread_db
         gains = chance.between((-spread, spread), *mask.shape)
         if self.max_speakers > 1:
@@ -145,7 +145,7 @@ class DeviceMixtures(Dataset[Batch]):
         return gains
 
     def _played(self, chance: Chance, utterances: Tensor, speed: Tensor) -> Tensor:
-        """Return crops [samples, speakers, n_crop] of recordings at other speeds, from random positions."""
+        """Return crops [samples, speakers, n_crop] of recordings, from random positions and at the given speeds."""
         lengths, firsts = self._lengths[utterances].unsqueeze(-1), self._firsts[utterances].unsqueeze(-1)
         speed = speed.double().unsqueeze(-1)
         # A recording that is shorter than the crop starts inside the crop.

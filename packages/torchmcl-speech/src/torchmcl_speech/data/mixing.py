@@ -22,7 +22,7 @@ _SPREAD_DB = 2.5
 
 
 def speaker_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixture]:
-    """Return mixtures of the recordings in `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`, each at least once.
+    """Return mixtures of the recordings in `<speaker>/...` or `{tr,cv,tt}/<speaker>/...`; all recordings are used.
 
     Without parts, no speaker is in two of them if there are ten or more (for mixtures of two). With fewer speakers, the
     recordings of each are split instead; validation scores then do not apply to new voices, and a warning is given.

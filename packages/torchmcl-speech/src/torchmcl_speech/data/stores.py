@@ -47,7 +47,7 @@ class AudioStore(Protocol):
         ...
 
     def differs(self, name: str) -> str:
-        """Return the differences of the recording from mono at the sample rate, if any."""
+        """Return how a recording is converted to mono at the sample rate, as text; empty if it is not converted."""
         ...
 
 
@@ -79,7 +79,7 @@ class AudioFolder:
         return read_audio(self._path(name), self.sample_rate)
 
     def differs(self, name: str) -> str:
-        """Return the differences of the recording from mono at the sample rate, if any."""
+        """Return how a recording is converted to mono at the sample rate, as text; empty if it is not converted."""
         info = self._info(name)
         mixed = [] if info.n_channels == 1 else [f"mixed down from {info.n_channels} channels"]
         rate = [] if info.sample_rate == self.sample_rate else [f"resampled from {info.sample_rate} Hz"]
@@ -137,7 +137,7 @@ class AudioPack:
         return self._find(name).astype(np.float32) / np.float32(32768)
 
     def differs(self, name: str) -> str:
-        """Return nothing: a pack contains mono recordings at one rate."""
+        """Return an empty string: a pack contains mono recordings at one rate."""
         return ""
 
     def _find(self, name: str) -> npt.NDArray[np.int16]:
@@ -198,7 +198,7 @@ class AudioPack:
 
     @classmethod
     def load(cls, path: Path | str) -> "AudioPack":
-        """Return the pack of a file.
+        """Return the pack in a file.
 
         Raises:
             BadAudio: if the file is missing, is not a pack, or is larger than the limit.
@@ -218,7 +218,7 @@ class AudioPack:
         return cls(dict(zip(names, np.split(samples, np.cumsum(lengths)[:-1]), strict=True)), sample_rate)
 
     def checked_rate(self, sample_rate: int) -> "AudioPack":
-        """Return the pack itself, if it has this sample rate."""
+        """Return the pack itself after checking its sample rate."""
         if sample_rate != self.sample_rate:
             advice = "Pack the recordings again at that rate."
             raise ValueError(bad_value("AudioPack", "sample_rate", f"be {sample_rate}", self.sample_rate, advice))

@@ -232,14 +232,14 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 class _Launch(NamedTuple):
-    """The partition of the work."""
+    """The grid and the options of a kernel launch."""
 
     grid: tuple[int, int]
     options: dict[str, Any]
 
 
 class _Tile(NamedTuple):
-    """Sequences and warps of a program, and the duration of a round (on Hopper; only ratios matter)."""
+    """The numbers of sequences and warps per program, and the duration of a round (on Hopper; only ratios matter)."""
 
     size: int
     warps: int
@@ -312,7 +312,7 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
 
 
 def takes_gates_by_unit(like: Tensor, hidden: int) -> bool:
-    """Return whether the four gates of each unit are adjacent, instead of gate after gate.
+    """Return whether the kernels expect the four gates of each unit to be adjacent, instead of gate after gate.
 
     Args:
         like: any matrix with the rows and the type of the gates.

@@ -83,7 +83,7 @@ def _prefetch(places):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def _issue(x, h, weight_i, weight_f, weight_g, weight_o, N: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Start adding the products of the last outputs to the gates."""
+    """Start adding the products of the recurrent weights and the last outputs to the gates."""
     i, f, g, o = gates_from_memory(x, N)
     i = warpgroup_mma(weight_i, h, i.to(gl.float32), is_async=True)
     f = warpgroup_mma(weight_f, h, f.to(gl.float32), is_async=True)

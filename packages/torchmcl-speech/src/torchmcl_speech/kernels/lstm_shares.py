@@ -51,7 +51,7 @@ def handed_over(shares: Shares, tile: int, device: torch.device) -> tuple[Tensor
 
 @gluon.jit
 def first_tile(share, each, n_steps):  # type: ignore[no-untyped-def]
-    """Return the first tile with steps of a share."""
+    """Return the index of the first tile that contains steps of a share."""
     return share * each // n_steps
 
 

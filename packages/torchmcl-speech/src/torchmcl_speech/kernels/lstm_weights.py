@@ -16,7 +16,7 @@ _ROWS = 16
 
 
 class Weights(NamedTuple):
-    """The factors of the LSTM passes; rows are gates of units, first of one direction and then of the other."""
+    """The weights used in the LSTM passes; rows are gates of units, first those of one direction, then of the other."""
 
     inputs: Tensor
     """[2 * 4 * hidden, in]"""
@@ -30,7 +30,7 @@ class Weights(NamedTuple):
 
 @triton.jit
 def _source(row, hidden, BY_UNIT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the parameter row of each row in our order, in which the gates of a unit may be adjacent."""
+    """Return the row in nn.LSTM's order for each row in kernel order, in which the gates of a unit may be adjacent."""
     if BY_UNIT:
         return (row % 4) * hidden + row // 4
     return row

@@ -70,7 +70,7 @@ def _affine(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _of_blocks(blocks, sample, n_features, n_blocks, BLOCKS: tl.constexpr, F: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the two sums of a sample for each feature."""
+    """Return the two sums over the blocks of a sample, for each feature."""
     block, feature = tl.arange(0, BLOCKS), tl.arange(0, F)
     place = blocks + (sample * n_blocks + block)[:, None] * 2 * n_features + feature[None, :]
     real = (block < n_blocks)[:, None] & (feature < n_features)[None, :]
@@ -156,7 +156,7 @@ def _block_sums(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _reduced(blocks: Tensor) -> tuple[Tensor, int]:
-    """Return at most 64 blocks per sample, and their number, as many as a program processes at once."""
+    """Return the sums in at most 64 blocks per sample, which a program processes at once, and the number of blocks."""
     if blocks.shape[1] > _BLOCKS or blocks.shape[-1] > 256:
         blocks = blocks.sum(dim=1, keepdim=True)
     return blocks, blocks.shape[1]

@@ -133,7 +133,7 @@ def _fastest_lstm() -> Iterator[None]:
 
 
 class FusedBiLSTM(BiLSTM):
-    """The same LSTM, several times faster on GPUs for many short sequences of up to 256 units.
+    """A `BiLSTM` that is several times faster on GPUs, for many short sequences and up to 256 hidden units.
 
     A program of the GPU takes a tile of sequences through all their steps with the state in registers; the
     products with the inputs and the gradients of the weights are large matrix products. Only the outputs and cells are

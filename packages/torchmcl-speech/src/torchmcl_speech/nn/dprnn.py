@@ -91,7 +91,7 @@ def overlap_add(segments: Tensor, hop: int) -> Tensor:
 
 
 def hops_in(owner: str, size: int, hop: int) -> int:
-    """Return the number of hops per segment, after a check that it divides evenly."""
+    """Return the number of hops per segment, after checking that the hop divides the size."""
     check_positive_int(owner, "size", size)
     check_positive_int(owner, "hop", hop)
     if size % hop:
@@ -329,7 +329,7 @@ class DPRNN(SharedNetwork):
         return torch.tanh(_linear(self.value, features)) * torch.sigmoid(_linear(self.gate, features))
 
     def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
-        """Return waveforms [batch, n_outputs, length] of masked frames."""
+        """Return waveforms [batch, n_outputs, length], decoded from masked frames."""
         masked = frames.unsqueeze(-2) * masks  # [batch, time, n_outputs, n_filters]
         if torch.compiler.is_exporting():  # one by one: a joint product would have stride constraints
             windows = torch.stack([masked[..., n, :] @ self.decoder[n] for n in range(self.n_outputs)], dim=1)

@@ -1,4 +1,4 @@
-"""Separation of recordings of any length: overlapping chunks joined in one order, at once or as a stream."""
+"""Separation of recordings of any length, at once or as a stream, in overlapping chunks with consistent outputs."""
 
 from collections.abc import Callable
 
@@ -73,7 +73,7 @@ class StreamingSeparator:
 
     @property
     def delay(self) -> int:
-        """The maximum number of samples after which the outputs of a sample are final."""
+        """The maximum delay, in samples, until the outputs for a sample are final."""
         return self.chunk - self.overlap + self.fade
 
     @property
@@ -196,7 +196,7 @@ def _order_of(hypotheses: Tensor, before: Tensor) -> Tensor:
 
 
 def _at_level_of(mixture: Tensor, hypotheses: Tensor) -> Tensor:
-    """Return the outputs, each scaled for the best fit to the mixture."""
+    """Return the outputs, each scaled to best fit the mixture."""
     mixture = mixture.unsqueeze(-2)
     energy = hypotheses.square().sum(dim=-1, keepdim=True)
     explained = (mixture * hypotheses).sum(dim=-1, keepdim=True)

@@ -10,7 +10,7 @@ _MAX_SIZE = 1_000_000
 
 
 def check_sizes(config: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    """Reject a description that needs more memory than its weights, before any is allocated."""
+    """Reject a description of a larger model than the saved weights, before memory is allocated."""
     for name in _SIZES:
         value = config[name]
         if not isinstance(value, int) or isinstance(value, bool):

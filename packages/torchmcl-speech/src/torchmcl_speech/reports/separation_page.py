@@ -34,7 +34,7 @@ _SHADES = ("#0c1024", "#35215f", "#7b2a74", "#c8475f", "#f28c4f", "#fdf2c0")
 
 
 class Sound(Protocol):
-    """Samples that need not be in memory: a length, and slices."""
+    """A sequence of samples that need not be in memory, with a length and slices."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -145,7 +145,7 @@ _MEANINGS = {
 
 
 class _Sound(NamedTuple):
-    """One card of the page: heading, file, rank, and an optional note."""
+    """One card of the page: heading, file, score if any, note, and the data of its pictures."""
 
     title: str
     file: str
@@ -201,7 +201,7 @@ this page are in <code>separation.json</code> beside it.</p>
 
 
 def _listed(records: dict[str, Any]) -> list[tuple[str, str, float | None, str]]:
-    """Return title, file, number and note of each sound: the mixture, each output, and its true voice if known."""
+    """Return title, file, score and note of each sound: the mixture, each output, and its true voice if known."""
     listed: list[tuple[str, str, float | None, str]] = [("Mixture", records["mixture"], None, "")]
     truth = {reference["output"]: reference for reference in records.get("references", [])}
     for place, output in enumerate(records["outputs"], start=1):
@@ -222,7 +222,7 @@ def _seen(folder: Path, records: dict[str, Any], title: str, name: str, number: 
 
 
 def _heard_rate(records: dict[str, Any]) -> int:
-    """Return twice the highest frequency of the files."""
+    """Return twice the highest frequency contained in the files."""
     return min(int(records["sample_rate"]), int(records.get("model_rate", records["sample_rate"])))
 
 
@@ -238,7 +238,7 @@ def _speakers(records: dict[str, Any]) -> str:
 
 
 def _numbers(records: dict[str, Any]) -> str:
-    """Return the gain of each true voice, if known."""
+    """Return a table of the improvement of each true voice; empty if the true voices are unknown."""
     references = records.get("references")
     if not references:
         return ""
@@ -249,7 +249,7 @@ def _numbers(records: dict[str, Any]) -> str:
 
 
 def _separator(records: dict[str, Any]) -> str:
-    """Return the model of the separation and its frequency range."""
+    """Return a sentence about the model and its frequency range."""
     name = Path(str(records["model"])).name if "model" in records else "a model"
     heard = f"Separated by <code>{_shown(name)}</code>"
     if "model_rate" not in records:

@@ -1,4 +1,4 @@
-"""A probabilistic regressor of skpro: `DensityRegressor` behind `fit`, `predict_proba` and `predict_interval`."""
+"""A probabilistic regressor for skpro: `DensityRegressor` with `fit`, `predict_proba` and `predict_interval`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ class KernelDistribution(NormalMixture):
     """
 
     def _energy_self(self) -> Any:
-        """Return the mean distance of two draws, [rows, 1], summed over outputs."""
+        """Return the mean distance between two draws, [rows, 1], summed over outputs."""
         shares, centres, widths = self._pi, self._mu, self._sigma
         n_rows, n_kernels, _ = centres.shape
         at_once = max(1, _AT_ONCE // n_kernels**2)
@@ -168,11 +168,11 @@ class SkproRegressor(BaseProbaRegressor):
 
 
 def _named(X: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame whose columns have text as names."""
+    """Return a frame with its column names converted to text."""
     return X.set_axis([str(name) for name in X.columns], axis=1)
 
 
 def _values(y: pd.DataFrame) -> NDArray[Any]:
-    """Return targets as `DensityRegressor` takes them: [rows] for a single output."""
+    """Return targets in the shape that `DensityRegressor` expects: [rows] for a single output."""
     values = y.to_numpy(dtype=float)
     return values[:, 0] if values.shape[1] == 1 else values

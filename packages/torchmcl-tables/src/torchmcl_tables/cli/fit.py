@@ -52,7 +52,7 @@ _FREE = ("table", "out", "quiet", "overwrite", "restart", "example", "device", "
 
 @dataclass(frozen=True)
 class UnfinishedTraining:
-    """The folder of a training state beside the model, and its command.
+    """A training state saved beside the model, and the command that it belongs to.
 
     Attributes:
         folder: of the saved state.

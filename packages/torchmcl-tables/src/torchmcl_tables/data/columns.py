@@ -185,7 +185,7 @@ class Column(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Return a description of the reading of the column."""
+        """Return a description of how the column is read."""
 
     @abstractmethod
     def odd_words(self, *, strict: bool) -> str | None:
@@ -248,7 +248,7 @@ class NumberColumn(Column):
         return self.form == PLAIN and not self.not_numbers and not self.codes
 
     def describe(self) -> str:
-        """Return a description of the reading of the column."""
+        """Return a description of how the column is read."""
         words = self._words()
         if self.not_numbers:
             words += f"; {self.not_numbers:,} cells that are not numbers (up to 1e100) count as missing"
@@ -299,7 +299,7 @@ class DateColumn(Column):
         return "treated as missing" if self.not_dates else None
 
     def describe(self) -> str:
-        """Return a description of the reading of the column."""
+        """Return a description of how the column is read."""
         odd = f"; {self.not_dates:,} cells that are not dates count as missing" if self.not_dates else ""
         return f"dates in the format {self.form}, read as {', '.join(self.parts)}{odd}"
 
@@ -327,7 +327,7 @@ class CategoryColumn(Column):
 
     @property
     def other_code(self) -> int:
-        """The code of a text without its own input; -1 if there is no shared input."""
+        """The code of a category without its own input; -1 if there is no shared input."""
         return len(self.categories) if self.is_open else -1
 
     @property
@@ -372,7 +372,7 @@ class CategoryColumn(Column):
         return not self.is_open
 
     def describe(self) -> str:
-        """Return a description of the reading of the column."""
+        """Return a description of how the column is read."""
         n_known = len(self.categories)
         return f"the {n_known} most common categories, the others share an input" if self.is_open else "categories"
 

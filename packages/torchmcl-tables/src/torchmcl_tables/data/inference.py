@@ -85,7 +85,7 @@ def _names_the_class(values: Values, truth: Values, n_classes: int) -> bool:
 
 
 def _same_order(ranks: Values, truths: dict[str, Values]) -> str:
-    """Return a message about the target with the rank order of a column, or its reverse; empty if there is none."""
+    """Return a message about a target with the same rank order as a column, or the reverse; empty if there is none."""
     for name, truth in truths.items():
         both = np.isfinite(ranks) & np.isfinite(truth)
         if both.sum() < _FEWEST or not ranks[both].std() or not truth[both].std():

@@ -129,7 +129,7 @@ class Kinds:
         return NumberColumn(cells.name, bool(values.null_count()), form, int(failed.sum()))
 
     def date(self, cells: Cells, *, chosen: bool = False) -> DateColumn | None:
-        """Return a column of dates with the varying parts, None if there are none."""
+        """Return a column of dates with the parts that vary; None if the cells are not dates."""
         best, fewest = "", len(cells.series) + 1
         for form in date_formats(cells.series, day_first=self.commas, chosen=chosen):
             n_failed = int(cells.dates(form)[1].sum())

@@ -37,7 +37,7 @@ class Unfit:
     first: dict[str, str] = field(default_factory=dict)
 
     def notices(self) -> list[str]:
-        """Return a sentence for each column."""
+        """Return a sentence for each column with such cells."""
         return [
             f"{name}: {count:,} cell{'s' * (count > 1)} ({self.first[name]}) {words}"
             for (name, words), count in self.counts.items()
@@ -263,7 +263,7 @@ class ColumnEncoder:
 
     @classmethod
     def from_state(cls, schema: TableSchema, arrays: Mapping[str, NDArray[Any]]) -> "ColumnEncoder":
-        """Return the encoder of `state`.
+        """Return the encoder restored from `state`.
 
         Raises:
             ValueError: if the numbers belong to a different schema.

@@ -39,7 +39,7 @@ class Problem:
 
 
 class TableError(ValueError):
-    """A table, or the options about its columns, are unusable.
+    """Raised if a table, or the options for its columns, cannot be used.
 
     Attributes:
         problems: all that were found.
@@ -66,7 +66,7 @@ def raise_problems(owner: str, name: str, problems: Sequence[Problem]) -> None:
 
 @contextmanager
 def speaking_for(owner: str) -> Iterator[None]:
-    """Make errors of the functions inside name their caller, a command or an estimator.
+    """Make errors raised inside a `with` block name the caller: a command or an estimator.
 
     Example:
         >>> with speaking_for("torchmcl fit"):

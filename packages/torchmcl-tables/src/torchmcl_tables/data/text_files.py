@@ -1,4 +1,4 @@
-"""Text files of a table: encoding, separator and header, as written by spreadsheets and statistics programs."""
+"""Tables in text files: encoding, separator and header, as written by spreadsheets and statistics programs."""
 
 import contextlib
 import csv
@@ -105,7 +105,7 @@ def _n_fields(line: str, mark: str) -> int:
 
 
 def _stray_quote(content: bytes, separator: str) -> int:
-    """Return the first line with a quote inside a field or an unclosed quote; 0 for none."""
+    """Return the number of the first line with a quote inside a field or an unclosed quote; 0 for none."""
     mark = re.escape(separator.encode())
     stray = re.compile(rb'[^"' + mark + rb'\r\n]"[^"' + mark + rb"\r\n]")
     opened_in = 0
@@ -164,5 +164,5 @@ def _from_one_byte(content: bytes) -> tuple[bytes, str]:
 
 
 def not_packed(content: bytes) -> bytes:
-    """Return content that polars reads as text: it would decompress a header beginning with x^ as zlib."""
+    """Return content that polars reads as text; it takes a header that begins with x^ for zlib data."""
     return _MARK + content if content.startswith(_PACKED) else content

@@ -38,7 +38,7 @@ def at_atoms(kernels: Kernels, atoms: Tensor) -> Kernels:
 
 
 def best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Tensor]:
-    """Return the most representative atoms, with the lowest mean squared distance, and the mass nearest to each.
+    """Return the atoms that best represent the masses, by mean squared distance, and the mass nearest to each.
 
     Args:
         atoms: [atoms], increasing.
@@ -78,7 +78,7 @@ def _best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, T
 
 
 def _runs(atoms: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lowest squared distance of each run of atoms to one of its atoms, and its index, [rows, starts, ends].
+    """Return each run's lowest squared distance to one of its atoms, and that atom's index, [rows, starts, ends].
 
     Infinite where a run would end before it starts.
     """
@@ -96,7 +96,7 @@ def _runs(atoms: Tensor, masses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def masses_above(masses: Tensor) -> Tensor:
-    """Return the mass of atoms more probable than each, [rows, atoms].
+    """Return, for each atom, the total mass of the atoms that are more probable, [rows, atoms].
 
     Atoms are treated as narrow normal kernels of equal width: of an atom that is only slightly more probable, only a
     part counts. This avoids ties between rows, as calibration requires.

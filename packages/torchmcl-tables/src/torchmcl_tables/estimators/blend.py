@@ -1,4 +1,4 @@
-"""The predictive of a blend: networks of several kinds, a forest and a background, weighted by held-out rows."""
+"""The predictive of a blend: networks of several kinds, a forest and a background, weighted using held-out rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ from torchmcl_tables.estimators.kernels import (
 
 @dataclass(frozen=True)
 class Blend:
-    """A map from the columns of rows to kernels and answers.
+    """A map from rows of a table to kernels and answers.
 
     Attributes:
         encoders: one for each kind of network.
@@ -89,14 +89,14 @@ class Blend:
 
     @property
     def member_weights(self) -> dict[str, float]:
-        """The weights by the names of the members."""
+        """The weight of each member, by name."""
         widths = [networks[0].trunk[0].out_features for networks in self.networks]
         kinds = ["networks with bins" if width == widths[0] else "wide networks" for width in widths[1:]]
         names = ["networks", *kinds, *["forest"] * (self.forest is not None)]
         return dict(zip([*names, "background"], map(float, self.weights), strict=True))
 
     def members(self, X: NDArray[Any]) -> list[Kernels]:
-        """Return the kernels of each member for rows, each with probability 1, in standardized units."""
+        """Return the kernels of each member for rows, with a total probability of 1 each, in standardized units."""
         parts = [
             network_kernels(networks, encoder, X, self.device)
             for encoder, networks in zip(self.encoders, self.networks, strict=True)
@@ -119,7 +119,7 @@ class Blend:
         return self.kernels_of(self.members(X), knowing=knowing)
 
     def kernels_of(self, members: list[Kernels], *, knowing: bool = False) -> Kernels:
-        """Return all kernels of members, as in `kernels`."""
+        """Return the kernels of all given members, as `kernels` does."""
         whole = self.at_atoms((informed if knowing else mixed)(members, self.weights))
         return whole.trimmed(self.trim) if knowing and self.trim else whole
 
@@ -175,7 +175,7 @@ class Blend:
 
 
 class AtomCalibrator(Calibrator):
-    """Conformity scores of calibration rows of a target with few values.
+    """Conformity scores of calibration rows, for a target with few values.
 
     Attributes:
         fill: [1], unused: there is nothing between the values.
@@ -190,7 +190,7 @@ class AtomCalibrator(Calibrator):
 
     @classmethod
     def fit(cls, predictive: Blend, rows: Rows, fill: NDArray[np.float64]) -> "AtomCalibrator":
-        """Return the scores of rows used for neither training nor selection."""
+        """Return a calibrator with the scores of rows used for neither training nor selection."""
         blend, rows = predictive, rows.head(CALIBRATION_ROWS)
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
@@ -226,7 +226,7 @@ def _sets(blend: Blend, X: NDArray[Any], level: float) -> tuple[Tensor, Tensor]:
 
 
 def supported_gaps(blend: Blend, rows: Rows) -> NDArray[np.float64]:
-    """Return the minimum depth of open gaps in the sets, [outputs]."""
+    """Return the depth below which gaps in the sets stay open, [outputs]."""
     return np.zeros(1) if blend.values is not None else gaps_of_density(blend, rows)
 
 

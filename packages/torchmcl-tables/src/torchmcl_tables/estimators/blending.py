@@ -296,7 +296,7 @@ def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[st
 
 
 def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -> Blend:
-    """Return untrained networks of one kind."""
+    """Return a blend of untrained networks of one kind."""
     encoder = fit_encoder(train, estimator.n_bins, default=0)
     targets = Targets.fit(type(estimator).__name__, table, train, None)
     n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1

@@ -27,7 +27,7 @@ _ROUNDING = 1e-9
 
 
 class Members(NamedTuple):
-    """Kernels: values [rows, kernels, outputs], probabilities [rows, kernels], widths like values; their number."""
+    """Kernels: values and widths [rows, kernels, outputs], probabilities [rows, kernels], and their number."""
 
     values: Value
     shares: Value
@@ -39,7 +39,7 @@ class Members(NamedTuple):
 
 
 def frame_inputs(g: Graph, frame: FrameColumns) -> Value:
-    """Return the columns of a frame as numbers [rows, columns] in double precision, from one input for each column."""
+    """Return the columns of a frame as numbers [rows, columns] in double precision, from one graph input per column."""
     encoder = frame.encoder
     parts, place = [], 0
     for column in frame.schema.columns:
@@ -51,7 +51,7 @@ def frame_inputs(g: Graph, frame: FrameColumns) -> Value:
 
 
 def _column(g: Graph, column: Column, mean: NDArray[np.float64], scale: NDArray[np.float64]) -> Value:
-    """Return the inputs of the network from a column, [rows, inputs] in single precision."""
+    """Return the network inputs computed from a column, [rows, inputs], in single precision."""
     if isinstance(column, CategoryColumn):
         codes = _codes(g, column)
         every = np.arange(len(column.input_names), dtype=np.int64)
@@ -174,7 +174,7 @@ def _mixed(g: Graph, members: list[Members], weights: NDArray[np.float64]) -> Me
 
 
 def _trimmed(g: Graph, shares: Value, values: Value, n: int, share: float) -> Value:
-    """Return the probabilities [rows, kernels] without a share at each end."""
+    """Return the probabilities [rows, kernels] after removing a share at each end."""
     order = g.sorted(values, n)[1]
     own = g.GatherElements(shares, order, axis=1)
     above = g.CumSum(own, np.array(1))

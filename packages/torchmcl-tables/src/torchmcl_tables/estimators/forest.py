@@ -82,7 +82,7 @@ _MOST_TREES = 1000
 
 @dataclass(frozen=True)
 class Forest:
-    """Fully grown trees, each on a different subset of the rows.
+    """Fully grown trees, each fitted to a different subset of the rows.
 
     Attributes:
         thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.forest.NODE`.
@@ -213,7 +213,7 @@ def _renumbered(tree: Any) -> Forest:
 
 
 def _not_above(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return single-precision thresholds that split single-precision values in the same way."""
+    """Return single-precision thresholds that split single-precision values as the given thresholds do."""
     rounded = thresholds.astype(np.float32)
     return np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-math.inf)), rounded)
 
@@ -223,7 +223,7 @@ _FEWEST_ROWS = 5
 
 
 def blurred(forest: Forest) -> Forest:
-    """Return a forest with the mean and spread of the nearest ancestor with enough rows in each leaf.
+    """Return a forest in which each leaf has the mean and spread of its nearest ancestor with enough rows.
 
     Example:
         >>> rows = np.arange(9, dtype=np.float32)[:, None]

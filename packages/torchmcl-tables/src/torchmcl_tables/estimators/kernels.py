@@ -163,7 +163,7 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
 
 
 def _is_plain(network: MultiHypothesisMLP) -> bool:
-    """Return whether a network has the layers of the compiled pass: ReLU, scores, and scales of a normal."""
+    """Return whether the compiled pass supports a network: ReLU layers, scores, and scales of a normal."""
     layers = list(network.trunk)
     inner, activations = layers[::2], layers[1::2]
     kinds = all(type(layer) is nn.Linear for layer in inner) and all(type(layer) is nn.ReLU for layer in activations)
@@ -200,7 +200,7 @@ def _stacked(layers: Sequence[Any], at: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _table(weights: Tensor, run_lengths: Sequence[int]) -> Tensor:
-    """Return the contribution of each position on each run to the first layer: sums over the columns below it.
+    """Return the contribution of each position in each run to the first layer: sums over the columns below it.
 
     Args:
         weights: [networks, columns of all runs, units]

@@ -1,4 +1,4 @@
-"""Widths and weights of a blend, and its forest, from rows held out of all members."""
+"""Widths and weights of a blend, fitted to rows held out from all members, and its forest."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def fitted_widths(
     weights: Tensor,
     atoms: Tensor | None = None,
 ) -> tuple[float, float, Kernels]:
-    """Return factor and floor of the forest's widths with the best log score on held-out rows, and the kernels there.
+    """Return factor and floor of the forest's widths with the best log score on held-out rows, and their kernels.
 
     Args:
         values: [rows, trees, outputs]
@@ -81,7 +81,7 @@ def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor, atoms: Te
 def fitted_trim(
     kernels: Kernels, targets: Tensor, weights: Tensor, n_points: int, atoms: Tensor | None = None
 ) -> float:
-    """Return the share to exclude at each end with the best points for held-out targets of one output.
+    """Return the share to exclude at each end that gives the best points for held-out targets of one output.
 
     A kernel far from all others attracts a point even with a small probability, which is hard to estimate.
 
@@ -116,7 +116,7 @@ def log_density(kernels: Kernels, targets: Tensor, atoms: Tensor | None = None) 
 
 
 def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDArray[np.float64]:
-    """Return the weight of each member with the best likelihood and CRPS of targets, [members].
+    """Return the weights of the members with the best likelihood and CRPS on held-out targets, [members].
 
     The logarithm of the mean CRPS counts as much as the mean log-likelihood: the CRPS itself scales with the errors, so
     that the likelihood would dominate for easily predictable tables.
@@ -149,7 +149,7 @@ def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDA
 
 
 def _distances(members: Sequence[Kernels], targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean distance of draws of each member to the target [members, rows], and between draws of two members.
+    """Return the mean distances of each member's draws from targets [members, rows], and from draws of each member.
 
     With several outputs, distances are summed over coordinates.
     """
@@ -165,7 +165,7 @@ def _distances(members: Sequence[Kernels], targets: Tensor) -> tuple[Tensor, Ten
 
 
 def _between(one: Kernels, other: Kernels) -> Tensor:
-    """Return the mean distance between draws of two members, [rows]; block by block, for memory."""
+    """Return the mean distance between draws of two members, [rows], computed block by block to save memory."""
     parts = []
     for (a, p, s), (b, q, t) in zip(
         zip(*(x.split(256) for x in one), strict=True), zip(*(x.split(256) for x in other), strict=True), strict=True
@@ -203,7 +203,7 @@ def _equal_weights(n_informed: int) -> NDArray[np.float64]:
 
 
 def reweighed(blend: Blend, selection: Rows) -> Blend:
-    """Return a blend with widths and weights fitted on other rows; its forest is unchanged."""
+    """Return a blend with widths and weights refitted to selection rows; its forest is unchanged."""
     judges = selection.head(_MAX_JUDGES)
     if len(judges) < _MIN_JUDGES:
         return blend
@@ -216,7 +216,7 @@ def _targets_and_weights(blend: Blend, judges: Rows) -> tuple[Any, Any]:
 
 
 def _stretched(blend: Blend, judges: Rows) -> Blend:
-    """Return a blend with fitted factors of the widths of each kind of network."""
+    """Return a blend with a fitted factor for the widths of each kind of network."""
     blend = replace(blend, stretches=None)
     kinds = blend.members(judges.inputs.astype(np.float64))[: len(blend.encoders)]
     known = _targets_and_weights(blend, judges)
@@ -224,7 +224,7 @@ def _stretched(blend: Blend, judges: Rows) -> Blend:
 
 
 def _judged(blend: Blend, members: list[Kernels], judges: Rows) -> Blend:
-    """Return a blend with weights from its members' kernels for the held-out rows, and with a trim."""
+    """Return a blend with weights and a trim fitted to the held-out rows, given its members' kernels for them."""
     known = _targets_and_weights(blend, judges)
     members = [blend.at_atoms(member) for member in members]
     weights = blended(members, *known)

@@ -1,4 +1,4 @@
-"""Models for classes of a table, and the records of their evaluation for the report."""
+"""Classification models for tables, and the records of their evaluation for the report."""
 
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def measures_of_classes(probabilities: NDArray[np.float64], truth: NDArray[np.in
 
 
 def _against_constant(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, float]:
-    """Return the log-loss of the class frequencies, and the gain of the probabilities over it.
+    """Return the log-loss of the class frequencies, and how much lower that of the probabilities is.
 
     The frequencies for each half of the rows are those of the other half, so no row predicts its own class.
     """
@@ -107,7 +107,7 @@ def _log_losses(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) ->
 
 
 def _top(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the share of rows whose class is among the k most probable, and its expected value."""
+    """Return the share of rows whose class is among the k most probable, and its expected value, for each k."""
     order = np.argsort(-probabilities, axis=1, kind="stable")
     found = (order == truth[:, None]).cumsum(axis=1).mean(axis=0)
     expected = np.take_along_axis(probabilities, order, axis=1).cumsum(axis=1).mean(axis=0)
@@ -137,7 +137,7 @@ def _coverage(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> l
 
 
 def _confusion(probabilities: NDArray[np.float64], truth: NDArray[np.int64], names: list[str]) -> dict[str, Any]:
-    """Return counts of each class (rows) by the first guess (columns); rare classes are merged."""
+    """Return the counts of true classes (rows) by first guess (columns); rare classes are merged."""
     counts = np.bincount(truth[truth >= 0], minlength=len(names))
     shown = np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])
     place = np.full(len(names) + 1, len(shown))

@@ -23,7 +23,7 @@ _MOST_PARTS, _ROWS_IN_PART, _FEWEST_PARTS = 24, 8, 3
 def over_time(
     model: Answering, table: Table, errors: NDArray[np.float64], measure: str, power: int = 1
 ) -> dict[str, Any] | None:
-    """Return the error in parts of equal size, in the order of the date column; None without one.
+    """Return the error in consecutive parts of equal size, ordered by the date column; None without such a column.
 
     Args:
         model: with the column in its metrics.
@@ -79,7 +79,7 @@ class _Judged(NamedTuple):
 
     @property
     def costs(self) -> NDArray[np.float64]:
-        """The squared distance of each answer to the target in these units, [rows, hypotheses]."""
+        """The squared distance of each answer from the target in units of `scale`, [rows, hypotheses]."""
         return np.asarray((((self.values - self.targets[:, None]) / self.scale) ** 2).sum(axis=-1))
 
 
@@ -151,7 +151,7 @@ def _measures(judged: _Judged) -> dict[str, Any]:
 
 
 def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float | None:
-    """Return the error of the nearest of constant answers; None for several targets.
+    """Return the root mean squared error of the nearest of several constant answers; None for several targets.
 
     The answers for each half of the rows are computed from the other half, by Lloyd's algorithm from quantiles.
 
@@ -239,7 +239,7 @@ def _by_number(judged: _Judged) -> dict[str, Any]:
 
 
 def calibration(given: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -> dict[str, Any]:
-    """Return the calibration in ten bins of the predicted probability, with the frequency of hits under `word`."""
+    """Return the calibration in ten bins of the predicted probability, with hit frequencies under the key `word`."""
     bins = np.minimum((given * 10).astype(int), 9)
     counts, given_sums, hit_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, hit))
     filled = counts > 0

@@ -151,7 +151,7 @@ def _fitted_regressor(
     parameters: dict[str, Any],
     checkpoint: Path | None,
 ) -> DensityRegressor | MCLRegressor:
-    """Return a regressor without rows of the table, which do not belong in a model's folder."""
+    """Return a fitted regressor that stores no rows of the table, which do not belong in a model's folder."""
     by_rule = any(parameters.get(name) is not None for name in ("rule", "search"))
     if not by_rule:
         parameters = {name: value for name, value in parameters.items() if name not in ("rule", "search")}
@@ -183,7 +183,7 @@ def _rows(
 
 
 def _split_facts(table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the split and, for the last rows, their first date, as a JSON value."""
+    """Return the split and, for a split by time, the first time of the test rows, as a JSON value."""
     split = how.how_to_split(table, schema)
     facts: dict[str, Any] = asdict(split)
     if split.by == "time" and len(test):
@@ -193,7 +193,7 @@ def _split_facts(table: Table, schema: TableSchema, how: TableFit, test: NDArray
 
 
 def measure_table(model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
-    """Return a model of `train_table` with records of the test rows and of the training rows."""
+    """Return a model from `train_table` with records of the test rows and of the training rows."""
     values, targets = model.schema.values(table), model.schema.target_values(table)
     _, train, test = _rows(table, model.schema, values, targets, how)
     described = {"columns": summary_of_data(model, table.take(train)), "training": trajectory(model)}
@@ -285,7 +285,7 @@ def records_of(model: TableModel | ClassModel, data: Table | None = None) -> dic
 
 
 def with_verdict(model: TableModel | ClassModel) -> TableModel | ClassModel:
-    """Return a model with a verdict and, for numbers, forks and member weights in the metrics."""
+    """Return a model whose metrics contain a verdict and, for numeric targets, forks and member weights."""
     found: dict[str, Any] = {"verdict": None}
     if not model.schema.classes:
         found |= {"shares": getattr(model.estimator, "member_weights_", None), "forks": None}

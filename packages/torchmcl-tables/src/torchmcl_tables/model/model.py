@@ -146,7 +146,7 @@ _DIGITS, _MOST_DECIMALS, _PROBABILITY_DIGITS = 6, 300, 8
 
 @dataclass(frozen=True)
 class TableModel(Answering):
-    """A regressor of the rows of a file.
+    """A regressor for the rows of a file.
 
     The columns of its answers are, for each target, `<target>_mean` and `<target>_1`, `<target>_2` ..., then
     `probability_1`, `probability_2` ... (`answer_probability_1` ... for a target that is itself named probability);
@@ -200,7 +200,7 @@ class TableModel(Answering):
 
 
 def rounded(values: NDArray[Any], scale: float) -> NDArray[np.float64]:
-    """Return numbers with six digits relative to the deviation of the target; further digits are noise.
+    """Return numbers with six digits relative to the target's standard deviation; further digits are noise.
 
     Example:
         >>> rounded(np.array([1.23456789, 100.0]), 1.0), rounded(np.array([1234567.891]), 5000.0)
@@ -214,7 +214,7 @@ def _decimals(scale: float) -> int:
 
 
 def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the ends of sets with the same number of digits, rounded outwards."""
+    """Return the ends of sets, rounded outwards to as many digits as in `rounded`."""
     step = 10.0 ** _decimals(scale)
     # An end that is already rounded is unchanged.
     ends = [
@@ -240,7 +240,7 @@ def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[s
 
 @dataclass(frozen=True)
 class ClassModel(Answering):
-    """A classifier of the rows of a file.
+    """A classifier for the rows of a file.
 
     The columns of its answers are `<target>_1`, `<target>_2` ..., the most probable classes, then `probability_1`,
     `probability_2` ...; with an interval also `<target>_set`, the fewest classes that together have that probability.

@@ -10,7 +10,7 @@ __all__ = ["write_page"]
 
 
 def write_page(records: dict[str, Any], path: Path) -> Path:
-    """Write the page of records as `torchmcl_tables.model.fitting.records_of` returns them; return its path.
+    """Write the page for records from `torchmcl_tables.model.fitting.records_of`; return its path.
 
     Raises:
         ValueError: if the records are something else.

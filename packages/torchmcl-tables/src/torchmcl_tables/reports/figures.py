@@ -92,7 +92,7 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
 
 
 def draw_coverage(axis: Any, levels: Sequence[float], covered: Any, n_rows: Sequence[int]) -> None:
-    """Draw observed [levels, outputs] against promised coverage, with the range consistent with chance."""
+    """Draw observed coverage [levels, outputs] against nominal coverage, with the range consistent with chance."""
     bands = [chance_band(level, count) for level, count in zip(levels, n_rows, strict=True)]
     low, high = zip(*bands, strict=True)
     axis.fill_between(levels, low, high, color=GREY, alpha=0.25, linewidth=0)

@@ -1,4 +1,4 @@
-"""The page about a model of numbers, from its records: reliability and ambiguous rows."""
+"""The page about a regressor, from its records: reliability and ambiguous rows."""
 
 from typing import Any
 

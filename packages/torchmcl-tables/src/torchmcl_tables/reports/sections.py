@@ -38,7 +38,7 @@ def _day(days: float) -> str:
 
 
 def _column(column: dict[str, Any]) -> list[str]:
-    """Return the row of a column: name, distribution, kind, missing share, and values."""
+    """Return the table row for a column: name, distribution, kind, missing share, and values."""
     if column["kind"] == "number":
         bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
         spread = column.get("high", 0.0) - column.get("low", 0.0)
@@ -101,7 +101,7 @@ def _verdict_box(records: dict[str, Any], more: str) -> str:
 
 
 def over_time_section(records: dict[str, Any], targets: Sequence[str]) -> str:
-    """Return the error over time, nothing without a date column."""
+    """Return a section on the error over time; empty without a date column."""
     found = records["evaluation"].get("over_time")
     if not found:
         return ""

@@ -20,7 +20,7 @@ _PLACES = ("ArgMin", "ArgMax", "Shape")
 
 
 class Value:
-    """A tensor of a graph.
+    """A tensor in a graph.
 
     Attributes:
         graph: the graph it belongs to.
@@ -90,7 +90,7 @@ class Value:
         return self.graph.node("Neg", self)
 
     def to(self, dtype: Any) -> "Value":
-        """Return the value in another type."""
+        """Return the value cast to another type."""
         return self if self.dtype == np.dtype(dtype) else self.graph.cast(self, dtype)
 
     def sum(self, axis: int = -1, *, keep: bool = False) -> "Value":
@@ -196,7 +196,7 @@ class Graph:
         return [Value(self, end.name, each.dtype) for end, each in zip(ends, state, strict=True)]
 
     def cast(self, value: Value, dtype: Any) -> Value:
-        """Return a value in another type."""
+        """Return a value cast to another type."""
         made: Value = self.node("Cast", value, to=self._type(dtype))
         made.dtype = np.dtype(dtype)
         return made
@@ -225,7 +225,7 @@ class Graph:
         return self.Min(self.Max(value, np.asarray(low, value.dtype)), np.asarray(high, value.dtype))
 
     def sorted(self, value: Value, size: int) -> tuple[Value, Value]:
-        """Return a value sorted along the last axis, of a known size, in increasing order, and the indices."""
+        """Return a value sorted in increasing order along the last axis, of length `size`, and the sort indices."""
         low, order = self.node("TopK", value, np.array([size]), n_outputs=2, axis=-1, largest=0, sorted=1)
         return low, order
 

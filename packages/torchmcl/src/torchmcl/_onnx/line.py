@@ -39,7 +39,7 @@ class LineKernels(NamedTuple):
 
 @functools.cache
 def _normal_terms() -> tuple[NDArray[np.float64], ...]:
-    """Return the coefficients of the normal distribution function between two nodes."""
+    """Return the coefficients of a cubic interpolation of the normal CDF between neighboring nodes."""
     at = np.arange(-_REACH * _PER_WIDTH, _REACH * _PER_WIDTH + 1) / _PER_WIDTH
     f = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in at])
     s = np.exp(-(at**2) / 2) / math.sqrt(2 * math.pi) / _PER_WIDTH
@@ -57,14 +57,14 @@ def normal_cdf(g: Graph, z: Value) -> Value:
 
 
 def _at(k: LineKernels, x: Value) -> tuple[Value, Value]:
-    """Return positions [rows, places] in units of each kernel, and width times density, [rows, places, kernels]."""
+    """Return positions [rows, n] in units of each kernel, and width times density, [rows, n, kernels] each."""
     g = x.graph
     z = (x.more(-1) - k.centres.more(1)) / k.widths.more(1)
     return z, g.Exp(z * z * -0.5) * (1 / math.sqrt(2 * math.pi))
 
 
 def mass_below(k: LineKernels, x: Value) -> Value:
-    """Return the cumulative distribution function at positions [rows, places]."""
+    """Return the cumulative distribution function at positions [rows, n]."""
     return (normal_cdf(x.graph, _at(k, x)[0]) * k.shares.more(1)).sum()
 
 
@@ -93,7 +93,7 @@ def best_points(k: LineKernels, n_points: int) -> tuple[Value, Value, Value]:
 
 
 def _grouped(k: LineKernels, n_points: int) -> Value:
-    """Return the means of the groups of the mass with the lowest total squared distance to their means.
+    """Return the means of the groups that minimize the total squared distance of the mass to its group's mean.
 
     Each kernel is replaced by a few atoms. Candidate boundaries have the asymptotic density of the best points.
     """
@@ -201,7 +201,7 @@ def _moved(k: LineKernels, points: Value, n: int, *, newton: bool) -> Value:
 
 
 def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Value]:
-    """Return lower and upper ends [rows, pieces] of the densest sets of a mass, padded with infinity.
+    """Return lower and upper ends [rows, pieces] of the densest sets with a given mass, padded with infinity.
 
     The number of pieces is that of the row with the most.
 
@@ -236,13 +236,13 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
 
 
 def _steps(n_kernels: int) -> NDArray[np.float64]:
-    """Return the positions of the nodes of a kernel, in widths."""
+    """Return the positions of a kernel's nodes relative to its center, in units of its width."""
     n = _N_NODES // n_kernels // 2 * 2 + 1
     return np.array(_NODES) if n <= len(_NODES) + 4 else np.linspace(-5.0, 5.0, min(n, 121))
 
 
 def _nodes(k: LineKernels) -> tuple[Value, Value, Value]:
-    """Return places in order, density and slope there, [rows, places] each."""
+    """Return the sorted positions of all nodes, and the density and its slope there, [rows, nodes] each."""
     g = k.centres.graph
     spread = k.centres.more(2) + k.widths.more(2) * _steps(k.n)
     x, _ = g.sorted(spread.shaped(0, -1), k.n * len(_steps(k.n)))
@@ -256,9 +256,9 @@ def _nodes(k: LineKernels) -> tuple[Value, Value, Value]:
 
 
 def _turned(x: Value, f: Value, slope: Value, n: int) -> tuple[Value, Value]:
-    """Return places and density with another place between two: where the density turns, or the middle.
+    """Return nodes and density with a node added between neighbors: at an extremum of the density, or the midpoint.
 
-    What is denser than a level is then found by the places alone.
+    The region denser than a level can then be found from the nodes alone.
     """
     g = x.graph
     (x0, x1), (f0, f1), (g0, g1) = ((each.part(0, n - 1), each.part(1, n)) for each in (x, f, slope))
@@ -324,7 +324,7 @@ def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int, n_
 def _polished(
     k: LineKernels, lower: Value, upper: Value, level: Value, mass: float, n_rounds: int
 ) -> tuple[Value, Value, Value]:
-    """Return ends at one height with the given mass between them, and the logarithm of it, by Newton's method."""
+    """Return ends of equal density that enclose the given mass, and the log of that density, by Newton's method."""
     g = level.graph
     real = lower < 1e300  # both ends of a piece
     first, last = (g.where(real, each, 0.0) for each in (lower, upper))
@@ -377,7 +377,7 @@ def _shallow(f: Value, inside: Value, starts: Value, fill: float, n_pieces: Valu
 
 
 def reaching(lower: Value, upper: Value, means: Value, between: Callable[[Value, Value], Value]) -> tuple[Value, Value]:
-    """Return sets extended to the mean [rows, 1] of their row, if little mass lies between.
+    """Return the sets, extended to the mean [rows, 1] of their row if little mass lies in between.
 
     Args:
         lower: [rows, pieces], padded with infinity.

@@ -21,7 +21,7 @@ _CAPTURING = threading.Lock()
 
 
 class CapturedEpochs:
-    """Call `epoch(key)`: captured once for each key, and replayed afterwards.
+    """Run `epoch(key)` as a CUDA graph that is captured once for each key and replayed afterwards.
 
     Args:
         epoch: changes tensors in place, reads nothing on the host, and depends on Python values only through its key.

@@ -80,7 +80,7 @@ class AdapterBank(nn.Module):
 
     @property
     def scaling(self) -> float:
-        """The factor of the adapters, alpha / rank."""
+        """The factor by which the outputs of the adapters are multiplied, alpha / rank."""
         return self.alpha / self.rank
 
     def adapters(self) -> list[nn.Parameter]:

@@ -65,7 +65,7 @@ def load_adapters(model: nn.Module, path: str | Path) -> AdapterBank:
 
 
 def save_peft(bank: AdapterBank, folder: str | Path, base_model: str = "") -> list[Path]:
-    """Write each adapter to a folder that PEFT loads, `hypothesis_0`, `hypothesis_1` and so on, and return them.
+    """Write each adapter to a folder that PEFT can load, `hypothesis_0` and so on, and return the folders.
 
     Args:
         bank: without a merged adapter.

@@ -58,7 +58,7 @@ def _log_sum(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @declares(event_dims=1, target_dims=1)
 def given_cost(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return hypotheses that are costs themselves, [batch, hypotheses, 1], as a pairwise cost of one target.
+    """Return hypotheses [batch, hypotheses, 1] that are already costs, as the pairwise cost for one target.
 
     For models that compute the cost of each hypothesis, such as `Continuations`: the likelihood of a text needs the
     whole network.

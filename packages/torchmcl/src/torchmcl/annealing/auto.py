@@ -92,7 +92,7 @@ class AutoValues(NamedTuple):
 
 
 class AutoDecision(NamedTuple):
-    """Changes of the models that an update requests, one entry per model.
+    """Changes to the models requested by an update, one entry per model.
 
     Attributes:
         rewinds: reset these models to their initial weights, with fresh optimizer moments.
@@ -260,7 +260,7 @@ class AutoAnnealing:
         return AutoDecision(rewinds, torch.where(begins, fan, 0.0), moves)
 
     def release(self, state: Mapping[str, Tensor], measured: CostScale, epoch: float | Tensor) -> None:
-        """Start cooling models with a negative cost, from the spread of the costs: they have no natural zero.
+        """Start cooling models with negative costs, which have no natural zero, at a temperature set by their spread.
 
         Changes the state.
         """
@@ -276,7 +276,7 @@ class AutoAnnealing:
             state[name].copy_(torch.where(released, value, state[name]))
 
     def moves(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> Tensor:
-        """Return whether hypotheses may be moved after `epoch` epochs: at a few times in the first half of the tail."""
+        """Return whether hypotheses may be moved after `epoch` epochs: a few times after cooling, until `last_move`."""
         after = self._after_hold(state, epoch, n_epochs)
         every = max(1.0, n_epochs / POLICY_CONSTANTS.n_moves)
         is_time = torch.floor(torch.zeros_like(after) + epoch / every) > torch.floor(state["seen"] / every)

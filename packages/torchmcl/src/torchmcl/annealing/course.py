@@ -80,7 +80,7 @@ class LoopAnnealing:
         return self._driver.state
 
     def observe(self, output: StepOutput, epoch: float, n_epochs: float) -> None:
-        """Add the measurements of a batch; every process must call this equally often.
+        """Add the measurements of a batch; all processes must call this the same number of times.
 
         Args:
             output: of a training step.
@@ -107,7 +107,7 @@ class LoopAnnealing:
             self._collect(output)
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        """Store the initial weights, which are restored if the probe gains nothing."""
+        """Store the initial weights, which are restored if the hold has lowered the distortion too little."""
         if self._driver.head is not None and not self.has_observed:
             self._initial = [parameter.detach().clone() for parameter in _parameters(optimizer)]
 
@@ -134,7 +134,7 @@ class LoopAnnealing:
             self._initial = None
 
     def rule(self, epoch: float, n_epochs: float) -> AnnealedWTA:
-        """Return the rule; infinitely warm for the first batch, before which no cost is known."""
+        """Return the rule; its temperature is infinite for the first batch, when no cost is known yet."""
         if not self.has_observed:
             return AnnealedWTA(_HOTTEST)
         temperature = self._driver.values(epoch, n_epochs).temperature
@@ -143,7 +143,7 @@ class LoopAnnealing:
     def set_rates(
         self, optimizer: torch.optim.Optimizer, epoch: float, n_epochs: float, *, n_steps: float | None = None
     ) -> None:
-        """Set the learning rate of every group of an optimizer, relative to the one it began with.
+        """Set the learning rate of every parameter group of an optimizer, relative to its initial value.
 
         While cooling, the weight decay of AdamW is raised in the groups where it is positive.
 
@@ -206,7 +206,7 @@ class LoopAnnealing:
             self._driver.state = {name: value.to(device) for name, value in self.state.items()}
 
     def _init_if_unknown(self, n_epochs: float) -> None:
-        """Initialize the state from the batches so far, until one has a finite cost."""
+        """Initialize the state from the batches so far, unless it already contains a known initial cost."""
         new = self._driver.initial(self._measured(), n_epochs)
         unknown = self.state["first"].isnan()
         self._driver.state = {name: torch.where(unknown, new[name], value) for name, value in self.state.items()}
@@ -217,7 +217,7 @@ class LoopAnnealing:
         return CostScale(mean / number, best / number, spread / number, signed == 0)
 
     def _collect(self, output: StepOutput) -> None:
-        """Keep hypotheses and targets of a batch, until there are enough to plan moves on."""
+        """Keep the hypotheses and targets of a batch, until there are enough samples to plan moves."""
         n_rows = sum(samples.real.shape[1] for samples in self._collected)
         wanted = self._driver.n_move_rows
         if n_rows >= wanted or output.targets is None or output.matching.cost.ndim != 3:
@@ -348,7 +348,7 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
 
 
 def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.4) -> None:
-    """Set the hypotheses to their mean plus a random constant each, drawn as initial biases are, times a factor.
+    """Set each hypothesis to the mean of all plus `factor` times a random constant, drawn like initial biases.
 
     Hypotheses that a high temperature has merged get the same gradients, so nothing else separates them again.
     Differences that do not depend on the input separate them in the same way everywhere, so that none of them has to

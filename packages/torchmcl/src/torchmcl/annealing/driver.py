@@ -1,4 +1,4 @@
-"""The driver of `AutoAnnealing`: the state of the policy in a training run, and the requested changes of the models.
+"""The driver of `AutoAnnealing`: the state of the policy in a training run, and the requested changes to models.
 
 Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.course`), fleets drive many side by
 side and measure them on their rows (`torchmcl.fleet.annealing`).

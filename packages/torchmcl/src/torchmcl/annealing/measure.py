@@ -10,7 +10,7 @@ from torchmcl.types import Matching
 
 
 class Measurement(NamedTuple):
-    """The state of an assignment; scalars on the device of the cost, nothing is read on the host.
+    """The state of an assignment, as scalars on the device of the cost; nothing is read on the host.
 
     Attributes:
         distortion: mean cost of the cheapest hypothesis, Eq. (1).

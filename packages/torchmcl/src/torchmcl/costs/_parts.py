@@ -1,4 +1,4 @@
-"""Shared parts of costs: calls by their declarations, precision, leading axes, inner products, steps of sequences."""
+"""Shared parts of costs: calls with declared arguments, precision, leading axes, inner products, sequence steps."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -123,7 +123,7 @@ def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims:
 
 
 def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:
-    """Check that a cost takes the mask of the steps of each target, because it must not ignore it."""
+    """Check that a cost takes the mask of the steps of each target, which must not be ignored."""
     if "mask" not in needs(cost_fn):
         rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
         advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."

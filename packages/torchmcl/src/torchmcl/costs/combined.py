@@ -12,7 +12,7 @@ from torchmcl.costs.declared import CostDeclaration, declaration
 
 @dataclass(frozen=True)
 class SumOfCosts:
-    """A weighted sum of costs of the same events, 20 focal + dice for example.
+    """A weighted sum of costs of the same events, for example 20 focal + dice.
 
     Args:
         terms: pairs of a weight and a cost.

@@ -98,7 +98,7 @@ class Norm:
 
     @property
     def is_squared_distance(self) -> bool:
-        """Whether it is the squared Euclidean distance or a multiple of it."""
+        """Whether the cost is the squared Euclidean distance or a multiple of it."""
         return self.order == self.power == 2
 
 

@@ -53,7 +53,7 @@ class HypothesisFamily(ABC):
 
     @abstractmethod
     def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
-        """Return minus the log density [..., pairs] of offsets [..., dim, pairs] from a location."""
+        """Return the negative log density [..., pairs] at offsets [..., dim, pairs] from the location."""
 
     def __call__(
         self,
@@ -274,7 +274,7 @@ class VonMisesAngles(HypothesisFamily):
         return dim
 
     def scale(self, raw: Tensor, smallest: float) -> Tensor:
-        """Return softplus."""
+        """Return the softplus of the numbers, plus `smallest`."""
         return torch.nn.functional.softplus(raw) + smallest
 
     def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:

@@ -141,7 +141,7 @@ def _axes(values: Tensor) -> int | None:
 
 
 def _direction(values: Tensor) -> Tensor:
-    """Return values [..., n] divided by their length; 0 if that is too small."""
+    """Return vectors [..., n] divided by their length; 0 if the length is too small."""
     energy = values.square().sum(dim=-1, keepdim=True)
     faint = energy <= SILENCE
     return (values / energy.masked_fill(faint, 1).sqrt()).masked_fill(faint, 0)

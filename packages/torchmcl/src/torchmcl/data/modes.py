@@ -76,7 +76,7 @@ class ModeProblem:
 
 
 def _k_means(points: Tensor, n: int, seed: int) -> Tensor:
-    """Return the distortion [sets] of n centers of points [sets, draws, dim], initialized by greedy k-means++."""
+    """Return the distortion [sets] of points [sets, draws, dim] by n k-means centers, from a greedy k-means++ start."""
     generator = Generator(points.device).manual_seed(seed)
     centers = points[:, :1]
     distance = torch.cdist(centers, points).square().squeeze(1)
@@ -115,7 +115,7 @@ def _branches(shares: list[float], noise: float = 0.03) -> Draw:
 
 
 def _circle(shares: list[float], noise: float) -> Draw:
-    """Points on a circle that turns with the input."""
+    """Points on a circle that rotates with the input."""
 
     def draw(x: Tensor, generator: Generator) -> Tensor:
         chosen = torch.multinomial(torch.tensor(shares), len(x), replacement=True, generator=generator)

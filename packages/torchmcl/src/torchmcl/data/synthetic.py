@@ -73,7 +73,7 @@ def conditional_covariance(inputs: Tensor) -> Tensor:
 
 
 def folded_response(n_points: int, generator: torch.Generator | None = None) -> Batch:
-    """Return an inverse problem: the cause, in [0, 1], of a given effect.
+    """Return samples of an inverse problem: predict the cause, in [0, 1], of a given effect.
 
     The effect is `cause + gain * sin(4 pi cause)` with a little noise. Without gain, an effect has one cause; the
     response folds more with a larger gain, and an effect then has up to three causes.

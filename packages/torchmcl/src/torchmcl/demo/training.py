@@ -36,7 +36,7 @@ _LOST = 2.0
 
 
 def tree_records(n_seeds: int, n_epochs: int, n_frames: int) -> dict[str, Any]:
-    """Train with both rules, and return an animation of the first seed and the distortions of all seeds.
+    """Train with WTA and with `AutoAnnealing`; return an animation of the first seed and the distortions of all.
 
     Args:
         n_seeds: networks of each rule.

@@ -18,7 +18,7 @@ _LOG_TAU = math.log(2 * math.pi)
 
 
 class HypothesisDensity(OnLine):
-    """Common parts of both families; see `KernelMixture` for the arguments."""
+    """Base class of `KernelMixture` and `VoronoiKernels`; see `KernelMixture` for the arguments."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (as in torch.distributions)
     support = constraints.real_vector
@@ -99,7 +99,7 @@ class HypothesisDensity(OnLine):
         """Return mean and variance of each kernel, [..., hypotheses, dim]."""
 
     def highest_density_level(self, mass: float, n_samples: int = 2000) -> Tensor:
-        """Return the log density c of the level set with `mass`, [...], by sampling.
+        """Return the log density above which the region has `mass`, [...], estimated by sampling.
 
         Args:
             mass: in [0, 1].
@@ -134,7 +134,7 @@ class HypothesisDensity(OnLine):
     def _sample_around(
         self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Return a sample of the kernel `index` around centers [..., dim]."""
+        """Return a sample from the kernels with the given index, around centers [..., dim]."""
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function at value [..., 1], [...]; in one dimension only.
@@ -217,7 +217,7 @@ class KernelMixture(HypothesisDensity):
 
 
 def normal_like(values: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return standard normal numbers of the shape of `values`."""
+    """Return standard normal numbers with the shape of `values`."""
     return torch.randn(values.shape, dtype=values.dtype, device=values.device, generator=generator)
 
 

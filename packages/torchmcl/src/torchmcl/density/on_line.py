@@ -25,7 +25,7 @@ class HighestDensitySet(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Cells of the line: edges [..., cells + 1], the mass and the log density of each, [..., cells]."""
+    """Cells on the line: edges [..., cells + 1], the mass and the log density of each, [..., cells]."""
 
     edges: Tensor
     masses: Tensor
@@ -48,7 +48,7 @@ def gap_depth(cells: Cells, mass: Tensor) -> Tensor:
 
 
 def mass_above(cells: Cells, value: Tensor) -> Tensor:
-    """Return the mass [...] of the cells denser than the cell of value [..., 1]; 1 outside all cells."""
+    """Return the mass [...] of the cells denser than the one that contains value [..., 1]; 1 outside all cells."""
     own = torch.searchsorted(cells.edges.contiguous(), value.contiguous(), right=True) - 1  # [..., 1]
     n_cells = cells.masses.shape[-1]
     level = cells.height.gather(-1, own.clamp(0, n_cells - 1))
@@ -66,7 +66,7 @@ def _inside(cells: Cells, mass: Tensor) -> Tensor:
 
 
 def _depths(height: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the depth of the gap after each piece, and for each cell the number of the last piece up to it.
+    """Return the depth of the gap after each piece, and for each cell the index of the last piece up to it.
 
     The depth is the lowest density of the gap, divided by that of the lower peak beside it. Pieces count from 1; the
     depth is NaN where there is no gap between two pieces.
@@ -173,7 +173,7 @@ class OnLine(Distribution):
         return HighestDensitySet(lower.to(self.hypotheses).view(shape), upper.to(self.hypotheses).view(shape))
 
     def gap_depth(self, mass: float | Tensor) -> Tensor:
-        """Return the depth of the deepest gap of the highest-density set of a mass, [...], in one dimension.
+        """Return the depth of the deepest gap in the highest-density set with `mass`, [...], in one dimension.
 
         It is the lowest density between two neighboring pieces, divided by that of the lower of their peaks: near 0
         between branches, 1 where the set is one interval. `highest_density(mass, fill)` is one interval where `fill`
@@ -215,7 +215,7 @@ class OnLine(Distribution):
         return masses.to(self.hypotheses).view(self.batch_shape)
 
     def _of_rows(self, values: Tensor) -> Tensor:
-        """Return a value for each density of the batch, [rows]."""
+        """Return the values expanded to one per density of the batch, [rows]."""
         return values.expand(self.batch_shape).reshape(-1)
 
     def _cells(self, values: Tensor) -> Iterator[tuple[Cells, Tensor]]:

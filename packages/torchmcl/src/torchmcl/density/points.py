@@ -44,7 +44,7 @@ class BestPoints(NamedTuple):
 
 @full_precision
 def best_points(density: KernelMixture, n_points: int) -> BestPoints:
-    """Return points with a low mean squared distance from a draw to the nearest point.
+    """Return points with a low mean squared distance from a sample of the density to the nearest point.
 
     Each is the mean of its cell, so the mean of the density is kept. For a density on the line with one peak, the
     points are optimal. Otherwise they may not be: with three branches, they are usually within a few percent of the
@@ -100,7 +100,7 @@ def _unit(density: KernelMixture) -> Tensor:
 
 @full_precision
 def equal_shares(density: KernelMixture, n_points: int) -> Tensor:
-    """Return the medians of cells of equal mass on the line, [rows, points], to use instead of random draws."""
+    """Return the medians of cells of equal mass on the line, [rows, points], a replacement for random samples."""
     return _quantiles(_Kernels.of(density), n_points, n_halvings=50) * _unit(density)
 
 
@@ -158,7 +158,7 @@ def _standard(values: Tensor, kernels: _Kernels) -> tuple[Tensor, Tensor]:
 
 
 def _heights(offsets: Tensor, kernels: _Kernels) -> Tensor:
-    """Return width times density of each standard kernel, [rows, n, kernels]."""
+    """Return the standard normal density at the offsets times the width of each kernel, [rows, n, kernels]."""
     return offsets.square().mul_(-0.5).exp_().mul_(kernels.widths.mT / math.sqrt(2 * math.pi))
 
 
@@ -203,7 +203,7 @@ def _in_space(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _n_frames(kernels: _Kernels, n_points: int) -> Tensor:
-    """Return the number of sets of atoms per kernel of a row, [rows], a power of 2.
+    """Return how many sets of atoms represent each kernel of a row, [rows]; a power of 2.
 
     Kernels at the same position, or without weight, add no atoms to a row; there is more than one set if there are
     fewer positions than points. Centers are compared by their projection on a line.

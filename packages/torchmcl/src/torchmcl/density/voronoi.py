@@ -116,7 +116,7 @@ class VoronoiKernels(HypothesisDensity):
         return samples
 
     def _offsets_within(self, radii: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return draws [n, dim] of a standard normal within radii [n, directions]: first a direction, then a radius."""
+        """Return standard normal samples [n, dim] within radii [n, directions]: first a direction, then a radius."""
         shape = torch.tensor(self.dim / 2).to(radii)
         masses = torch.special.gammainc(shape, radii.square() / 2).clamp_min(torch.finfo(radii.dtype).tiny)
         drawn = torch.multinomial(masses, 1, generator=generator)

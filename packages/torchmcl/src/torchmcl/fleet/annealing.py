@@ -20,7 +20,7 @@ _N_MEASUREMENTS, _N_LATER = 50, 24
 
 
 class _Known(NamedTuple):
-    """The values of the epochs from `first` up to but not including `stop`."""
+    """The settings in the epochs from `first` up to but not including `stop`."""
 
     first: int
     stop: int
@@ -215,7 +215,7 @@ class _StackedWeights:
         self._head.part(factors, self._constants)
 
     def move(self, moves: Moves) -> None:
-        """Copy the weights of its source to each hypothesis, and shift its outputs."""
+        """Give each hypothesis the weights of its source, and shift its outputs."""
         self._head.move(moves)
 
 

@@ -208,7 +208,7 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
 
 
 def _repeated(columns: dict[int, Tensor], keys: Sequence[int]) -> Tensor:
-    """Return the columns of the keys, [epochs, models]: hundreds of models share a few columns."""
+    """Return the column for the key of each model, [epochs, models]; many models share a few columns."""
     places = {key: place for place, key in enumerate(columns)}
     return torch.stack(list(columns.values()), dim=1)[:, torch.tensor([places[key] for key in keys])]
 

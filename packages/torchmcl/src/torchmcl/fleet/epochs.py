@@ -20,7 +20,7 @@ from torchmcl.rules.winners import AssignmentRule
 
 
 class EpochInfo(NamedTuple):
-    """The argument of `after_epoch` of `Fleet.fit`.
+    """The argument passed to the `after_epoch` callback of `Fleet.fit`.
 
     Attributes:
         epoch: the one that was just trained, counted from 0.

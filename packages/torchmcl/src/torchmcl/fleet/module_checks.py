@@ -205,7 +205,7 @@ def check_input_type(owner: str, name: str, models: StackedModules, inputs: Tens
 
 
 def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
-    """Check on a few rows that stacked models equal the single models.
+    """Check on a few rows that stacked models give the same results as the single models.
 
     Args:
         models: of the training.
@@ -230,7 +230,7 @@ def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
 
 
 def check_rows_apart(owner: str, name: str, models: StackedModules, data: FleetData, *, training: bool) -> None:
-    """Check for sets of different length that predictions for a row do not depend on other rows.
+    """Check that predictions for a row do not depend on other rows, if the sets differ in length.
 
     The sets are padded to the same length, and BatchNorm, for example, would treat padding as rows.
 
@@ -296,7 +296,7 @@ def _alone(some: StackedModules, index: int, inputs: Tensor, *, training: bool) 
 
 
 def _once(fresh: nn.Module, used: nn.Module, buffers: list[Tensor], inputs: Tensor) -> Tensor:
-    """Return the output of a fresh module with the buffers of a module that was called before."""
+    """Return the output of a fresh module, with the given buffers and in the mode of a used module."""
     for part, like in zip(fresh.modules(), used.modules(), strict=True):
         part.training = like.training
     with torch.no_grad(), random_numbers_apart():

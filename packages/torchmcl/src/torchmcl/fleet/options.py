@@ -248,7 +248,7 @@ def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
 
 
 def moments_of(given: Mapping[str, Tensor] | None, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the initial state of the optimizer, empty for none.
+    """Check and return the given initial state of the optimizer; empty if none is given.
 
     Raises:
         ValueError: if it does not match this optimizer and fleet.
@@ -278,7 +278,7 @@ def check_data(owner: str, name: str, data: object, n_models: int) -> None:
 
 
 def default_batch_size(n_rows: int) -> int:
-    """Return three times the square root of the rows, from 64 to 1024: small tables need more steps, large ones speed.
+    """Return 3 sqrt(n_rows), clipped to [64, 1024]: small tables need more steps, large ones need speed.
 
     Example:
         >>> [default_batch_size(n_rows) for n_rows in (100, 10_000, 1_000_000)]

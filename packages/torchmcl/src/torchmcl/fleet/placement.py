@@ -135,7 +135,7 @@ class Placement:
 
 
 def models_at_once(models: StackedModules, data: FleetData, batch_size: int, device: torch.device) -> int:
-    """Return a chunk size from the bytes per model for the backward pass."""
+    """Return the chunk size, given the memory per model that is saved for the backward pass."""
     per_model = max(1, _saved_bytes(models, data.inputs[:1, :batch_size]))
     budget = _CPU_BYTES
     if device.type == "cuda":
@@ -192,7 +192,7 @@ def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threa
 
 
 def on_cores(work: Callable[[_Item], _Result], items: Sequence[_Item], device: torch.device) -> list[_Result]:
-    """Return the results of `work` for all items in order; on a CPU each has one core, and a free one takes the next.
+    """Return the results of `work` for all items in order; on a CPU, each free core takes the next item.
 
     Threads inside of an operation wait for each other, where other programs hold one of them up even for milliseconds.
     """

@@ -80,7 +80,7 @@ class SearchResult(NamedTuple):
 
     @property
     def means(self) -> Tensor:
-        """The geometric mean of each candidate; geometric because distortions differ by factors."""
+        """The mean distortion of each candidate; geometric, because distortions differ by factors."""
         return _geometric_means(self.values)
 
     def records(self) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ class FleetSearch:
         weights: Tensor | None = None,
         groups: Tensor | None = None,
     ) -> SearchResult:
-        """Return the trials on rows [rows, ...] and [rows, targets, dim].
+        """Train all candidates on inputs [rows, ...] and targets [rows, targets, dim], and return the result.
 
         Args:
             factory: returns an untrained model.

@@ -32,7 +32,7 @@ from torchmcl.types import Batch, Predictions, StepOutput
 
 
 class CostFacts(NamedTuple):
-    """Properties of a matched cost.
+    """Properties of a cost function.
 
     Attributes:
         is_squared: the squared Euclidean distance.
@@ -62,7 +62,7 @@ class CostFacts(NamedTuple):
 
     @property
     def is_distance(self) -> bool:
-        """Whether it is one of the distances implemented by backends."""
+        """Whether the cost is one of the distances implemented by backends."""
         return self.is_squared or self.is_absolute
 
 

@@ -137,7 +137,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         return rule_at(self.rule, epoch)
 
     def _n_epochs(self) -> float:
-        """Return the number of epochs of the training run, fractional if `max_steps` ends it within one.
+        """Return the number of epochs of the training run, fractional if `max_steps` ends it within an epoch.
 
         Raises:
             ValueError: if it is unknown.

@@ -149,7 +149,7 @@ class ShardedStrategy(pl.strategies.ModelParallelStrategy):  # type: ignore[name
 
 
 def _sharded_like(value: Any, like: Any) -> Any:
-    """Return a full tensor sharded like another of its shape; other values unchanged.
+    """Return a full tensor sharded like another tensor of the same shape; other values unchanged.
 
     All processes must call it, with the same full tensor.
     """

@@ -19,7 +19,7 @@ _EMPTY = 1e-6
 
 
 class Events(NamedTuple):
-    """Hypotheses [..., hypotheses, ...], targets [..., targets, ...], chances, and a mask of real targets."""
+    """Hypotheses [..., hypotheses, ...], targets [..., targets, ...], probabilities, and a mask of real targets."""
 
     hypotheses: Tensor
     targets: Tensor

@@ -38,7 +38,7 @@ def variogram_score(
     *,
     scores: ScoreObjective | None = None,
 ) -> Tensor:
-    """Return the variogram score of the scored hypotheses: how well differences of coordinates match the targets.
+    """Return the variogram score of the scored hypotheses: how well coordinate differences match those of the targets.
 
     For each pair of coordinates it is the squared difference of |y_i - y_j|^order and its mean over the hypotheses. The
     mean over all pairs is returned. It is sensitive to correlations that the energy score hardly detects; lower is
@@ -112,7 +112,7 @@ def matched_dice(predictions: Predictions, targets: Tensor, mask: Tensor | None 
 
 
 def mpjpe(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean distance per joint of the best hypothesis of each target.
+    """Return the mean distance per joint between each target and its best hypothesis.
 
     Args:
         predictions: poses [..., hypotheses, joints, dim].
@@ -128,7 +128,7 @@ def mpjpe(predictions: Predictions, targets: Tensor, mask: Tensor | None = None)
 
 
 def pa_mpjpe(predictions: Predictions, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean distance per joint after Procrustes alignment, of the best hypothesis of each target.
+    """Return the mean distance per joint between each target and its best hypothesis after Procrustes alignment.
 
     Each hypothesis is translated, rotated and scaled to minimize the sum of squared distances from the target.
 

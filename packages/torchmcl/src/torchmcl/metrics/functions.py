@@ -84,7 +84,7 @@ def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None =
 
 
 def hypothesis_usage(matching: Matching) -> Tensor:
-    """Return the share of the weight of each hypothesis, [hypotheses], summing to 1.
+    """Return the share of the total weight that each hypothesis has, [hypotheses], summing to 1.
 
     Example:
         >>> import torch, torchmcl as mcl

@@ -57,7 +57,7 @@ class EmbeddedLatent(nn.Module):
         self.embedding = nn.Embedding(n_hypotheses, size)
 
     def draw(self, n_rows: int, n_hypotheses: int, device: torch.device | None = None) -> Tensor:
-        """Return the numbers of the hypotheses, [rows, hypotheses]."""
+        """Return the indices of the hypotheses, [rows, hypotheses]."""
         if n_hypotheses > self.n_hypotheses:
             rule = f"be at most the number of embeddings {self.n_hypotheses}"
             advice = "NormalLatent gives any number."
@@ -65,7 +65,7 @@ class EmbeddedLatent(nn.Module):
         return torch.arange(n_hypotheses, device=device).expand(n_rows, n_hypotheses)
 
     def forward(self, latents: Tensor) -> Tensor:
-        """Return the embeddings of hypothesis numbers, [..., size]."""
+        """Return the embeddings of hypothesis indices, [..., size]."""
         vectors: Tensor = self.embedding(latents)
         return vectors
 

@@ -54,7 +54,7 @@ class Codec:
         return self._encoded(value, "", tensors), tensors
 
     def decode(self, state: Any, tensors: Mapping[str, Tensor]) -> Any:
-        """Return the argument of `encode`.
+        """Return the value that was passed to `encode`.
 
         Raises:
             ValueError: if `state` and `tensors` do not fit together.
@@ -176,7 +176,7 @@ def encode(value: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def decode(state: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the argument of `encode`.
+    """Return the value that was passed to `encode`.
 
     Raises:
         ValueError: if `state` and `tensors` do not fit together.

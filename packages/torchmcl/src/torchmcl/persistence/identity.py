@@ -165,7 +165,7 @@ def own_attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _again(value: Any, seen: dict[int, Any]) -> int | None:
-    """Return the number of an object seen before, None for a new one."""
+    """Return the index of an object that was seen before, None for a new one."""
     place = list(seen).index(id(value)) if id(value) in seen else None
     seen[id(value)] = value  # kept alive, so that no other object gets its id
     return place

@@ -64,7 +64,7 @@ def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
 
 
 def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypotheses:
-    """Return hypotheses and probabilities of predictions, checked.
+    """Check predictions, and return their hypotheses and probabilities.
 
     Args:
         owner: named in messages.
@@ -190,7 +190,7 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
 
 
 def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
-    """Return a checked mask [rows, steps] for targets of a shape: each row must have a real step."""
+    """Return a checked mask [rows, steps] for targets of the given shape; each row must have a real step."""
     mask = as_tensor(owner, "mask", mask)
     check_boolean(owner, "mask", mask)
     check_shape(owner, "mask", mask, shape[:2], "[rows, steps]")
@@ -204,7 +204,7 @@ def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-    """Return checked targets of a shape and their step mask; masked steps may contain anything, even NaN."""
+    """Return checked targets of the given shape and their step mask; masked steps may contain anything, even NaN."""
     truth = as_tensor(owner, "targets", targets)
     check_shape(owner, "targets", truth, shape, "[rows, ...], one target for each row")
     if mask is None:

@@ -123,7 +123,7 @@ class Geometry(NamedTuple):
 
     @property
     def means_are_best(self) -> bool:
-        """Whether the mean of a group has the lowest loss of all centers."""
+        """Whether the mean of a group is its best center, with the lowest expected loss."""
         centre = declaration(self.cost_fn).centre
         return centre is not None and centre.from_means is None and isinstance(self.objective, ExpectedCost)
 
@@ -188,7 +188,7 @@ def chosen_greedily(loss: Tensor, weights: Tensor, k: int) -> Tensor:
 
 
 def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Return candidates [rows, k] after swaps for as long as they lower the expected loss.
+    """Return candidates [rows, k] after swaps that lower the expected loss, until none does or a limit is reached.
 
     Reference:
         Schubert, Rousseeuw: Fast and eager k-medoids clustering, 2021; the change of each swap is computed from
@@ -210,7 +210,7 @@ def swapped(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _changes(loss: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Return the change of the expected loss if a candidate replaces a chosen one, [rows, n, k]."""
+    """Return the change in the expected loss if a candidate replaces a chosen one, [rows, n, k]."""
     own = take(loss, chosen)  # [rows, k, hypotheses]
     if own.shape[1] > 1:
         near, places = own.topk(2, dim=1, largest=False)

@@ -84,7 +84,7 @@ class TemperatureScaling(CalibrationMethod):
 
 
 def _inverse_temperature(centred: Tensor, wanted: Tensor, weights: Tensor, inverse: float) -> float:
-    """Return the 1 / T at which the derivative of the cross-entropy, which increases with it, is 0, from a guess."""
+    """Return the 1 / T with the lowest cross-entropy, a convex function of it, starting from the guess `inverse`."""
     low, high, goal = _HOTTEST, _COLDEST, wanted.sum()
     inverse = min(max(inverse, 2 * low), high / 2)
     for _ in range(_NEWTON_STEPS):

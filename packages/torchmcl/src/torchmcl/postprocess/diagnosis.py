@@ -207,7 +207,7 @@ def _diagnosis(
 
 
 def _moves(hypotheses: Tensor, targets: Tensor, real: Tensor) -> tuple[tuple[tuple[int, int], ...], float]:
-    """Return the moves that would lower the distortion of [rows, hypotheses, dim], and the distortion after them."""
+    """Return the moves that would lower the distortion of [rows, hypotheses, dim], and the resulting distortion."""
     n_targets = targets.shape[1]
     stacked = hypotheses.repeat_interleave(n_targets, dim=0).unsqueeze(0)
     flat, is_real = targets.flatten(0, 1).unsqueeze(0), real.reshape(1, -1)
@@ -276,7 +276,7 @@ def _together(
 
 
 def _of_offsets(residuals: Tensor, n_hypotheses: int) -> float | None:
-    """Return the distortion of the k-means of each half of the residuals on the other half."""
+    """Return the distortion of k-means centers fitted on one half of the residuals and evaluated on the other."""
     if len(residuals) < 4 * n_hypotheses:
         return None
     order = torch.randperm(len(residuals), generator=torch.Generator().manual_seed(0)).to(residuals.device)

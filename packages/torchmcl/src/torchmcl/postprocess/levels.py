@@ -40,7 +40,7 @@ class MixtureLevels(Nonconformity):
     def volume(
         self, given: WeightedHypotheses, level: Tensor, n_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Return the volume of the level set as the mean of 1 / density over draws inside it."""
+        """Return the volume of the level set as the mean of 1 / density over samples inside it."""
         mixture = self._mixture(given)
         device = given.hypotheses.device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=generator is not None):

@@ -103,7 +103,7 @@ def _covered_arcs(centres: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sampled(centres: Tensor, radii: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
-    """Estimate the volume from draws in the balls, each divided by the number of balls that contain it."""
+    """Estimate the volume from samples in the balls, each weighted by 1 / (number of balls that contain it)."""
     dim = centres.shape[-1]
     unit = math.exp(dim / 2 * math.log(math.pi) - math.lgamma(dim / 2 + 1))
     volumes = unit * radii**dim
@@ -162,7 +162,7 @@ def _positive_numbers(owner: str, argument: str, values: Any) -> tuple[float, ..
 
 
 def _growth(probabilities: Tensor, power: float) -> Tensor:
-    """Return the size of the ball of each hypothesis relative to one of average probability."""
+    """Return the size of each hypothesis's ball relative to that of a hypothesis with average probability."""
     return (probabilities * probabilities.shape[-1]).clamp_min(1e-12) ** power
 
 
@@ -354,7 +354,7 @@ class DensityLevels(Nonconformity):
     def volume(
         self, given: WeightedHypotheses, level: Tensor, n_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Return the volume of the level set as the mean of 1 / density over draws inside it."""
+        """Return the volume of the level set as the mean of 1 / density over samples inside it."""
         density = self._density(given)
         logs = density.log_prob(density.sample((n_samples,), generator))  # [samples, rows]
         inside = -logs <= level

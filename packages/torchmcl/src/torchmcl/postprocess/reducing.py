@@ -42,7 +42,7 @@ def reduce(
     objective: ReductionObjective | None = None,
     scores: Scores | None = None,
 ) -> Predictions:
-    """Return k hypotheses with a low expected loss if the truth is one of the given ones, drawn by score.
+    """Return k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
 
     A small search is exhaustive: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
     is then optimal for subsets, and for groups under `ExpectedCost` of a squared cost, whose best center is the mean.
@@ -139,7 +139,7 @@ def _moved(geometry: Geometry, k: int) -> Tensor:
 
 
 def _masses(geometry: Geometry, centres: Tensor) -> Tensor:
-    """Return the probability of the hypotheses nearest to each center."""
+    """Return the total probability of the hypotheses nearest to each center."""
     owner = geometry.cost(centres).min(dim=1).indices  # several times faster than argmin on CPUs
     return centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
 

@@ -372,7 +372,7 @@ class AdaptiveLevel:
 
     @property
     def level(self) -> float:
-        """The level of the next region; infinite until enough targets were observed."""
+        """The level of the next region; infinite until enough targets have been observed."""
         if self.current_coverage <= 0:
             return -math.inf
         n = len(self._sorted)

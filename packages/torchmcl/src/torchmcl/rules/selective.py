@@ -11,7 +11,7 @@ from torchmcl.rules.winners import AssignmentRule, winner_weights
 
 @dataclass(frozen=True, eq=False)
 class Thresholded(AssignmentRule):
-    """A rule without its small weights; the others of a row are rescaled to sum to 1.
+    """A rule whose small weights are dropped; the remaining weights of a row are rescaled to sum to 1.
 
     With `torchmcl.passes.TwoPass`, hypotheses without weight are not differentiated. If g is the largest norm of the
     gradient of one hypothesis' cost, the gradient of a target changes by at most `2 * (n_hypotheses - 1) * threshold *
@@ -44,7 +44,7 @@ class Thresholded(AssignmentRule):
 
 @dataclass(frozen=True, eq=False)
 class OutsideRadius(AssignmentRule):
-    """A rule on the hypotheses that are not yet close to a target, as in rejection-sampling IMLE.
+    """A rule applied to the hypotheses that are not yet close to a target, as in rejection-sampling IMLE.
 
     A hypothesis whose cost is below the radius for any real target of its sample is left out: those targets are
     covered, and the rest is trained by hypotheses that are not. If all hypotheses of a sample are left out, the rule is

@@ -1,4 +1,4 @@
-"""The answers of a fitted regressor: its methods, prediction sets of single outputs and joint regions of several."""
+"""Answers of a fitted regressor: prediction methods, sets for single outputs, and joint regions for several."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -174,7 +174,7 @@ def check_converged(predictive: Any, encoder: Encoder, rows: Rows, learning_rate
 
 
 def _asked(estimator: Any, X: Any) -> tuple[Any, NDArray[Any]]:
-    """Return the predictive on the device of the parameters, and X as numbers [rows, columns]."""
+    """Return the predictive on the estimator's current `device`, and X as numbers [rows, columns]."""
     check_is_fitted(estimator)
     return replace(estimator._answers.predictive, device=estimator.device), estimator._numbers(X)
 
@@ -205,7 +205,7 @@ def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hy
 
 
 def predict_distribution(self: Any, X: Any) -> HypothesisDensity:
-    """Return the density of y at each row: a torch distribution with batch shape [rows], events [outputs]."""
+    """Return the density of y for each row: a torch distribution with batch shape [rows] and event shape [outputs]."""
     predictive, X = _asked(self, X)
     return predictive.density(X)
 
@@ -259,13 +259,13 @@ def sample(self: Any, X: Any, n_samples: int = 1, random_state: Any = None) -> N
 
 
 def log_prob(self: Any, X: Any, y: Any) -> NDArray[Any]:
-    """Return the log density of y at each row, [rows]."""
+    """Return the log density of each row, evaluated at y, [rows]."""
     predictive, X = _asked(self, X)
     return predictive.density(X).log_prob(torch.from_numpy(predictive.targets.checked(y, len(X)))).numpy()
 
 
 def distortion(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-    """Return the mean squared distance of y to the nearest hypothesis, in the units of y."""
+    """Return the mean squared distance from y to the nearest hypothesis, in the units of y."""
     values = predict_hypotheses(self, X).values
     targets = self._answers.targets.checked(y, len(values))
     nearest = ((values - targets[:, None]) ** 2).sum(axis=-1).min(axis=1)

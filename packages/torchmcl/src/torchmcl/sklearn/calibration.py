@@ -1,4 +1,4 @@
-"""The calibrator: split-conformal calibration of the highest-density sets of a predictive.
+"""Split-conformal calibration of the highest-density sets of a predictive distribution.
 
 The conformity score of a target is the mass of the predicted density above it: the smaller, the better the target
 conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density, if the
@@ -50,7 +50,7 @@ def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Ten
 
 
 def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tensor:
-    """Return the smallest mass of a set that contains a value, [rows], by bisection.
+    """Return the smallest mass whose highest-density set contains a value, [rows], by bisection.
 
     A filled gap may open again at a larger mass: when a piece merges with one that has a higher peak, the gap becomes
     deeper in relation. So a grid of masses is tried first, to find the largest whose set does not contain the value.
@@ -113,7 +113,7 @@ def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Ten
 
 
 def _balls(density: KernelMixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
-    """Return the union of intervals of `radius` bandwidths around the hypotheses, with the filled gaps."""
+    """Return the union of intervals of `radius` bandwidths around the hypotheses, with shallow gaps filled."""
     reach = density.widths.squeeze(-1) * radius
     centres = density.hypotheses.squeeze(-1)
     if fill >= 1:
@@ -137,7 +137,7 @@ def _union(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
 def reaching(
     ends: tuple[Tensor, Tensor], means: Tensor, between: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return sets extended to the mean of their row, if little mass lies between.
+    """Return sets extended to the mean of their row if little mass lies in between.
 
     With almost no noise, the mean may be slightly outside of an even narrower set. The mean of a skewed density, of
     rare insurance claims for example, may lie far outside of the set, and is not included.
@@ -153,7 +153,7 @@ def reaching(
     lowest, highest = lower[:, :1], upper.gather(1, last)
 
     def near(first: Tensor, second: Tensor) -> Tensor:
-        """Return the rows in which the first value is below the second, with little mass between."""
+        """Return the rows in which the first value is below the second, with little mass in between."""
         rows = (first < second).squeeze(1).nonzero().squeeze(1)  # few: the mass costs as much as the set
         return rows[between(rows, first[rows], second[rows]) <= _ON_THE_WAY] if len(rows) else rows
 
@@ -192,7 +192,7 @@ _ROWS_AT_ONCE = 8192
 
 
 def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
-    """Return the depth below which gaps in the sets stay open, for each output [outputs], from held-out rows."""
+    """Return the depth below which gaps in the sets stay open, [outputs], estimated from held-out rows."""
     rows = rows.head(_GAP_ROWS)
     fill = np.zeros(predictive.targets.n_outputs)
     if len(rows):
@@ -233,7 +233,7 @@ class Calibrator:
 
     @classmethod
     def fit(cls, predictive: Any, rows: Rows, fill: NDArray[np.float64]) -> "Calibrator":
-        """Return the scores of rows used for neither training nor selection."""
+        """Return a calibrator with the scores of rows used for neither training nor selection."""
         rows = rows.head(CALIBRATION_ROWS)
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
@@ -248,7 +248,7 @@ class Calibrator:
         return cls(fill, scores, -density.log_prob(targets).numpy(), counts)
 
     def surprise_at(self, coverage: float) -> float:
-        """Return the quantile of the conformity score of a new row at a probability."""
+        """Return the conformal quantile of `surprise` for a coverage."""
         return quantile(self.surprise, self.counts, 1 - coverage)
 
     def __call__(self, predictive: Any, X: NDArray[Any], coverage: float) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -23,7 +23,7 @@ _PRIOR_ROWS = 20.0
 
 @dataclass(frozen=True)
 class ClassMixture:
-    """A map from the columns of rows to probabilities of classes.
+    """A map from rows of a table to class probabilities.
 
     Attributes:
         modules: the networks, whose probabilities are averaged.
@@ -49,7 +49,7 @@ class ClassMixture:
 
 
 def log_shares(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> Tensor:
-    """Return the log-probabilities of the classes by each network, [networks, rows, classes], in float64."""
+    """Return the log-probabilities of the classes according to each network, [networks, rows, classes], in float64."""
     blocks = outputs_of(modules, inputs, device)
     return torch.cat([torch.stack([_mixed(*one) for one in given]) for given in blocks], dim=1)
 
@@ -75,7 +75,7 @@ def fitted_temperature(logs: Sequence[Tensor], held_out: Sequence[Examples]) -> 
 
 
 def best_temperature(logs: Tensor, classes: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
-    """Return the temperature of probabilities [rows, classes] with the lowest log-loss on held-out rows.
+    """Return the temperature at which probabilities [rows, classes] have the lowest log-loss on held-out rows.
 
     A prior on the squared logarithm of the temperature, worth a few rows, keeps it near 1: on a few rows that are all
     classified correctly, the lowest log-loss would be that of certainty.
@@ -143,7 +143,7 @@ def _padded(examples: Examples, n_rows: int) -> Examples:
 
 
 def watched_folds(examples: Sequence[Examples], *, every: int, patience: int) -> Validation | None:
-    """Return the validation by the mean log-loss of all networks, each on its held-out rows; None without rows."""
+    """Return a validation that monitors the mean log-loss of the networks on their held-out rows; None without rows."""
     if not len(examples[0].weights):
         return None
     rows = fold_data(examples)

@@ -60,7 +60,7 @@ class TopClasses(_TopClasses, Framed):
     """
 
     def to_frame(self) -> Any:
-        """Return the classes as named columns, in the library of X and with its index, as for `Hypotheses.to_frame`.
+        """Return the classes as a data frame of the same library as X, with its index; see `Hypotheses.to_frame`.
 
         Example:
             >>> TopClasses(np.array([["left", "up"]]), np.array([[0.6, 0.4]])).to_frame().to_dict("records")
@@ -158,7 +158,7 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":
-        """Train for one more epoch on further rows, after the last call (or `fit`).
+        """Continue training from the last call (or `fit`) for one epoch, on further rows.
 
         One network is trained, or `n_restarts` if set; after `fit`, the networks that it kept. Nothing is held out, so
         any calibration of the probabilities is kept unchanged.
@@ -213,7 +213,7 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
 
     @property
     def temperature_(self) -> float:
-        """The temperature of the probabilities of each network."""
+        """The temperature applied to the probabilities of each network."""
         return self._mixture.temperature
 
     @property
@@ -262,7 +262,7 @@ def _trained(
     seed: int,
     checkpoint: str | Path | None,
 ) -> tuple[ClassMixture, dict[str, Any]]:
-    """Return trained and calibrated networks, each with its rows, and the attributes of the training run."""
+    """Return the mixture of trained networks, calibrated on held-out rows, and the attributes of the training run."""
     n_networks = int(estimator.n_restarts or (_N_NETWORKS if len(rows) < MANY_ROWS else 1))
     folds = dealt_folds(rows, n_networks, float(estimator.validation_fraction))
     network = partial(_network, estimator, preprocessor.encoder, n_classes)
@@ -301,7 +301,7 @@ def _trainer(
     n_networks: int,
     seed: int,
 ) -> tuple[training.Trainer, dict[str, Any]]:
-    """Return a trainer with the given or searched parameters, and the attributes of the search."""
+    """Return a trainer with the given parameters or those found by a search, and the attributes of the search."""
     batch = int(estimator.batch_size or max(_MIN_BATCH, default_batch_size(n_train)))
     default_epochs = min(_MAX_EPOCHS, training.default_n_epochs(n_train, batch, _N_STEPS + n_train // _ROWS_PER_STEP))
     n_epochs = int(estimator.n_epochs or default_epochs)

@@ -29,7 +29,7 @@ _MAX_COLUMNS = 200
 
 
 def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which distinct rows occur repeatedly by chance, and not as copies.
+    """Return a mask of the distinct rows that occur several times by chance rather than as copies.
 
     If chance explains most of the further rows, all are attributed to it: a rare category that always occurs with the
     same answer is in a single distinct row, and cannot be judged alone. Otherwise only rows whose count is close to

@@ -62,7 +62,7 @@ def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool =
 
 
 def network_outputs(g: Graph, inputs: Value, module: Any) -> list[Value | None]:
-    """Return values [rows, hypotheses, dim], score logits [rows, hypotheses] and raw scales; None if absent."""
+    """Return values [rows, hypotheses, dim], score logits [rows, hypotheses] and raw scales; None for absent parts."""
     hidden = inputs
     for layer in (*module.trunk, module.head.linear):
         if isinstance(layer, nn.Linear):
@@ -131,7 +131,7 @@ def add_sets(g: Graph, kernels: Sequence[LineKernels], means: Value, answers: An
 
 
 def add_ends(g: Graph, found: Sequence[Any], targets: Targets) -> None:
-    """Add the outputs "lower" and "upper" without columns that no row uses."""
+    """Add the outputs "lower" and "upper", without trailing pieces that are NaN in all rows."""
     for name, ends in zip(("lower", "upper"), zip(*found, strict=True), strict=True):
         joined = g.join(*(end.more(1) for end in _alike(g, ends)), axis=1)  # [rows, outputs, pieces]
         used = (~g.IsNaN(joined)).to(np.int64).sum(-1)
@@ -167,7 +167,7 @@ def add_answers(g: Graph, values: Value, probabilities: Value, targets: Targets)
 
 
 def check_outputs(owner: str, targets: Targets, outputs: Sequence[str] | None, possible: Sequence[str]) -> None:
-    """Check that only exportable outputs of a model with several columns of y are asked for: no points in space.
+    """Check that all requested outputs can be exported if y has several columns.
 
     Raises:
         ValueError: for other outputs, or none.
@@ -244,7 +244,7 @@ def check_exportable(estimator: Any, path: str | Path, coverage: float) -> Path:
 
 
 def notes(estimator: Any, coverage: float) -> dict[str, str]:
-    """Return the metadata of a file."""
+    """Return the metadata of an ONNX file."""
     return {"model": type(estimator).__name__, "coverage": str(coverage), "torchmcl": __version__}
 
 

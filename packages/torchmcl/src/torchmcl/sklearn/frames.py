@@ -35,7 +35,7 @@ class RowLabels:
         return cls(targets=tuple(targets))
 
     def frame(self, columns: Mapping[str, Any]) -> Any:
-        """Return named columns as a data frame; for arrays one of pandas, or of polars where pandas is missing."""
+        """Return named columns as a data frame of X's library; for arrays, of pandas if installed, else of polars."""
         has_pandas = importlib.util.find_spec("pandas") is not None
         library = self.library or ("pandas" if has_pandas else "polars")
         package = optional_import(library, extra="tables", needed_by="to_frame")
@@ -55,7 +55,7 @@ class Framed:
         return self
 
     def _targets(self, n_outputs: int) -> Sequence[str]:
-        """Return the names of the outputs, with those of a fit to arrays by default."""
+        """Return the names of the outputs; by default y for a single output, or y0, y1, ... for several."""
         return self._labels.targets or (["y"] if n_outputs == 1 else [f"y{i}" for i in range(n_outputs)])
 
 

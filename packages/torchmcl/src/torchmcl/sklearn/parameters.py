@@ -126,14 +126,14 @@ def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
 def trainer_of(
     estimator: Any, way: Candidate, n_epochs: int, batch_size: int, seeds: Sequence[int], **own: Any
 ) -> Trainer:
-    """Return a trainer with an estimator's parameters, and `own` fields of `Trainer`."""
+    """Return a trainer with the parameters of an estimator and the additional `Trainer` fields `own`."""
     progress = type(estimator).__name__ if estimator.progress else False
     how = {"device": estimator.device, "keep_best": bool(estimator.keep_best), "progress": progress}
     return Trainer(way.rule, way.learning_rate, way.weight_decay, n_epochs, batch_size, seeds, **how, **own)
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy integers, as passed by grid searches, as Python integers."""
+    """Return a value; NumPy integers, which grid searches pass, become Python integers."""
     return int(value) if isinstance(value, np.integer) else value
 
 

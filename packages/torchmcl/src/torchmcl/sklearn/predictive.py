@@ -59,7 +59,7 @@ class Hypotheses(_Hypotheses, Framed):
 
 @dataclass(frozen=True)
 class Predictive:
-    """A map from the columns of rows to hypotheses and densities.
+    """A map from rows of a table to hypotheses and densities.
 
     A single network returns its own hypotheses. The answers of several networks are the points that best represent the
     mixture of kernels around all hypotheses.

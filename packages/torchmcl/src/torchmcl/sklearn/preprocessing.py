@@ -74,7 +74,7 @@ class Scaler:
 
 
 def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, float]:
-    """Return mean and standard deviation without overflow, relative to one of the values."""
+    """Return the mean and the standard deviation, computed relative to one of the values to avoid overflow."""
     offsets = column - column[0]
     unit = np.abs(offsets).max()
     if unit == 0:

@@ -154,7 +154,7 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
-        """Train for one more epoch on further rows, after the last call (or `fit`).
+        """Continue training from the last call (or `fit`) for one epoch, on further rows.
 
         Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, 200 by default; the learning rate
         stays at its first value if it is not a schedule. The held-out share of each call is added to the selection and
@@ -189,7 +189,7 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
 
     @property
     def bandwidth_(self) -> Bandwidth:
-        """The rule for the bandwidth, in units of the deviation of y."""
+        """The rule for the bandwidth, in standard deviations of y."""
         return self._answers.predictive.bandwidth
 
     save = saving.save
@@ -256,7 +256,7 @@ def _network(estimator: Any, encoder: Encoder, targets: tables.Targets) -> nn.Mo
 def _trained(
     estimator: Any, preprocessor: training.Preprocessor, split: Split, seed: int, checkpoint: str | Path | None
 ) -> tuple[training.Trainer, training.Trained, dict[str, Any]]:
-    """Return the settings of the restarts, the result, and the attributes of a search."""
+    """Return the trainer, the trained networks, and the fitted attributes of a search."""
     encoder, targets = preprocessor.encoder, preprocessor.targets
     assert targets is not None
     network = partial(_network, estimator, encoder, targets)
@@ -307,7 +307,7 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
 
 
 def further_split(estimator: Any, table: tables.RegressionTable) -> tuple[training.Continuation, Split]:
-    """Return the state of a continued training run with these rows held out, and the split of the rows."""
+    """Return the state of a continued training run, with the held-out rows of the new split added, and the split."""
     state: training.Continuation | None = getattr(estimator, "_continuation", None)
     if state is not None:
         split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
@@ -321,7 +321,7 @@ def further_split(estimator: Any, table: tables.RegressionTable) -> tuple[traini
 
 
 def _epoch_trainer(estimator: Any, n_rows: int) -> training.Trainer:
-    """Return the trainer (rule, learning rate and decay) over the horizon of `partial_fit`."""
+    """Return the trainer for `partial_fit`: rule, learning rate and weight decay over its horizon in epochs."""
     horizon = int(estimator.n_epochs or training.PARTIAL_EPOCHS)
     way = as_given(estimator.rule, 0.0, estimator.weight_decay, _WEIGHT_DECAY, horizon)
     batch = int(estimator.batch_size or default_batch_size(n_rows))
@@ -334,7 +334,7 @@ def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
 
 
 def _selected(estimator: Any, before: Answers | None, parts: Any, state: training.Continuation, train: Rows) -> Answers:
-    """Return the answers with the bandwidth, gaps and levels from held-out rows, if there are enough."""
+    """Return the answers, with bandwidth, gaps and levels fitted to held-out rows if there are enough."""
     selection, calibration = state.held_out
     if before is None or len(selection) >= _ENOUGH_TO_SELECT:
         judges = selection if len(selection) else train

@@ -99,7 +99,7 @@ def rows_and_units(
 
 
 def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the number of rows per weight: for integers and multiples of one number, the multiple; otherwise 1.
+    """Return how many rows each weight represents: its multiple if all are multiples of one number, otherwise 1.
 
     Only the ratios of the numbers matter.
     """
@@ -127,7 +127,7 @@ def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: ND
 def keys_of(
     cell_keys: NDArray[np.uint64], weights: NDArray[np.float64], unit: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return a distinct hash for each row from its content, and for its unit from the content of all its rows.
+    """Return a distinct hash of the content of each row, and of its unit from the content of all rows in that unit.
 
     A sum of hashes is as likely to be small for a large unit as for a small one, so all are held out equally often.
     """
@@ -140,7 +140,7 @@ def keys_of(
 
 
 def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return distinct hashes: of equal ones, all but the first in the order of `ranks` are replaced."""
+    """Return distinct hashes: among equal hashes, all but the first in the order of `ranks` are replaced."""
     order = np.lexsort((ranks, keys))
     ordered = keys[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
@@ -210,7 +210,7 @@ class Rows:
         return len(np.unique(self.units)) < len(self)
 
     def latest(self) -> "Rows":
-        """Return the rows to keep for partial_fit."""
+        """Return the latest rows, which are kept for `partial_fit`."""
         return self.take(slice(-_HELD_OUT_ROWS, None))
 
     def joined(self, other: "Rows") -> "Rows":
@@ -245,7 +245,7 @@ class Split(NamedTuple):
 
 
 def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
-    """Return borders at fixed hashes: the same row is always in the same share."""
+    """Return fixed hashes that separate the shares, so that a row is always in the same share."""
     return np.array([_hash_at(calibrating), _hash_at(calibrating + selecting)], dtype=np.uint64)
 
 
@@ -299,7 +299,7 @@ def split_rows(
 
 
 def _borders(keys: NDArray[np.uint64], selecting: float, calibrating: float) -> NDArray[np.uint64]:
-    """Return the borders of units for the requested shares; at least one unit is for training."""
+    """Return the hashes that separate the requested shares of units; at least one unit remains for training."""
     n_units = len(keys)
     shares = np.cumsum([n_calibrating(n_units, calibrating) / n_units, min(selecting, _MAX_SELECTING / n_units)])
     n_held_out = np.floor(n_units * (shares + 1e-9)).astype(np.int64)  # a share of exactly one unit counts
@@ -307,7 +307,7 @@ def _borders(keys: NDArray[np.uint64], selecting: float, calibrating: float) -> 
 
 
 def n_calibrating(n_units: int, share: float) -> int:
-    """Return the number of calibration units for a share of all units: 9, 19, 29 ..., and more in a small table.
+    """Return the number of calibration units for a share of all units: 9, 19, 29 ..., a larger share in a small table.
 
     The conformal level of n scores is a multiple of 1 / (n + 1): with these numbers, sets with 90 % coverage contain
     exactly 90 % on average, not the next higher multiple. Numbers below 9 are kept.

@@ -104,7 +104,7 @@ def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]
 
 
 def _rehearse(estimator: Any) -> None:
-    """Predict one row with a loaded model, so that inconsistent parts are detected here.
+    """Predict one row with a loaded model to detect inconsistent parts early.
 
     Raises:
         Exception: of any type, if parts are inconsistent; ValueError for a non-finite answer.

@@ -1,4 +1,4 @@
-"""Tables of an estimator: scikit-learn's checks without side effects on the estimator, units and bounds."""
+"""Tables passed to an estimator: scikit-learn's checks without side effects, and units and bounds of the targets."""
 
 import copy
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bo
 
 
 def _first_other(X: Any) -> str | None:
-    """Return the name of the first non-numeric column of a pandas or polars data frame."""
+    """Return the name and the type of the first non-numeric column of a pandas or polars data frame."""
     if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
         return None
     for name, dtype in zip(X.columns, X.dtypes, strict=True):
@@ -147,7 +147,7 @@ class Targets:
         return values.clamp(*torch.from_numpy((self.bounds - self.scaler.mean) / self.scaler.scale))
 
     def like_y(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values [rows, outputs, ...] with the axes of y."""
+        """Return values [rows, outputs, ...], without the axis of outputs if y was [rows]."""
         return values[:, 0] if self.is_flat else values
 
     def checked(self, y: Any, n_rows: int) -> NDArray[np.float64]:
@@ -165,7 +165,7 @@ class Targets:
 
 
 def _target_names(y: Any, n_outputs: int) -> NDArray[Any]:
-    """Return the column names of a data frame or series, and default names for others."""
+    """Return the column names of a data frame or series, or default names for other types."""
     if hasattr(y, "columns"):
         return np.array([str(name) for name in y.columns], dtype=object)
     name = getattr(y, "name", None)
@@ -174,7 +174,7 @@ def _target_names(y: Any, n_outputs: int) -> NDArray[Any]:
 
 
 def check_targets_vary(owner: str, table: "RegressionTable") -> None:
-    """Check that all outputs vary, with finite squares."""
+    """Check that all outputs vary, and that the squares of their differences do not overflow."""
     for name, column in zip(table.names, table.y.T, strict=True):
         if (column == column[0]).all():
             got, advice = (
@@ -274,7 +274,7 @@ def without_crossed(bounds: NDArray[np.float64], targets: NDArray[np.float64]) -
 
 
 def _piled_up(distances: NDArray[np.float64], weights: NDArray[np.float64]) -> bool:
-    """Return whether an extreme value is a bound, from the distances of the rows to it."""
+    """Return whether so many targets lie at an extreme value that it is a bound, given their distances from it."""
     there = distances == 0
     if there.sum() < _MIN_ROWS or weights[there].sum() < _PILED_UP:
         return False
@@ -307,7 +307,7 @@ def checked_classes(estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset
 def ids_and_factors(
     estimator: Any, table: ClassTable, classes: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """Return the class index of each row, and the factor of its weight from `class_weight`; None without it."""
+    """Return the class index of each row, and the factor for its weight from `class_weight`; None if not given."""
     y, weights, given = table.y, table.weights, estimator.class_weight
     ids = np.minimum(np.searchsorted(classes, y), len(classes) - 1).astype(np.int64)
     counted = classes[ids] == y  # rows without weight may have other labels

@@ -1,4 +1,4 @@
-"""Training of the networks of an estimator: rows to examples, and a fleet of restarts to networks with a history.
+"""Training of the networks of an estimator: conversion of rows to examples, and restarts trained as a fleet.
 
 `Continuation` is the state of `partial_fit` between two calls.
 """
@@ -87,7 +87,7 @@ class Preprocessor:
 
 
 def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
-    """Return weights of mean 1, None if all are equal."""
+    """Return the weights scaled to a mean of 1; None if all are equal."""
     if (weights == weights[0]).all():
         return None
     return torch.from_numpy(weights / weights.mean()).float()
@@ -144,7 +144,7 @@ class Trained:
         return kept or list(range(len(self.modules)))  # unknown without held-out rows
 
     def moments_of(self, kept: list[int]) -> dict[str, Tensor]:
-        """Return the moments of the given restarts."""
+        """Return the optimizer's moments for the given restarts."""
         return {name: value[kept] for name, value in self.moments.items()}
 
     def attributes(self, rule: Any) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class Trainer:
     def watching(
         self, held_out: Examples, patience: int | None, cost_fn: Callable[..., Tensor] | None = None
     ) -> Validation | None:
-        """Return the validation on held-out rows, in every epoch if the best is kept; None without rows.
+        """Return a validation on held-out rows, run in every epoch if the best networks are kept; None without rows.
 
         Args:
             held_out: the rows.
@@ -284,7 +284,7 @@ class Trainer:
 
 
 def _last_values(history: FleetHistory) -> Tensor:
-    """Return the last value of each model on held-out rows, infinity if there is none."""
+    """Return the last monitored value of each model on held-out rows; infinity if there is none."""
     values = torch.full_like(history.best_value, torch.inf)
     for evaluated in history.watched:
         values = torch.where(evaluated.isnan(), values, evaluated)

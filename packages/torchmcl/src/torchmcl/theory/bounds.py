@@ -94,7 +94,7 @@ def gaussian_distortion(rate: float | Tensor, covariance: float | Tensor) -> Ten
 
 
 def zador_constant(dim: int) -> float:
-    """Return J_d, the distortion of the uniform distribution on a unit cube times n^(2/d), for large n.
+    """Return J_d, the limit of n^(2/d) times the distortion of the best n points for a uniform unit cube.
 
     Known in 1 and 2 dimensions; for more see `zador_bounds`.
 
@@ -158,7 +158,7 @@ def high_resolution_distortion(n: int, covariance: float | Tensor) -> Tensor:
 
 
 def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 0.0) -> Tensor:
-    """Return the variances along the principal axes, ascending, [..., dim], at least as precise as `beside`."""
+    """Return the variances along the principal axes, ascending, [..., dim], at least in the precision of `beside`."""
     if not isinstance(covariance, Tensor):
         check_non_negative(owner, "covariance", covariance)
     other = torch.as_tensor(beside)
@@ -223,7 +223,7 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
 
 
 def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
-    """Return the entropy of the distribution of samples, in bits.
+    """Return an estimate of the differential entropy of the distribution of the samples, in bits.
 
     The estimator of Kozachenko and Leonenko, from the distance of each sample to its nearest neighbors. Samples that
     repeat come from a distribution with atoms, whose entropy is minus infinity, and so is the estimate.

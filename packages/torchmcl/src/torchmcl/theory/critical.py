@@ -26,7 +26,7 @@ _THERMAL_FRACTION = 0.1
 
 
 class Trajectory(NamedTuple):
-    """A recorded cooling.
+    """A recorded cooling run.
 
     Attributes:
         temperatures: [steps], from hot to cold.
@@ -56,7 +56,7 @@ class Transition(NamedTuple):
 
 
 def covariance(samples: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the covariance of samples, divided by their number, [..., dim, dim].
+    """Return the covariance of samples, normalized by their number (not one less), [..., dim, dim].
 
     Args:
         samples: [..., samples, dim]; one sample has covariance 0.
@@ -95,7 +95,7 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
 
 
 def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 2 lambda_max of the residuals of a trained model, around 0.
+    """Return 2 lambda_max of the second moment around 0 of a trained model's residuals.
 
     With the residuals y - E[y | x] this is the critical temperature of the covariance averaged
     over x, E_x[C(x)]: that of each input where the noise is the same everywhere, and never above
@@ -250,7 +250,7 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
 def observed_transitions(
     trajectory: Trajectory, tolerance: float | Tensor | None = None, *, lasting: bool = False
 ) -> list[Transition]:
-    """Return the splits in a recorded cooling: the steps with a new maximum of distinct hypotheses.
+    """Return the splits in a recorded cooling run: the steps with a new maximum of distinct hypotheses.
 
     Args:
         trajectory: temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].

@@ -237,7 +237,7 @@ def soft_barycentres(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
 
 @full_precision
 def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> Tensor:
-    """Return C_kk, the second moment of the samples of each hypothesis around it.
+    """Return C_kk, the second moment of the samples assigned to each hypothesis, around that hypothesis.
 
     The samples of hypothesis k are weighted by the posterior q(y | f_k, x), that is `weights`
     normalized over the samples. At a soft barycenter this is their covariance; while all hypotheses are at the mean, it

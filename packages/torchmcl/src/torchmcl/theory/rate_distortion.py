@@ -1,4 +1,4 @@
-"""Rate-distortion of samples: mutual information, and R(D) by Blahut and Arimoto. Rates are in bits.
+"""Rate-distortion of samples: mutual information, and R(D) by the Blahut-Arimoto algorithm. Rates are in bits.
 
 R(D) is the smallest mutual information, in bits, of any soft assignment whose distortion is at most D.
 Along the curve dR/dD = -1 / (T ln 2) in bits (-1 / T in nats, Prop. 3 (ii)), so every point is found
@@ -234,7 +234,7 @@ def distortion_at_rate(points: RatePoints, rate: float) -> Tensor:
 
 @full_precision
 def _quick_updates(q: Tensor, g: Tensor, c: Tensor, n_updates: int) -> Tensor:
-    """Return the change of log r in `n_updates` further updates, without exponentials.
+    """Return the change of log r after `n_updates` further updates, computed without exponentials.
 
     Args:
         q: [..., sources, reproductions], the assignment of the last update in the log domain.

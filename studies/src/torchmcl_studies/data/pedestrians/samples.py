@@ -15,7 +15,7 @@ from torchmcl_studies.data.pedestrians.tracks import RECORDINGS, Recording, read
 
 
 class Neighbours(NamedTuple):
-    """The other windows of the scene of each window.
+    """For each window, the other windows of its scene.
 
     Attributes:
         rows: [windows, neighbours], indices of windows; the window itself as padding.
@@ -194,7 +194,7 @@ def _windows_of(
 
 
 def _numbered(recording: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    """Return the scene of each window; windows must be sorted by recording and frame."""
+    """Return the scene number of each window; windows must be sorted by recording and frame."""
     if not len(frame):
         return np.zeros(0, dtype=np.int64)
     changes = (np.diff(recording) != 0) | (np.diff(frame) != 0)

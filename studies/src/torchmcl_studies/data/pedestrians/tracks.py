@@ -41,7 +41,7 @@ class Recording:
 
     @classmethod
     def from_rows(cls, rows: np.ndarray, name: str = "recording") -> "Recording":
-        """Return the recording of rows (frame, person, x, y) in any order.
+        """Return the recording given by rows (frame, person, x, y) in any order.
 
         The step is the most frequent one between the frames of a person. A longer step is a gap if it is a multiple of
         it; the same longer step three times in a row means a different frame rate.
@@ -66,7 +66,7 @@ class Recording:
 
 
 def read(path: str | Path, name: str | None = None) -> Recording:
-    """Return the recording of a text file with the columns frame, person, x and y, separated by white space.
+    """Return the recording in a text file with the columns frame, person, x and y, separated by white space.
 
     Args:
         path: the file; one that ends in .gz is unpacked.
@@ -118,7 +118,7 @@ def _check_rows(rows: np.ndarray, name: str) -> None:
 
 
 def _frame_step(frames: np.ndarray, persons: np.ndarray, name: str) -> int:
-    """Return the most frequent step between frames of a person; everything must lie on its grid."""
+    """Return the most frequent step between frames of a person; all frames must lie on a grid with this step."""
     owner = "pedestrians"
     steps = np.diff(frames)
     same = np.diff(persons) == 0

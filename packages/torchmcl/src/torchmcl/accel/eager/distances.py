@@ -1,4 +1,4 @@
-"""Distances and inner products of every pair: coordinate by coordinate for short vectors, slab by slab for long ones.
+"""Distances and inner products of all pairs: coordinate by coordinate for short vectors, slab by slab for long ones.
 
 Broadcasting would build [..., targets, hypotheses, dim] several times over and keep it for the backward pass. Looping
 over the coordinates keeps one [..., targets, hypotheses] tensor, saves nothing but the inputs, and takes each
@@ -116,7 +116,7 @@ def _slabs(n_dims: int) -> list[slice]:
 
 
 def _difference(hypotheses: Tensor, targets: Tensor, slab: slice) -> Tensor:
-    """Return [..., targets, hypotheses] for one coordinate, with a trailing slab axis for more."""
+    """Return differences [..., targets, hypotheses] in one coordinate; for several, with a trailing axis for them."""
     if slab.stop - slab.start == 1:
         return hypotheses[..., None, :, slab.start] - targets[..., :, None, slab.start]
     return hypotheses[..., None, :, slab] - targets[..., :, None, slab]
@@ -196,7 +196,7 @@ class _LongSquares(torch.autograd.Function):
 def centred_pull(
     hypotheses: Tensor, targets: Tensor, grad: Tensor, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients at hypotheses and targets, None where not needed; differentiable by autograd."""
+    """Return the gradients of hypotheses and targets, None where not needed; differentiable by autograd."""
     centre = pulled_centre(targets, grad)
     hypotheses, targets = hypotheses - centre, targets - centre
     to_hypotheses = to_targets = None
@@ -230,7 +230,7 @@ def wide_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def wide_products(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return cross products [..., targets, hypotheses] and the energies of hypotheses and of targets.
+    """Return inner products [..., targets, hypotheses] and the squared lengths of hypotheses and of targets.
 
     Only the inputs are kept for the backward pass, which works in the dtype of the inputs.
     """
@@ -291,7 +291,7 @@ def _in_pieces(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _in_chunks(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `wide_products` for a few samples at a time on all cores; CPU libraries use one for flat products."""
+    """Compute `wide_products` in chunks of samples on all cores; CPU libraries use a single core for flat products."""
     if hypotheses.ndim < 3 or not is_plain_eager():
         return _at_once(hypotheses, targets)
     per_sample = max(hypotheses.numel(), targets.numel(), 1) // max(len(hypotheses), 1)
@@ -311,7 +311,7 @@ def _in_chunks(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _pull_products(rows: Tensor, energy_grad: Tensor, cross_grad: Tensor, others: Tensor) -> Tensor:
-    """Return the gradient at `rows`: 2 * energy_grad * rows + cross_grad @ others."""
+    """Return the gradient of `rows`: 2 * energy_grad * rows + cross_grad @ others."""
     scaled = (2 * energy_grad).to(rows.dtype).unsqueeze(-1) * rows
     if rows.ndim == 3 and may_work_in_place():
         return scaled.baddbmm_(cross_grad, others)

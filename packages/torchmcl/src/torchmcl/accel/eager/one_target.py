@@ -1,4 +1,4 @@
-"""Scores and gradients of a step of one target per sample, in plain operations.
+"""Score losses and gradients of a step with one target per sample, in plain torch operations.
 
 The binary cross-entropy of logits, summed over the last axis, needs few transcendental functions and little memory.
 
@@ -27,7 +27,7 @@ def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropy_gradient(logits: Tensor, labels: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient at the logits for the gradient [..., 1] of the sums, differentiable by autograd."""
+    """Return the gradient of the logits, given that of the sums [..., 1]; differentiable by autograd."""
     return (logits.sigmoid() - labels) * grad
 
 
@@ -81,7 +81,7 @@ def plain_pull(
     upstream: tuple[Tensor | None, Tensor | None, Tensor | None],
     needs: tuple[bool, ...],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients at hypotheses, targets and logits, None where not needed.
+    """Return the gradients of hypotheses, targets and logits, None where not needed.
 
     Args:
         hypotheses: [n, hypotheses, dim]

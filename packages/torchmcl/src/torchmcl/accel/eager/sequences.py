@@ -1,4 +1,4 @@
-"""Costs between sequences, in chunks: weighted sums over steps of distances, and summed negative log-likelihoods.
+"""Costs between sequences, in chunks: weighted sums of distances, and summed negative log-likelihoods.
 
 Such a cost is a sum over [targets, hypotheses, steps, dim] for each sample. Written as a formula, each of its
 operations makes such a tensor for the whole batch, and autograd keeps several of them until the backward pass. In
@@ -23,7 +23,7 @@ _ENTRIES_ELSEWHERE = 1 << 22
 
 
 class _Formula(NamedTuple):
-    """A cost of samples, chunk by chunk.
+    """A cost formula that is evaluated on one chunk of samples at a time.
 
     Attributes:
         value: of the tensors of a chunk.
@@ -39,7 +39,7 @@ class _Formula(NamedTuple):
 
 
 def _chunks(*tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Return the tensors of each chunk, of which the first two make pairs; None is passed on."""
+    """Return the tensors of each chunk; the first two form all pairs, and None remains None."""
     first, second = tensors[:2]
     assert first is not None
     assert second is not None
@@ -143,7 +143,7 @@ class Family(ABC):
 
     @abstractmethod
     def nll(self, difference: Tensor, scale: Tensor) -> Tensor:
-        """Return the negative log-density without its constant, of target - location."""
+        """Return the negative log-density of target - location, without its constant."""
 
     @abstractmethod
     def pulls(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +209,7 @@ def _without_constants(
 
 
 def _summed(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
-    """Return the formula with its mask applied in place, which autograd need not follow here."""
+    """Return the summed formula, with the mask applied in place: autograd does not record this computation."""
     nll = family.nll(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale.unsqueeze(-3))
     return (nll if real is None else nll.masked_fill_(~real.unsqueeze(-2), 0)).sum(dim=-1)
 

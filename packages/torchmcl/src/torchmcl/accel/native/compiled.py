@@ -27,7 +27,7 @@ _SHORTEST_RUN = 4
 
 
 class Ladders(NamedTuple):
-    """Inputs with cumulative last columns: in each row of a run, ones, then at most one value between, then zeros.
+    """Inputs with cumulative last columns: in each row of a run, ones, then at most one value in between, then zeros.
 
     Attributes:
         given: the columns before the runs, [sets, rows, columns].
@@ -90,7 +90,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The score of mixtures.
+    """The settings of the mixture loss.
 
     Attributes:
         crps: weight of the continuous ranked probability score beside the negative log-likelihood.

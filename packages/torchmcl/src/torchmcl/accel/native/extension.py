@@ -84,7 +84,7 @@ def instruction_set() -> str | None:
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension is available and supports these: plain single-precision tensors on the CPU."""
+    """Return whether the extension is available and all tensors are plain float32 CPU tensors, which it supports."""
     return (
         available()
         and all(
@@ -126,7 +126,7 @@ def floats(names: str) -> list[tuple[str, type[c_float]]]:
 
 
 def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
-    """Return memory for at least this many floats, aligned for vectors.
+    """Return memory for at least `n_floats` floats, aligned for vector instructions.
 
     C code reads and writes a fixed type in main memory, for any default dtype and device of torch.
     """
@@ -150,7 +150,7 @@ def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
 
 
 def in_blocks(part: Callable[[int, int], None], n_rows: int, entries_of_row: int, block: int = 32) -> None:
-    """Call `part` with the bounds of whole blocks of rows, on all threads if there is enough to do."""
+    """Call `part` with the bounds of whole blocks of rows, on all threads if there is enough work."""
     if n_rows * entries_of_row < _MANY_ENTRIES:
         part(0, n_rows)
         return

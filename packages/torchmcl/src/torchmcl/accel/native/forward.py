@@ -36,7 +36,7 @@ def mixture_kernels(
     between: Tensor,
     run_lengths: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return values, shares and widths of the normal kernels of ReLU networks, in double precision.
+    """Return centers, shares and widths of the normal kernels that ReLU networks predict, in double precision.
 
     Args:
         flat: parameters [networks, parameters], of each layer the weight [out, in] and then the bias, float32.

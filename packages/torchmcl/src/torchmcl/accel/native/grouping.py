@@ -28,12 +28,12 @@ class _Means(Structure):
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension is available and supports these tensors: single precision, on the CPU."""
+    """Return whether the extension is available and all tensors are float32 CPU tensors, which it supports."""
     return available() and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
 
 
 def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
-    """Return k candidates [rows, k] of a loss [rows, n, n], as defined by `postprocess._search.chosen`."""
+    """Return k candidates [rows, k] for a loss [rows, n, n], as defined by `postprocess._search.chosen`."""
     loss, weights = loss.contiguous(), weights.contiguous()
     places = torch.zeros(len(loss), k, dtype=torch.long, device=loss.device)
 
@@ -50,7 +50,7 @@ def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
 
 
 def means(points: Tensor, weights: Tensor, k: int, n_rounds: int) -> tuple[Tensor, Tensor]:
-    """Return k centers [rows, k, dim] of low expected squared distance, and the weights of their groups [rows, k].
+    """Return k centers [rows, k, dim] with a low expected squared distance, and the weights of their groups [rows, k].
 
     Args:
         points: [rows, n, dim]

@@ -53,7 +53,7 @@ class _Trim(Structure):
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Return whether the extension is available and supports these: real numbers on the CPU without gradients."""
+    """Return whether the extension is available for the tensors: float32 or float64 on the CPU, without gradients."""
     if not available():
         return False
     return all(
@@ -110,7 +110,7 @@ def trimmed(centres: Tensor, weights: Tensor, share: float) -> Tensor:
 
 
 def sets(mixtures: Mixtures, masses: Tensor, fill: float) -> Sets:
-    """Return the highest-density sets of the masses [rows], in double precision."""
+    """Return the highest-density sets with the masses [rows], in double precision."""
     mixtures, masses = _contiguous(mixtures), masses.double().contiguous()
     n_rows = len(masses)
     depths = torch.empty(n_rows, **_DOUBLE)
@@ -145,7 +145,7 @@ def _contiguous(mixtures: Mixtures) -> Mixtures:
 
 
 def _asked(mixtures: Mixtures, start: int, stop: int, n_columns: int) -> tuple[_Line, Tensor]:
-    """Return the request for rows `start` to `stop`, and its scratch memory, to be kept alive during the call."""
+    """Return the C arguments for rows `start` to `stop`, and scratch memory that must stay alive during the call."""
     centres = mixtures.centres
     line = _Line(stop - start, centres.shape[1], centres.dtype == torch.float64)
     line.centres, line.weights, line.widths = (part[start:].data_ptr() for part in mixtures)

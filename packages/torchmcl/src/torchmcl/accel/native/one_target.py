@@ -1,4 +1,4 @@
-"""The step of one target per sample in C: `c/one_target.h`.
+"""The step for one target per sample in C: `c/one_target.h`.
 
 `mcl_step` is its definition. One pass over memory gives the cost, the weights, both losses and, where they may
 be needed, the gradients of these, which the backward pass returns.
@@ -29,7 +29,7 @@ class _OneTarget(Structure):
 def one_target_losses(
     hypotheses: Tensor, targets: Tensor, logits: Tensor | None, temperature: float, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return cost, weights, the mean of their products, and the mean cross-entropy of the scores of the winners.
+    """Return cost, weights, the mean weighted cost, and the mean cross-entropy of the scores with winners as labels.
 
     Args:
         hypotheses: [n, hypotheses, dim]
@@ -86,7 +86,7 @@ def _computed(
     epsilon: float,
     *written: Tensor | None,
 ) -> Tensor:
-    """Fill the output tensors, and return the losses of assignment and scores."""
+    """Fill the output tensors, and return the assignment loss and the score loss."""
     cost, weights, winners, to_h, to_x = written
     n, n_hypotheses, n_dims = h.shape
     n_at_once = library().torchmcl_one_target_rows()

@@ -1,4 +1,4 @@
-"""Squared distances of all hypotheses and targets in C: `c/pairs.h`."""
+"""Squared distances between all hypotheses and targets in C: `c/pairs.h`."""
 
 import ctypes
 import math
@@ -59,7 +59,7 @@ class _SquaredDistances(torch.autograd.Function):
 
 
 def _run(function: Callable[..., None], h: Tensor, t: Tensor, *tensors: Tensor | None) -> None:
-    """Call a function of the extension; the further tensors are gradient, cost, and the gradients to write."""
+    """Call a function of the extension; `tensors` are the gradient, the cost, and the gradients to write."""
     sizes = h.shape[-2], t.shape[-2], h.shape[-1]
     places = [None if tensor is None else tensor.data_ptr() for tensor in (h, t, *tensors)]
 

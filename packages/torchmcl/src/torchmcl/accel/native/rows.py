@@ -93,7 +93,7 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
-    """The gradient comes with the sums, as both need the same exponential of every logit."""
+    """Compute the gradient together with the sums, as both need the same exponential of every logit."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:

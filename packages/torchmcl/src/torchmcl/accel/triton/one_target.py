@@ -1,4 +1,4 @@
-"""The step of one target per sample in one kernel forward and one backward: cost, weights, loss and score loss.
+"""The step for one target per sample, with one kernel forward and one backward: cost, weights and both losses.
 
 A step launched part by part is thirty kernels, and Python takes longer to launch them than the device to run them. Here
 a program takes a few samples through all parts and keeps intermediate results in registers.
@@ -82,7 +82,7 @@ def _backward(
 def one_target_losses(
     hypotheses: Tensor, targets: Tensor, logits: Tensor | None, temperature: float, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return cost, weights, the mean of their products, and the mean cross-entropy of the scores of the winners.
+    """Return cost, weights, the mean weighted cost, and the mean cross-entropy of the scores with winners as labels.
 
     Args:
         hypotheses: [n, hypotheses, dim]

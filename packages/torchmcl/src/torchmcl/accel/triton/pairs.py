@@ -1,4 +1,4 @@
-"""Kernels of the pairwise squared Euclidean cost: coordinate by coordinate for few dimensions, by tiles for many."""
+"""Kernels for the pairwise squared Euclidean cost: coordinate by coordinate for few dimensions, by tiles for many."""
 
 from typing import Any
 

@@ -140,7 +140,7 @@ def linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -
 def linear_rows_backward(
     inputs: Tensor, weight: Tensor, outputs: Tensor, grad: Tensor, rectified: bool, needs_inputs: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Return the gradients of inputs (where needed), weight and bias; the sums are in a fixed order."""
+    """Return the gradients of inputs (where needed), weight and bias, summed in a fixed order."""
     (n_models, n_rows, n_in), n_out = inputs.shape, weight.shape[1]
     n_tile = _BACKWARD["ROWS"]
     n_shares = max(1, min(_PROGRAMS // n_models, n_rows // (4 * n_tile)))
@@ -180,7 +180,7 @@ def _sizes(n_in: int, n_out: int) -> dict[str, Any]:
 
 @triton.jit
 def one_minus_exp(x):
-    """Return 1 - e^x for x <= 0, near 0 by its series, because the difference would lose digits."""
+    """Return 1 - e^x for x <= 0; near 0 by its series, because the subtraction would lose digits."""
     near = -x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5))))
     return tl.where(x > -0.1, near, 1 - tl.exp(x))
 

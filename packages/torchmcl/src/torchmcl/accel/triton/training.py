@@ -17,7 +17,7 @@ from torchmcl.accel.triton.stacked import one_minus_exp
 
 @triton.jit
 def _high(x):
-    """Return numbers without the last bits of their mantissa, as matrix units truncate them."""
+    """Return numbers with their mantissa truncated to the precision of matrix units."""
     return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
@@ -36,7 +36,7 @@ def product(a, b, c):
 
 @triton.jit
 def mixed(number):
-    """Return a pseudo-random integer of 64 bits, as `fleet.batches.mixed`."""
+    """Return a pseudo-random 64-bit integer, the same as `fleet.data.mixed`."""
     number = (number ^ ((number >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     number = (number ^ ((number >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
     return number ^ ((number >> 31) & 0x1FFFFFFFF)
@@ -123,7 +123,7 @@ _INTEGERS = (
 def _step(
     weight, gradient, place, trained, mean, square, rate, root, kept, beta1, beta2, epsilon
 ):  # fmt: skip
-    """Return weights after a step of Adam; the moments are in memory."""
+    """Return the weights after a step of Adam, and update the moments in memory."""
     m = tl.load(mean + place, mask=trained, other=0.0)
     v = tl.load(square + place, mask=trained, other=0.0)
     m = m + (1 - beta1) * (gradient - m)

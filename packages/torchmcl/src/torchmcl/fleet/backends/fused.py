@@ -190,12 +190,12 @@ def why_not_fused(training: TrainingFacts) -> str | None:
 
 @functools.cache
 def _compiled_once(constants: frozenset[tuple[str, Any]]) -> threading.Lock:
-    """Return the lock of a kernel: threads that need it at the same time would all compile it."""
+    """Return the lock of a kernel: without it, threads that need the kernel at the same time would all compile it."""
     return threading.Lock()
 
 
 def _outputs(network: NetworkFacts) -> tuple[int, int]:
-    """Return groups of hypotheses, one per coordinate and one for the scores; products have at least 16 columns."""
+    """Return the number of groups (one per coordinate, one for scores) and columns per group, 16 or more in total."""
     groups = _power_of_2(network.event[0] + 1)
     return groups, max(_power_of_2(network.n_hypotheses), 16 // groups)
 

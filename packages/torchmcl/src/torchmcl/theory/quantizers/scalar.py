@@ -28,7 +28,7 @@ class Density(ABC):
 
     @abstractmethod
     def spread_points(self, n: int) -> Tensor:
-        """Return n points [n], ascending, placed with the density p^(1/3), which is best for large n."""
+        """Return n points [n], ascending, placed with a density proportional to p^(1/3): optimal for large n."""
 
     @property
     @abstractmethod
@@ -279,7 +279,7 @@ def lloyd_max(n: int, density: str | Density = "normal") -> ScalarQuantizer:
 
 
 def scalar_distortion(points: Tensor, density: str | Density = "normal") -> Tensor:
-    """Return the exact expected squared distance of a density to the nearest of the given points.
+    """Return the exact expected squared distance from a sample of a density to the nearest of the given points.
 
     Args:
         points: [n] in any order; they may coincide.

@@ -22,7 +22,7 @@ from torchmcl.theory.rate_distortion import distortion_of, lloyd_steps, max_dist
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
-    """Places `n_hypotheses` points among samples with a small squared distance to the nearest point.
+    """Places `n_hypotheses` points so that the squared distance from a sample to the nearest point is small.
 
     A subclass stores its parameters in `__init__` under their own names and implements `_place`.
 
@@ -107,7 +107,7 @@ _OVERSHOOT = 1.8
 
 @dataclass(eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
 class Lloyd(Quantizer):
-    """Lloyd's algorithm from good starts: scikit-learn's KMeans, with the interface of the other quantizers.
+    """Lloyd's algorithm with careful initialization: scikit-learn's KMeans, with the interface of the other quantizers.
 
     KMeans moves unused points to better positions; `DeterministicAnnealing` does not have to.
 
