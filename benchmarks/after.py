@@ -45,7 +45,8 @@ def trained(inputs: Tensor, targets: Tensor, seed: int, n_steps: int) -> torch.n
     model = mcl.MultiHypothesisMLP(inputs.shape[1], targets[0].numel(), N_HYPOTHESES, hidden=(128, 128))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
-    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Exponential(1.0, 0.01 ** (1 / (0.8 * n_steps)), cutoff=0.01))
+    cooling = mcl.Exponential(1.0, 0.01 ** (1 / (0.8 * n_steps)), cutoff=0.01)
+    rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=cooling)
     for step in range(n_steps):
         chosen = torch.randint(len(inputs), (256,), generator=generator)
         x, y = rotated(inputs[chosen], targets[chosen], generator)
