@@ -274,7 +274,7 @@ def without_crossed(bounds: NDArray[np.float64], targets: NDArray[np.float64]) -
 
 
 def _piled_up(distances: NDArray[np.float64], weights: NDArray[np.float64]) -> bool:
-    """Return whether so many targets lie at an extreme value that it is a bound, given their distances from it."""
+    """Return whether enough targets lie at an extreme value to treat it as a bound, given their distances from it."""
     there = distances == 0
     if there.sum() < _MIN_ROWS or weights[there].sum() < _PILED_UP:
         return False
