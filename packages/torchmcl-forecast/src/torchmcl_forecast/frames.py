@@ -139,7 +139,7 @@ def in_order(owner: str, panel: Panel, names: NDArray[Any]) -> Panel:
     """Return series that are forecast together in the order of the fit: each has its own channel in the network.
 
     Args:
-        owner: whom errors speak for.
+        owner: the name at the beginning of messages.
         panel: the series.
         names: of the series of the fit.
 
