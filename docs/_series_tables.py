@@ -1,4 +1,4 @@
-"""Write docs/results_series_*.inc from benchmarks/results/series.json: python docs/_series_tables.py"""
+"""Write docs/series_results_*.inc from benchmarks/results/series.json: python docs/_series_tables.py"""
 
 import json
 from pathlib import Path
@@ -103,7 +103,7 @@ def paths(records):
 def main():
     """Write the tables."""
     for name, text in tables().items():
-        (HERE / f"results_series_{name}.inc").write_text(text, encoding="utf-8")
+        (HERE / f"series_results_{name}.inc").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
