@@ -77,7 +77,7 @@ def data_layout(config: DataConfig) -> str:
 
 
 def _wsj0_folder(root: Path, sample_rate: int) -> str:
-    """Return the only folder of mixtures, or else the one that `torchmcl data mix` writes at a sample rate."""
+    """Return the only folder of mixtures, or else the one that `torchmcl data mix` writes for a sample rate."""
     wanted = f"wav{sample_rate // 1000}k/min"
     folders = sorted(path.relative_to(root).as_posix() for path in root.glob("wav*k/min") if path.is_dir())
     return folders[0] if len(folders) == 1 else wanted

@@ -180,7 +180,7 @@ def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: st
 
 
 def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check an integer >= 1."""
+    """Check that `value` is an integer >= 1."""
     _check_integer(owner, argument, value, 1, advice)
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the separation study, without external text."""
+"""The pictures of the separation study."""
 
 import statistics
 from collections.abc import Mapping, Sequence

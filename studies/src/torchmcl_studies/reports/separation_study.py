@@ -1,4 +1,4 @@
-"""The page of the separation study: table, tests, curves, boxes and the phase transition, from records."""
+"""The page of the separation study: table, tests, curves, box plots and the phase transition, from records."""
 
 import statistics
 from collections.abc import Mapping, Sequence

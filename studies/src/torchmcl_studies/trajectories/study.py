@@ -1,4 +1,4 @@
-"""The parts of the study, and its run: missing results are computed, one scene at a time.
+"""The parts of the study, and the function that runs it: it computes missing results, one scene at a time.
 
 Protocol. Each scene of ETH/UCY is tested on with networks trained on the training parts of all other recordings. The
 weights are those after the last step; nothing is selected on a test scene or on the validation parts.

@@ -96,7 +96,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: bool = True) -> Records:
-    """Train the models missing in `out/records.jsonl` on a dask cluster, and return all records.
+    """Train the models missing from `out/records.jsonl` on a dask cluster, and return all records.
 
     If the workers can access `out`, on a shared filesystem, they save their training state there: the unit of a
     lost worker resumes from its last save, and a finished one is never trained again. Otherwise the unit of a lost

@@ -95,7 +95,7 @@ def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:
 
 
 def _frequency(grid: Grid, first: pd.Timestamp) -> str:
-    """Return the pandas period frequency; weeks end on the weekday of the first time.
+    """Return the pandas period frequency; weeks end on the weekday of the first timestamp.
 
     Example:
         >>> _frequency(Grid("month", 3), pd.Timestamp("2024-01-01")), _frequency(Grid("time", 900e9), pd.Timestamp(0))

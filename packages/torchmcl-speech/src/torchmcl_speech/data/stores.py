@@ -125,7 +125,7 @@ class AudioPack:
 
     @property
     def n_bytes(self) -> int:
-        """The memory of the samples in bytes."""
+        """The memory used by the samples, in bytes."""
         return sum(samples.nbytes for samples in self._utterances.values())
 
     def length(self, name: str) -> int:

@@ -156,7 +156,7 @@ def _block_sums(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _reduced(blocks: Tensor) -> tuple[Tensor, int]:
-    """Return the sums in at most 64 blocks per sample, which a program processes at once, and the number of blocks."""
+    """Return sums in at most 64 blocks per sample, the most that one program processes, and the number of blocks."""
     if blocks.shape[1] > _BLOCKS or blocks.shape[-1] > 256:
         blocks = blocks.sum(dim=1, keepdim=True)
     return blocks, blocks.shape[1]

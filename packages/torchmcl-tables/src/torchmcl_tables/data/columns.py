@@ -42,7 +42,7 @@ class OddCells(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        """Return the first cell, its row, and the number of the others."""
+        """Return the first cell, its row, and the number of other cells."""
         more = f" and {self.n_cells - 1} more" if self.n_cells > 1 else ""
         return f"{short(self.text)} in row {self.row + 1}{more}"
 

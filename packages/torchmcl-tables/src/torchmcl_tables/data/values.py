@@ -160,7 +160,7 @@ def _parsed(texts: Any, form: NumberForm) -> Any:
 
 
 def find_form(texts: Any, *, commas: bool = False) -> NumberForm:
-    """Return the format that reads most of the texts; if several do, the first one: points before commas by default.
+    """Return the format that parses the most texts; in a tie, the first one (by default, points before commas).
 
     Args:
         texts: of a column, without nulls.

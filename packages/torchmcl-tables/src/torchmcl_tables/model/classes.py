@@ -197,7 +197,7 @@ def fitted_classifier(
 
 
 def class_summary(model: ClassModel) -> str:
-    """Return the lines of `torchmcl fit` about the test rows."""
+    """Return the lines that `torchmcl fit` prints about the test rows."""
     measures = model.metrics["set_apart"]
     what = f"{len(model.estimator.classes_)} classes of {model.schema.targets[0]}"
     return (

@@ -1,4 +1,4 @@
-"""The quality of a model of a table: JSON records for a report."""
+"""Evaluation of a table model, as JSON records for a report."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

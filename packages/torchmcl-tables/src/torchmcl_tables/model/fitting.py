@@ -66,7 +66,7 @@ class TableFit:
         return infer_schema(table, self.targets, task=self.task, interpret=True, **chosen)
 
     def how_to_split(self, table: Table, schema: TableSchema) -> Split:
-        """Return the split under these options and for these columns."""
+        """Return the split of a table for these options and columns."""
         return choose_split(table, schema, self.split, self.split_column)
 
 

@@ -105,7 +105,7 @@ def runs_on(device: torch.device) -> bool:
 
 
 def held_by_program(*sizes: int) -> bool:
-    """Return whether one program of a kernel holds a weight of these sizes, filled up to powers of 2 from 16 on."""
+    """Return whether one program of a kernel can hold a weight of these sizes, padded to powers of 2 of at least 16."""
     return math.prod(max(16, 1 << (size - 1).bit_length()) for size in sizes) <= _MAX_HELD
 
 

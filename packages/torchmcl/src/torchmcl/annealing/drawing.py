@@ -12,7 +12,7 @@ _DATA_COLOUR = "#9fb8a0"
 
 
 def draw_tree(tree: HypothesisTree, axis: Any = None, data: Tensor | None = None) -> Any:
-    """Draw a tree over its data: a point per node, as large as its mass, and a line to each child.
+    """Draw a tree over its data: a point per node, sized by its mass, and a line to each child.
 
     Targets in the plane are drawn in the plane, colors giving the temperature at which a node appears; targets on
     a line against the temperature.

@@ -80,7 +80,7 @@ class AnnealingDriver:
         n_rows: Tensor | None = None,
         n_steps: float | Tensor | None = None,
     ) -> AutoValues:
-        """Return temperature, factor on the learning rate and weight decay, see `AutoAnnealing.value`."""
+        """Return the temperature, learning-rate factor and weight decay; see `AutoAnnealing.value`."""
         sizes = {"n_hypotheses": self.n_hypotheses, "n_coordinates": self.n_coordinates}
         return self.policy.value(self.state, epoch, n_epochs, n_rows=n_rows, n_steps=n_steps, **sizes)
 

@@ -214,7 +214,7 @@ class MixtureNLLWithCRPS:
 
     @property
     def declaration(self) -> CostDeclaration:
-        """The axes of vectors, and the closed form with this weight of the CRPS."""
+        """The cost of vectors, with a closed form for this CRPS weight."""
         return CostDeclaration(event_dims=1, formula=NormalMixture(self.crps))
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, scale: Tensor, score_logits: Tensor) -> Tensor:

@@ -147,7 +147,7 @@ class HypothesisDensity(OnLine):
 
     @abstractmethod
     def _kernel_cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution function of each kernel at value [..., 1], [..., hypotheses]."""
+        """Return the cumulative distribution function of each kernel, [..., hypotheses], at `value` [..., 1]."""
 
     def expand(self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: Any = None) -> Self:
         """Return the same distribution with a larger batch shape."""

@@ -66,7 +66,7 @@ def _inside(cells: Cells, mass: Tensor) -> Tensor:
 
 
 def _depths(height: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the depth of the gap after each piece, and for each cell the index of the last piece up to it.
+    """Return the depth of the gap after each piece, and the index of the last piece at or before each cell.
 
     The depth is the lowest density of the gap, divided by that of the lower peak beside it. Pieces count from 1; the
     depth is NaN where there is no gap between two pieces.
@@ -93,7 +93,7 @@ def _runs(edges: Tensor, inside: Tensor) -> HighestDensitySet:
 
 
 def marked(values: Tensor, marks: Tensor) -> Tensor:
-    """Return the marked values of each row in order, padded with NaN to the largest number of them, at least 1."""
+    """Return the marked values of each row in order, padded with NaN to the largest count (at least 1)."""
     n_marked = max(int(marks.sum(dim=-1).max()), 1) if marks.numel() else 1
     first = marks.int().argsort(dim=-1, descending=True, stable=True)[..., :n_marked]
     return values.gather(-1, first).masked_fill(~marks.gather(-1, first), torch.nan)

@@ -12,7 +12,7 @@ from torchmcl.types import Distributions, Predictions
 
 
 class NormalLatent(nn.Module):
-    """Standard normal noise: any number of hypotheses, drawn in each call.
+    """Standard normal noise, drawn on each call, for any number of hypotheses.
 
     Args:
         size: of one latent.

@@ -119,7 +119,7 @@ def _is_own(value: Any) -> bool:
 
 
 def contents_of(cell: types.CellType) -> Any:
-    """Return the value of a closure cell, None if it is not assigned yet."""
+    """Return the value of a closure cell, or None if it is not assigned yet."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -19,7 +19,7 @@ from torchmcl.sklearn.rows import Rows
 
 
 def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **how: Any) -> tuple[Any, ...]:
-    """Return X as numbers [rows, columns] with NaN for missing values, y, and the attributes of the columns.
+    """Return X as numbers [rows, columns] (NaN where missing), y, and the attributes of the columns.
 
     Args:
         estimator: named in messages; its columns are compared with those of X.

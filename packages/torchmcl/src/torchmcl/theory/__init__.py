@@ -1,4 +1,4 @@
-"""The theory of annealed multiple choice learning, as functions to call.
+"""The theory of annealed multiple choice learning as functions.
 
 Free energy and critical temperatures (statistical physics), rate-distortion (information theory),
 and in `torchmcl.theory.quantizers` the classical algorithms that annealed MCL grew out of.

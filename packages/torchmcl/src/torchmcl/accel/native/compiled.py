@@ -27,7 +27,7 @@ _SHORTEST_RUN = 4
 
 
 class Ladders(NamedTuple):
-    """Inputs with cumulative last columns: in each row of a run, ones, then at most one value in between, then zeros.
+    """Inputs whose last columns are runs of ordered bins: ones, then at most one value between 0 and 1, then zeros.
 
     Attributes:
         given: the columns before the runs, [sets, rows, columns].

@@ -19,7 +19,7 @@ _DOUBLE: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 
 
 class Mixtures(NamedTuple):
-    """Centers, weights and widths of kernels, [rows, kernels] each, of one type."""
+    """Centers, weights and widths of kernels, each [rows, kernels] and of the same dtype."""
 
     centres: Tensor
     weights: Tensor
