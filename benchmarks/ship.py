@@ -55,7 +55,7 @@ LIMITS = [
     "Hears up to 4 kHz: outputs of recordings at higher rates are as dull as a telephone.",
     "Trained on read English at close microphones; accents, children, music, far microphones and crowds are unknown.",
     "Two voices of one gender are harder than two of different gender.",
-    "The order of the speakers is kept from chunk to chunk by their overlap; after a pause of several seconds it may change.",
+    "Overlapping chunks keep the order of the speakers; after a pause of several seconds it may change.",
 ]
 WITHOUT_SCORES = "Gives as many outputs as it has, also where fewer speak: the others then hold remains."
 
