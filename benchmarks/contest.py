@@ -168,6 +168,7 @@ def summary(rows: dict[Job, dict[str, float | None]]) -> list[dict[str, object]]
     """Return each rival against ours: means over sets, sets on which ours is better, a paired test over sets."""
     result: list[dict[str, object]] = []
     methods = dict.fromkeys(key[2] for key in rows)
+    shared = {key[:2] for key in rows if key[2] != "ours"}
     for method in methods:
         entry: dict[str, object] = {"method": method}
         for measure in (*MEASURES[:7], "fit_seconds", "predict_seconds"):
@@ -178,7 +179,8 @@ def summary(rows: dict[Job, dict[str, float | None]]) -> list[dict[str, object]]
             mean = float(values.mean()) if measure == "log_likelihood" else float(np.exp(values.mean()))
             p = float(wilcoxon(values).pvalue) if len(values) > 4 and values.any() else None
             entry[measure] = {"mean": mean, "ours_better": int((values > 0).sum()), "n_sets": len(values), "p": p}
-        own = [values for key, values in rows.items() if key[2] == method]
+        # Ours on folds of others only: it may have more of them.
+        own = [values for key, values in rows.items() if key[2] == method and key[:2] in shared]
         for measure in ("coverage", "width", "pieces", "fit_seconds"):
             entry[f"mean_{measure}"] = float(np.mean([values[measure] for values in own]))
         result.append(entry)

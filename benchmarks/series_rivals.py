@@ -126,7 +126,9 @@ def seasonal_naive(task: Task, forecaster: Forecaster) -> list[Answer]:
         error = (values[:, period:] - values[:, :-period]).square().nanmean(dim=1).sqrt().view(-1, 1)
         samples = last.unsqueeze(1) + error.unsqueeze(1) * noise
         samples = samples.transpose(0, 1).flatten(1).unsqueeze(0) if task.joint else samples
-        answers.append(Answer(samples[:, :N_PATHS], None, samples, last + z * error * growth))
+        few = reduce_samples(samples, N_PATHS)
+        paths, probabilities = torch.as_tensor(few.paths), torch.as_tensor(few.probabilities)
+        answers.append(Answer(paths, probabilities, samples, last + z * error * growth))
     return answers
 
 

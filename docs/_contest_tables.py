@@ -53,21 +53,21 @@ def against(found, measure):
     return f"{mean} ({found['ours_better']} of {found['n_sets']}{p})"
 
 
-def ratios(rows, measures, title):
+def ratios(rows, measures, title, absent=()):
     body = [["rival", *(HEADS[measure] for measure in measures)]]
     for row in rows:
-        if row["method"] != "ours":
+        if row["method"] not in {"ours", *absent}:
             body.append([NAMES[row["method"]], *(against(row.get(measure), measure) for measure in measures)])
     return list_table(title, body)
 
 
-def sets(rows):
+def sets(rows, on_gpu):
     body = [["method", "held by the 90 % sets", "width", "in pieces", "fit, CPU s"]]
     for row in rows:
         coverage, pieces = (f"{100 * row[f'mean_{name}']:.1f} %" for name in ("coverage", "pieces"))
         width, seconds = (f"{row[f'mean_{name}']:.3g}" for name in ("width", "fit_seconds"))
-        body.append([NAMES[row["method"]], coverage, width, pieces, seconds])
-    return list_table("Means over all folds; widths in deviations of the target", body)
+        body.append([NAMES[row["method"]], coverage, width, pieces, "—" if row["method"] in on_gpu else seconds])
+    return list_table("Means over the folds of each method; widths in deviations of the target", body)
 
 
 def best(rows):
@@ -87,7 +87,8 @@ def contest(results=CONTEST):
     """Return the text of contest.inc; without results, how they are made."""
     if not results.exists():
         return ABSENT
-    rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
+    record = json.loads(results.read_text(encoding="utf-8"))
+    rows, on_gpu = record["rows"], {run.split()[0] for run in record["machine"].get("on_gpu", [])}
     methods = sorted((row for row in rows if "method" in row), key=lambda row: list(NAMES).index(row["method"]))
     title = "Rival divided by DensityRegressor, geometric mean over sets (above 1: DensityRegressor is lower)"
     densities = "Densities: CRPS and RMSE relative to DensityRegressor; its log-likelihood minus that of the rival"
@@ -96,8 +97,8 @@ def contest(results=CONTEST):
             best([row for row in rows if "measure" in row]),
             ratios(methods, [f"distortion_{k}" for k in (1, 2, 5, 10)], title),
             ratios(methods, ["crps", "log_likelihood", "rmse"], densities),
-            ratios(methods, ["fit_seconds", "predict_seconds"], "Time, rival divided by DensityRegressor"),
-            sets(methods),
+            ratios(methods, ["fit_seconds", "predict_seconds"], "Time, rival divided by DensityRegressor", on_gpu),
+            sets(methods, on_gpu),
         ]
     )
 

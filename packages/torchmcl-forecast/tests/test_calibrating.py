@@ -48,3 +48,16 @@ def test_scales_that_are_too_wide_or_too_narrow_are_corrected():
     ones = torch.ones_like(paths)
     found = [best_spread(paths, scale * ones, shares, truth) for scale in (2.0, 1.0, 0.8)]
     assert found == [0.5, 1.0, 1.25]
+
+
+@pytest.mark.parametrize("n_channels", [1, 4, 7, 8, 16])
+def test_the_spread_is_measured_at_several_steps_of_the_horizon(n_channels):
+    noise = torch.randn(200, n_channels, 30, generator=torch.Generator().manual_seed(0))
+    noise *= torch.where(torch.arange(30) == 0, 0.5, 1.4)  # the first step is not typical
+    centers = torch.zeros(200, 1, n_channels, 30)
+    assert best_spread(centers, centers + 1, torch.ones(200, 1), noise) > 1
+
+
+def test_the_spread_is_1_without_known_values():
+    centers = torch.zeros(3, 1, 1, 4)
+    assert best_spread(centers, centers + 1, torch.ones(3, 1), torch.full((3, 1, 4), torch.nan)) == 1

@@ -9,7 +9,7 @@ import torch
 from tables import noisy
 from torchmcl.sklearn.training import Trained
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.estimators.blending import still_learn
+from torchmcl_tables.estimators.blending import _not_failed, still_learn
 
 SMALL = {"hidden": (8,), "n_bins": 0, "n_restarts": 1, "random_state": 0}
 
@@ -58,6 +58,7 @@ TRAINED = Trained([], None, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([9, 79, 
         ({"weight_decay": 0.1}, [99, 99, 99], False),
         ({"patience": 5}, [99, 99, 99], False),
         ({"keep_best": False}, [-1, -1, -1], False),
+        ({"hidden": ()}, [99, 99, 99], False),
         ({"learning_rate": lambda epoch: 0.01}, [99, 99, 99], False),
     ],
 )
@@ -69,3 +70,15 @@ def test_networks_still_learn_if_half_of_them_were_best_late(options, best, lear
 def test_without_held_out_rows_nothing_is_known():
     trained = replace(TRAINED, distortions=torch.full((3,), torch.inf), best_epochs=torch.full((3,), -1))
     assert not still_learn(DensityRegressor(), trained, 100)
+
+
+def test_networks_without_hidden_layers_are_fitted():
+    X, y = smooth(60)
+    model = DensityRegressor(**SMALL | {"hidden": ()}, n_epochs=2).fit(X, y)
+    assert list(model.member_weights_) == ["networks", "forest", "background"]
+
+
+def test_a_network_fails_by_a_clear_difference_only():
+    assert _not_failed(torch.tensor([0.02, 0.05, 0.3, -0.12, 0.01])) == [0, 1, 2, 3, 4]  # the score may be close to 0
+    assert _not_failed(torch.tensor([100.0, 120.0, 500.0])) == [0, 1]
+    assert _not_failed(torch.tensor([torch.nan, torch.nan])) == [0, 1]

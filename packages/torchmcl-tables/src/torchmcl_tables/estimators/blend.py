@@ -90,7 +90,7 @@ class Blend:
     @property
     def member_weights(self) -> dict[str, float]:
         """The weight of each member, by name."""
-        widths = [networks[0].trunk[0].out_features for networks in self.networks]
+        widths = [width_of(networks[0]) for networks in self.networks]
         kinds = ["networks with bins" if width == widths[0] else "wide networks" for width in widths[1:]]
         names = ["networks", *kinds, *["forest"] * (self.forest is not None)]
         return dict(zip([*names, "background"], map(float, self.weights), strict=True))
@@ -211,6 +211,11 @@ class AtomCalibrator(Calibrator):
             return -ends, ends
         lower, upper = stacked([_sets(predictive, rows, level) for rows in blocks(X)])
         return lower.unsqueeze(1).numpy(), upper.unsqueeze(1).numpy()
+
+
+def width_of(network: Any) -> int:
+    """Return the number of units of the first hidden layer, 0 without one."""
+    return network.trunk[0].out_features if len(network.trunk) else 0
 
 
 def _sets(blend: Blend, X: NDArray[Any], level: float) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from torchmcl.sklearn.regressor import first_split, further_split
 from torchmcl.sklearn.rows import Rows, Split
 from torchmcl.sklearn.tables import RegressionTable, Targets, checked_regression
 from torchmcl_tables.estimators.atoms import atoms_of
-from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps
+from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps, width_of
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
 from torchmcl_tables.estimators.kernels import run_lengths
 from torchmcl_tables.estimators.relevance import relevance_of, scaled
@@ -46,6 +46,8 @@ _RATE_WITH_BINS = 0.5
 _WATCHED = MixtureNLLWithCRPS(1e3)
 # A network whose held-out score is this many times the median has failed.
 _FAILED = 2.0
+# The score includes a likelihood, so that it may be close to 0; smaller differences than this are no failure.
+_LEAST_SCORE = 5.0
 # Early stopping ends most training runs at a high learning rate, which leaves noise in the weights. Runs that stop
 # within this range of their epochs are continued for some epochs at a low rate. Those that stop earlier would overfit,
 # and for those that stop later the rate was low already.
@@ -192,7 +194,9 @@ def _wide_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
 def still_learn(estimator: Any, trained: training.Trained, n_epochs: int) -> bool:
     """Return whether networks with the default course of training were best near its end, on held-out rows."""
     given = (estimator.n_epochs, estimator.weight_decay, estimator.patience)
-    if any(value is not None for value in given) or callable(estimator.learning_rate) or not estimator.keep_best:
+    if any(value is not None for value in given) or callable(estimator.learning_rate):
+        return False
+    if not estimator.keep_best or not estimator.hidden:  # without hidden layers, there is nothing to widen
         return False
     kept = (trained.best_epochs + 1).double().median() / n_epochs
     return bool(trained.distortions.isfinite().any()) and float(kept) >= _LATE
@@ -266,7 +270,7 @@ def _default_restarts(n_rows: int) -> int:
 def _not_failed(scores: Tensor) -> list[int]:
     """Return the indices of the networks that are not far worse than the median on held-out rows."""
     middle = scores.nanmedian()
-    bound = middle + (_FAILED - 1) * middle.abs()
+    bound = middle + (_FAILED - 1) * middle.abs().clamp_min(_LEAST_SCORE)
     kept = [place for place, value in enumerate(scores) if value <= bound]
     return kept or list(range(len(scores)))  # all of them, without held-out rows
 
@@ -314,6 +318,13 @@ def _widened(before: Answers, table: RegressionTable) -> Blend:
     return replace(blend, targets=targets, values=None if contradicted else blend.values)
 
 
+def _of_wide(trainer: training.Trainer, estimator: Any) -> training.Trainer:
+    """Return the trainer with the rate and decay of wide networks, unless the user has set them."""
+    rate = trainer.learning_rate
+    decay = 0.0 if estimator.weight_decay is None else trainer.weight_decay
+    return replace(trainer, learning_rate=rate if callable(rate) else _SLOWER * rate, weight_decay=decay)
+
+
 def _one_epoch(
     estimator: Any, blend: Blend, train: Rows, state: training.Continuation, moments: list[Any]
 ) -> tuple[Blend, training.Continuation, list[Any]]:
@@ -323,7 +334,8 @@ def _one_epoch(
     networks, states = [], []
     for encoder, modules, own in zip(blend.encoders, blend.networks, moments, strict=True):
         examples = training.Preprocessor(encoder, blend.targets)(train)
-        trained, after = replace(state, moments=own).one_epoch(trainer, modules, examples)
+        how = _of_wide(trainer, estimator) if width_of(modules[0]) > width_of(blend.networks[0][0]) else trainer
+        trained, after = replace(state, moments=own).one_epoch(how, modules, examples)
         networks.append(trained)
         states.append(after)
     after = replace(state, n_epochs=state.n_epochs + 1)
