@@ -52,13 +52,15 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def may_work_in_place() -> bool:
-    """Return whether a backward pass may overwrite its own intermediate results.
+def may_work_in_place(*gradients: Tensor | None) -> bool:
+    """Return whether a backward pass may overwrite its own intermediate results, given its incoming gradients.
 
     Not when it is itself differentiated, compiled (the compiler fuses anyway) or under torch.vmap,
-    where a shared tensor cannot take per-sample values.
+    where a shared tensor cannot take per-sample values. `is_grads_batched` has batched gradients outside of torch.vmap.
     """
-    return not torch.is_grad_enabled() and is_plain_eager()
+    if torch.is_grad_enabled() or not is_plain_eager():
+        return False
+    return not any(each is not None and torch._C._functorch.is_legacy_batchedtensor(each) for each in gradients)
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:

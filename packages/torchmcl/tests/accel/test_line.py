@@ -305,6 +305,21 @@ def test_numbers_at_the_end_of_their_range_give_a_result_or_nan():
         assert line.sets(line.Mixtures(ones, weights, ones), torch.tensor([mass]), 1.0).lower.isnan().all()
 
 
+@pytest.mark.parametrize("mass", [1e-4, 1e-3, 0.05, 0.9])
+def test_small_sets_are_at_the_peak_and_have_their_mass(mass):
+    generator = torch.Generator().manual_seed(0)
+    centers, widths = 4 * torch.randn(500, 2, generator=generator), 0.2 + torch.rand(500, 2, generator=generator)
+    shares = torch.rand(500, 2, generator=generator).double().softmax(dim=-1)
+    found = line.sets(line.Mixtures(centers.double(), shares, widths.double()), torch.full((500,), mass), 1.0)
+
+    def below(ends):
+        each = torch.special.ndtr((ends.nan_to_num().unsqueeze(-1) - centers.unsqueeze(1)) / widths.unsqueeze(1))
+        return torch.where(ends.isnan(), 0.0, (each * shares.unsqueeze(1)).sum(dim=-1))
+
+    held = (below(found.upper) - below(found.lower)).sum(dim=-1)
+    torch.testing.assert_close(held, torch.full_like(held, mass), rtol=1e-3, atol=1e-8)
+
+
 def test_tensors_that_need_a_gradient_are_left_to_torch():
     density = mixture(2, 3)
     centres = density.hypotheses.clone().requires_grad_()

@@ -188,3 +188,44 @@ def test_shuffles_are_those_of_the_definition(n_rows):
     for epoch in (0, 7):
         own = data.shuffled_rows(seeds, epoch, lengths, n_rows)
         assert torch.equal(own, data.shuffled_rows.definition(seeds, epoch, lengths, n_rows))
+
+
+def test_a_temperature_below_single_precision_is_hard():
+    cost = torch.tensor([[0.3, 0.1, 0.2]])
+    assert mcl.AnnealedWTA(1e-46)(cost).tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_tensors_by_name_are_left_to_the_definition():
+    cost = torch.tensor([[0.3, 0.1, 0.2]], dtype=torch.float64)
+    torch.testing.assert_close(winners.softmin(cost=cost, temperature=0.5), (-cost / 0.5).softmax(dim=-1))
+
+
+@pytest.mark.parametrize("n_dims", [2, 20])
+def test_batched_gradients(n_dims):
+    hypotheses, targets = torch.randn(3, n_dims), torch.randn(2, n_dims)
+
+    def cost(points):
+        return mcl.pairwise_sq_euclidean(hypotheses=points, targets=targets)
+
+    jacobian = torch.autograd.functional.jacobian
+    torch.testing.assert_close(jacobian(cost, hypotheses, vectorize=True), jacobian(cost, hypotheses))
+
+
+def test_no_share_runs_after_an_exception():
+    begun, ended = [], []
+
+    def part(first, last):
+        begun.append(first)
+        if first == 0:
+            raise ValueError("the first share")
+        torch.randn(200_000).sort()
+        ended.append(first)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match="the first share"):
+            extension.on_threads(part, 100)
+        assert len(ended) == len(begun) - 1
+    finally:
+        torch.set_num_threads(before)

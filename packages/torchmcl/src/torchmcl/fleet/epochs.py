@@ -188,7 +188,9 @@ class ChunkTraining:
     @cached_property
     def _shares(self) -> Tensor:
         """The fraction of each model's rows in each batch, [batches, models or 1]."""
-        return torch.stack([torch.as_tensor(self._rows.share(batch)).view(-1) for batch in self._rows.batches])
+        shares = (self._rows.share(batch) for batch in self._rows.batches)
+        kind = {"dtype": torch.float32, "device": self.models.flat.device}
+        return torch.stack([torch.as_tensor(share, **kind).view(-1) for share in shares])
 
     def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
         """Apply the decisions of the policies for this epoch."""

@@ -219,7 +219,8 @@ def pulled_centre(targets: Tensor, grad: Tensor) -> Tensor:
     Up to rounding, the gradients of points do not depend on the origin, so it needs no gradient itself. Padded targets
     have the gradient 0 and do not count.
     """
-    shares = grad.detach().abs().sum(dim=-1, keepdim=True).nan_to_num(0.0, 0.0)
+    with torch.no_grad():  # `detach` does not accept batched gradients
+        shares = grad.abs().sum(dim=-1, keepdim=True).nan_to_num(0.0, 0.0)
     shares = shares / shares.sum(dim=-2, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
     return (shares * targets.detach()).sum(dim=-2, keepdim=True)
 

@@ -64,8 +64,12 @@ class _RecomputedSums(torch.autograd.Function):
                     return cross, other.sum(dim=-1, dtype=wide_dtype(other)).unsqueeze(-2)
                 return cross, wide_products(other, real[rows].to(other.dtype))[0]
 
-        with ThreadPoolExecutor(torch.get_num_threads() if logits.device.type == "cpu" else 1) as threads:
-            parts = list(threads.map(sums, _chunks(logits)))
+        chunks, n_threads = _chunks(logits), torch.get_num_threads()
+        if logits.device.type != "cpu" or n_threads == 1 or len(chunks) == 1:  # a CUDA stream belongs to a thread
+            parts = [sums(rows) for rows in chunks]
+        else:
+            with ThreadPoolExecutor(n_threads) as threads:
+                parts = list(threads.map(sums, chunks))
         cross, total = (torch.cat(part) for part in zip(*parts, strict=True))
         return cross, total
 

@@ -9,8 +9,9 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -87,6 +88,7 @@ def serves(*tensors: Tensor) -> bool:
     """Return whether the extension is available and all tensors are plain float32 CPU tensors, which it supports."""
     return (
         available()
+        and len(tensors) > 0
         and all(
             type(tensor) in (Tensor, torch.nn.Parameter)
             and tensor.dtype == torch.float32
@@ -146,7 +148,19 @@ def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
         return
     n_shares = min(_SHARES * n_threads, n_rows)
     bounds = [n_rows * i // n_shares for i in range(n_shares + 1)]
-    list(_pool().map(part, bounds[:-1], bounds[1:]))
+    futures: list[Future[None]] = []
+    try:
+        for first, last in pairwise(bounds):
+            try:
+                futures.append(_pool().submit(part, first, last))
+            except RuntimeError:  # at the end of the interpreter
+                part(first, last)
+        for future in futures:
+            future.result()
+    finally:  # after an exception, no share may write to memory that the caller frees
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 def in_blocks(part: Callable[[int, int], None], n_rows: int, entries_of_row: int, block: int = 32) -> None:

@@ -71,7 +71,7 @@ class _Losses(torch.autograd.Function):
         pulls, pulls_targets, scores = ctx.needs_input_grad[:3]
         pulls, scores = pulls and grad is not None, scores and score_grad is not None
         taken = (pulls and to_h is None) or (scores and to_x is None)  # by a first backward pass
-        if cost_grad is not None or pulls_targets or taken or not may_work_in_place():
+        if cost_grad is not None or pulls_targets or taken or not may_work_in_place(grad, score_grad):
             h, t, x, weights, winners = ctx.saved_tensors
             upstream = cost_grad, grad, score_grad
             return (*plain_pull(h, t, x, weights, winners, upstream, ctx.needs_input_grad), None, None)

@@ -47,7 +47,7 @@ class _SquaredDistances(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         hypotheses, targets = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if not may_work_in_place():  # differentiated again
+        if not may_work_in_place(grad):  # differentiated again
             return centred_pull(hypotheses, targets, grad, needs)
         h, t, grad = hypotheses.contiguous(), targets.contiguous(), grad.contiguous()
         many = h.shape[-1] > _FEW_DIMS

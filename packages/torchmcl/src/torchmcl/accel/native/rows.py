@@ -33,7 +33,7 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Return the softmin of each row for a single finite temperature."""
     if isinstance(temperature, Tensor) or math.isinf(temperature) or cost.shape[-1] > MAX_HYPOTHESES:
         return NotImplemented
-    return _weights(cost, temperature, 0.0, 0.0)
+    return _weights(cost, temperature, 1.0, 0.0)  # the winner, if the temperature is 0 in single precision
 
 
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
@@ -112,7 +112,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad = grad.unsqueeze(-1)
         to_logits = None
         if ctx.needs_input_grad[0]:
-            taken = slopes is None or not may_work_in_place()  # by a first backward pass, or differentiated again
+            taken = slopes is None or not may_work_in_place(grad)  # by a first backward pass, or differentiated again
             to_logits = cross_entropy_gradient(logits, labels, grad) if taken else slopes.mul_(grad)
         return to_logits, -logits * grad if ctx.needs_input_grad[1] else None
 

@@ -197,7 +197,7 @@ class _SquaredDistances(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         hypotheses, targets = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if not may_work_in_place():  # differentiated again
+        if not may_work_in_place(grad):  # differentiated again
             return centred_pull(hypotheses, targets, grad, needs)
         few = hypotheses.shape[-1] <= MAX_TURNS
         pull_h, pull_t = (_few_pull_h, _few_pull_t) if few else (_many_pull_h, _many_pull_t)

@@ -212,7 +212,7 @@ class _Sum(torch.autograd.Function):
         _whole_sums[(1,)](sums, out, n_programs, HAS_MASK=has_mask, MOST=_SUMMING)
         ctx.save_for_backward(out[1])
         ctx.shape, ctx.factor = values.shape, factor
-        return out[0]
+        return out[0].clone()  # a view could not be changed in place
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -240,7 +240,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         logits, labels = ctx.saved_tensors
         to_logits = None
         if ctx.needs_input_grad[0]:
-            if may_work_in_place():
+            if may_work_in_place(grad):
                 to_logits = torch.empty_like(logits, memory_format=torch.contiguous_format)
                 _launch(_bce_backward, logits.contiguous(), labels.contiguous(), grad.contiguous(), to_logits)
             else:

@@ -219,6 +219,9 @@ static double move_ends(const LineRow *row, Pieces *p, double mass, double *leve
         ends[i] = end_at(row, i < p->n ? p->lower[i] : p->upper[i - p->n], sign);
         const double gain = sign * ends[i].rate * ends[i].height;
         held += ends[i].mass, change += gain, expected += gain * ends[i].log;
+        const int64_t own = i < p->n ? i : i - p->n; /* the ends of a piece must not pass each other */
+        const double most = 0.4 * (p->upper[own] - p->lower[own]);
+        ends[i].room = ends[i].room < most ? ends[i].room : most;
     }
     if (!isnan(mass) && change < 0) {
         const double better = (mass - held + expected) / change - *level;
