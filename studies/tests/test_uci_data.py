@@ -290,7 +290,7 @@ def test_a_fold_that_does_not_exist_is_refused(tmp_path, fold):
 
 @pytest.mark.parametrize("n_rows", [307, 0])
 def test_a_file_cut_short_is_refused_with_both_counts(tmp_path, n_rows):
-    with pytest.raises(ValueError, match=rf"must hold 308 rows and 7 columns, got {n_rows} and .*cut short"):
+    with pytest.raises(ValueError, match=rf"must hold 308 rows and 7 columns, got {n_rows} and .*Delete the file"):
         load_uci("yacht", put_text(tmp_path, text_of(yacht_table()[:n_rows])))
 
 

@@ -432,7 +432,7 @@ def test_every_limit_stands_in_the_documentation():
     for name, entry in LIMITS.items():
         assert f"TORCHMCL_LIMIT_{name.upper()}" in page
         assert f"{entry.default:,}" in page
-    assert f"{_limits.NESTING} deep" in (root / "SECURITY.md").read_text()
+    assert f"{_limits.NESTING} levels deep" in (root / "SECURITY.md").read_text()
 
 
 def test_the_sources_run_nothing_that_they_read():
