@@ -189,8 +189,8 @@ class ChunkTraining:
     def _shares(self) -> Tensor:
         """The fraction of each model's rows in each batch, [batches, models or 1]."""
         shares = (self._rows.share(batch) for batch in self._rows.batches)
-        kind = {"dtype": torch.float32, "device": self.models.flat.device}
-        return torch.stack([torch.as_tensor(share, **kind).view(-1) for share in shares])
+        device = self.models.flat.device  # not the default of torch
+        return torch.stack([torch.as_tensor(each, dtype=torch.float32, device=device).view(-1) for each in shares])
 
     def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
         """Apply the decisions of the policies for this epoch."""
