@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
@@ -29,10 +30,19 @@ def test_every_plot_draws_on_given_axes_and_returns_them(fitted, name):
     axis.figure.canvas.draw()
 
 
-def test_new_axes_are_the_default():
-    X, y = forked(80)
-    axis = plot_pit(DensityRegressor(**{**QUICK, "n_epochs": 1}).fit(X, y), X, y)
-    pyplot.close(axis.figure)
+@pytest.fixture(scope="module")
+def model():
+    return DensityRegressor(**{**QUICK, "n_epochs": 1}).fit(*forked(80))
+
+
+def test_new_axes_are_the_default(model):
+    figures = pyplot.get_fignums()
+    axis = plot_pit(model, *forked(80))
+    try:
+        assert pyplot.get_fignums() == [*figures, axis.figure.number]
+        assert axis.has_data()
+    finally:
+        pyplot.close(axis.figure)
 
 
 def test_curves_are_densities_and_points_answers(fitted):
@@ -64,13 +74,47 @@ def test_coverage_and_frequencies_are_those_of_the_rows(fitted):
     np.testing.assert_allclose(held, expected)
     bars = plot_pit(model, X, y, n_bins=5, ax=Figure().subplots()).patches
     assert np.mean([bar.get_height() for bar in bars[:5]]) == pytest.approx(1)
+    if model.target_values_ is None:
+        levels = model.predict_distribution(X).marginal(0).cdf(torch.from_numpy(y.reshape(len(X), -1)[:, :1])).numpy()
+        expected = 5 * np.histogram(levels, bins=5, range=(0, 1))[0] / len(X)
+        np.testing.assert_allclose([bar.get_height() for bar in bars[:5]], expected)
 
 
-def test_infinite_sets_are_drawn_to_the_edge():
-    X, y = forked(40)
+def test_the_band_of_frequencies_holds_19_of_20_bars(model):
+    X, y = forked(80)
+    band = plot_pit(model, X, y, n_bins=4, ax=Figure().subplots()).patches[4]
+    low, high = band.get_y(), band.get_y() + band.get_height()
+    counts = np.random.default_rng(0).binomial(80, 0.25, size=20_000)
+    assert 0.94 < ((low <= 4 * counts / 80) & (4 * counts / 80 <= high)).mean() < 0.98
+
+
+def test_the_second_output_is_drawn_on_demand():
+    X, y = two_outputs(80)
     model = DensityRegressor(**{**QUICK, "n_epochs": 1}).fit(X, y)
+    axis = plot_intervals(model, X, y, output=np.int64(1), ax=Figure().subplots())
+    np.testing.assert_allclose(axis.get_lines()[0].get_ydata(), np.sort(model.predict(X)[:, 1]))
+    axis = plot_density(model, X[:1], y[:1], output=1, ax=Figure().subplots())
+    assert axis.get_lines()[1].get_xdata()[0] == y[0, 1]
+    axis = Figure().subplots()
+    axis.plot([0, 1], [0, 1])  # of the user
+    words = [text.get_text() for text in plot_calibration(model, X, y, ax=axis).get_legend().get_texts()]
+    assert words == ["y0", "y1"]
+
+
+def test_targets_may_be_a_column(model):
+    X, y = forked(80)
+    for plot in (plot_calibration, plot_intervals):
+        flat, column = (plot(model, X, each, ax=Figure().subplots()).get_lines()[-1] for each in (y, y[:, None]))
+        np.testing.assert_array_equal(flat.get_ydata(), column.get_ydata())
+
+
+def test_infinite_sets_are_drawn_to_the_edge(model):
+    X, y = forked(80)
     axis = plot_intervals(model, X, y, coverage=0.999, ax=Figure().subplots())
-    assert np.isfinite(axis.get_ylim()).all()
+    low, high = axis.get_ylim()
+    assert low < y.min() < y.max() < high
+    drawn = axis.collections[0].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose(drawn, [low, high])
 
 
 @pytest.mark.parametrize(
@@ -78,13 +122,16 @@ def test_infinite_sets_are_drawn_to_the_edge():
     [
         (lambda model, X, y: plot_density(model, X), "plot_density: `X` must have at most 6 rows, got 80"),
         (lambda model, X, y: plot_pit(model, X, y, output=1), "`output` must be an integer from 0 to 0, got 1"),
+        (lambda model, X, y: plot_intervals(model, X, y, output=1), "`output` must be an integer from 0 to 0, got 1"),
         (lambda model, X, y: plot_pit(model, X, y[:5]), "`y` must have 80 rows, as X"),
+        (lambda model, X, y: plot_pit(model, X, np.stack([y, y], axis=1)), "`y` must have 80 rows, as X, and 1 col"),
+        (lambda model, X, y: plot_calibration(model, X, y[:1]), "`y` must have the shape"),
+        (lambda model, X, y: plot_calibration(model, X, y, levels=()), "`levels` must have at least one level"),
         (lambda model, X, y: plot_pit(model, X, y, n_bins=0), "plot_pit: `n_bins` must be"),
         (lambda model, X, y: plot_calibration(model, X, y, levels=[1.0]), "plot_calibration: `levels` must"),
     ],
 )
-def test_bad_input_is_named(call, message):
+def test_bad_input_is_named(model, call, message):
     X, y = forked(80)
-    model = DensityRegressor(**{**QUICK, "n_epochs": 1}).fit(X, y)
     with pytest.raises(ValueError, match=message):
         call(model, X, y)

@@ -77,9 +77,9 @@ def plot_intervals(model: Any, X: Any, y: Any = None, *, coverage: float = 0.9, 
         output: which output to draw.
     """
     sets = model.predict_interval(X, coverage)
+    name, targets = _name(model, output), _targets(model, y, len(sets.lower), output)
     means = np.asarray(model.predict(X)).reshape(len(sets.lower), -1)[:, output]
     lower, upper = (end.reshape(len(means), -1, end.shape[-1])[:, output] for end in sets)
-    name, targets = _name(model, output), _targets(model, y, len(means), output)
     axis, order, places = _axes(ax), np.argsort(means, kind="stable"), np.arange(len(means))
     shown = np.concatenate([lower.ravel(), upper.ravel(), means, [] if targets is None else targets])
     finite = shown[np.isfinite(shown)]
@@ -112,17 +112,19 @@ def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LE
         levels: of the coverage, each in (0, 1).
         ax: matplotlib axes; new ones by default.
     """
+    if not len(levels):
+        raise ValueError(bad_value("plot_calibration", "levels", "have at least one level", "none"))
     for level in levels:
         check_share("plot_calibration", "levels", level, "(0, 1)", "0.9 is for 90 % intervals.")
     targets = np.asarray(y, dtype=float)
     inside = [model.predict_interval(X, level).contains(targets) for level in levels]
     held = [of_level.reshape(len(targets), -1).mean(axis=0) for of_level in inside]
     axis = _axes(ax)
-    draw_coverage(axis, levels, held, [len(targets)] * len(levels))
-    if len(model.target_names_) > 1:
-        for line, name in zip(axis.get_lines()[1:], model.target_names_, strict=True):
+    lines = draw_coverage(axis, levels, held, [len(targets)] * len(levels))
+    if len(lines) > 1:
+        for line, name in zip(lines, model.target_names_, strict=True):
             line.set_label(name)
-    return _with_legend(axis, len(model.target_names_) > 1)
+    return _with_legend(axis, len(lines) > 1)
 
 
 # Of the band of a PIT histogram: the probability that a bar lies outside.
@@ -177,7 +179,7 @@ def _limits(density: Any) -> tuple[float, float]:
 
 def _place(model: Any, output: int) -> int:
     n_outputs = model.n_outputs_
-    if not isinstance(output, int) or not 0 <= output < n_outputs:
+    if not isinstance(output, int | np.integer) or not 0 <= output < n_outputs:
         raise ValueError(bad_value("plot", "output", f"be an integer from 0 to {n_outputs - 1}", repr(output)))
     return output
 
@@ -190,10 +192,11 @@ def _targets(model: Any, y: Any, n_rows: int, output: int) -> Any:
     """Return the targets of one output, [rows], or None."""
     if y is None:
         return None
-    values = np.asarray(y, dtype=float)
-    if values.shape[:1] != (n_rows,):
-        raise ValueError(bad_value("plot", "y", f"have {n_rows} rows, as X", values.shape))
-    return values.reshape(n_rows, -1)[:, _place(model, output)]
+    values, n_outputs = np.asarray(y, dtype=float), model.n_outputs_
+    if values.shape[:1] != (n_rows,) or values.size != n_rows * n_outputs:
+        rule = f"have {n_rows} rows, as X, and {n_outputs} columns"
+        raise ValueError(bad_value("plot", "y", rule, values.shape, "Pass the targets of all outputs."))
+    return values.reshape(n_rows, n_outputs)[:, _place(model, output)]
 
 
 def _axes(ax: Any) -> Any:

@@ -211,6 +211,19 @@ def test_batched_gradients(n_dims):
     torch.testing.assert_close(jacobian(cost, hypotheses, vectorize=True), jacobian(cost, hypotheses))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batched_gradients_of_a_step(dtype):
+    batch = mcl.Batch(torch.zeros(2, 1), torch.randn(2, 2, 3, dtype=dtype))
+
+    def losses(hypotheses, logits):
+        output = mcl.mcl_step(lambda _: mcl.Predictions(hypotheses, logits), batch, mcl.AnnealedWTA(0.5))
+        return torch.stack([output.assignment_loss, output.score_loss])
+
+    inputs = torch.randn(2, 4, 3, dtype=dtype), torch.randn(2, 4, dtype=dtype)
+    jacobian = torch.autograd.functional.jacobian
+    torch.testing.assert_close(jacobian(losses, inputs, vectorize=True), jacobian(losses, inputs))
+
+
 def test_no_share_runs_after_an_exception():
     begun, ended = [], []
 

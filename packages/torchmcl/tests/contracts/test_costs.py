@@ -374,6 +374,20 @@ def test_gradients_per_sample_by_vmap_of_grad(case):
 
 
 @for_all_costs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_batched_gradients_are_those_one_by_one(case, dtype, n_targets):
+    hypotheses, targets = case.inputs(2, dtype=dtype, n_targets=n_targets)
+    jacobian = torch.autograd.functional.jacobian
+    functions = [(lambda h: case.fn(hypotheses=h, targets=targets), hypotheses)]
+    if not case.class_ids:
+        functions.append((lambda t: case.fn(hypotheses=hypotheses, targets=t), targets))
+        functions.append((lambda h, t: case.fn(hypotheses=h, targets=t), (hypotheses, targets)))
+    for cost, inputs in functions:
+        torch.testing.assert_close(jacobian(cost, inputs, vectorize=True), jacobian(cost, inputs))
+
+
+@for_all_costs
 def test_only_the_hypotheses_may_be_mapped(case):
     hypotheses, targets = case.inputs(4)[0], case.inputs()[1]
     per_model = torch.func.vmap(torch.func.grad(lambda h, t: case.fn(hypotheses=h, targets=t).sum()), in_dims=(0, None))

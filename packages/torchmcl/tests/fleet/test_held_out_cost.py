@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from torchmcl import Cosine, MixtureNLLWithCRPS, MultiHypothesisMLP
+from torchmcl import (
+    Cosine,
+    Distributions,
+    Matching,
+    MixtureNLLWithCRPS,
+    MultiHypothesisMLP,
+    Predictions,
+    StepOutput,
+)
 from torchmcl.accel.native import compiled
 from torchmcl.fleet import Fleet, FleetData, HeldOutCost, Validation
 
@@ -50,3 +58,28 @@ def test_the_best_value_is_the_cost_of_the_kept_networks(backend, weighted):
         expected = float(costs @ (shares / shares.sum()))
         assert float(history.best_value[place]) == pytest.approx(expected, rel=1e-4)
     assert torch.equal(history.watched.min(dim=0).values, history.best_value)
+
+
+def test_padded_rows_do_not_count():
+    whole, short = rows(30, 1), rows(12, 2)
+    fleet = a_fleet()
+    validation = Validation(FleetData.of_sets([whole, short], [0, 1]), monitor=HeldOutCost(WATCHED))
+    training = FleetData.shared(*rows(100, 0), 2)
+    history = fleet.fit(training, 3, batch_size=50, validation=validation, progress=False)
+    for place, (inputs, targets) in enumerate((whole, short)):
+        found = fleet.best_models[place](inputs)
+        costs = WATCHED(targets=targets, **found._asdict()).detach()
+        assert float(history.best_value[place]) == pytest.approx(float(costs.mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "targets", "error", "message"),
+    [
+        (Predictions(torch.zeros(1, 2, 1, 1), None), torch.zeros(1, 2, 1, 1), TypeError, "must be Distributions, got"),
+        (Distributions(*[torch.zeros(1, 2, 1, 1)] * 3), None, ValueError, "`mask` must be a mask of whole targets"),
+    ],
+)
+def test_other_networks_and_masks_of_steps_are_refused(predictions, targets, error, message):
+    matching = Matching(torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1, 1), torch.ones(1, 2, 1, dtype=torch.bool))
+    with pytest.raises(error, match=message):
+        HeldOutCost(WATCHED)(StepOutput(torch.zeros(1), torch.zeros(1), None, matching, predictions, targets))

@@ -159,3 +159,11 @@ def test_intervals_know_their_hull_their_width_and_their_pieces():
     assert intervals.width.tolist() == [4.0, 0.5]
     assert intervals.n_pieces.tolist() == [2, 1]
     assert intervals.contains([1.5, 1.2]).tolist() == [False, True]
+    assert intervals.contains([[1.5], [1.2]]).tolist() == [False, True]  # a column, not every target in every set
+
+
+@pytest.mark.parametrize("y", [1.5, [1.5], [[1.5, 1.2]], [1.5, 1.2, 1.0], [[1.5, 1.2], [1.0, 1.0]]])
+def test_targets_of_another_shape_are_refused(y):
+    intervals = PredictionIntervals(np.zeros((2, 3)), np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"contains: `y` must have the shape \(2,\), got"):
+        intervals.contains(y)

@@ -1,5 +1,6 @@
 """The pictures of the report page. They contain no external text: names are escaped in the page."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,15 +92,19 @@ def coverage_figure(found: Sequence[dict[str, Any]], n_targets: int) -> Any:
     return figure
 
 
-def draw_coverage(axis: Any, levels: Sequence[float], covered: Any, n_rows: Sequence[int]) -> None:
-    """Draw observed coverage [levels, outputs] against nominal coverage, with the range consistent with chance."""
+def draw_coverage(axis: Any, levels: Sequence[float], covered: Any, n_rows: Sequence[int]) -> list[Any]:
+    """Draw observed coverage [levels, outputs] against nominal coverage, with the range consistent with chance.
+
+    Returns:
+        The line of each output.
+    """
     bands = [chance_band(level, count) for level, count in zip(levels, n_rows, strict=True)]
     low, high = zip(*bands, strict=True)
     axis.fill_between(levels, low, high, color=GREY, alpha=0.25, linewidth=0)
     axis.plot(levels, levels, color=INK, lw=0.8)
-    for place, held in enumerate(np.asarray(covered).T):
-        axis.plot(levels, held, marker="o", lw=1.6, color=PALETTE[place % len(PALETTE)])
     axis.set(xlabel="promised", ylabel="held")
+    colors = itertools.cycle(PALETTE)
+    return [axis.plot(levels, held, marker="o", lw=1.6, color=next(colors))[0] for held in np.asarray(covered).T]
 
 
 def over_time_figure(found: dict[str, Any], errors: Sequence[float], words: str) -> Any:

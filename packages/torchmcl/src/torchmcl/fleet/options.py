@@ -79,8 +79,8 @@ class HeldOutCost:
         >>> from torchmcl import Distributions, Matching, MixtureNLLWithCRPS
         >>> means, logits, scale = torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1), torch.ones(1, 2, 1, 1)
         >>> targets = torch.tensor([[[[0.0]], [[1.0]]]])
-        >>> empty = Matching(targets, targets, targets > 0)
-        >>> output = StepOutput(means, means, None, empty, Distributions(means, logits, scale), targets)
+        >>> matching = Matching(targets, targets, torch.ones(1, 2, 1, dtype=torch.bool))
+        >>> output = StepOutput(means, means, None, matching, Distributions(means, logits, scale), targets)
         >>> HeldOutCost(MixtureNLLWithCRPS(0.0))(output)  # the mean of 0.919 and 1.419
         tensor([1.1689])
     """
@@ -90,13 +90,19 @@ class HeldOutCost:
         self.weights = None if weights is None else weights / weights.sum()
 
     def __call__(self, output: StepOutput) -> Tensor:
-        """Return [models] from predictions for targets [models, rows, 1, ...]."""
-        found, targets = output.predictions, output.targets
-        assert isinstance(found, Distributions)
-        assert targets is not None
+        """Return [models] from predictions for targets [models, rows, targets, ...]; padded targets do not count."""
+        found, targets, mask = output.predictions, output.targets, output.matching.mask
+        if not isinstance(found, Distributions):
+            kind, advice = type(found).__name__, "Train networks with scales, or use hard_distortion."
+            raise TypeError(bad_value("HeldOutCost", "predictions", "be Distributions", kind, advice))
+        if targets is None:
+            rule, advice = "be a mask of whole targets", "Use current_loss for sequences of different length."
+            raise ValueError(bad_value("HeldOutCost", "mask", rule, "a mask of steps", advice))
         given = {"hypotheses": found.hypotheses, "scale": found.scale, "score_logits": found.score_logits}
-        costs = self.cost_fn(targets=targets, **given).flatten(2).mean(dim=-1)  # [models, rows]
-        return costs.mean(dim=1) if self.weights is None else costs @ self.weights.to(costs)
+        costs = self.cost_fn(targets=targets, **given).flatten(3).mean(dim=-1)  # [models, rows, targets]
+        shares = mask.to(costs) if self.weights is None else mask * self.weights.to(costs).unsqueeze(-1)
+        total = (costs.masked_fill(~mask, 0) * shares).sum(dim=(1, 2))
+        return total / shares.sum(dim=(1, 2)).clamp_min(torch.finfo(costs.dtype).tiny)
 
 
 class MixtureLogLoss:

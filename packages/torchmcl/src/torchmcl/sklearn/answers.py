@@ -1,5 +1,6 @@
 """Answers of a fitted regressor: prediction methods, sets for single outputs, and joint regions for several."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -68,8 +69,13 @@ class PredictionIntervals(_Intervals, Framed):
         return self._labels.frame(named)
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
-        """Return whether each target lies in its set; y is [rows] or [rows, outputs]."""
-        values = np.asarray(y, dtype=float)[..., None]
+        """Return whether each target lies in its set; y is [rows] or [rows, outputs], any rows for a single set."""
+        values, (n_rows, *outputs, _) = np.asarray(y, dtype=float), self.lower.shape
+        n_values = len(values) if values.ndim and n_rows == 1 else n_rows
+        if values.shape[:1] != (n_values,) or values.size != math.prod([n_values, *outputs]):
+            rule = f"have the shape {(n_rows, *outputs)}"
+            raise ValueError(bad_value("PredictionIntervals.contains", "y", rule, values.shape))
+        values = values.reshape(n_values, *outputs, 1)  # else a column would be compared with the sets of all rows
         return np.asarray(((self.lower <= values) & (values <= self.upper)).any(axis=-1))
 
 

@@ -95,7 +95,7 @@ class _SumOverCoordinates(torch.autograd.Function):
         # Made from `grad`, so that under torch.vmap they can hold values that depend on it.
         to_hypotheses = grad.new_empty(hypotheses.shape) if ctx.needs_input_grad[0] else None
         to_targets = grad.new_empty(targets.shape) if ctx.needs_input_grad[1] else None
-        if grad.ndim < 3 or grad.device.type != "cpu" or not may_work_in_place():
+        if grad.ndim < 3 or grad.device.type != "cpu" or not may_work_in_place(grad):
             _pull(hypotheses, targets, grad, ctx.slope, to_hypotheses, to_targets)
             return to_hypotheses, to_targets, None, None
         for rows in _chunks(grad):
@@ -144,7 +144,7 @@ def _pull(
     to_targets: Tensor | None,
 ) -> None:
     """Write the gradients of the points, given that of the cost."""
-    in_place = may_work_in_place()
+    in_place = may_work_in_place(grad)
     for slab in _slabs(hypotheses.shape[-1]):
         pull = slope(_difference(hypotheses, targets, slab))
         # A single coordinate has no slab axis, neither here nor in the gradient that it is written to.
@@ -206,7 +206,7 @@ def centred_pull(
             to_targets = grad.sum(dim=-1, keepdim=True) * targets - grad @ hypotheses
         if needs[0]:
             total = grad.sum(dim=-2).unsqueeze(-1)
-            if hypotheses.ndim == 3 and may_work_in_place():
+            if hypotheses.ndim == 3 and may_work_in_place(grad):
                 to_hypotheses = hypotheses.mul_(total).baddbmm_(grad.mT, targets, alpha=-1)
             else:
                 to_hypotheses = hypotheses * total - grad.mT @ targets
@@ -314,6 +314,6 @@ def _in_chunks(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Ten
 def _pull_products(rows: Tensor, energy_grad: Tensor, cross_grad: Tensor, others: Tensor) -> Tensor:
     """Return the gradient of `rows`: 2 * energy_grad * rows + cross_grad @ others."""
     scaled = (2 * energy_grad).to(rows.dtype).unsqueeze(-1) * rows
-    if rows.ndim == 3 and may_work_in_place():
+    if rows.ndim == 3 and may_work_in_place(energy_grad, cross_grad):
         return scaled.baddbmm_(cross_grad, others)
     return scaled + cross_grad @ others

@@ -53,7 +53,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad = grad.unsqueeze(-1)
         to_logits = None
         if ctx.needs_input_grad[0]:
-            if may_work_in_place():
+            if may_work_in_place(grad):
                 scores = logits.mul(-_LOG2_E).exp2_().add_(1).reciprocal_()  # the sigmoid, a little faster
                 to_logits = scores.sub_(labels).mul_(grad)
             else:

@@ -84,7 +84,7 @@ class _RecomputedSums(torch.autograd.Function):
 
         to_logits = to_targets = None
         with without_autocast(logits):
-            if ctx.needs_input_grad[1] and may_work_in_place():
+            if ctx.needs_input_grad[1] and may_work_in_place(to_cross, to_total):
                 to_logits = torch.empty_like(logits)
                 for rows in _chunks(logits):
                     one, other, all_pixels = parts(rows)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchmcl._eager import may_work_in_place
 from torchmcl.accel import accelerated, in_eager
 
 # Entries of one intermediate result: small enough for the cache of a core, large enough to hide the call overhead.
@@ -61,9 +62,11 @@ class _InChunks(torch.autograd.Function):
         formula, tensors = ctx.formula, ctx.saved_tensors
         leaves = list(zip(tensors, ctx.needs_input_grad[1 : formula.n_leaves + 1], strict=False))
         others = [None] * (len(tensors) - formula.n_leaves)
-        if torch.is_grad_enabled():  # the gradient is itself differentiated
-            needed = [tensor for tensor, is_needed in leaves if is_needed]
-            found = iter(torch.autograd.grad(formula.definition(*tensors), needed, grad, create_graph=True))
+        if not may_work_in_place(grad):
+            needed, again = [tensor for tensor, is_needed in leaves if is_needed], torch.is_grad_enabled()
+            with torch.enable_grad():
+                cost = formula.definition(*tensors)
+            found = iter(torch.autograd.grad(cost, needed, grad, create_graph=again))
             return None, *(next(found) if is_needed else None for _, is_needed in leaves), *others
         pulls = [torch.empty_like(tensor) if is_needed else None for tensor, is_needed in leaves]
         for chunk in _chunks(*tensors, grad, *pulls):
