@@ -115,8 +115,8 @@ def entropy():
 
 ids, _ = draw(4000)
 fresh, chain = draw(2000)
-base = pretrained(Transformer(N_STATES, N_TOKENS), ids, n_steps=150)
-bound, n_steps = entropy(), 300
+base = pretrained(Transformer(N_STATES, N_TOKENS), ids, n_steps=100)
+bound, n_steps = entropy(), 200
 rules = {
     "annealed": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, n_steps // 2)),
     "winner takes all": lambda step: mcl.WTA(),
@@ -127,7 +127,7 @@ print(f"entropy {bound:.3f}, pretrained model {single:.3f} ({single / bound - 1:
 found = {}
 for name, rule in rules.items():
     torch.manual_seed(1)
-    bank = adapted(base, ids, rule, n_steps, N_CHAINS)
+    bank = adapted(base, ids, rule, n_steps, N_CHAINS, rows=16)
     with torch.no_grad():
         found[name] = costs(bank)(fresh).hypotheses.squeeze(-1)
     best = float(found[name].min(dim=-1).values.mean())

@@ -168,40 +168,35 @@ def test_bad_arguments_of_the_study_are_refused(speech, tmp_path, capsys):
 
 def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys):
     (speech / "speakers.csv").write_text("speaker,gender\n0,F\n1,M\n2,M\n")
-    few = [*command(speech, tmp_path, "--parts", "transition", "--limit", "1")]
+    few = [*command(speech, tmp_path, "--parts", "automatic", "--limit", "1")]
     assert main(few) == 0
     shown = capsys.readouterr().out
-    assert "Records: 3 trainings in" in shown
+    assert "Records: 1 trainings in" in shown
     assert f"Open the page: {(tmp_path / 'index.html').resolve().as_uri()}" in shown
-    records = tmp_path / "transition" / "23-amcl-0" / "records.jsonl"
+    assert "An automatic schedule" in (tmp_path / "index.html").read_text()
+    [records] = tmp_path.glob("automatic/*/records.jsonl")
     before, trained = records.read_text(), records.stat().st_mtime_ns
-    assert len(before.splitlines()) == 8
+    assert len(before.splitlines()) == 3
     assert main(few) == 0
     assert records.stat().st_mtime_ns == trained
     study = read_study(tmp_path)
-    assert [len(run.mixtures) for run in study.runs] == [1, 1, 1]
+    assert [len(run.mixtures) for run in study.runs] == [1]
+    assert [line[0] for line in automatic_rows(study)] == ["automatic"]
+    assert len(study.runs[0].temperatures) == 3
     assert study.genders == {"0": "F", "1": "M", "2": "M"}
     # More mixtures are evaluated without another training.
     more = run_separation_study(
         tmp_path,
-        parts=["transition"],
+        parts=["automatic"],
         quick=True,
         changes=[f"data.root={json.dumps(str(speech))}"],
         limit=2,
         progress=False,
     )
-    assert [len((folder / "evaluation-tt.jsonl").read_text().splitlines()) for folder in more] == [2, 2, 2]
+    assert [len((folder / "evaluation-tt.jsonl").read_text().splitlines()) for folder in more] == [2]
     assert records.read_text() == before
     with pytest.raises(ValueError, match=r"separation study: `out` must hold this study, got .* differs in"):
-        run_separation_study(tmp_path, parts=["transition"], changes=[f"data.root={json.dumps(str(speech))}"])
-
-
-def test_the_automatic_part_runs_alone(speech, tmp_path):
-    assert main(command(speech, tmp_path, "--parts", "automatic", "--limit", "5")) == 0
-    study = read_study(tmp_path)
-    assert [line[0] for line in automatic_rows(study)] == ["automatic"]
-    assert len(study.runs[0].temperatures) == 3
-    assert "An automatic schedule" in (tmp_path / "index.html").read_text()
+        run_separation_study(tmp_path, parts=["automatic"], changes=[f"data.root={json.dumps(str(speech))}"])
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,16 @@ def test_panels_of_sktime_are_one_network_and_keep_their_order(periods):
     assert found.loc["a"].y.min() > found.loc["z"].y.max()  # shop 1 sells twice as much
 
 
+# Checks that depend on the values of forecasts; the others are about the class, which a joint forecaster shares.
+OF_VALUES = ["test_predict_time_index", "test_predict_quantiles", "test_fit_idempotent", "test_hierarchical_with_exogeneous"]
+
+
 @pytest.mark.slow
-def test_the_forecaster_of_sktime_passes_its_checks():
+@pytest.mark.parametrize(("joint", "tests", "n_least"), [(False, None, 400), (True, OF_VALUES, 60)])
+def test_the_forecaster_of_sktime_passes_its_checks(joint, tests, n_least):
     checks = pytest.importorskip("sktime.utils.estimator_checks", reason="sktime is not installed")
-    found = checks.check_estimator(adapters.SktimeForecaster, verbose=False)
+    forecaster = adapters.SktimeForecaster.create_test_instances_and_names()[0][joint]
+    assert forecaster.forecaster.joint is joint
+    found = checks.check_estimator(forecaster, tests_to_run=tests, verbose=False)
     assert {name: error for name, error in found.items() if error != "PASSED"} == {}
-    assert len(found) > 400
+    assert len(found) > n_least

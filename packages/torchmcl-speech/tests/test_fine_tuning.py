@@ -143,7 +143,7 @@ def test_the_shipped_separator_is_trained_further_on_real_voices(tmp_path, monke
         for name in [name for name in names if name.split("/")[1] == speaker][:3]:
             (tmp_path / "mine" / speaker).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(SHARED / name, tmp_path / "mine" / speaker / name.rsplit("/", 1)[-1])
-    changes = ["--set", "training.epochs=1", "--set", "data.crop=3.0", "--set", "data.samples_per_epoch=2"]
+    changes = ["--set", "training.epochs=1", "--set", "data.crop=1.0", "--set", "data.samples_per_epoch=2"]
     command = ["separation", "train", "--from", "two-speakers", "--data", "mine", *TINY, *changes]
     assert main(command) == 0
     model, notes = load_model(tmp_path / "out/fine-tune/model")

@@ -100,11 +100,11 @@ def test_extreme_temperatures(rule):
     assert_trains_alike(SHARED, {"n_epochs": 2}, {}, {"rule": rule})
 
 
-@pytest.mark.parametrize("held_out", [None, HELD])
-def test_models_decide_on_their_own_annealing(held_out):
+@pytest.mark.parametrize(("held_out", "batch_size"), [(None, 30), (HELD, 16)])
+def test_models_decide_on_their_own_annealing(held_out, batch_size):
     # Twelve epochs have a hold, a cooling and a tail.
     rules = [AutoAnnealing(), AutoAnnealing(hold_gain=5.0, noise_decay=0.0)]
-    fit = {"n_epochs": 12, "validation": held_out, "batch_size": 16}
+    fit = {"n_epochs": 12, "validation": held_out, "batch_size": batch_size}
     history = assert_trains_alike(SHARED, fit, {}, {"rule": rules}, tolerance=2e-4)
     assert (history.temperatures[0] > 0).all()
     assert (history.temperatures[-1] == 0).all()
@@ -131,12 +131,12 @@ def test_held_out_rows_that_are_not_finite_make_no_best_model(n_dims):
 
 def test_the_same_bits_twice_in_any_chunk_and_resumed(tmp_path):
     options = {"rule": COOLING}
-    fit = {"batch_size": 12, "validation": HELD}
+    fit = {"batch_size": 16, "validation": HELD, "n_epochs": 2}
     whole, history = trained("fused", RAGGED, dict(fit), {}, dict(options))
     chunks, _ = trained("fused", RAGGED, fit | {"models_at_once": 1}, {}, dict(options))
-    saves = fit | {"checkpoint": mcl.fleet.Checkpointing(tmp_path, every=2, keep=2)}
+    saves = fit | {"checkpoint": mcl.fleet.Checkpointing(tmp_path, every=1, keep=2)}
     trained("fused", RAGGED, dict(saves), {}, dict(options))
-    (tmp_path / "chunk-0000-epoch-00000004.safetensors").unlink()  # as if killed after two epochs
+    (tmp_path / "chunk-0000-epoch-00000002.safetensors").unlink()  # as if killed after the first epoch
     resumed, again = trained("fused", RAGGED, dict(saves), {}, dict(options))
     for state in (chunks, resumed):
         assert all(torch.equal(state[name], whole[name]) for name in whole)
@@ -156,7 +156,7 @@ def test_after_each_epoch_its_rule_is_seen():
 
 def test_dropout_has_the_law_of_torch_and_numbers_of_its_own():
     # Without a learning rate the losses of all epochs are draws of the loss under dropout.
-    n_models = 12 if DEVICE == "cpu" else 100
+    n_models = 8 if DEVICE == "cpu" else 100
     inputs, targets = curve(64)
     data = FleetData.shared(inputs, targets, n_models)
 
