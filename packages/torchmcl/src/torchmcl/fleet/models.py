@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from torchmcl._checks import bad_value, check_callable
+from torchmcl.fleet.layers import Stackable
 from torchmcl.fleet.stacked import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
 from torchmcl.types import Distributions, Predictions
 
@@ -130,7 +131,8 @@ class StackedModules:
             with StackedLinear(self._rectified):
                 return checked_predictions(functional_call(self.template, self.views, (inputs,)))
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
+        with Stackable():
+            predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
         return checked_predictions(self._kind(**dict.fromkeys(self._kind._fields) | predictions))
 
     @property
