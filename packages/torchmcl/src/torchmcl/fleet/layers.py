@@ -1,4 +1,4 @@
-"""Functions of torch that `torch.vmap` cannot run, or runs model by model, as formulas that it can run for all models."""
+"""Functions of torch that `torch.vmap` cannot run, or runs model by model, as formulas for all models at once."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

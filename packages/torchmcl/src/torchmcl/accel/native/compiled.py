@@ -2,7 +2,8 @@
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -179,7 +180,7 @@ class NetworkStep:
             counts=_pointer(row_weights),
         )
         self._kept = (sizes, ladders, targets, row_weights)  # alive as long as the pointers into them
-        self._scratch = self._memory()
+        self._spare: list[Tensor] = []
         self.gradient = torch.zeros_like(flat)
 
     def __call__(
@@ -208,7 +209,8 @@ class NetworkStep:
         chosen = models or slice(0, len(self._flat))
         batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
         batch.n_rows = stop - start
-        library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
+        with self._scratch_of(batch):
+            library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
         return loss
 
     def epoch(
@@ -240,13 +242,12 @@ class NetworkStep:
         update = adam.structure(self._flat, self.gradient)
 
         def part(first: int, last: int) -> None:
-            scratch = self._memory()
             batch, _ = self._batch(rule, score_weight, 0, order, True, slice(0, n_models))
-            batch.scratch = scratch.data_ptr()
             pointers = (rows.data_ptr(), active.data_ptr(), adam.n_steps.data_ptr(), losses.data_ptr())
             epoch = EpochFields(first, last, len(rows) - 1, *pointers)
-            problem = (self._network, self._rows, batch, update, epoch)
-            library().torchmcl_epoch(*map(ctypes.byref, problem))
+            with self._scratch_of(batch):
+                problem = (self._network, self._rows, batch, update, epoch)
+                library().torchmcl_epoch(*map(ctypes.byref, problem))
 
         if n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
             part(0, n_models)
@@ -254,8 +255,16 @@ class NetworkStep:
             on_threads(part, n_models)
         return losses
 
-    def _memory(self) -> Tensor:
-        return aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+    @contextmanager
+    def _scratch_of(self, batch: BatchFields) -> Iterator[None]:
+        """Lend memory for one call, kept for the next one: fresh memory is cold, and costs a fault for each page."""
+        try:
+            memory = self._spare.pop()
+        except IndexError:  # one for each thread that calls
+            memory = aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+        batch.scratch = memory.data_ptr()
+        yield
+        self._spare.append(memory)
 
     def _batch(
         self,
@@ -266,7 +275,7 @@ class NetworkStep:
         with_gradient: bool,
         models: slice,
     ) -> tuple[BatchFields, Tensor]:
-        """Return the arguments of a batch, except for its number of rows, and memory for its losses."""
+        """Return the arguments of a batch, but its number of rows and scratch memory, and memory for its losses."""
         flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
         loss = flat.new_empty(len(flat))
         numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
@@ -284,7 +293,6 @@ class NetworkStep:
             order_of_model=_pointer(of_model),
             order_stride=0 if numbers is None else numbers.stride(0),
             score_weight=score_weight,
-            scratch=self._scratch.data_ptr(),
         )
         batch.kept = rule  # alive as long as the pointers into it
         return batch, loss
