@@ -80,8 +80,15 @@ def _plain(activation: Callable[[Tensor], Tensor]) -> Callable[..., State]:
     return lambda given, state, weight, bias: (activation(given + linear(state[0], weight, bias)),)
 
 
-def _lstm_cell(x: Tensor, state: State, w_in: Tensor, w_own: Tensor, b_in: Any = None, b_own: Any = None) -> State:
-    return _lstm(linear(x, w_in, b_in), state, w_own, b_own)
+def _single(cell: Callable[..., State]) -> Callable[..., Tensor | State]:
+    """Return a function like `torch.lstm_cell`: the state after one step."""
+
+    def run(x: Tensor, state: Any, w_in: Tensor, w_own: Tensor, b_in: Any = None, b_own: Any = None) -> Any:
+        one = isinstance(state, Tensor)
+        new = cell(linear(x, w_in, b_in), (state,) if one else state, w_own, b_own)
+        return new[0] if one else new
+
+    return run
 
 
 def _attention(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -99,12 +106,10 @@ def _attention_layer(
     return out, weights if need_weights else None
 
 
+_CELLS = {"gru": _gru, "lstm": _lstm, "rnn_tanh": _plain(torch.tanh), "rnn_relu": _plain(torch.relu)}
 _FORMULAS: dict[Any, Callable[..., Any]] = {
-    torch.gru: _recurrent(_gru),
-    torch.lstm: _recurrent(_lstm),
-    torch.rnn_tanh: _recurrent(_plain(torch.tanh)),
-    torch.rnn_relu: _recurrent(_plain(torch.relu)),
-    torch.lstm_cell: _lstm_cell,
+    **{getattr(torch, name): _recurrent(cell) for name, cell in _CELLS.items()},
+    **{getattr(torch, f"{name}_cell"): _single(cell) for name, cell in _CELLS.items()},
     nn.functional.scaled_dot_product_attention: _attention,
     nn.functional.multi_head_attention_forward: _attention_layer,
 }
