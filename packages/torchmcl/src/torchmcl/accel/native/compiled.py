@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmcl.accel.native.extension import (
     AdamFields,
     BatchFields,
-    EpochFields,
+    EpochsFields,
     NetworkFields,
     RowsFields,
     aligned,
@@ -213,43 +213,47 @@ class NetworkStep:
             library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
         return loss
 
-    def epoch(
+    def epochs(
         self,
-        rule: Tensor,
+        rules: Tensor,
         score_weight: float,
         adam: "AdamStep",
         *,
         bounds: Sequence[int],
         active: Tensor,
-        order: tuple[Tensor, Tensor] | None = None,
+        orders: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Take an Adam step after each batch of an epoch, on all threads, and return the losses [batches, models].
+        """Take an Adam step after each batch of some epochs, on all threads; return losses [epochs, batches, models].
 
         A model whose gradient is not finite keeps its weights, bit for bit.
 
         Args:
-            rule: as above.
+            rules: [epochs, 2, models], each as above.
             score_weight: as above.
-            adam: moments, counts, rates and decays of the models; `flat` must be that of this step.
+            adam: moments, counts, rates [epochs, models] and decays of the models; `flat` must be that of this step.
             bounds: the first row of each batch, and the row after the last.
             active: [models], whether a model is trained; others have losses of 0.
-            order: as above.
+            orders: as above, with permutations [epochs, orders, rows].
         """
         n_models, n_parameters = self._flat.shape
+        n_epochs, n_batches = len(rules), len(bounds) - 1
         rows = torch.tensor(bounds, device="cpu")
-        losses = self._flat.new_empty(len(rows) - 1, n_models)
-        active, rule = active.contiguous(), rule.contiguous()
+        losses = self._flat.new_empty(n_epochs, n_batches, n_models)
+        active, rules = active.contiguous(), rules.float().contiguous()
         update = adam.structure(self._flat, self.gradient)
+        order = None if orders is None else (orders[0][0], orders[1])
 
         def part(first: int, last: int) -> None:
-            batch, _ = self._batch(rule, score_weight, 0, order, True, slice(0, n_models))
+            batch, _ = self._batch(rules[0], score_weight, 0, order, True, slice(0, n_models))
+            batch.temperature = rules.data_ptr()
+            n_ordered = 0 if orders is None else orders[0][0].numel()
             pointers = (rows.data_ptr(), active.data_ptr(), adam.n_steps.data_ptr(), losses.data_ptr())
-            epoch = EpochFields(first, last, len(rows) - 1, *pointers)
+            epochs = EpochsFields(first, last, n_epochs, n_batches, n_ordered, *pointers)
             with self._scratch_of(batch):
-                problem = (self._network, self._rows, batch, update, epoch)
-                library().torchmcl_epoch(*map(ctypes.byref, problem))
+                problem = (self._network, self._rows, batch, update, epochs)
+                library().torchmcl_epochs(*map(ctypes.byref, problem))
 
-        if n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
+        if n_epochs * n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
             part(0, n_models)
         else:
             on_threads(part, n_models)
@@ -306,7 +310,7 @@ class AdamStep:
         mean: the first moments, like the parameters, changed in place.
         square: the second moments.
         n_steps: [models, 1], floats.
-        lr: learning rates [models, 1].
+        lr: learning rates [models, 1]; for several epochs [epochs, models].
         decay: weight decays [models, 1], or None.
         betas: of both moments.
         epsilon: added to the root of the second.
