@@ -23,6 +23,14 @@ class Stackable(TorchFunctionMode):
         return _FORMULAS.get(func, func)(*args, **(kwargs or {}))
 
 
+def without_cudnn(module: nn.Module) -> nn.Module:
+    """Return a module whose recurrent layers leave weights in place: those of stacked models have no address."""
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            part.flatten_parameters = lambda: None  # type: ignore[method-assign]
+    return module
+
+
 def _recurrent(cell: Callable[..., State]) -> Callable[..., State]:
     """Return a function like `torch.lstm`: outputs, then the last states of all layers."""
 

@@ -22,6 +22,7 @@ from torchmcl.accel.native.extension import (
 )
 from torchmcl.accel.native.extension import available as available
 from torchmcl.accel.native.extension import instruction_set as instruction_set
+from torchmcl.accel.native.extension import serves as serves
 
 # Average number of columns per run from which sums of weights are faster than a product with them.
 _SHORTEST_RUN = 4

@@ -17,7 +17,7 @@ from torchmcl.fleet.data import EpochRows, FleetData
 from torchmcl.fleet.epochs import ChunkTraining
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.options import HeldOutCost, MixtureLogLoss
-from torchmcl.fleet.stacked import CompiledAdam, fast_adam, products
+from torchmcl.fleet.stacked import CompiledAdam, products
 from torchmcl.fleet.steps import AutogradStep, CostFacts, NetworkFacts, RowFacts, TrainingFacts, why_not_usual
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Batch
@@ -39,7 +39,6 @@ class CompiledStep(AutogradStep):
         self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
     ) -> None:
         super().__init__(models, rows, validation, facts)
-        self.optimizer = fast_adam(self.spec.optimizer)
         self._network = _network_of(facts)
         self._step = self._step_on(rows.data)
         self._held_out: compiled.NetworkStep | None = None
@@ -324,7 +323,6 @@ class ClassStep(AutogradStep):
         self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
     ) -> None:
         super().__init__(models, rows, validation, facts)
-        self.optimizer = fast_adam(self.spec.optimizer)
         self._networks = _ClassNetworks(models)
         served = facts.held_out is not None and _why_not_classes(facts.network, facts.held_out) is None
         self._evaluates = served and isinstance(self.spec.monitor, MixtureLogLoss)
