@@ -236,7 +236,6 @@ EXACT = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", EXACT)
 def test_an_awkward_module_trains_as_alone(name):
     factory = EXACT[name]
@@ -463,11 +462,6 @@ REFUSED = {
     ),
     "types": (mixed_types, ValueError, r"parameters of one type on one device, got \[\('torch.float32', 'cpu'\), "),
     "nothing to train": (all_frozen, ValueError, "with a parameter to train, got MultiHypothesisMLP.* none of which"),
-    "a recurrent layer": (
-        lambda: nn.Sequential(nn.GRU(2, 2), small_mlp()),
-        TypeError,
-        "without recurrent layers of torch, which torch.vmap does not support, got nn.GRU at '0'",
-    ),
     "no parameters": (nn.Identity, ValueError, "with a parameter to train, got Identity.. with 0 parameters"),
     "another slope for each": (random_slope, ValueError, "parameters and buffers alone, got .*LeakyReLU.* for model 1"),
     "backward hook": (

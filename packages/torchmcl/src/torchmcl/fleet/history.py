@@ -216,9 +216,9 @@ class FirstFailures:
         return torch.where(known, step % self.n_batches, -1)
 
     def _check(self, losses: Tensor, first: int, epoch: Tensor) -> None:
-        bad = ~losses.isfinite()
-        if losses.device.type == "cpu" and not bool(bad.any()):  # reading a value is free on the CPU
+        if losses.device.type == "cpu" and math.isfinite(float(losses.sum())):  # reading a value is free on the CPU
             return
+        bad = ~losses.isfinite()
         step = epoch * self.n_batches + first + bad.int().argmax(dim=0)
         self.step.copy_(torch.where(bad.any(dim=0) & (self.step < 0), step, self.step))
 

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from torchmcl._checks import bad_value, check_callable
+from torchmcl.fleet.layers import Stackable, without_cudnn
 from torchmcl.fleet.stacked import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
 from torchmcl.types import Distributions, Predictions
 
@@ -91,7 +92,7 @@ class StackedModules:
 
     def __init__(self, made: nn.Module, flat: Tensor, buffers: dict[str, Tensor]) -> None:
         self._made = made
-        self.template = copy.deepcopy(made)
+        self.template = without_cudnn(copy.deepcopy(made))
         self.flat = flat
         self.buffers = buffers
         self.shapes = {name: parameter.shape for name, parameter in made.named_parameters()}
@@ -130,7 +131,8 @@ class StackedModules:
             with StackedLinear(self._rectified):
                 return checked_predictions(functional_call(self.template, self.views, (inputs,)))
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
+        with Stackable():
+            predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
         return checked_predictions(self._kind(**dict.fromkeys(self._kind._fields) | predictions))
 
     @property
@@ -161,7 +163,8 @@ class StackedModules:
             name: buffer[rows].to(device, dtype if buffer.is_floating_point() else None, copy=copy_rows)
             for name, buffer in self.buffers.items()
         }
-        made = copy.deepcopy(self._made).to(device, dtype)
+        same = (flat.device, flat.dtype) == (self.flat.device, self.flat.dtype)
+        made = self._made if same else copy.deepcopy(self._made).to(device, dtype)
         return StackedModules(made, flat.clone() if copy_rows else flat, buffers)
 
     def untrained(self) -> Tensor | None:

@@ -1,6 +1,6 @@
 """Checks of modules: a module that a fleet cannot train exactly is rejected before training.
 
-Known obstacles (lazy parameters, gradient hooks, recurrent layers) are reported by the constructor. Linear layers and
+Known obstacles (lazy parameters, gradient hooks) are reported by the constructor. Linear layers and
 activations are known to be exact. Other modules are tested: two of the models take two steps
 stacked and alone before training, in double precision, so that rounding is not mistaken for a difference.
 """
@@ -38,14 +38,12 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
 
     Raises:
         ValueError: if they differ, have no parameter to train, or parameters of several types.
-        TypeError: if their parameters are lazy or have hooks or attributes that stacking would lose, or if they have
-            recurrent layers.
+        TypeError: if their parameters are lazy or have hooks or attributes that stacking would lose.
     """
     if lazy := sorted({name for module in modules for name, tensor in _tensors(module) if is_lazy(tensor)}):
         advice = "Call the module once on a row of inputs before you return it."
         _refuse(TypeError, "make modules whose sizes are known", f"lazy parameters {lazy}", advice)
     first = modules[0]
-    _check_layers(first)
     _check_parameters(first)
     _check_hooks(first)
     _check_functions(first)
@@ -63,14 +61,6 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
         advice = "Store the differing values in a buffer: register_buffer."
         got = f"{_one_line(first)} for model 0 and {_one_line(modules[odd])} for model {odd}"
         _refuse(ValueError, "make modules that differ in their parameters and buffers alone", got, advice)
-
-
-def _check_layers(module: nn.Module) -> None:
-    """Check that torch can compute all layers for several models at once."""
-    for name, part in module.named_modules():
-        if isinstance(part, nn.RNNBase | nn.LSTMCell):
-            rule = "make modules without recurrent layers of torch, which torch.vmap does not support"
-            _refuse(TypeError, rule, f"nn.{type(part).__name__} at {name!r}", _ALONE)
 
 
 def _check_parameters(module: nn.Module) -> None:

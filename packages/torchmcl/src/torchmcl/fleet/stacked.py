@@ -317,8 +317,11 @@ class CompiledAdam(Adam):
         return compiled.AdamStep(*moments, lr, decay, (self.beta1, self.beta2), self.epsilon)
 
 
-def fast_adam(optimizer: FleetOptimizer) -> FleetOptimizer:
-    """Return Adam in compiled code if available, other optimizers unchanged."""
-    if compiled.available() and is_plain_adam(optimizer):
+def fast_adam(optimizer: FleetOptimizer, flat: Tensor) -> FleetOptimizer:
+    """Return Adam in compiled code if it supports these parameters, other optimizers unchanged.
+
+    Besides being one pass, it takes numbers below 1e-38 as 0: their roots take half the time of a step on x86.
+    """
+    if compiled.serves(flat) and is_plain_adam(optimizer):
         return CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
     return optimizer

@@ -23,7 +23,7 @@ from torchmcl.fleet.data import EpochRows, FleetData
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.options import StepSpec, current_loss, hard_distortion
 from torchmcl.fleet.placement import models_at_once
-from torchmcl.fleet.stacked import has_global_hooks, is_feed_forward
+from torchmcl.fleet.stacked import fast_adam, has_global_hooks, is_feed_forward
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores
@@ -269,7 +269,7 @@ class AutogradStep:
     ) -> None:
         self.models, self.rows, self.validation = models, rows, validation
         self.facts, self.spec = facts, facts.spec
-        self.optimizer = self.spec.optimizer
+        self.optimizer = fast_adam(self.spec.optimizer, models.flat)
         self._subsets: dict[tuple[int, int], StackedModules] = {}
 
     def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:

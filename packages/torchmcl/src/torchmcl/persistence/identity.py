@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 # Attributes of every module; parameters, children and hooks are described separately.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_AGAIN = {"_flat_weights", "_flat_weight_refs"}  # the parameters of recurrent layers
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _LIBRARIES = frozenset({"torch", "torchmcl", "numpy", "scipy", "sklearn", "builtins", "math", "functools", "operator"})
 
@@ -161,7 +162,8 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
 
 def own_attributes(module: nn.Module) -> dict[str, Any]:
     """Return the attributes of a module other than those of every `nn.Module`."""
-    return {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+    known = _OF_EVERY_MODULE | _AGAIN if isinstance(module, nn.RNNBase) else _OF_EVERY_MODULE
+    return {name: value for name, value in vars(module).items() if name not in known}
 
 
 def _again(value: Any, seen: dict[int, Any]) -> int | None:

@@ -2,7 +2,8 @@
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torchmcl.accel.native.extension import (
     AdamFields,
     BatchFields,
-    EpochFields,
+    EpochsFields,
     NetworkFields,
     RowsFields,
     aligned,
@@ -21,6 +22,7 @@ from torchmcl.accel.native.extension import (
 )
 from torchmcl.accel.native.extension import available as available
 from torchmcl.accel.native.extension import instruction_set as instruction_set
+from torchmcl.accel.native.extension import serves as serves
 
 # Average number of columns per run from which sums of weights are faster than a product with them.
 _SHORTEST_RUN = 4
@@ -179,7 +181,7 @@ class NetworkStep:
             counts=_pointer(row_weights),
         )
         self._kept = (sizes, ladders, targets, row_weights)  # alive as long as the pointers into them
-        self._scratch = self._memory()
+        self._spare: list[Tensor] = []
         self.gradient = torch.zeros_like(flat)
 
     def __call__(
@@ -208,54 +210,66 @@ class NetworkStep:
         chosen = models or slice(0, len(self._flat))
         batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
         batch.n_rows = stop - start
-        library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
+        with self._scratch_of(batch):
+            library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
         return loss
 
-    def epoch(
+    def epochs(
         self,
-        rule: Tensor,
+        rules: Tensor,
         score_weight: float,
         adam: "AdamStep",
         *,
         bounds: Sequence[int],
         active: Tensor,
-        order: tuple[Tensor, Tensor] | None = None,
+        orders: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Take an Adam step after each batch of an epoch, on all threads, and return the losses [batches, models].
+        """Take an Adam step after each batch of some epochs, on all threads; return losses [epochs, batches, models].
 
         A model whose gradient is not finite keeps its weights, bit for bit.
 
         Args:
-            rule: as above.
+            rules: [epochs, 2, models], each as above.
             score_weight: as above.
-            adam: moments, counts, rates and decays of the models; `flat` must be that of this step.
+            adam: moments, counts, rates [epochs, models] and decays of the models; `flat` must be that of this step.
             bounds: the first row of each batch, and the row after the last.
             active: [models], whether a model is trained; others have losses of 0.
-            order: as above.
+            orders: as above, with permutations [epochs, orders, rows].
         """
         n_models, n_parameters = self._flat.shape
+        n_epochs, n_batches = len(rules), len(bounds) - 1
         rows = torch.tensor(bounds, device="cpu")
-        losses = self._flat.new_empty(len(rows) - 1, n_models)
-        active, rule = active.contiguous(), rule.contiguous()
+        losses = self._flat.new_empty(n_epochs, n_batches, n_models)
+        active, rules = active.contiguous(), rules.float().contiguous()
         update = adam.structure(self._flat, self.gradient)
+        order = None if orders is None else (orders[0][0], orders[1])
 
         def part(first: int, last: int) -> None:
-            scratch = self._memory()
-            batch, _ = self._batch(rule, score_weight, 0, order, True, slice(0, n_models))
-            batch.scratch = scratch.data_ptr()
+            batch, _ = self._batch(rules[0], score_weight, 0, order, True, slice(0, n_models))
+            batch.temperature = rules.data_ptr()
+            n_ordered = 0 if orders is None else orders[0][0].numel()
             pointers = (rows.data_ptr(), active.data_ptr(), adam.n_steps.data_ptr(), losses.data_ptr())
-            epoch = EpochFields(first, last, len(rows) - 1, *pointers)
-            problem = (self._network, self._rows, batch, update, epoch)
-            library().torchmcl_epoch(*map(ctypes.byref, problem))
+            epochs = EpochsFields(first, last, n_epochs, n_batches, n_ordered, *pointers)
+            with self._scratch_of(batch):
+                problem = (self._network, self._rows, batch, update, epochs)
+                library().torchmcl_epochs(*map(ctypes.byref, problem))
 
-        if n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
+        if n_epochs * n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
             part(0, n_models)
         else:
             on_threads(part, n_models)
         return losses
 
-    def _memory(self) -> Tensor:
-        return aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+    @contextmanager
+    def _scratch_of(self, batch: BatchFields) -> Iterator[None]:
+        """Lend memory for one call, kept for the next one: fresh memory is cold, and costs a fault for each page."""
+        try:
+            memory = self._spare.pop()
+        except IndexError:  # one for each thread that calls
+            memory = aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+        batch.scratch = memory.data_ptr()
+        yield
+        self._spare.append(memory)
 
     def _batch(
         self,
@@ -266,7 +280,7 @@ class NetworkStep:
         with_gradient: bool,
         models: slice,
     ) -> tuple[BatchFields, Tensor]:
-        """Return the arguments of a batch, except for its number of rows, and memory for its losses."""
+        """Return the arguments of a batch, but its number of rows and scratch memory, and memory for its losses."""
         flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
         loss = flat.new_empty(len(flat))
         numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
@@ -284,7 +298,6 @@ class NetworkStep:
             order_of_model=_pointer(of_model),
             order_stride=0 if numbers is None else numbers.stride(0),
             score_weight=score_weight,
-            scratch=self._scratch.data_ptr(),
         )
         batch.kept = rule  # alive as long as the pointers into it
         return batch, loss
@@ -298,7 +311,7 @@ class AdamStep:
         mean: the first moments, like the parameters, changed in place.
         square: the second moments.
         n_steps: [models, 1], floats.
-        lr: learning rates [models, 1].
+        lr: learning rates [models, 1]; for several epochs [epochs, models].
         decay: weight decays [models, 1], or None.
         betas: of both moments.
         epsilon: added to the root of the second.

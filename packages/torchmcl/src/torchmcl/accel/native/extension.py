@@ -31,7 +31,7 @@ _RESULTS = {
     "torchmcl_scratch_size": c_int64,
     "torchmcl_step": None,
     "torchmcl_adam": None,
-    "torchmcl_epoch": None,
+    "torchmcl_epochs": None,
     "torchmcl_forward_scratch": c_int64,
     "torchmcl_forward": None,
     "torchmcl_one_target_rows": c_int64,
@@ -225,10 +225,10 @@ class AdamFields(Structure):
     )
 
 
-class EpochFields(Structure):
-    """Consecutive batches of the selected models."""
+class EpochsFields(Structure):
+    """Consecutive batches of the selected models in consecutive epochs."""
 
     _fields_ = (
-        *integers("first last n_batches"),
+        *integers("first last n_epochs n_batches n_ordered"),
         *pointers("bounds active n_steps losses"),
     )

@@ -84,13 +84,23 @@ def _bce(logits, labels, sums, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: t
     tl.store(sums + first, tl.sum(tl.where(real, loss, 0.0), axis=1), mask=first < n_rows)
 
 
-@triton.jit(do_not_specialize=_SIZES)
-def _bce_backward(logits, labels, upstream, gradient, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+@triton.jit(do_not_specialize=[*_SIZES, "step"])
+def _bce_backward(
+    logits, labels, upstream, step, gradient, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
     x = tl.load(logits + row * n_columns + column, mask=real, other=0.0)
     y = tl.load(labels + row * n_columns + column, mask=real, other=0.0)
-    scale = tl.load(upstream + row, mask=row < n_rows, other=0.0)
+    scale = tl.load(upstream + row * step, mask=row < n_rows, other=0.0)
     tl.store(gradient + row * n_columns + column, (tl.sigmoid(x) - y) * scale, mask=real)
+
+
+@triton.jit(do_not_specialize=[*_SIZES, "step"])
+def _scaled(values, upstream, step, out, n_rows, n_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column, real = _block(n_rows, n_columns, ROWS, COLUMNS)
+    scale = tl.load(upstream + row * step, mask=row < n_rows, other=0.0)
+    x = tl.load(values + row * n_columns + column, mask=real, other=0.0)
+    tl.store(out + row * n_columns + column, x * scale, mask=real)
 
 
 @triton.jit(do_not_specialize=("n", "n_programs"))
@@ -107,13 +117,13 @@ def _partial_sums(values, mask, sums, factor, n, n_programs, HAS_MASK: tl.conste
 
 
 @triton.jit
-def _whole_sums(sums, out, n_programs, HAS_MASK: tl.constexpr, MOST: tl.constexpr):
+def _whole_sums(sums, out, share, factor, n_programs, HAS_MASK: tl.constexpr, MOST: tl.constexpr):
     place = tl.arange(0, MOST)
     count = 1.0
     if HAS_MASK:
         count = tl.maximum(tl.sum(tl.load(sums + n_programs + place, mask=place < n_programs, other=0.0), axis=0), 1.0)
     tl.store(out, tl.sum(tl.load(sums + place, mask=place < n_programs, other=0.0), axis=0) / count)
-    tl.store(out + 1, count)
+    tl.store(share, factor / count)
 
 
 def _launch(kernel: Any, rows: Tensor, *arguments: Any) -> None:
@@ -123,6 +133,11 @@ def _launch(kernel: Any, rows: Tensor, *arguments: Any) -> None:
     columns = triton.next_power_of_2(n_columns)
     block = max(1, 1024 // columns)
     kernel[(triton.cdiv(n_rows, block),)](rows, *arguments, n_rows, n_columns, ROWS=block, COLUMNS=columns)
+
+
+def _upstream(grad: Tensor) -> tuple[Tensor, int]:
+    """Return the gradients of rows and the entries between them: 0 for one of all rows, as from the mean of a batch."""
+    return (grad, 0) if not any(grad.stride()) else (grad.contiguous(), 1)
 
 
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
@@ -181,7 +196,11 @@ class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (weights,) = ctx.saved_tensors
-        return weights * grad.unsqueeze(-1), None
+        if not may_work_in_place(grad):  # differentiated again
+            return weights * grad.unsqueeze(-1), None
+        to_cost = torch.empty_like(weights, memory_format=torch.contiguous_format)
+        _launch(_scaled, weights.contiguous(), *_upstream(grad), to_cost)
+        return to_cost, None
 
 
 # Programs of a sum of all entries, and entries that each of them takes at once.
@@ -199,25 +218,25 @@ def total(values: Tensor, factor: float) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """In two launches and a fixed order."""
+    """In two launches and a fixed order; the backward pass needs one more."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, mask: Tensor | None, factor: float) -> Tensor:
         n = values.numel()
         n_programs = min(_SUMMING, triton.cdiv(n, _SUMMED))
-        sums, out = values.new_empty(2, n_programs), values.new_empty(2)
+        sums, out, share = values.new_empty(2, n_programs), values.new_empty(()), values.new_empty(())
         given, has_mask = values.contiguous(), mask is not None
         counted = given if mask is None else mask.contiguous().view(torch.uint8)
         _partial_sums[(n_programs,)](given, counted, sums, factor, n, n_programs, HAS_MASK=has_mask, BLOCK=_SUMMED)
-        _whole_sums[(1,)](sums, out, n_programs, HAS_MASK=has_mask, MOST=_SUMMING)
-        ctx.save_for_backward(out[1])
-        ctx.shape, ctx.factor = values.shape, factor
-        return out[0].clone()  # a view could not be changed in place
+        _whole_sums[(1,)](sums, out, share, factor, n_programs, HAS_MASK=has_mask, MOST=_SUMMING)
+        ctx.save_for_backward(share)
+        ctx.shape = values.shape
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (count,) = ctx.saved_tensors
-        return (grad * (ctx.factor / count)).expand(ctx.shape), None, None
+        (share,) = ctx.saved_tensors
+        return (grad * share).expand(ctx.shape), None, None
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -242,7 +261,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             if may_work_in_place(grad):
                 to_logits = torch.empty_like(logits, memory_format=torch.contiguous_format)
-                _launch(_bce_backward, logits.contiguous(), labels.contiguous(), grad.contiguous(), to_logits)
+                _launch(_bce_backward, logits.contiguous(), labels.contiguous(), *_upstream(grad), to_logits)
             else:
                 to_logits = cross_entropy_gradient(logits, labels, grad.unsqueeze(-1))
         return to_logits, -logits * grad.unsqueeze(-1) if ctx.needs_input_grad[1] else None

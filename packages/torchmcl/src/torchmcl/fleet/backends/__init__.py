@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from torchmcl._checks import bad_value
 from torchmcl.accel.captured import CapturedEpochs
-from torchmcl.fleet.backends.cpu import ClassStep, CompiledStep, why_not_compiled, why_not_in_closed_form
+from torchmcl.fleet.backends.cpu import (
+    ClassStep,
+    CompiledStep,
+    CompiledTraining,
+    why_not_compiled,
+    why_not_in_closed_form,
+)
 from torchmcl.fleet.backends.fused import FusedTraining, why_not_fused
 from torchmcl.fleet.courses import TrainingPlan
 from torchmcl.fleet.epochs import ChunkTraining
@@ -54,7 +60,7 @@ BACKENDS = {
     for backend in (
         Backend("fused", why_not_fused, training=FusedTraining, uses_generators=False),
         Backend("captured", why_not_captured, training=CapturedTraining),
-        Backend("compiled", why_not_compiled, step=CompiledStep, splits_models=True),
+        Backend("compiled", why_not_compiled, CompiledStep, CompiledTraining, splits_models=True),
         Backend("classes", why_not_in_closed_form, step=ClassStep),
         Backend("autograd", lambda _: None),  # the definition
     )

@@ -14,15 +14,19 @@ from torchmcl.accel.native import compiled
 from torchmcl.annealing.measure import CostScale
 from torchmcl.fleet.courses import RuleCourses
 from torchmcl.fleet.data import EpochRows, FleetData
+from torchmcl.fleet.epochs import ChunkTraining
 from torchmcl.fleet.models import StackedModules
 from torchmcl.fleet.options import HeldOutCost, MixtureLogLoss
-from torchmcl.fleet.stacked import CompiledAdam, fast_adam, products
+from torchmcl.fleet.stacked import CompiledAdam, products
 from torchmcl.fleet.steps import AutogradStep, CostFacts, NetworkFacts, RowFacts, TrainingFacts, why_not_usual
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Batch
 
 # The compiled step loops over the coordinates, which is fast if there are few.
 _MAX_DIMS = 32
+# Epochs of a call, and products of the forward passes in all of them: about a tenth of a second, to react to signals.
+_EPOCHS = 10
+_PRODUCTS_AT_ONCE = 300_000_000
 
 
 class CompiledStep(AutogradStep):
@@ -35,7 +39,6 @@ class CompiledStep(AutogradStep):
         self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
     ) -> None:
         super().__init__(models, rows, validation, facts)
-        self.optimizer = fast_adam(self.spec.optimizer)
         self._network = _network_of(facts)
         self._step = self._step_on(rows.data)
         self._held_out: compiled.NetworkStep | None = None
@@ -57,14 +60,37 @@ class CompiledStep(AutogradStep):
         """Train the active models on all batches, and return losses [batches, models]."""
         if not isinstance(self.optimizer, CompiledAdam):
             return None
+        orders = None if self.rows.order is None else self.rows.order.unsqueeze(0)
+        return self.epochs(courses.mixed_values.unsqueeze(0), orders, state, lr.view(1, -1), decay, active)[0]
+
+    def epochs(
+        self,
+        rules: Tensor,
+        orders: Tensor | None,
+        state: dict[str, Tensor],
+        lr: Tensor,
+        decay: Tensor | None,
+        active: Tensor,
+    ) -> Tensor:
+        """Train the active models for some epochs, and return losses [epochs, batches, models].
+
+        Args:
+            rules: temperatures and epsilons [epochs, 2, models].
+            orders: of the rows [epochs, orders, rows], or None.
+            state: of the optimizer.
+            lr: learning rates [epochs, models].
+            decay: weight decays [models, 1], or None.
+            active: [models], the models to train.
+        """
+        assert isinstance(self.optimizer, CompiledAdam)
         rows = self.rows
-        return self._step.epoch(
-            courses.mixed_values,
+        return self._step.epochs(
+            rules,
             self.spec.score_weight,
-            self.optimizer.step(state, lr, decay),
+            self.optimizer.step(state, lr.contiguous(), decay),
             bounds=[rows.batches[0].start, *(batch.stop for batch in rows.batches)],
             active=active,
-            order=None if rows.order is None else (rows.order, rows.order_of_model),
+            orders=None if orders is None else (orders, rows.order_of_model),
         )
 
     def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
@@ -115,6 +141,44 @@ class CompiledStep(AutogradStep):
             row_weights=data.weights,
             set_of_model=data.set_of_model,
         )
+
+
+class CompiledTraining(ChunkTraining):
+    """A chunk whose epochs up to the next evaluation run in one call, as a call from Python takes as long as steps."""
+
+    def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
+        """Train from epoch `first` up to but not including `last`."""
+        decided = self._annealing is not None or self._rows.data.source is not None
+        if one_by_one or decided or not isinstance(self._step.optimizer, CompiledAdam):
+            super()._run_epochs(first, last, after_epochs, one_by_one)
+            return
+        at_once = max(
+            1, min(_EPOCHS, _PRODUCTS_AT_ONCE // (self.models.flat.numel() * self._rows.data.inputs.shape[1]))
+        )
+        while first < last:
+            end = min(first - first % at_once + at_once, last)
+            end = next((epoch + 1 for epoch in range(first, end) if self._due(epoch)), end)
+            self._train(first, end)
+            after_epochs(first, end)
+            first = end
+            if end % _EPOCHS == 0 and self.all_stopped():
+                break
+
+    def _train(self, low: int, high: int) -> None:
+        """Train from epoch `low` up to but not including `high`, then evaluate."""
+        state, step, rates = self.state, self._step, self._learning_rates[low:high]
+        assert isinstance(step, CompiledStep)
+        rules, orders = self.courses.table[low:high].view(high - low, 2, -1), self._rows.orders(low, high)
+        losses = step.epochs(rules, orders, state.optimizer, rates, self._decay, state.stopped_epoch < 0)
+        state.learning_rates[low:high] = rates
+        state.losses[low:high] = (losses * self._shares).sum(dim=1)
+        state.epoch.fill_(low)
+        self._failures.see_all(losses.flatten(0, 1), epoch=state.epoch.view(1))
+        state.epoch.fill_(high - 1)
+        self.courses.read(state.epoch.view(1))
+        for models in self._due(high - 1):
+            self._evaluate(slice(*models))
+        state.epoch.fill_(high)
 
 
 def why_not_compiled(training: TrainingFacts) -> str | None:
@@ -259,7 +323,6 @@ class ClassStep(AutogradStep):
         self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
     ) -> None:
         super().__init__(models, rows, validation, facts)
-        self.optimizer = fast_adam(self.spec.optimizer)
         self._networks = _ClassNetworks(models)
         served = facts.held_out is not None and _why_not_classes(facts.network, facts.held_out) is None
         self._evaluates = served and isinstance(self.spec.monitor, MixtureLogLoss)

@@ -84,9 +84,9 @@ EXPORTED void torchmcl_step(const Network *network, const Rows *rows, const Batc
 
 EXPORTED void torchmcl_adam(const Adam *adam) { WITHOUT_TINY_NUMBERS(chosen->adam(adam)); }
 
-EXPORTED void torchmcl_epoch(const Network *network, const Rows *rows, const Batch *batch, const Adam *adam,
-                             const Epoch *epoch) {
-    WITHOUT_TINY_NUMBERS(chosen->epoch(network, rows, batch, adam, epoch));
+EXPORTED void torchmcl_epochs(const Network *network, const Rows *rows, const Batch *batch, const Adam *adam,
+                              const Epochs *epochs) {
+    WITHOUT_TINY_NUMBERS(chosen->epochs(network, rows, batch, adam, epochs));
 }
 
 EXPORTED int64_t torchmcl_forward_scratch(const Network *network) { return chosen->forward_scratch(network); }

@@ -123,16 +123,19 @@ typedef struct {
     float epsilon;
 } Adam;
 
-/* Successive batches of some models, with a step of Adam after each; `Batch` and `Adam` describe all models. */
+/* Successive batches of some models in successive epochs, with a step of Adam after each. `Batch` and `Adam` describe all
+   models in the first epoch; temperatures with epsilons [epochs, 2, models], orders and rates follow epoch by epoch. */
 typedef struct {
     int64_t first; /* of the models to train, and the end */
     int64_t last;
+    int64_t n_epochs;
     int64_t n_batches;
+    int64_t n_ordered;     /* entries of the orders of an epoch */
     const int64_t *bounds; /* [n_batches + 1], the first row of each batch, and the end of the last */
     const uint8_t *active; /* [models]: whether it is trained; others have losses of 0 */
     float *n_steps;        /* [models], incremented */
-    float *losses;         /* [n_batches, models], written */
-} Epoch;
+    float *losses;         /* [n_epochs, n_batches, models], written */
+} Epochs;
 
 /* The kernels of mixture networks for rows of the first set; `Network` and `Rows` hold the rest. */
 typedef struct {
@@ -264,7 +267,7 @@ typedef struct {
     int64_t (*scratch_size)(const Network *);
     void (*step)(const Network *, const Rows *, const Batch *);
     void (*adam)(const Adam *);
-    void (*epoch)(const Network *, const Rows *, const Batch *, const Adam *, const Epoch *);
+    void (*epochs)(const Network *, const Rows *, const Batch *, const Adam *, const Epochs *);
     int64_t (*forward_scratch)(const Network *);
     void (*forward)(const Network *, const Rows *, const Forward *);
     int64_t (*one_target_rows)(void);

@@ -167,30 +167,34 @@ static int all_finite(const float *x, int64_t n) {
     return rest + sum_of((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0;
 }
 
-/* Model by model: the data of a model stay in the L2 cache from batch to batch. A model with a non-finite gradient
-   keeps its weights. */
-static void training_epoch(const Network *network, const Rows *data, const Batch *batch, const Adam *adam,
-                           const Epoch *epoch) {
-    const int64_t n_parameters = batch->n_parameters, *bounds = epoch->bounds;
-    for (int64_t m = epoch->first; m < epoch->last; m++) {
+/* Model by model: the data of a model stay in the L2 cache from batch to batch and from epoch to epoch. A model with a
+   non-finite gradient keeps its weights. */
+static void training_epochs(const Network *network, const Rows *data, const Batch *batch, const Adam *adam,
+                            const Epochs *epochs) {
+    const int64_t n_parameters = batch->n_parameters, n_batches = epochs->n_batches, *bounds = epochs->bounds;
+    for (int64_t m = epochs->first; m < epochs->last; m++) {
         const int64_t at = m * n_parameters;
         Batch own = *batch;
         own.n_models = 1, own.flat += at, own.gradient += at, own.set_of_model += m;
-        own.temperature += m, own.epsilon += m, own.order_of_model += batch->order ? m : 0;
+        own.order_of_model += batch->order ? m : 0;
         Adam change = *adam;
         change.n_models = 1, change.flat += at, change.gradient += at, change.mean += at, change.square += at;
-        change.n_steps = epoch->n_steps + m, change.decay += adam->decay ? m : 0;
-        for (int64_t b = 0; b < epoch->n_batches; b++) {
-            epoch->losses[b * batch->n_models + m] = 0;
-            if (!epoch->active[m]) continue;
+        change.n_steps = epochs->n_steps + m, change.decay += adam->decay ? m : 0;
+        for (int64_t step = 0; step < epochs->n_epochs * n_batches; step++) {
+            const int64_t e = step / n_batches, b = step % n_batches;
+            own.loss = epochs->losses + step * batch->n_models + m;
+            *own.loss = 0;
+            if (!epochs->active[m]) continue;
+            own.temperature = batch->temperature + 2 * e * batch->n_models + m;
+            own.epsilon = own.temperature + batch->n_models;
             own.first = batch->order ? 0 : bounds[b];
-            own.order = batch->order ? batch->order + bounds[b] : 0;
-            own.n_rows = bounds[b + 1] - bounds[b], own.loss = epoch->losses + b * batch->n_models + m;
+            own.order = batch->order ? batch->order + e * epochs->n_ordered + bounds[b] : 0;
+            own.n_rows = bounds[b + 1] - bounds[b];
             training_step(network, data, &own);
             const int finite = all_finite(own.gradient, n_parameters);
-            const float rate = finite ? adam->rate[m] : 0;
+            const float rate = finite ? adam->rate[e * batch->n_models + m] : 0;
             if (!finite) memset(own.gradient, 0, (size_t)n_parameters * sizeof(float));
-            change.rate = &rate, epoch->n_steps[m]++;
+            change.rate = &rate, epochs->n_steps[m]++;
             adam_update(&change);
         }
     }

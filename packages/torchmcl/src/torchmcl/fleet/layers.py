@@ -1,0 +1,123 @@
+"""Functions of torch that `torch.vmap` cannot run, or runs model by model, as formulas for all models at once."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, linear
+from torch.overrides import TorchFunctionMode
+
+State = tuple[Tensor, ...]
+
+
+class Stackable(TorchFunctionMode):
+    """Compute recurrent layers and, on CPUs, attention by formulas inside a `with` block.
+
+    Any such mode also keeps transformer layers from their fused functions for evaluation, which torch.vmap would call
+    for each model.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace the functions below, and leave everything else unchanged."""
+        return _FORMULAS.get(func, func)(*args, **(kwargs or {}))
+
+
+def without_cudnn(module: nn.Module) -> nn.Module:
+    """Return a module whose recurrent layers leave weights in place: those of stacked models have no address."""
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            part.flatten_parameters = lambda: None  # type: ignore[method-assign]
+    return module
+
+
+def _recurrent(cell: Callable[..., State]) -> Callable[..., State]:
+    """Return a function like `torch.lstm`: outputs, then the last states of all layers."""
+
+    def run(
+        inputs: Tensor,
+        states: Sequence[Tensor] | Tensor,
+        weights: Sequence[Tensor],
+        has_biases: bool,
+        n_layers: int,
+        dropped: float,
+        training: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> State:
+        x = inputs.transpose(0, 1) if batch_first else inputs
+        first = (states,) if isinstance(states, Tensor) else tuple(states)
+        n_directions = 2 if bidirectional else 1
+        n_weights = len(weights) // (n_layers * n_directions)
+        last: list[State] = []
+        for layer in range(n_layers):
+            outputs = []
+            for direction in range(n_directions):
+                own = weights[len(last) * n_weights : (len(last) + 1) * n_weights]
+                w_in, w_own, *rest = own if has_biases else (*own[:2], None, None, *own[2:])
+                # The inputs of all steps in one product.
+                steps, state, hidden = linear(x, w_in, rest[0]).unbind(), tuple(s[len(last)] for s in first), []
+                for step in reversed(steps) if direction else steps:
+                    state = cell(step, state, w_own, *rest[1:])
+                    hidden.append(state[0])
+                outputs.append(torch.stack(hidden[::-1] if direction else hidden))
+                last.append(state)
+            x = torch.cat(outputs, dim=-1)
+            x = dropout(x, dropped, training) if layer + 1 < n_layers else x
+        return x.transpose(0, 1) if batch_first else x, *map(torch.stack, zip(*last, strict=True))
+
+    return run
+
+
+def _gru(given: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+    (h,) = state
+    own, n = linear(h, weight, bias), 2 * h.shape[-1]
+    reset, kept = torch.sigmoid(given[..., :n] + own[..., :n]).chunk(2, dim=-1)
+    return (torch.lerp(torch.tanh(given[..., n:] + reset * own[..., n:]), h, kept),)
+
+
+def _lstm(given: Tensor, state: State, weight: Tensor, bias: Tensor | None, projection: Tensor | None = None) -> State:
+    h, c = state
+    taken, kept, new, shown = (given + linear(h, weight, bias)).chunk(4, dim=-1)
+    c = torch.sigmoid(kept) * c + torch.sigmoid(taken) * torch.tanh(new)
+    h = torch.sigmoid(shown) * torch.tanh(c)
+    return h if projection is None else linear(h, projection), c
+
+
+def _plain(activation: Callable[[Tensor], Tensor]) -> Callable[..., State]:
+    return lambda given, state, weight, bias: (activation(given + linear(state[0], weight, bias)),)
+
+
+def _single(cell: Callable[..., State]) -> Callable[..., Tensor | State]:
+    """Return a function like `torch.lstm_cell`: the state after one step."""
+
+    def run(x: Tensor, state: Any, w_in: Tensor, w_own: Tensor, b_in: Any = None, b_own: Any = None) -> Any:
+        one = isinstance(state, Tensor)
+        new = cell(linear(x, w_in, b_in), (state,) if one else state, w_own, b_own)
+        return new[0] if one else new
+
+    return run
+
+
+def _attention(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    if query.device.type != "cpu":  # whose kernels torch.vmap runs for all models at once
+        return nn.functional.scaled_dot_product_attention(query, *args, **kwargs)
+    return torch.ops.aten._scaled_dot_product_attention_math(query, *args, **kwargs)[0]
+
+
+def _attention_layer(
+    query: Tensor, *args: Any, need_weights: bool = True, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Attention with weights is a formula; modes do not reach the function above inside of this one."""
+    shown = need_weights or query.device.type == "cpu"
+    out, weights = nn.functional.multi_head_attention_forward(query, *args, need_weights=shown, **kwargs)
+    return out, weights if need_weights else None
+
+
+_CELLS = {"gru": _gru, "lstm": _lstm, "rnn_tanh": _plain(torch.tanh), "rnn_relu": _plain(torch.relu)}
+_FORMULAS: dict[Any, Callable[..., Any]] = {
+    **{getattr(torch, name): _recurrent(cell) for name, cell in _CELLS.items()},
+    **{getattr(torch, f"{name}_cell"): _single(cell) for name, cell in _CELLS.items()},
+    nn.functional.scaled_dot_product_attention: _attention,
+    nn.functional.multi_head_attention_forward: _attention_layer,
+}
