@@ -3,6 +3,7 @@
 Whatever a method chooses (a number of trees, a leaf size), it chooses on rows that it holds out itself.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -50,14 +51,16 @@ def xgboostlss(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
     model = XGBoostLSS(Gaussian())
     how: dict[str, Any] = {"eta": 0.05, "nthread": 1, "seed": seed}
     train, held = DMatrix(train_x, train_y, nthread=1), DMatrix(held_x, held_y, nthread=1)
-    model.train(
-        how,
-        train,
-        num_boost_round=1000,
-        evals=[(train, "train"), (held, "held")],  # it takes exactly two, and the last one decides
-        early_stopping_rounds=50,
-        verbose_eval=False,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it turns tensors with gradients into numbers
+        model.train(
+            how,
+            train,
+            num_boost_round=1000,
+            evals=[(train, "train"), (held, "held")],  # it takes exactly two, and the last one decides
+            early_stopping_rounds=50,
+            verbose_eval=False,
+        )
     model.booster = model.booster[: model.booster.best_iteration + 1]
 
     def predict(rows: np.ndarray) -> Forecast:
@@ -71,7 +74,9 @@ def treeffuser(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
     """Treeffuser, a diffusion by boosted trees, with its defaults: its distribution is that of 100 draws."""
     from treeffuser import Treeffuser
 
-    model = Treeffuser(seed=seed, n_jobs=1).fit(inputs, targets)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it calls LightGBM in a deprecated way
+        model = Treeffuser(seed=seed, n_jobs=1).fit(inputs, targets)
 
     def predict(rows: np.ndarray) -> Forecast:
         drawn = np.sort(model.sample(rows, n_samples=100, seed=seed).reshape(100, len(rows)).T, axis=1)

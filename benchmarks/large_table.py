@@ -10,6 +10,7 @@ the device and of its libraries; a later one does not. Times are wall seconds wi
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,18 +41,20 @@ def tables(n_rows: int, folder: Path | None) -> Iterator[tuple[str, np.ndarray, 
             yield LARGE, stored["X"][order].astype(np.float64), stored["y"][order].astype(np.float64)
 
 
-def seconds_of_fit(inputs: np.ndarray, targets: np.ndarray, device: str) -> tuple[float, DensityRegressor]:
-    """Return the seconds of a fit with the defaults, and the model."""
+def seconds_of_fit(
+    inputs: np.ndarray, targets: np.ndarray, device: str, **options: Any
+) -> tuple[float, DensityRegressor]:
+    """Return the seconds of a fit, by default with the defaults, and the model."""
     start = time.perf_counter()
-    model = DensityRegressor(device=device, random_state=0).fit(inputs, targets)
+    model = DensityRegressor(device=device, random_state=0, **options).fit(inputs, targets)
     return time.perf_counter() - start, model
 
 
-def measured(name: str, inputs: np.ndarray, targets: np.ndarray, device: str) -> dict[str, object]:
+def measured(name: str, inputs: np.ndarray, targets: np.ndarray, device: str, **options: Any) -> dict[str, object]:
     """Return the times of two fits and the held-out scores of the second."""
     train = slice(_N_TEST, None)
-    first, _ = seconds_of_fit(inputs[train], targets[train], device)
-    again, model = seconds_of_fit(inputs[train], targets[train], device)
+    first, _ = seconds_of_fit(inputs[train], targets[train], device, **options)
+    again, model = seconds_of_fit(inputs[train], targets[train], device, **options)
     start = time.perf_counter()
     means = model.predict(inputs[:_N_TEST])
     predicted = time.perf_counter() - start
