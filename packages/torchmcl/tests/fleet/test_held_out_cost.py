@@ -5,7 +5,7 @@ import torch
 
 from torchmcl import Cosine, MixtureNLLWithCRPS, MultiHypothesisMLP
 from torchmcl.accel.native import compiled
-from torchmcl.fleet import Fleet, FleetData, HeldOutCost, Validation
+from torchmcl.fleet import Fleet, FleetData, HeldOutCost, MixtureLogLoss, Validation, WeightedDistortion
 
 WATCHED = MixtureNLLWithCRPS(1000.0)
 
@@ -50,3 +50,14 @@ def test_the_best_value_is_the_cost_of_the_kept_networks(backend, weighted):
         expected = float(costs @ (shares / shares.sum()))
         assert float(history.best_value[place]) == pytest.approx(expected, rel=1e-4)
     assert torch.equal(history.watched.min(dim=0).values, history.best_value)
+
+
+@pytest.mark.parametrize(
+    "monitor", [HeldOutCost(WATCHED, torch.ones(30)), WeightedDistortion(torch.ones(30)), MixtureLogLoss(torch.ones(30))]
+)
+def test_weights_are_copied_once_because_a_captured_epoch_cannot_copy_from_the_host(monitor):
+    costs = torch.zeros(2, 30, dtype=torch.float64)
+    first = monitor.weights_like(costs)
+    assert first.dtype == torch.float64
+    assert monitor.weights_like(costs) is first
+    assert monitor.weights_like(costs.float()).dtype == torch.float32
