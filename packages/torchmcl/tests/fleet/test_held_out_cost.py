@@ -53,7 +53,8 @@ def test_the_best_value_is_the_cost_of_the_kept_networks(backend, weighted):
 
 
 @pytest.mark.parametrize(
-    "monitor", [HeldOutCost(WATCHED, torch.ones(30)), WeightedDistortion(torch.ones(30)), MixtureLogLoss(torch.ones(30))]
+    "monitor",
+    [HeldOutCost(WATCHED, torch.ones(30)), WeightedDistortion(torch.ones(30)), MixtureLogLoss(torch.ones(30))],
 )
 def test_weights_are_copied_once_because_a_captured_epoch_cannot_copy_from_the_host(monitor):
     costs = torch.zeros(2, 30, dtype=torch.float64)
