@@ -135,6 +135,14 @@ def best_points(quantiles: np.ndarray, n_points: int = N_POINTS, n_rounds: int =
     return points
 
 
+def of_density(mixture: Mixture) -> Forecast:
+    """Return the forecast of a method that is a density: its quantiles are its points."""
+    fine = mixture.quantiles(FINE_LEVELS)
+    ends = mixture.quantiles(np.array([0.05, 0.95]))
+    interval = one_interval(ends[:, 0], ends[:, 1])
+    return Forecast(mixture.quantiles(MID_LEVELS), best_points(fine), mixture.mean, mixture, interval, fine)
+
+
 def measures(forecast: Forecast, targets: np.ndarray, unit: float) -> dict[str, float | None]:
     """Return what is recorded of a forecast; `unit` is the deviation by which the targets [rows] were divided."""
 

@@ -1,7 +1,8 @@
 """The rivals of the table benchmark that are networks of other packages; each is fitted to a standardised table.
 
 RealMLP and TabM are those of pytabkit with its defaults, trained for 50 quantiles; what they choose, they choose on
-rows that they hold out themselves. `TORCHMCL_RIVALS_ON=cuda` trains them on a GPU.
+rows that they hold out themselves. `TORCHMCL_RIVALS_ON=cuda` trains them on a GPU. The mixture density network of skpro
+has its defaults, too, which hold out nothing.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from _forecasts import FINE_LEVELS, MID_LEVELS, Forecast, Mixture, Predict, best_points, one_interval
+from _forecasts import FINE_LEVELS, MID_LEVELS, Forecast, Mixture, Predict, best_points, of_density, one_interval
 
 # Middles of fifty equal shares.
 LEVELS = (np.arange(50) + 0.5) / 50
@@ -55,3 +56,18 @@ realmlp = partial(_fitted, "RealMLP_TD_Regressor", n_folds=1)
 realmlp_folds = partial(_fitted, "RealMLP_TD_Regressor", n_folds=5)
 tabm = partial(_fitted, "TabM_D_Regressor", n_folds=1)
 tabm_folds = partial(_fitted, "TabM_D_Regressor", n_folds=5)
+
+
+def skpro_mdn(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
+    """The mixture density network of skpro with its defaults: 1000 steps of all rows at once."""
+    import pandas as pd
+    from skpro.regression.mdn import MDNRegressor
+
+    model = MDNRegressor(device="cpu", random_state=seed).fit(pd.DataFrame(inputs), pd.DataFrame({"y": targets}))
+
+    def predict(rows: np.ndarray) -> Forecast:
+        found = model.predict_proba(pd.DataFrame(rows))
+        weights, means, deviations = (np.asarray(part, dtype=np.float64) for part in (found.pi, found.mu, found.sigma))
+        return of_density(Mixture(weights, means[..., 0], deviations[..., 0]))
+
+    return predict

@@ -17,8 +17,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPRegressor
 from torch import Tensor
 
-from _forecasts import FINE_LEVELS, MID_LEVELS, N_POINTS, Forecast, Mixture, Predict, best_points, one_interval
-from _network_rivals import realmlp, realmlp_folds, tabm, tabm_folds
+from _forecasts import FINE_LEVELS, N_POINTS, Forecast, Mixture, Predict, best_points, of_density, one_interval
+from _network_rivals import realmlp, realmlp_folds, skpro_mdn, tabm, tabm_folds
 from _tree_rivals import (
     boosted_quantiles,
     catboost_quantiles,
@@ -27,6 +27,8 @@ from _tree_rivals import (
     mapie,
     ngboost,
     quantile_forest,
+    treeffuser,
+    xgboostlss,
 )
 from torchmcl import Cosine, MultiHypothesisMLP
 from torchmcl.fleet import Fleet, FleetData, default_batch_size, even_batch_size
@@ -98,7 +100,7 @@ def mixture_density_network(inputs: np.ndarray, targets: np.ndarray, seed: int) 
         with torch.no_grad():
             kernels = network(torch.from_numpy(rows).float()).hypotheses.double()
         weights, means = kernels[..., 0].softmax(dim=-1).numpy(), kernels[..., 1].numpy()
-        return _of_density(Mixture(weights, means, kernels[..., 2].clamp_min(math.log(1e-3)).exp().numpy()))
+        return of_density(Mixture(weights, means, kernels[..., 2].clamp_min(math.log(1e-3)).exp().numpy()))
 
     return predict
 
@@ -110,17 +112,9 @@ def mdn_ensemble(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
     def predict(rows: np.ndarray) -> Forecast:
         mixtures = [member(rows).mixture for member in members]
         weights, means, deviations = (np.concatenate(part, axis=1) for part in zip(*mixtures, strict=True))
-        return _of_density(Mixture(weights / len(members), means, deviations))
+        return of_density(Mixture(weights / len(members), means, deviations))
 
     return predict
-
-
-def _of_density(mixture: Mixture) -> Forecast:
-    """Return the forecast of a method that is a density: its quantiles are its points."""
-    fine = mixture.quantiles(FINE_LEVELS)
-    ends = mixture.quantiles(np.array([0.05, 0.95]))
-    interval = one_interval(ends[:, 0], ends[:, 1])
-    return Forecast(mixture.quantiles(MID_LEVELS), best_points(fine), mixture.mean, mixture, interval, fine)
 
 
 # ---------------------------------------------------------------------- networks that were trained on other tables
@@ -187,14 +181,19 @@ METHODS: dict[str, Callable[[np.ndarray, np.ndarray, int], Predict]] = {
     "realmlp-folds": realmlp_folds,
     "tabm": tabm,
     "tabm-folds": tabm_folds,
+    "treeffuser": treeffuser,
+    "xgboostlss": xgboostlss,
+    "skpro-mdn": skpro_mdn,
 }
 NEURAL = ("mdn", "mlp-ensemble")
 # Those of the contest: all that give a distribution.
 DENSITIES = {name: method for name, method in METHODS.items() if name != "mlp-ensemble"}
 # Packages that a method needs beside scikit-learn.
-PACKAGES = {name: name for name in ("ngboost", "mapie", "lightgbm", "catboost", "tabpfn")} | dict.fromkeys(
-    ("realmlp", "realmlp-folds", "tabm", "tabm-folds"), "pytabkit"
-)
+PACKAGES = {
+    **{name: name for name in ("ngboost", "mapie", "lightgbm", "catboost", "tabpfn", "treeffuser", "xgboostlss")},
+    **dict.fromkeys(("realmlp", "realmlp-folds", "tabm", "tabm-folds"), "pytabkit"),
+    "skpro-mdn": "skpro",
+}
 # Variables that name a file of weights, for methods that bring none.
 WEIGHTS = {"tabpfn": "TABPFN_WEIGHTS"}
 

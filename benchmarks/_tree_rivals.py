@@ -3,6 +3,7 @@
 Whatever a method chooses (a number of trees, a leaf size), it chooses on rows that it holds out itself.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,65 @@ def ngboost(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
 
     def predict(rows: np.ndarray) -> Forecast:
         found = model.pred_dist(rows, max_iter=model.best_val_loss_itr).params
-        mean, std = found["loc"], found["scale"]
-        at = {name: mean[:, None] + std[:, None] * norm.ppf(levels) for name, levels in _LEVELS.items()}
-        mixture = Mixture(np.ones((len(mean), 1)), mean[:, None], std[:, None])
-        interval = one_interval(*at["ends"].T)
-        return Forecast(at["points"], best_points(at["fine"]), mean, mixture, interval, at["fine"])
+        return _normal(found["loc"], found["scale"])
 
     return predict
 
 
 _LEVELS = {"points": MID_LEVELS, "fine": FINE_LEVELS, "ends": np.array([0.05, 0.95])}
+
+
+def _normal(mean: np.ndarray, std: np.ndarray) -> Forecast:
+    """Return the forecast of normal distributions of means and deviations [rows]."""
+    at = {name: mean[:, None] + std[:, None] * norm.ppf(levels) for name, levels in _LEVELS.items()}
+    mixture = Mixture(np.ones((len(mean), 1)), mean[:, None], std[:, None])
+    return Forecast(at["points"], best_points(at["fine"]), mean, mixture, one_interval(*at["ends"].T), at["fine"])
+
+
+def xgboostlss(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
+    """A normal distribution by XGBoostLSS; the number of trees on a tenth of the rows."""
+    from xgboost import DMatrix
+    from xgboostlss.distributions.Gaussian import Gaussian
+    from xgboostlss.model import XGBoostLSS
+
+    train_x, held_x, train_y, held_y = train_test_split(inputs, targets, test_size=0.1, random_state=seed)
+    model = XGBoostLSS(Gaussian())
+    how: dict[str, Any] = {"eta": 0.05, "nthread": 1, "seed": seed}
+    train, held = DMatrix(train_x, train_y, nthread=1), DMatrix(held_x, held_y, nthread=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it turns tensors with gradients into numbers
+        model.train(
+            how,
+            train,
+            num_boost_round=1000,
+            evals=[(train, "train"), (held, "held")],  # it takes exactly two, and the last one decides
+            early_stopping_rounds=50,
+            verbose_eval=False,
+        )
+    model.booster = model.booster[: model.booster.best_iteration + 1]
+
+    def predict(rows: np.ndarray) -> Forecast:
+        found = model.predict(DMatrix(rows, nthread=1)).to_numpy(dtype=np.float64)
+        return _normal(found[:, 0], found[:, 1])
+
+    return predict
+
+
+def treeffuser(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
+    """Treeffuser, a diffusion by boosted trees, with its defaults: its distribution is that of 100 draws."""
+    from treeffuser import Treeffuser
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it calls LightGBM in a deprecated way
+        model = Treeffuser(seed=seed, n_jobs=1).fit(inputs, targets)
+
+    def predict(rows: np.ndarray) -> Forecast:
+        drawn = np.sort(model.sample(rows, n_samples=100, seed=seed).reshape(100, len(rows)).T, axis=1)
+        at = {name: np.quantile(drawn, levels, axis=1).T for name, levels in _LEVELS.items()}
+        mixture, interval = Mixture.of_atoms(drawn), one_interval(*at["ends"].T)
+        return Forecast(at["points"], best_points(at["fine"]), mixture.mean, mixture, interval, at["fine"])
+
+    return predict
 
 
 class QuantileForest:

@@ -22,6 +22,9 @@ NAMES = {
     "realmlp-folds": "RealMLP, five folds",
     "tabm": "TabM",
     "tabm-folds": "TabM, five folds",
+    "treeffuser": "treeffuser",
+    "xgboostlss": "XGBoostLSS",
+    "skpro-mdn": "mixture density network of skpro",
 }
 HEADS = {
     **{f"distortion_{k}": f"distortion, {k} point{'s' * (k > 1)}" for k in (1, 2, 5, 10)},

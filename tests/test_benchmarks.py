@@ -31,6 +31,28 @@ def test_a_method_of_the_tabular_benchmark_gives_finite_measures_that_are_stored
     assert row["distortion"]["mean"] > 0
 
 
+@pytest.mark.parametrize("method", ["skpro-mdn", "xgboostlss", "treeffuser"])
+def test_a_rival_with_its_own_package_gives_a_distribution_of_each_row(method):
+    rivals = pytest.importorskip("_rivals", reason="needs scikit-learn and scipy")
+    pytest.importorskip(rivals.PACKAGES[method])
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2))
+    forecast = rivals.DENSITIES[method](x[:100], x[:100, 0], 0)(x[100:])
+    assert forecast.points.shape == (20, 5)
+    assert (np.diff(forecast.fine, axis=1) >= 0).all()
+    assert forecast.mixture.crps(x[100:, 0]).mean() < 0.4  # 0.56 without the inputs
+
+
+def test_the_benchmark_of_large_tables_times_a_fit_and_scores_it(monkeypatch):
+    large_table = pytest.importorskip("large_table", reason="needs torchmcl-tables")
+    monkeypatch.setattr(large_table, "_N_TEST", 100)
+    name, inputs, targets = next(large_table.tables(200, None))
+    found = large_table.measured(name, inputs, targets, "cpu", n_epochs=5, n_restarts=1)
+    assert (found["n_rows"], found["n_columns"]) == (200, 20)
+    assert found["fit_seconds"] > 0
+    assert found["rmse"] < 1.2
+
+
 def test_every_condition_of_the_robustness_benchmark_gives_a_mixture_and_two_targets():
     pytest.importorskip("soundfile")
     from robustness import CONDITIONS

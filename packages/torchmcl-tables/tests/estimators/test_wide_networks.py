@@ -46,6 +46,23 @@ def test_they_are_saved_and_trained_further(model, tmp_path):
     assert not np.array_equal(loaded.predict(X), model.predict(X))
 
 
+def test_columns_of_little_relevance_stay_small_in_wide_networks_with_bins():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(400, 6))
+    X[::7, 0] = np.nan
+    y = np.abs(X[:, 1])
+    model = DensityRegressor(**SMALL | {"n_bins": 4}).fit(X, y)
+    narrow, wide = (module.trunk[0].weight.detach().abs().mean(dim=0) for module in model.modules_)
+    first, bins = slice(1, 7), slice(7, None)  # an indicator of missing values comes first
+
+    def noise_relative_to_signal(weights):
+        columns, of_bins = weights[first], weights[bins].view(6, 4).mean(dim=1)
+        return max(float(part[2:].mean() / part[1]) for part in (columns, of_bins))
+
+    assert noise_relative_to_signal(wide) < 0.15 < noise_relative_to_signal(narrow)
+    assert model.predict_interval(X).contains(y).mean() > 0.85
+
+
 TRAINED = Trained([], None, torch.tensor([0.1, 0.2, 0.3]), torch.tensor([9, 79, 99]), {})
 
 

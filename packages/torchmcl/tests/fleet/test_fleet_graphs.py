@@ -6,7 +6,7 @@ import torch
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
 from torchmcl.accel.captured import CapturedEpochs
-from torchmcl.fleet import Fleet, FleetData, Validation
+from torchmcl.fleet import Fleet, FleetData, Validation, WeightedDistortion
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SETS = [rows(23, seed=0), rows(9, seed=1)]
@@ -20,6 +20,7 @@ CASES = {
     "sets of different length": (RAGGED, {"batch_size": 6}),
     "validation": (SHARED, {"validation": Validation(RAGGED, every=[1, 2, 3, 3])}),
     "early stopping": (RAGGED, {"validation": Validation(SHARED, patience=3), "batch_size": 6}),
+    "weighted validation": (SHARED, {"validation": Validation(SHARED, WeightedDistortion(torch.arange(1.0, 24.0)))}),
     "chunks": (RAGGED, {"models_at_once": 3, "validation": SHARED}),
 }
 

@@ -13,7 +13,7 @@ from torchmcl import (
     StepOutput,
 )
 from torchmcl.accel.native import compiled
-from torchmcl.fleet import Fleet, FleetData, HeldOutCost, Validation
+from torchmcl.fleet import Fleet, FleetData, HeldOutCost, MixtureLogLoss, Validation, WeightedDistortion
 
 WATCHED = MixtureNLLWithCRPS(1000.0)
 
@@ -83,3 +83,15 @@ def test_other_networks_and_masks_of_steps_are_refused(predictions, targets, err
     matching = Matching(torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1, 1), torch.ones(1, 2, 1, dtype=torch.bool))
     with pytest.raises(error, match=message):
         HeldOutCost(WATCHED)(StepOutput(torch.zeros(1), torch.zeros(1), None, matching, predictions, targets))
+
+
+@pytest.mark.parametrize(
+    "monitor",
+    [HeldOutCost(WATCHED, torch.ones(30)), WeightedDistortion(torch.ones(30)), MixtureLogLoss(torch.ones(30))],
+)
+def test_weights_are_copied_once_because_a_captured_epoch_cannot_copy_from_the_host(monitor):
+    costs = torch.zeros(2, 30, dtype=torch.float64)
+    first = monitor.weights_like(costs)
+    assert first.dtype == torch.float64
+    assert monitor.weights_like(costs) is first
+    assert monitor.weights_like(costs.float()).dtype == torch.float32

@@ -26,7 +26,7 @@ from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps, width_of
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
 from torchmcl_tables.estimators.kernels import run_lengths
-from torchmcl_tables.estimators.relevance import relevance_of, scaled
+from torchmcl_tables.estimators.relevance import of_encoded, relevance_of, scaled
 from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
 
 _WEIGHT_DECAY = 0.05
@@ -65,6 +65,7 @@ class _Course:
         steps: multiple of the optimizer steps.
         rate: multiple of the learning rate.
         weight_decay: decoupled.
+        relevance: [encoded columns], factors of the inputs in training; the first layer absorbs them at its end.
     """
 
     hidden: tuple[int, ...]
@@ -72,6 +73,7 @@ class _Course:
     steps: float = 1.0
     rate: float = 1.0
     weight_decay: float = _WEIGHT_DECAY
+    relevance: Tensor | None = None
 
 
 # Networks that still improve after this share of their epochs have learned too little: wider ones follow, which are
@@ -165,7 +167,7 @@ def _trained(
     best = int(torch.tensor([float(kind.distortions.nanmedian()) for kind in found]).nan_to_num(torch.inf).argmin())
     if still_learn(estimator, found[best], len(found[best].history.losses)):
         encoders = [*encoders, encoders[best]]
-        train(encoders[best], _wide_course(estimator, encoders[best], len(split.train)))
+        train(encoders[best], _wide_course(estimator, encoders[best], split.train, targets, seed))
     attributes = found[0].attributes(WTA())
     attributes["seconds_"] = sum(float(kind.history.seconds) for kind in found)
     del attributes["rule_"], attributes["temperature_curve_"]  # no assignment, and no annealing
@@ -184,11 +186,16 @@ def _first_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
     return _Course(_hidden(estimator), n_restarts, rate=_RATE_WITH_BINS if encoder.has_bins else 1.0)
 
 
-def _wide_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
-    first = _first_course(estimator, encoder, n_rows)
+def _wide_course(estimator: Any, encoder: Encoder, train: Rows, targets: Targets, seed: int) -> _Course:
+    """Return the course of wide networks: with bins, they would memorize by columns of little relevance."""
+    first = _first_course(estimator, encoder, len(train))
     n_restarts = min(first.n_restarts, _WIDE_RESTARTS)
     hidden = tuple(_WIDER * size for size in first.hidden)
-    return _Course(hidden, n_restarts, _LONGER, _SLOWER * first.rate, weight_decay=0.0)
+    relevance = None
+    if encoder.has_bins:
+        columns = relevance_of(encoder, train, targets.standardised(train.targets).numpy(), seed)
+        relevance = torch.from_numpy(of_encoded(encoder, columns)).float()
+    return _Course(hidden, n_restarts, _LONGER, _SLOWER * first.rate, weight_decay=0.0, relevance=relevance)
 
 
 def still_learn(estimator: Any, trained: training.Trained, n_epochs: int) -> bool:
@@ -229,12 +236,27 @@ def _trained_kind(
         checkpoint=checkpoint,
         progress=type(estimator).__name__ if estimator.progress else False,
     )
-    n_outputs = split.train.targets.shape[1]
-    network, examples = partial(_network, course.hidden, encoder, n_outputs, n_rows), preprocessor(split.train)
+    network = partial(_network, course.hidden, encoder, split.train.targets.shape[1], n_rows)
+    examples, held_out = (_scaled(preprocessor(rows), course.relevance) for rows in (split.train, split.selection))
     patience = None if patience is None else int(patience)
-    validation = trainer.watching(preprocessor(split.selection), patience, _WATCHED)
+    validation = trainer.watching(held_out, patience, _WATCHED)
     trained = trainer(network, examples.for_all(course.n_restarts), validation)
-    return cooled(trainer, trained, examples) if keeps and validation is not None else trained
+    if keeps and validation is not None:
+        trained = cooled(trainer, trained, examples)
+    return _absorbed(trained, course.relevance)
+
+
+def _scaled(examples: training.Examples, factors: Tensor | None) -> training.Examples:
+    return examples if factors is None else examples._replace(inputs=examples.inputs * factors)
+
+
+@torch.no_grad()
+def _absorbed(trained: training.Trained, factors: Tensor | None) -> training.Trained:
+    """Return networks for unscaled inputs from networks for inputs that were multiplied by factors."""
+    for module in trained.modules if factors is not None else []:
+        first = next(layer for layer in module.modules() if isinstance(layer, nn.Linear))
+        first.weight *= factors
+    return trained
 
 
 def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> training.Trainer:

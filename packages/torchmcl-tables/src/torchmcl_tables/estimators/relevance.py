@@ -61,3 +61,20 @@ def scaled(encoder: Encoder, relevance: NDArray[np.float64]) -> Encoder:
         return replace(encoder, encoder=inner)
     assert isinstance(encoder, Scaler)
     return replace(encoder, scale=encoder.scale / relevance)
+
+
+def of_encoded(encoder: Encoder, relevance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the relevance of each encoded column: bins have that of their column, indicators of missing values 1.
+
+    Example:
+        >>> from torchmcl.sklearn.preprocessing import PiecewiseLinear
+        >>> bins = PiecewiseLinear(Scaler(np.zeros(2), np.ones(2)), [np.array([0.0, 1.0]), np.arange(4.0)])
+        >>> of_encoded(bins, np.array([1.0, 0.5]))
+        array([1. , 0.5, 0.5, 0.5, 0.5])
+    """
+    if isinstance(encoder, MissingIndicators):
+        return np.concatenate([np.ones(len(encoder.columns)), of_encoded(encoder.encoder, relevance)])
+    if isinstance(encoder, Scaler):
+        return relevance
+    n_bins = [len(edges) - 1 if len(edges) > 2 else 0 for edges in encoder.edges]
+    return np.concatenate([relevance, np.repeat(relevance, n_bins)])

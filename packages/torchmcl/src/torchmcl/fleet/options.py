@@ -52,7 +52,23 @@ def current_loss(output: StepOutput) -> Tensor:
     return torch.as_tensor(output.loss)
 
 
-class WeightedDistortion:
+class _RowWeights:
+    """Weights of held-out rows, copied to a device once: an epoch that is captured there cannot copy from the host."""
+
+    def __init__(self, weights: Tensor | None) -> None:
+        self.weights = weights
+        self._copies: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def weights_like(self, costs: Tensor) -> Tensor:
+        """Return the weights on the device and in the dtype of costs."""
+        assert self.weights is not None
+        where = (costs.device, costs.dtype)
+        if where not in self._copies:
+            self._copies[where] = self.weights.to(costs)
+        return self._copies[where]
+
+
+class WeightedDistortion(_RowWeights):
     """A monitor for weighted rows shared by all models: the distortion of each model on them.
 
     Args:
@@ -60,15 +76,15 @@ class WeightedDistortion:
     """
 
     def __init__(self, weights: Tensor) -> None:
-        self.weights = weights / weights.sum()
+        super().__init__(weights / weights.sum())
 
     def __call__(self, output: StepOutput) -> Tensor:
         """Return [models] from a cost [models, rows, 1, hypotheses]."""
         costs = output.matching.cost.amin(dim=-1).squeeze(-1)
-        return costs @ self.weights.to(costs)
+        return costs @ self.weights_like(costs)
 
 
-class HeldOutCost:
+class HeldOutCost(_RowWeights):
     """A monitor that evaluates another cost on held-out rows than the one that trains.
 
     Args:
@@ -86,8 +102,8 @@ class HeldOutCost:
     """
 
     def __init__(self, cost_fn: Callable[..., Tensor], weights: Tensor | None = None) -> None:
+        super().__init__(None if weights is None else weights / weights.sum())
         self.cost_fn = cost_fn
-        self.weights = None if weights is None else weights / weights.sum()
 
     def __call__(self, output: StepOutput) -> Tensor:
         """Return [models] from predictions for targets [models, rows, targets, ...]; padded targets do not count."""
@@ -100,12 +116,12 @@ class HeldOutCost:
             raise ValueError(bad_value("HeldOutCost", "mask", rule, "a mask of steps", advice))
         given = {"hypotheses": found.hypotheses, "scale": found.scale, "score_logits": found.score_logits}
         costs = self.cost_fn(targets=targets, **given).flatten(3).mean(dim=-1)  # [models, rows, targets]
-        shares = mask.to(costs) if self.weights is None else mask * self.weights.to(costs).unsqueeze(-1)
+        shares = mask.to(costs) if self.weights is None else mask * self.weights_like(costs).unsqueeze(-1)
         total = (costs.masked_fill(~mask, 0) * shares).sum(dim=(1, 2))
         return total / shares.sum(dim=(1, 2)).clamp_min(torch.finfo(costs.dtype).tiny)
 
 
-class MixtureLogLoss:
+class MixtureLogLoss(_RowWeights):
     """A monitor for `MixtureNLL`: the log-loss of the mixtures on held-out rows.
 
     Args:
@@ -115,7 +131,8 @@ class MixtureLogLoss:
     """
 
     def __init__(self, weights: Tensor | None = None, *, together: bool = False) -> None:
-        self.weights, self.together = weights, together
+        super().__init__(weights)
+        self.together = together
 
     def __call__(self, output: StepOutput) -> Tensor:
         """Return [models] from a cost [models, rows, 1, hypotheses]."""
@@ -124,7 +141,7 @@ class MixtureLogLoss:
     def of_costs(self, cost: Tensor) -> Tensor:
         """Return [models] from a cost [models, rows, 1, hypotheses]."""
         losses = -torch.logsumexp(-cost, dim=-1).squeeze(-1)
-        weights = torch.ones_like(losses) if self.weights is None else self.weights.to(losses).expand_as(losses)
+        weights = torch.ones_like(losses) if self.weights is None else self.weights_like(losses).expand_as(losses)
         total = (losses * weights).sum(dim=1)
         if self.together:
             return (total.sum() / weights.sum()).expand(len(cost))
