@@ -1,6 +1,7 @@
 """The predictive of a blend: networks of several kinds, a forest and a background, weighted using held-out rows."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,12 @@ from torchmcl_tables.estimators.atoms import at_atoms, best_atoms, masses_above,
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import (
     Kernels,
+    KernelsOfRows,
     background,
     dense_inputs,
-    forest_kernels,
     informed,
     mixed,
-    network_kernels,
+    network_pass,
 )
 
 
@@ -95,18 +96,36 @@ class Blend:
         names = ["networks", *kinds, *["forest"] * (self.forest is not None)]
         return dict(zip([*names, "background"], map(float, self.weights), strict=True))
 
-    def members(self, X: NDArray[Any]) -> list[Kernels]:
-        """Return the kernels of each member for rows, with a total probability of 1 each, in standardized units."""
-        parts = [
-            network_kernels(networks, encoder, X, self.device)
-            for encoder, networks in zip(self.encoders, self.networks, strict=True)
-        ]
+    def members(self, X: NDArray[Any], *, widths: bool = True) -> list[Kernels]:
+        """Return the kernels of each member for rows, with a total probability of 1 each, in standardized units.
+
+        Args:
+            X: [rows, columns]
+            widths: whether they are needed; means are those of the values.
+        """
+        parts = [kernels_of(X, widths=widths) for kernels_of in self._passes]
         if self.stretches is not None:
             parts = [part.stretched(by) for part, by in zip(parts, self.stretches, strict=True)]
         if self.forest is not None:
-            values, spreads = self.forest.answers(dense_inputs(self.encoders[0], X))
-            parts.append(forest_kernels(values, spreads, self.factor, self.floor))
+            held = self._held if widths else self.forest.values
+            found = torch.from_numpy(self.forest.at_leaves(dense_inputs(self.encoders[0], X), held))
+            values = found[..., : self.targets.n_outputs]
+            shares = torch.full(found.shape[:2], 1 / self.forest.n_trees, dtype=torch.float64)
+            parts.append(Kernels(values, shares, found[..., -1:].expand_as(values)))
         return [*parts, background(parts[0])]
+
+    @cached_property
+    def _passes(self) -> list[KernelsOfRows]:
+        """The networks of each kind as a function of rows; a blend is new for each prediction, and its blocks share it."""
+        kinds = zip(self.networks, self.encoders, strict=True)
+        return [network_pass(networks, encoder, self.device) for networks, encoder in kinds]
+
+    @cached_property
+    def _held(self) -> NDArray[np.float64]:
+        """Values and widths of the kernels of the forest's nodes, [nodes, outputs + 1]."""
+        assert self.forest is not None
+        widths = np.hypot(self.floor, self.factor * self.forest.spreads)
+        return np.concatenate([self.forest.values, widths[:, None]], axis=1)
 
     def kernels(self, X: NDArray[Any], *, knowing: bool = False) -> Kernels:
         """Return all kernels of rows, in standardized units.
@@ -135,7 +154,8 @@ class Blend:
 
     def means(self, X: NDArray[Any]) -> Tensor:
         """Return the standardized mean of each row, [rows, outputs]."""
-        return self.kernels(X, knowing=True).means()
+        needed = self.values is not None  # the masses of values are integrals of the kernels
+        return self.kernels_of(self.members(X, widths=needed), knowing=True).means()
 
     def mean(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the mean of each row in the units of y, [rows, outputs]."""

@@ -107,56 +107,61 @@ def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
 # ---------------------------------------------------------------------- members
 
 
-def _members(g: Graph, rows: Value, blend: Blend) -> list[Members]:
-    """Return the kernels of each member of a blend except the background."""
+def _members(g: Graph, rows: Value, blend: Blend, *, widths: bool) -> list[Members]:
+    """Return the kernels of each member of a blend except the background; those of the forest may lack widths."""
     stretches = np.ones(len(blend.encoders)) if blend.stretches is None else blend.stretches
     members = []
     for encoder, networks, stretch in zip(blend.encoders, blend.networks, stretches, strict=True):
-        inputs = encoded(g, rows, encoder, np.float32)
-        given: list[Any] = [network_outputs(g, inputs, network) for network in networks]
-        least = networks[0].head.min_scale
-        values = g.join(*(each[0] for each in given), axis=1).to(np.float64)
-        widths = (g.join(*(g.Softplus(each[2]) for each in given), axis=1) + least).to(np.float64) * float(stretch)
-        shares = [g.Softmax(each[1].to(np.float64), axis=-1) * (1 / len(given)) for each in given]
-        members.append(Members(values, g.join(*shares, axis=1), widths, len(given) * networks[0].head.n_hypotheses))
+        given: list[Any] = network_outputs(g, encoded(g, rows, encoder, np.float32), networks)
+        values, logits, raw = (each.to(np.float64) for each in given)
+        n = len(networks) * networks[0].head.n_hypotheses
+        shares = (g.Softmax(logits, axis=-1) * (1 / len(networks))).shaped(0, n)
+        scales = (g.Softplus(raw) + networks[0].head.min_scale) * float(stretch)
+        members.append(Members(values, shares, scales, n))
     if blend.forest is not None:
         dense = encoded(g, rows, blend.encoders[0], np.float32, bins=False)
-        members.append(_forest(g, dense, blend.forest, blend.factor, blend.floor))
+        members.append(_forest(g, dense, blend, widths=widths))
     return members
 
 
-def _forest(g: Graph, inputs: Value, forest: Forest, factor: float, floor: float) -> Members:
-    """Return a kernel for each tree. The trees return leaf indices, which single precision represents exactly."""
-    n_nodes, n_trees = len(forest.columns), forest.n_trees
-    if n_nodes >= 2**24:
-        raise ValueError(f"DensityRegressor.export: the forest must have less than 16,777,216 nodes, got {n_nodes:,}.")
-    places = np.arange(n_nodes)
-    tree = np.searchsorted(forest.roots, places, side="right") - 1
-    first = forest.roots[tree]
-    leaf = forest.children == places
-    kinds = np.where(leaf, "LEAF", "BRANCH_LEQ").tolist()
-    child = np.where(leaf, 0, forest.children - first)
-    found = g.TreeEnsembleRegressor(
+def _forest(g: Graph, inputs: Value, blend: Blend, *, widths: bool) -> Members:
+    """Return a kernel for each tree. Leaves hold values and widths: indices of leaves would have to be looked up."""
+    forest = blend.forest
+    assert forest is not None
+    n_trees, n_outputs = forest.n_trees, forest.values.shape[1]
+    spreads = np.hypot(blend.floor, blend.factor * forest.spreads)[:, None]
+    held = np.concatenate([forest.values, spreads], axis=1) if widths else forest.values
+    ends = [*forest.roots[1:], len(forest.columns)]
+    # A node for each tree, which stays in the cache: half the time of a node for all.
+    trees = [_tree(g, inputs, forest, held, slice(*pair)) for pair in zip(forest.roots, ends, strict=True)]
+    parts = g.join(*(tree.more(1) for tree in trees), axis=1).to(np.float64)  # [rows, trees, held]
+    values, shares = parts.part(0, n_outputs), g.rows(np.full((1, n_trees), 1 / n_trees), parts)
+    return Members(values, shares, parts.part(n_outputs, n_outputs + 1) + values * 0.0 if widths else values, n_trees)
+
+
+def _tree(g: Graph, inputs: Value, forest: Forest, held: NDArray[np.float64], nodes: slice) -> Value:
+    """Return the numbers that the leaves of a tree hold, [rows, held], in single precision."""
+    places = np.arange(nodes.stop - nodes.start)
+    child = forest.children[nodes] - nodes.start
+    leaf = child == places
+    n_held = held.shape[1]
+    found: Value = g.TreeEnsembleRegressor(
         inputs,
         domain="ai.onnx.ml",
-        n_targets=n_trees,
-        nodes_treeids=tree.tolist(),
-        nodes_nodeids=(places - first).tolist(),
-        nodes_featureids=forest.columns.tolist(),
-        nodes_values=np.where(leaf, 0.0, forest.thresholds).astype(np.float32).tolist(),
-        nodes_modes=kinds,
-        nodes_truenodeids=child.tolist(),
+        n_targets=n_held,
+        nodes_treeids=[0] * len(places),
+        nodes_nodeids=places.tolist(),
+        nodes_featureids=forest.columns[nodes].tolist(),
+        nodes_values=np.where(leaf, 0.0, forest.thresholds[nodes]).astype(np.float32).tolist(),
+        nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
+        nodes_truenodeids=np.where(leaf, 0, child).tolist(),
         nodes_falsenodeids=np.where(leaf, 0, child + 1).tolist(),
-        target_treeids=tree[leaf].tolist(),
-        target_nodeids=(places - first)[leaf].tolist(),
-        target_ids=tree[leaf].tolist(),
-        target_weights=places[leaf].astype(np.float32).tolist(),
+        target_treeids=[0] * (leaf.sum() * n_held),
+        target_nodeids=places[leaf].repeat(n_held).tolist(),
+        target_ids=np.tile(np.arange(n_held), leaf.sum()).tolist(),
+        target_weights=held[nodes][leaf].astype(np.float32).ravel().tolist(),
     )
-    at = found.to(np.int64)
-    widths = g.Gather(np.hypot(floor, factor * forest.spreads), at, axis=0)
-    shares = g.rows(np.full((1, n_trees), 1 / n_trees), at)
-    values = g.Gather(forest.values, at, axis=0)
-    return Members(values, shares, widths.more(2) + values * 0.0, n_trees)
+    return found
 
 
 def _background(g: Graph, like: Value, n_outputs: int) -> Members:
@@ -173,15 +178,14 @@ def _mixed(g: Graph, members: list[Members], weights: NDArray[np.float64]) -> Me
     return Members(g.join(*values, axis=1), g.join(*shares, axis=1), g.join(*widths, axis=1), n)
 
 
-def _trimmed(g: Graph, shares: Value, values: Value, n: int, share: float) -> Value:
-    """Return the probabilities [rows, kernels] after removing a share at each end."""
-    order = g.sorted(values, n)[1]
-    own = g.GatherElements(shares, order, axis=1)
+def _trimmed(g: Graph, k: Members, share: float) -> Members:
+    """Return the kernels of one output in increasing order, without a share of the probability at each end."""
+    values, order = g.sorted(k.values.shaped(0, k.n), k.n)
+    own, widths = (g.GatherElements(part.shaped(0, k.n), order, axis=1) for part in (k.shares, k.widths))
     above = g.CumSum(own, np.array(1))
-    total = own.sum(keep=True)
+    total = above.part(k.n - 1, k.n)
     kept = g.Max(g.Min(above, total * (1 - share)) - g.Max(above - own, total * share), np.array(0.0))
-    left = g.ScatterElements(shares * 0.0, order, kept, axis=1)
-    return left / left.sum(keep=True)
+    return Members(values.more(2), kept / kept.sum(keep=True), widths.more(2), k.n)
 
 
 # ---------------------------------------------------------------------- few values
@@ -266,7 +270,7 @@ def _atom_sets(g: Graph, masses: Value, means: Value, answers: Any, coverage: fl
 def _blend(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: Sequence[str] | None) -> None:
     answers, blend = estimator._answers, estimator._answers.predictive
     targets = blend.targets
-    members = _members(g, rows, blend)
+    members = _members(g, rows, blend, widths=blend.values is not None or outputs is None or set(outputs) != {"mean"})
     members.append(_background(g, rows, targets.n_outputs))
     whole = _mixed(g, members, blend.weights)
     n_known = len(members) - (blend.weights[-1] < MOSTLY_BACKGROUND)
@@ -275,8 +279,7 @@ def _blend(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: Sequ
     if blend.values is not None:
         return _few_values(g, whole, knowing, estimator, coverage)
     if blend.trim:
-        trimmed = _trimmed(g, knowing.shares, knowing.values.shaped(0, -1), knowing.n, blend.trim)
-        knowing = knowing._replace(shares=trimmed)
+        knowing = _trimmed(g, knowing, blend.trim)
     means = (knowing.values * knowing.shares.more(2)).sum(1)
     add_mean(g, means, targets)
     exporting.check_outputs(type(estimator).__name__, targets, outputs, ["mean", "lower", "upper"])
@@ -300,7 +303,8 @@ def _few_values(g: Graph, whole: Members, knowing: Members, estimator: Any, cove
     atoms, values = blend.atoms.numpy(), blend.values
     masses, informed_masses = _masses(g, whole, atoms), _masses(g, knowing, atoms)
     if blend.trim:
-        informed_masses = _trimmed(g, informed_masses, g.rows(atoms[None], masses), len(atoms), blend.trim)
+        at_atoms = Members(g.rows(atoms[None, :, None], masses), informed_masses, informed_masses, len(atoms))
+        informed_masses = _trimmed(g, at_atoms, blend.trim).shares  # atoms increase
     means = (informed_masses * values).sum(keep=True)
     flat = blend.targets.is_flat
     g.output("mean", means.shaped(-1) if flat else means, ["rows"] if flat else ["rows", 1])

@@ -5,6 +5,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import Structure, c_int64, c_void_p
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,34 +26,41 @@ class _Trees(Structure):
         ("n_rows", c_int64),
         ("n_columns", c_int64),
         ("n_trees", c_int64),
+        ("n_held", c_int64),
         ("rows", c_void_p),
         ("nodes", c_void_p),
         ("roots", c_void_p),
         ("depths", c_void_p),
-        ("leaves", c_void_p),
+        ("held", c_void_p),
+        ("found", c_void_p),
     )
 
 
-def leaves(
-    rows: NDArray[np.float32], nodes: NDArray[np.void], roots: NDArray[np.int32], depths: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    """Return the node index of the leaf of each row, [rows, trees].
+def at_leaves(
+    rows: NDArray[np.float32],
+    nodes: NDArray[np.void],
+    roots: NDArray[np.int32],
+    depths: NDArray[np.int32],
+    held: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the numbers held by the leaf of each row in each tree, [rows, trees, held].
 
     Args:
         rows: [rows, columns], without NaN.
         nodes: of all trees, of type `NODE`; every child must be one of them, and every column one of the rows.
         roots: [trees]
         depths: [trees], of the deepest leaf of each.
+        held: [nodes, held]
     """
-    rows = np.ascontiguousarray(rows, dtype=np.float32)
-    found = np.empty((len(rows), len(roots)), dtype=np.int32)
+    rows, held = np.ascontiguousarray(rows, dtype=np.float32), np.ascontiguousarray(held, dtype=np.float64)
     if not available():
-        return _level_by_level(rows, nodes, roots, int(depths.max(initial=0)))
+        return held.take(_level_by_level(rows, nodes, roots, int(depths.max(initial=0))), axis=0)
+    found = np.empty((len(rows), len(roots), held.shape[1]))
 
     def part(start: int, stop: int) -> None:
-        given = (rows[start:stop], nodes, roots, depths, found[start:stop])
-        trees = _Trees(stop - start, rows.shape[1], len(roots), *(array.ctypes.data for array in given))
-        library().torchmcl_leaves(ctypes.byref(trees))
+        given = (rows[start:stop], nodes, roots, depths, held, found[start:stop])
+        sizes = (stop - start, rows.shape[1], len(roots), held.shape[1])
+        library().torchmcl_leaves(ctypes.byref(_Trees(*sizes, *(array.ctypes.data for array in given))))
 
     on_threads(part, len(rows))
     return found
@@ -175,14 +183,22 @@ class Forest:
         """The number of trees."""
         return len(self.roots)
 
-    def answers(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the value [rows, trees, outputs] and the spread [rows, trees] of each tree for rows."""
-        if self.columns.max(initial=0) >= inputs.shape[1]:
-            raise ValueError("the nodes of a forest ask for more columns than the rows have")
+    @cached_property
+    def _nodes(self) -> NDArray[np.void]:
         nodes = np.empty(len(self.columns), dtype=NODE)
         nodes["threshold"], nodes["column"], nodes["child"] = self.thresholds, self.columns, self.children
-        found = leaves(inputs, nodes, self.roots, self.depths)
-        return self.values.take(found, axis=0), self.spreads.take(found)
+        return nodes
+
+    def answers(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the value [rows, trees, outputs] and the spread [rows, trees] of each tree for rows."""
+        found = self.at_leaves(inputs, np.concatenate([self.values, self.spreads[:, None]], axis=1))
+        return found[..., :-1], found[..., -1]
+
+    def at_leaves(self, inputs: NDArray[np.float32], held: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return, of the numbers held by all nodes [nodes, held], those of each tree's leaf, [rows, trees, held]."""
+        if self.columns.max(initial=0) >= inputs.shape[1]:
+            raise ValueError("the nodes of a forest ask for more columns than the rows have")
+        return at_leaves(inputs, self._nodes, self.roots, self.depths, held)
 
 
 def _renumbered(tree: Any) -> Forest:

@@ -1,7 +1,7 @@
 """Members of a blend as kernels, their mixtures, and a compact format of encoded columns."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ class Places(NamedTuple):
     """
 
     dense: NDArray[np.float32]
-    lower: NDArray[np.int64]
+    lower: NDArray[np.int32]
     between: NDArray[np.float32]
 
 
@@ -54,19 +54,16 @@ def places(encoder: Encoder, rows: NDArray[Any]) -> Places:
     if isinstance(encoder, MissingIndicators):
         rows, encoder = filled(rows, encoder.means), encoder.encoder
     if not isinstance(encoder, PiecewiseLinear):
-        return Places(dense, np.zeros((len(rows), 0), dtype=np.int64), np.zeros((len(rows), 0), dtype=np.float32))
+        return Places(dense, np.zeros((len(rows), 0), dtype=np.int32), np.zeros((len(rows), 0), dtype=np.float32))
     rows = filled(rows, encoder.scaler.mean)
     binned = [(column, edges) for column, edges in zip(rows.T, encoder.edges, strict=True) if len(edges) > 2]
-    lower = np.empty((len(rows), len(binned)), dtype=np.int64)
-    between = np.empty((len(rows), len(binned)), dtype=np.float32)
-    start = 0
+    n_bins = np.array([len(edges) - 1 for _, edges in binned], dtype=np.int64)
+    passed = np.empty((len(rows), len(binned)))  # bins below each value, and a part of its own
     for run, (column, edges) in enumerate(binned):
-        values = column.astype(np.float64)
-        place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-        between[:, run] = np.clip((values - edges[place]) / np.diff(edges)[place], 0.0, 1.0)
-        lower[:, run] = start + place
-        start += len(edges)
-    return Places(dense, lower, between)
+        passed[:, run] = np.interp(column, edges, np.arange(len(edges)))
+    lower = np.minimum(passed.astype(np.int32), (n_bins - 1).astype(np.int32))
+    starts = np.cumsum(n_bins + 1) - n_bins - 1  # a run has a row more than bins
+    return Places(dense, lower + starts.astype(np.int32), (passed - lower).astype(np.float32))
 
 
 _BLOCK = 1024
@@ -123,7 +120,13 @@ class Kernels(NamedTuple):
         return cls(*(torch.cat(each, dim=1) for each in zip(*parts, strict=True)))
 
 
-@torch.no_grad()
+class KernelsOfRows(Protocol):
+    """A function of rows [rows, columns]; without widths, they may be [rows, 0, outputs]."""
+
+    def __call__(self, X: NDArray[Any], *, widths: bool) -> Kernels:
+        """Return the kernels."""
+
+
 def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X: NDArray[Any], device: Any) -> Kernels:
     """Return the kernels of all networks, which share the probability equally, in double precision.
 
@@ -133,33 +136,45 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
         X: [rows, columns]
         device: where to compute.
     """
+    return network_pass(networks, encoder, device)(X, widths=True)
+
+
+@torch.no_grad()
+def network_pass(
+    networks: Sequence[MultiHypothesisMLP], encoder: Encoder, device: Any
+) -> KernelsOfRows:
+    """Return `network_kernels` as a function of rows; the weights are read once, for any number of blocks of rows."""
     at = torch.device(device)
     if at.type == "cpu" and available() and _is_plain(networks[0]):
-        return _compiled(networks, encoder, places(encoder, X))
+        return _compiled(networks, encoder)
     layers = [layer for layer in (*networks[0].trunk, networks[0].head.linear) if isinstance(layer, nn.Linear)]
     chosen = [place for place, layer in enumerate((*networks[0].trunk, networks[0].head.linear)) if layer in layers]
     stacked = [_stacked([(*net.trunk, net.head.linear)[place] for net in networks], at) for place in chosen]
-    dense, lower, between = places(encoder, X)
-    n_given = dense.shape[1]
     first, rest = stacked[0], stacked[1:]
+    n_given = first[0].shape[1] - sum(run_lengths(encoder))
     table = _table(first[0][:, n_given:], run_lengths(encoder)).to(at)  # [places, networks * units]
     given = first[0][:, :n_given], first[1]
-    head = networks[0].head
 
     @torch.no_grad()
-    def outputs(start: int) -> Tensor:
-        rows = slice(start, start + _BLOCK)
-        x = _filled(dense[rows]).to(at)
-        hidden = torch.baddbmm(given[1], x.expand(len(networks), -1, -1), given[0])
-        if lower.shape[1]:
-            climbed = _climbed(table, _filled(lower[rows]).to(at), _filled(between[rows]).to(at))
-            hidden += climbed.unflatten(1, (len(networks), -1)).transpose(0, 1)
-        for weight, bias in rest:
-            hidden = torch.baddbmm(bias, hidden.relu_(), weight)
-        return hidden[:, : len(dense[rows])].cpu()
+    def kernels(X: NDArray[Any], *, widths: bool) -> Kernels:  # the widths take little of the time here
+        dense, lower, between = places(encoder, X)
 
-    parts = on_cores(outputs, range(0, max(1, len(dense)), _BLOCK), at)
-    return _read(torch.cat(parts, dim=1), head)
+        @torch.no_grad()
+        def outputs(start: int) -> Tensor:
+            rows = slice(start, start + _BLOCK)
+            x = _filled(dense[rows]).to(at)
+            hidden = torch.baddbmm(given[1], x.expand(len(networks), -1, -1), given[0])
+            if lower.shape[1]:
+                climbed = _climbed(table, _filled(lower[rows]).to(at), _filled(between[rows]).to(at))
+                hidden += climbed.unflatten(1, (len(networks), -1)).transpose(0, 1)
+            for weight, bias in rest:
+                hidden = torch.baddbmm(bias, hidden.relu_(), weight)
+            return hidden[:, : len(dense[rows])].cpu()
+
+        parts = on_cores(outputs, range(0, max(1, len(dense)), _BLOCK), at)
+        return _read(torch.cat(parts, dim=1), networks[0].head)
+
+    return kernels
 
 
 def _is_plain(network: MultiHypothesisMLP) -> bool:
@@ -172,25 +187,20 @@ def _is_plain(network: MultiHypothesisMLP) -> bool:
     return kinds and is_normal and bool(head.output_sizes[1]) and len(inner) < MAX_LAYERS
 
 
-def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, inputs: Places) -> Kernels:
+def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder) -> KernelsOfRows:
     layers: list[Any] = [[*list(net.trunk)[::2], net.head.linear] for net in networks]
     flat = torch.stack(
         [torch.cat([part.flatten() for one in own for part in (one.weight, one.bias)]) for own in layers]
-    )
+    ).float()
     sizes = [layers[0][0].in_features, *(layer.out_features for layer in layers[0])]
-    head = networks[0].head
-    given, lower, between = map(torch.from_numpy, inputs)
-    found = mixture_kernels(
-        flat.float(),
-        sizes,
-        head.n_hypotheses,
-        head.min_scale,
-        given=given,
-        lower=lower.int(),
-        between=between,
-        run_lengths=run_lengths(encoder),
-    )
-    return Kernels(*found)
+    head, lengths = networks[0].head, run_lengths(encoder)
+
+    def kernels(X: NDArray[Any], *, widths: bool) -> Kernels:
+        given, lower, between = map(torch.from_numpy, places(encoder, X))
+        inputs = {"given": given, "lower": lower, "between": between, "run_lengths": lengths}
+        return Kernels(*mixture_kernels(flat, sizes, head.n_hypotheses, head.min_scale, **inputs, widths=widths))
+
+    return kernels
 
 
 def _stacked(layers: Sequence[Any], at: torch.device) -> tuple[Tensor, Tensor]:

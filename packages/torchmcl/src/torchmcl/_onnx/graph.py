@@ -222,6 +222,9 @@ class Graph:
 
     def clip(self, value: Value, low: Any, high: Any) -> Value:
         """Return a value clipped to bounds."""
+        if np.ndim(low) == np.ndim(high) == 0:
+            made: Value = self.node("Clip", value, np.asarray(low, value.dtype), np.asarray(high, value.dtype))
+            return made
         return self.Min(self.Max(value, np.asarray(low, value.dtype)), np.asarray(high, value.dtype))
 
     def sorted(self, value: Value, size: int) -> tuple[Value, Value]:

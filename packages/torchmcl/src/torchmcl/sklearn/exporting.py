@@ -48,33 +48,45 @@ def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool =
     standard = (known - scaler.mean) / scaler.scale
     if np.dtype(dtype) == np.float32:
         standard = g.clip(standard, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-    binned = [place for place, edges in enumerate(getattr(encoder, "edges", ())) if len(edges) > 2]
-    if not binned or not bins:
-        return standard.to(dtype)
-    assert isinstance(encoder, PiecewiseLinear)
-    edges = [encoder.edges[place] for place in binned]
-    columns = np.repeat(binned, [len(each) - 1 for each in edges])
-    starts, widths = (
-        np.concatenate(part) for part in zip(*((each[:-1], np.diff(each)) for each in edges), strict=True)
-    )
-    passed = g.clip((g.Gather(known, columns, axis=1) - starts) / widths, 0.0, 1.0)
-    return g.join(standard.to(dtype), passed.to(dtype), axis=1)
+    edges = encoder.edges if bins and isinstance(encoder, PiecewiseLinear) else []
+    parts, place = [standard.to(dtype)], 0
+    for n_edges, together in itertools.groupby(edges, len):  # neighboring columns with equally many bins at once
+        own = np.array(list(together))
+        if n_edges > 2:
+            passed = (known.part(place, place + len(own), 1).more(2) - own[:, :-1]) * (1 / np.diff(own, axis=1))
+            parts.append(g.clip(passed.shaped(0, len(own) * (n_edges - 1)).to(dtype), 0.0, 1.0))
+        place += len(own)
+    return g.join(*parts, axis=1) if len(parts) > 1 else parts[0]
 
 
-def network_outputs(g: Graph, inputs: Value, module: Any) -> list[Value | None]:
-    """Return values [rows, hypotheses, dim], score logits [rows, hypotheses] and raw scales; None for absent parts."""
-    hidden = inputs
-    for layer in (*module.trunk, module.head.linear):
+def network_outputs(g: Graph, inputs: Value, modules: Sequence[Any]) -> list[Value | None]:
+    """Return the outputs of networks of the same shape, side by side; None for absent parts.
+
+    These are values [rows, networks * hypotheses, dim], score logits [rows, networks, hypotheses] and raw scales.
+    """
+    hidden, head = inputs, modules[0].head
+    for place, layer in enumerate(modules[0].trunk):
         if isinstance(layer, nn.Linear):
-            weight, bias = (part.detach().cpu().numpy().astype(inputs.dtype) for part in (layer.weight, layer.bias))
-            hidden = g.Gemm(hidden, weight, bias, transB=1)
+            hidden = _linear(g, hidden, [module.trunk[place] for module in modules])
         elif isinstance(layer, nn.ReLU):
             hidden = g.Relu(hidden)
-    sizes = module.head.output_sizes
-    ends = np.cumsum([0, *sizes])
-    parts = [hidden.part(int(a), int(b), 1) if b > a else None for a, b in itertools.pairwise(ends)]
-    n, dim = module.head.n_hypotheses, math.prod(module.head.event)
-    return [part if part is None or place == 1 else part.shaped(-1, n, dim) for place, part in enumerate(parts)]
+    heads = [module.head.linear for module in modules]
+    n, dim = head.n_hypotheses, math.prod(head.event)
+    parts: list[Value | None] = []
+    for place, (start, stop) in enumerate(itertools.pairwise(np.cumsum([0, *head.output_sizes]))):
+        if start == stop:
+            parts.append(None)
+            continue
+        own = g.Transpose(_linear(g, hidden, heads, slice(start, stop)), perm=[1, 0, 2])  # [rows, networks, outputs]
+        parts.append(own if place == 1 else own.shaped(0, len(modules) * n, dim))
+    return parts
+
+
+def _linear(g: Graph, inputs: Value, layers: Sequence[Any], outputs: slice = slice(None)) -> Value:
+    """Return outputs of the layers of all networks, [networks, rows, outputs]; inputs may be common to them."""
+    stacked = ([getattr(layer, name)[outputs].detach().cpu().numpy() for layer in layers] for name in ("weight", "bias"))
+    weight, bias = (np.stack(part).astype(inputs.dtype) for part in stacked)
+    return inputs @ np.ascontiguousarray(weight.transpose(0, 2, 1)) + bias[:, None]
 
 
 def normalized_scores(g: Graph, logits: Value) -> Value:
@@ -85,9 +97,11 @@ def normalized_scores(g: Graph, logits: Value) -> Value:
 def _hypotheses(g: Graph, rows: Value, predictive: Predictive) -> tuple[Value, Value]:
     """Return standardized hypotheses of all networks [rows, kernels, outputs], and probabilities [rows, kernels]."""
     inputs = encoded(g, rows, predictive.encoder, np.float64)
-    given = [network_outputs(g, inputs, module) for module in predictive.modules]
-    scores = [normalized_scores(g, logits) * (1 / len(given)) for _, logits, _ in given if logits is not None]
-    return g.join(*(values for values, _, _ in given if values is not None), axis=1), g.join(*scores, axis=1)
+    values, logits, _ = network_outputs(g, inputs, predictive.modules)
+    assert values is not None
+    assert logits is not None
+    n_networks, n = len(predictive.modules), predictive.modules[0].head.n_hypotheses
+    return values, (normalized_scores(g, logits) * (1 / n_networks)).shaped(0, n_networks * n)
 
 
 def _bandwidth(g: Graph, rule: Bandwidth, values: Value, shares: Value) -> Value:
@@ -208,21 +222,19 @@ def _regressor(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: 
 def _classifier(g: Graph, rows: Value, estimator: Any) -> None:
     mixture, classes = estimator._mixture, np.asarray(estimator.classes_)
     inputs = encoded(g, rows, mixture.encoder, np.float64)
-    found = []
-    for module in mixture.modules:
-        values, logits, _ = network_outputs(g, inputs, module)
-        assert values is not None
-        assert logits is not None
-        logs = g.LogSoftmax(values, axis=-1) + g.LogSoftmax(logits, axis=-1).more(-1)
-        mixed = g.ReduceLogSumExp(logs, np.array([1]), keepdims=0)
-        found.append(g.Softmax(mixed * (1 / mixture.temperature), axis=-1))
-    total = g.Sum(*found)
+    values, logits, _ = network_outputs(g, inputs, mixture.modules)
+    assert values is not None
+    assert logits is not None
+    n, n_classes = mixture.modules[0].head.n_hypotheses, len(classes)
+    logs = g.LogSoftmax(values.shaped(0, len(mixture.modules), n, n_classes), axis=-1)
+    mixed = g.ReduceLogSumExp(logs + g.LogSoftmax(logits, axis=-1).more(-1), np.array([2]), keepdims=0)
+    total = g.Softmax(mixed * (1 / mixture.temperature), axis=-1).sum(1)
     shares = total / total.sum(keep=True)
     named = classes.astype(object) if classes.dtype.kind in "OU" else classes
     n = estimator.n_answers_
     top, places = g.node("TopK", shares, np.array([n]), n_outputs=2, axis=-1, largest=1, sorted=1)
     g.output("label", g.Gather(named, g.ArgMax(shares, axis=-1, keepdims=0), axis=0), ["rows"])
-    g.output("probabilities", shares, ["rows", len(classes)])
+    g.output("probabilities", shares, ["rows", n_classes])
     g.output("hypotheses", g.Gather(named, places, axis=0), ["rows", n])
     g.output("hypothesis_probabilities", top, ["rows", n])
 

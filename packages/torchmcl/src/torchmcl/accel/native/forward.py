@@ -35,6 +35,7 @@ def mixture_kernels(
     lower: Tensor,
     between: Tensor,
     run_lengths: Sequence[int],
+    widths: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return centers, shares and widths of the normal kernels that ReLU networks predict, in double precision.
 
@@ -47,10 +48,11 @@ def mixture_kernels(
         lower: [rows, runs], see `torchmcl.accel.native.compiled.Ladders`; int32.
         between: [rows, runs], float32.
         run_lengths: columns of each run.
+        widths: whether to compute them; means do not need any.
 
     Returns:
         Values [rows, networks * hypotheses, dims], shares [rows, networks * hypotheses], which sum to 1, and widths
-        like the values.
+        like the values, or [rows, 0, dims].
     """
     n_rows, n_kernels = len(given), len(flat) * n_hypotheses
     n_dims = (sizes[-1] // n_hypotheses - 1) // 2
@@ -68,15 +70,16 @@ def mixture_kernels(
         min_scale=min_scale,
     )
     rows = RowsFields(n_set_rows=n_rows, inputs=given.data_ptr(), lower=lower.data_ptr(), between=between.data_ptr())
-    shapes = ((n_rows, n_kernels, n_dims), (n_rows, n_kernels), (n_rows, n_kernels, n_dims))
+    shapes = ((n_rows, n_kernels, n_dims), (n_rows, n_kernels), (n_rows, n_kernels if widths else 0, n_dims))
     found = tuple(torch.empty(shape, dtype=torch.float64, device="cpu") for shape in shapes)
 
     def part(first: int, last: int) -> None:
         scratch = aligned(library().torchmcl_forward_scratch(ctypes.byref(network)), zeroed=False)
         written = (part.data_ptr() for part in (flat, *found, scratch))
         forward = _Forward(first, last, *flat.shape, *written)
+        forward.widths = forward.widths if widths else None
         library().torchmcl_forward(ctypes.byref(network), ctypes.byref(rows), ctypes.byref(forward))
 
     on_threads(part, n_rows)
-    values, shares, widths = found
-    return values, shares, widths
+    values, shares, deviations = found
+    return values, shares, deviations

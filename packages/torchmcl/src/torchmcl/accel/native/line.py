@@ -48,7 +48,7 @@ class _Trim(Structure):
     _fields_ = (
         *integers("n_rows n_kernels"),
         ("share", c_double),
-        *pointers("values weights kept scratch"),
+        *pointers("values weights kept order"),
     )
 
 
@@ -100,9 +100,9 @@ def trimmed(centres: Tensor, weights: Tensor, share: float) -> Tensor:
     kept = torch.empty_like(weights)
 
     def part(start: int, stop: int) -> None:
-        scratch = aligned(8 * weights.shape[1], zeroed=False)
+        order = torch.empty(weights.shape[1], dtype=torch.int64, device="cpu")
         given = (x[start:].data_ptr() for x in (centres, weights, kept))
-        trim = _Trim(stop - start, weights.shape[1], share, *given, scratch.data_ptr())
+        trim = _Trim(stop - start, weights.shape[1], share, *given, order.data_ptr())
         library().torchmcl_trim(ctypes.byref(trim))
 
     on_threads(part, len(weights))

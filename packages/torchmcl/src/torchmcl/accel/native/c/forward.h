@@ -77,20 +77,21 @@ static void forward_pass(const Network *network, const Rows *data, const Forward
             for (int64_t l = 0; l < n_layers; l++) {
                 const int64_t n_in = sizes[l], n_out = sizes[l + 1], climbs = l == 0 && n_runs;
                 bias += n_out * n_in;
-                if (climbs || l + 1 == n_layers)
-                    mix(PLAIN, at[l + 1], weight, 1, n_out, n_out, climbs ? n_given : n_in, at[l], bias, 0, width);
-                else
+                if (climbs || l + 1 == n_layers) {
+                    const int64_t n_used = l + 1 < n_layers || forward->widths ? n_out : n_values + n_k;
+                    mix(PLAIN, at[l + 1], weight, 1, n_out, n_used, climbs ? n_given : n_in, at[l], bias, 0, width);
+                } else
                     mix(RELU, at[l + 1], weight, 1, n_out, n_out, n_in, at[l], bias, 0, width);
-                for (int64_t j = 0; climbs && j < n; j++)
-                    climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
+                if (climbs) climb(at[1], n_out, table, &ladders, rows, n, n_layers > 1);
                 bias += n_out, weight += n_out * n_in;
             }
             powers_in_place(logits, n_k, width);
-            scales_in_place(raw, n_values, network->min_scale, width);
             const int64_t first = (start * n_all + m * n_k) * network->n_dims, stride = n_all * network->n_dims;
             hand_over(forward->values + first, stride, at[n_layers], n_values, n);
-            hand_over(forward->widths + first, stride, raw, n_values, n);
             hand_over_shares(forward->shares + start * n_all + m * n_k, n_all, logits, n_k, n, 1 / (double)forward->n_models);
+            if (!forward->widths) continue;
+            scales_in_place(raw, n_values, network->min_scale, width);
+            hand_over(forward->widths + first, stride, raw, n_values, n);
         }
     }
 }

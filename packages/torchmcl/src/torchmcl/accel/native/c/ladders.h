@@ -50,23 +50,38 @@ static void sum_slopes(const float *table, const Ladders *ladders, float *gradie
     }
 }
 
-/* out[p][column] += the contribution of the runs of a row, then ReLU unless it is the last layer. */
-static void climb(float *out, int64_t n_out, const float *table, const Ladders *ladders, int64_t row, int relu) {
-    const int64_t wide = even_out(n_out), n = ladders->n_runs;
+/* The contribution of the runs of a row to 4 * LANES outputs, of the columns `from` of the table on. */
+ALWAYS void climb_some(float *to, const float *from, int64_t wide, const Ladders *ladders, int64_t row) {
+    const int64_t n = ladders->n_runs;
     const int *lower = ladders->lower + row * n;
     const float *between = ladders->between + row * n;
-    for (int64_t p = 0; p < n_out; p += 4 * LANES) {
-        vec sum[4] = {{0}, {0}, {0}, {0}};
-        for (int64_t r = 0; r < n; r++) {
-            const vec *below = (const vec *)(table + lower[r] * wide + p), *above = below + wide / LANES;
-            const float up = between[r], down = 1 - up;
-            for (int s = 0; s < 4; s++) sum[s] += down * below[s] + up * above[s];
-        }
-        for (int64_t i = 0; i < 4 * LANES && p + i < n_out; i++) {
-            const float value = out[(p + i) * WIDTH] + sum[i / LANES][i % LANES];
-            out[(p + i) * WIDTH] = relu && value < 0 ? 0 : value;
-        }
+    vec sum[4] = {{0}, {0}, {0}, {0}};
+    for (int64_t r = 0; r < n; r++) {
+        const vec *below = (const vec *)(from + lower[r] * wide), *above = below + wide / LANES;
+        const float up = between[r], down = 1 - up;
+        for (int s = 0; s < 4; s++) sum[s] += down * below[s] + up * above[s];
     }
+    for (int s = 0; s < 4; s++) store(to + s * LANES, sum[s]);
+}
+
+/* out[p][j] += the contribution of the runs of row rows[j], then ReLU unless it is the last layer. Some outputs of all
+   rows at a time: their part of the table stays in the L1 cache. */
+static void climb(float *out, int64_t n_out, const float *table, const Ladders *ladders, const int64_t *rows, int64_t n,
+                  int relu) {
+    float sums[LANES * 4 * LANES] __attribute__((aligned(64))), turned[4 * LANES * LANES] __attribute__((aligned(64)));
+    for (int64_t p = 0; p < n_out; p += 4 * LANES)
+        for (int64_t j = 0; j < n; j += LANES) {
+            const int64_t n_rows = n - j < LANES ? n - j : LANES, n_p = n_out - p < 4 * LANES ? n_out - p : 4 * LANES;
+            if (n_rows < LANES) memset(sums, 0, sizeof sums); /* padding */
+            for (int64_t i = 0; i < n_rows; i++)
+                climb_some(sums + i * 4 * LANES, table + p, even_out(n_out), ladders, rows[j + i]);
+            turn(turned, LANES, sums, 4 * LANES, LANES, 4 * LANES);
+            for (int64_t i = 0; i < n_p; i++) {
+                float *to = out + (p + i) * WIDTH + j;
+                const vec value = load(to) + load(turned + i * LANES);
+                store(to, relu ? (vec)((ivec)value & ~(value < 0.0f)) : value);
+            }
+        }
 }
 
 /* Adds the gradient g[p][column] of a row to that of the table. */

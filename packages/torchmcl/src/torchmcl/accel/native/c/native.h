@@ -146,7 +146,7 @@ typedef struct {
     const float *flat; /* [models, parameters] */
     double *values;    /* [rows, models, hypotheses, dims], written, and so are the next two */
     double *shares;    /* [rows, models, hypotheses], summing to 1 */
-    double *widths;    /* [rows, models, hypotheses, dims] */
+    double *widths;    /* [rows, models, hypotheses, dims], or null */
     float *scratch;    /* `forward_scratch` floats, aligned to 64 bytes */
 } Forward;
 
@@ -202,7 +202,7 @@ typedef struct {
     const double *values;  /* [rows, kernels] */
     const double *weights; /* [rows, kernels] */
     double *kept;          /* [rows, kernels], written: weights that sum to 1 */
-    void *scratch;         /* 32 bytes for each kernel */
+    int64_t *order;        /* [kernels], scratch memory */
 } Trim;
 
 /* The normal distribution function on cells, as cubics of the place in a cell, and exp(-z^2 / 2) where it begins. */
@@ -224,11 +224,13 @@ typedef struct {
     int64_t n_rows;
     int64_t n_columns;
     int64_t n_trees;
+    int64_t n_held;        /* numbers that a node holds */
     const float *rows;     /* [rows, columns], without NaN */
     const Node *nodes;     /* of all trees */
     const int32_t *roots;  /* [trees] */
     const int32_t *depths; /* [trees], of the deepest leaf */
-    int32_t *leaves;       /* [rows, trees], written: indices of nodes */
+    const double *held;    /* [nodes, held] */
+    double *found;         /* [rows, trees, held], written: what the leaves hold */
 } Trees;
 
 /* Permutations of rows. */

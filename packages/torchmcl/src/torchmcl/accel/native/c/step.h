@@ -97,7 +97,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                 const int64_t n_in = sizes[l], n_out = sizes[l + 1];
                 if (l == 0 && n_runs) {
                     plain_layer(at[1], weight, n_out, n_in, n_given, at[0], width);
-                    for (int64_t j = 0; j < n; j++) climb(at[1] + j, n_out, table, &ladders, rows[j], n_layers > 1);
+                    climb(at[1], n_out, table, &ladders, rows, n, n_layers > 1);
                 } else if (l + 1 < n_layers)
                     hidden_layer(at[l + 1], weight, n_out, n_in, at[l], width);
                 else

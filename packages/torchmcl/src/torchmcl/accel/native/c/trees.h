@@ -1,4 +1,4 @@
-/* The leaf of each tree that a row reaches. Gathers, not arithmetic: one version serves all processors. */
+/* The numbers held by the leaf of each tree that a row reaches. Gathers, not arithmetic: one version serves all processors. */
 
 #include "native.h"
 
@@ -25,7 +25,11 @@ static inline __attribute__((always_inline)) void descend(const Trees *trees, in
                 at[i] = next;
             }
     }
-    for (int i = 0; i < n_rows; i++) trees->leaves[(first + i) * trees->n_trees + tree] = at[i];
+    const int64_t n = trees->n_held;
+    for (int i = 0; i < n_rows; i++) {
+        double *to = trees->found + ((first + i) * trees->n_trees + tree) * n;
+        for (int64_t h = 0; h < n; h++) to[h] = trees->held[at[i] * n + h];
+    }
 }
 
 /* Tree by tree over a block of rows, so that one tree stays in the cache. */
