@@ -39,6 +39,7 @@ class Layout:
         n_calendar: features of the calendar.
         n_known: covariates that are known ahead.
         n_past: covariates that are not known ahead.
+        means: numbers of seasons, the longest of `periods`, whose mean is repeated over the horizon and read too.
     """
 
     horizon: int
@@ -49,17 +50,18 @@ class Layout:
     n_calendar: int
     n_known: int = 0
     n_past: int = 0
+    means: tuple[int, ...] = ()
 
     @property
     def past(self) -> int:
         """The number of values that a window reads before the horizon."""
-        return max(self.context, *self.lags, 0)
+        return max(self.context, *self.lags, *(n * self.periods[-1] for n in self.means), 0)
 
     @property
     def n_linear(self) -> int:
         """The number of inputs of the linear map for one channel: covariates, changes, and naive forecasts."""
         covariates = self.horizon * self.n_known + self.n_recent * (self.n_known + self.n_past)
-        return covariates + self.context + self.horizon * (len(self.periods) + 1 + len(self.lags))
+        return covariates + self.context + self.horizon * (len(self.periods) + 1 + len(self.lags) + len(self.means))
 
     @property
     def n_recent(self) -> int:
@@ -224,6 +226,10 @@ def described(read: Tensor, floor: Tensor, layout: Layout) -> tuple[Tensor, Tens
     for lag in layout.lags:
         season = read[..., layout.past - lag : layout.past - lag + horizon]
         others.append(torch.where(season.isnan(), naive, season))
+    for n in layout.means:
+        profile = read[..., layout.past - n * layout.periods[-1] :].unflatten(-1, (n, -1)).nanmean(dim=-2)
+        usual = _repeated(profile, layout.periods[-1], horizon)
+        others.append(torch.where(usual.isnan(), naive, usual))
     linear = torch.cat([changes / unit, *((other - naive) / unit for other in others)], dim=-1).clamp(-20, 20)
     share = n_given / context
     sizes = [(deviation / (deviation + level.abs())).log(), (unit / deviation).log(), share]
