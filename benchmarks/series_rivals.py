@@ -1,6 +1,7 @@
 """Rivals of the forecaster in `series.py`: each gives answers for the windows of a task.
 
-TiDE is left out where neuralforecast is not installed; paths of statsforecast come from `series_simulated.py`.
+TiDE and PatchTST are left out where neuralforecast is not installed; paths of statsforecast come from
+`series_simulated.py`.
 """
 
 import copy
@@ -227,32 +228,32 @@ def of_samples(samples: np.ndarray, task: Task) -> Answer:
 
 def tide(task: Task, forecaster: Forecaster) -> list[Answer]:
     """Return nine quantiles of neuralforecast's TiDE with 256 units and 500 steps, on the same context."""
+    return _of_neuralforecast("TiDE", task, forecaster, max_steps=500, hidden_size=256, scaler_type="standard")
+
+
+def patch_tst(task: Task, forecaster: Forecaster) -> list[Answer]:
+    """Return nine quantiles of neuralforecast's PatchTST with its own settings and 2,000 steps, on a long context."""
+    context = min(max(512, 3 * task.horizon), int(np.median(np.isfinite(forecaster._panel.values).sum(axis=1))) // 2)
+    return _of_neuralforecast("PatchTST", task, forecaster, max_steps=2000, input_size=context)
+
+
+def _of_neuralforecast(name: str, task: Task, forecaster: Forecaster, **settings: Any) -> list[Answer]:
+    import neuralforecast.models
     from neuralforecast import NeuralForecast
     from neuralforecast.losses.pytorch import MQLoss
-    from neuralforecast.models import TiDE
 
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    model = TiDE(
-        h=task.horizon,
-        input_size=forecaster.layout_.past,
-        loss=MQLoss(quantiles=list(LEVELS)),
-        max_steps=500,
-        hidden_size=256,
-        windows_batch_size=256,
-        start_padding_enabled=True,
-        scaler_type="standard",
-        enable_progress_bar=False,
-        logger=False,
-        enable_checkpointing=False,
-        accelerator="cpu",
-        random_seed=1,
-    )
+    quiet = {"enable_progress_bar": False, "logger": False, "enable_checkpointing": False}
+    common = {"input_size": forecaster.layout_.past, "windows_batch_size": 256, "start_padding_enabled": True}
+    loss, place = MQLoss(quantiles=list(LEVELS)), "gpu" if forecaster.device == "cuda" else "cpu"
+    made = getattr(neuralforecast.models, name)
+    model = made(task.horizon, loss=loss, accelerator=place, devices=1, random_seed=1, **quiet | common | settings)
     machine = NeuralForecast(models=[model], freq=1)
     machine.fit(_numbered(forecaster._panel.values))
     answers = []
     for history in task.histories:
         found = machine.predict(df=_numbered(forecaster.forecast(history).panel.values))
-        columns = [column for column in found.columns if column.startswith("TiDE")]
+        columns = [column for column in found.columns if column.startswith(name)]
         values = np.sort(found.sort_values(["unique_id", "ds"])[columns].to_numpy(copy=True), axis=1)
         answers.append(Answer(None, None, None, torch.from_numpy(values.T.astype(float)).view(9, -1, task.horizon)))
     return answers
@@ -270,8 +271,9 @@ RIVALS: dict[str, Callable[[Task, Forecaster], list[Answer]]] = {
     "nine_quantiles": nine_quantiles,
     "mixture_likelihood": mixture_likelihood,
     "tide": tide,
+    "patch_tst": patch_tst,
 }
-_PACKAGES = {"tide": "neuralforecast"}
+_PACKAGES = {"tide": "neuralforecast", "patch_tst": "neuralforecast"}
 #: Models of statsforecast whose paths `series_simulated.py` writes to files.
 SIMULATED = {"auto_ets": "AutoETS", "auto_arima": "AutoARIMA"}
 

@@ -10,6 +10,7 @@ METHODS = {
     "forecaster": "``Forecaster``",
     "mixture_likelihood": "mixture likelihood, same network",
     "nine_quantiles": "nine quantiles, same network",
+    "patch_tst": "PatchTST",
     "tide": "TiDE",
     "codebook": "codebook",
     "auto_arima": "AutoARIMA",

@@ -24,6 +24,19 @@ def test_quantiles_of_two_narrow_paths_jump_between_them():
     torch.testing.assert_close(found.flatten(), torch.tensor([0.0, 10.0]).double(), atol=0.01, rtol=0)
 
 
+def test_quantiles_far_from_zero_are_those_of_double_precision():
+    generator = torch.Generator().manual_seed(0)
+    paths = 1e9 + 5 * torch.randn(3, 6, 1, 2, dtype=torch.float64, generator=generator)
+    scales = 0.01 + torch.rand(paths.shape, dtype=torch.float64, generator=generator)
+    shares = torch.rand(3, 6, dtype=torch.float64, generator=generator).softmax(dim=1)
+    found = mixture_quantiles(paths, scales, shares, [0.1, 0.5, 0.9])
+    below = torch.special.ndtr((found.unsqueeze(2) - paths) / scales)
+    levels = (shares[:, :, None, None] * below).sum(dim=2)
+    torch.testing.assert_close(
+        levels, torch.tensor([0.1, 0.5, 0.9]).double().view(3, 1, 1, 1).expand_as(levels), atol=1e-5, rtol=0
+    )
+
+
 def test_the_mean_is_that_of_the_futures_too(fitted):
     found = fitted.forecast()
     futures, shares = (found.futures().filter(like=name).to_numpy() for name in ("future", "probability"))

@@ -52,3 +52,18 @@ def test_the_30th_of_each_month_is_the_last_day_of_february():
     times = [pd.Timestamp("2023-11-30") + pd.DateOffset(months=k) for k in range(8)]
     grid = find_grid("fit", [np.array(times[:5], dtype="datetime64[ns]")])
     np.testing.assert_array_equal(grid.after(times[4], 3), pd.DatetimeIndex(times[5:]))
+
+
+@pytest.mark.parametrize("closed", [[6], [0], [2, 6], [0, 1, 2]])
+def test_days_on_which_a_shop_is_closed_are_no_steps(closed):
+    every = pd.date_range("2024-01-01", periods=120)
+    times = every[~every.day_of_week.isin(closed)]
+    grid = find_grid("fit", [times[[*range(20), *range(23, 50)]].to_numpy()])
+    np.testing.assert_array_equal(pd.DatetimeIndex(grid.after(times[49], 18)), times[50:68])
+    places = grid.places(times)
+    np.testing.assert_allclose(places - places[0], np.arange(len(times)))
+
+
+def test_a_weekday_is_a_step_unless_it_is_missing_for_several_weeks():
+    days = pd.date_range("2024-01-01", periods=20)
+    assert find_grid("fit", [days[days.day_of_week != 6].to_numpy()]).kind == "time"

@@ -57,7 +57,10 @@ def dated(*days):
         (dated("2024-01-01", "2024-01-01"), "`ds` must have each time of a series once, got 2024-01-01 00:00:00 twice"),
         (dated("2024-01-01 00:00", "2024-01-01 02:00", "2024-01-01 05:00"), "`ds` must be regular, got 2024-01-01"),
         (dated("2024-01-01", None), "`ds` must have a time in every row, got none in row 1"),
-        (dated("today", "yesterday or so"), "`ds` must hold numbers or dates between 1678 and 2262, got 'today'"),
+        (
+            dated("today", "yesterday or so"),
+            "`ds` must hold numbers or dates between 1678 and 2262, got 'yesterday or so' in row 1",
+        ),
         (dated("2024-01-01"), "`frame` must have a series with at least two times"),
         (LONG.assign(y="many"), "`y` must hold numbers, got 'many'"),
         (LONG.assign(y=np.inf), "`y` must be finite and below 1e.100 in size, or missing, got inf in row 0"),

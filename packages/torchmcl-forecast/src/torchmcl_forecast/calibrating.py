@@ -1,15 +1,18 @@
-"""Windows at the ends of the series, held out to calibrate tubes and samples."""
+"""Windows at the ends of the series, held out to calibrate tubes and samples; tubes follow the windows after a fit."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.postprocess.regions import rows_needed
+from torchmcl.postprocess.regions import quantile, rows_needed
 from torchmcl_forecast.crps import mixture_crps
+from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.windows import Source
 
-__all__ = ["Calibration", "best_spread", "choose_calibration", "path_correlation"]
+__all__ = ["Calibration", "best_spread", "choose_calibration", "path_correlation", "places_since", "tube_level"]
 
 # The standard deviation of the coverage of a level from this many independent windows is below two percent.
 _ENOUGH_ROWS = 300
@@ -24,6 +27,11 @@ _N_STEPS = 8
 _SPREADS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4)
 # Required number of windows, as a multiple of the minimum for which a level exists.
 _TIMES_NEEDED = 3
+# After a fit, the wanted share of paths moves by `_PACE` of the gap between promised and actual coverage of a window;
+# by less with fewer series than `_FEW`, because their share is known less well.
+_PACE, _FEW = 0.3, 5
+# Windows since the fit, and paths in all of them, that are forecast again.
+_MOST_WINDOWS, _MOST_PATHS = 24, 2400
 
 
 class Calibration(NamedTuple):
@@ -118,3 +126,56 @@ def path_correlation(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tenso
     together = (weights * errors[..., 1:] * errors[..., :-1]).nansum()
     alone = (weights * (errors[..., 1:].square() + errors[..., :-1].square()) / 2).nansum()
     return float((together / alone.clamp_min(1e-12)).clamp(0.0, 0.99))
+
+
+def places_since(source: Source, panel: Panel, last: Any) -> list[Tensor]:
+    """Return consecutive windows that end with the series and begin after a fit, by time: [windows, 2] each.
+
+    Args:
+        source: of the windows.
+        panel: the series, of which others may have been fitted.
+        last: the last time of the fit.
+    """
+    horizon, n_channels = source.layout.horizon, source.layout.n_channels
+    steps = panel.grid.places(np.append(panel.ends[::n_channels], last))
+    n_new = np.round(steps[:-1] - steps[-1]).astype(np.int64)  # negative for a series that ends before
+    most = min(_MOST_WINDOWS, max(_MOST_PATHS // (source.n_groups * n_channels), 1))
+    n_windows = min(int(n_new.max()) // horizon, most)
+    if n_windows < 1:
+        return []
+    late = source.places(first=source.n_times - n_windows * horizon)
+    back = source.n_times - late[:, 1]
+    late = late[(back % horizon == 0) & (back <= torch.from_numpy(n_new)[late[:, 0]])]
+    return [late[late[:, 1] == before] for before in late[:, 1].unique()]
+
+
+def tube_level(scores: Tensor, coverage: float, recent: Sequence[Tensor] = ()) -> float:
+    """Return the factor on the widths of tubes.
+
+    Without recent windows it is the conformal quantile of the scores. After each window the wanted share of the scores
+    rises if too few paths were inside, and falls if too many were, so that the coverage over time is the promised one
+    even if the errors after the fit are larger or smaller than before.
+
+    Args:
+        scores: [paths], largest offset of each held-out path in tube widths.
+        coverage: the promised share of paths inside.
+        recent: the scores of the windows after the fit, by time, [paths] each.
+
+    Example:
+        >>> scores = torch.arange(1.0, 100.0)
+        >>> tube_level(scores, 0.9), tube_level(scores, 0.9, [torch.full((20,), 95.0)])
+        (90.0, 99.0)
+
+    Reference:
+        Gibbs and Candes, Adaptive conformal inference under distribution shift, NeurIPS 2021.
+    """
+    given, wanted = scores.numpy(), coverage
+    most = len(given) / (len(given) + 1)  # the largest score
+
+    def level(share: float) -> float:
+        return quantile(given, np.ones(len(given)), 1 - min(max(share, 0.01), most))
+
+    for window in recent:
+        inside = float((window <= level(wanted)).double().mean())
+        wanted += _PACE * len(window) / (len(window) + _FEW) * (coverage - inside)
+    return level(wanted)

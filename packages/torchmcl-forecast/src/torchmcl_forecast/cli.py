@@ -91,6 +91,7 @@ def _check(options: argparse.Namespace) -> None:
     """Run all checks that do not need torch, and read the table."""
     from torchmcl_forecast.example import EXAMPLE, EXAMPLE_COLUMNS, write_example
     from torchmcl_forecast.frames import Columns, check_columns, read_future, read_panel
+    from torchmcl_forecast.spreadsheets import read_table
 
     defaults = EXAMPLE_COLUMNS if options.example else {"time": "ds", "value": "y", "series": "unique_id"}
     given = [name for name in defaults if getattr(options, name) is not None]
@@ -108,7 +109,7 @@ def _check(options: argparse.Namespace) -> None:
     options.checkpoint = _checkpoint(options.out)
     if options.example:
         write_example(options.table)
-    options.read = _read("table", options.table, options.series)
+    options.read = read_table(_OWNER, "table", options.table, options.series)
     for name, column in [*((name, getattr(options, name)) for name in given), *(("known", k) for k in options.known)]:
         if column not in options.read.columns:
             rule = f"name a column of {options.table.name}: {', '.join(map(repr, options.read.columns[:8]))}"
@@ -118,7 +119,7 @@ def _check(options: argparse.Namespace) -> None:
     panel = read_panel(_OWNER, options.read, columns, aligned=options.joint)
     options.ahead = None
     if options.future is not None:
-        options.ahead = _read("--future", options.future, options.series)
+        options.ahead = read_table(_OWNER, "--future", options.future, options.series)
         read_future(_OWNER, options.ahead, columns, panel, options.horizon)
 
 
@@ -131,26 +132,6 @@ def _checkpoint(out: Path) -> Path:
             bad_value(_OWNER, "--out", rule, repr(str(folder)), "Give another name, or remove them first.")
         )
     return folder
-
-
-def _read(argument: str, path: Path, series: str) -> Any:
-    """Return a table; names of series are read as text, so that a name such as 007 keeps its zeros."""
-    import pandas as pd
-
-    if not path.is_file():
-        raise FileNotFoundError(bad_value(_OWNER, argument, "be a file", repr(str(path)), "Check the path."))
-    try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            return pd.read_parquet(path)
-        read = pd.read_csv(path, dtype={series: str})
-        for mark in ";\t":  # as spreadsheets write them in locales with decimal commas
-            if len(read.columns) == 1 and mark in read.columns[0]:
-                read = pd.read_csv(path, dtype={series: str}, sep=mark, decimal="," if mark == ";" else ".")
-        return read
-    except (ValueError, UnicodeError, pd.errors.ParserError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        got = f"{str(path)!r}: {reason}"
-        raise ValueError(bad_value(_OWNER, argument, "be a CSV or Parquet file", got)) from error
 
 
 def _forecast(options: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_
 
 __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
 
-_HALVINGS = 40
+_HALVINGS = 24
 #: Default levels of quantiles, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
@@ -243,15 +243,17 @@ def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, leve
         tensor([-1., 1.])
     """
     centres, widths = (part.permute(0, 2, 3, 1).unsqueeze(-1) for part in (paths, scales))  # hypotheses, dim last
-    steps = KernelMixture(centres, probabilities[:, None, None].expand(centres.shape[:-1]), 1.0, widths)
-    low, high = (centres - 8 * widths).amin(dim=(-1, -2)), (centres + 8 * widths).amax(dim=(-1, -2))
-    wanted = torch.tensor(levels, dtype=paths.dtype).view(-1, 1, 1, 1)
-    low, high = (end.expand(len(wanted), *end.shape) for end in (low, high))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        below = steps.cdf(middle.unsqueeze(-1)) < wanted
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2
+    middle = centres.mean(dim=-2, keepdim=True)
+    reach = ((centres - middle).abs() + 8 * widths).amax(dim=-2, keepdim=True)
+    # Between -1 and 1 single precision suffices, in which the error function is several times as fast.
+    inside = (((centres - middle) / reach).float(), probabilities[:, None, None].expand(centres.shape[:-1]).float())
+    steps = KernelMixture(*inside, 1.0, (widths / reach).float())
+    wanted = torch.tensor(levels, dtype=torch.float32).view(-1, 1, 1, 1)
+    low = torch.full((len(wanted), *steps.batch_shape), -1.0)
+    for halving in range(_HALVINGS):
+        half = low + 0.5**halving
+        low = torch.where(steps.cdf(half.unsqueeze(-1)) < wanted, half, low)
+    return middle[..., 0, 0] + (low + 0.5**_HALVINGS) * reach[..., 0, 0]
 
 
 def tube_parts(paths: Tensor, scales: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:

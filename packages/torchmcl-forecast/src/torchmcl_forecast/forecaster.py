@@ -19,11 +19,10 @@ from torchmcl._progress import Progress
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.course import check_rule_like
 from torchmcl.persistence.stopping import saves_when_stopped
-from torchmcl.postprocess import TubeScore, conformal
 from torchmcl.rules.winners import WTA
 from torchmcl.sharing import Shareable
-from torchmcl.types import Predictions
-from torchmcl_forecast.calibrating import Calibration, best_spread, choose_calibration, path_correlation
+from torchmcl_forecast import calibrating
+from torchmcl_forecast.calibrating import Calibration
 from torchmcl_forecast.codebook import Codebook, best_share
 from torchmcl_forecast.covariates import find_scaling, scaled, standardized
 from torchmcl_forecast.forecast import LEVELS, Forecast, drawn_paths, tube_offsets
@@ -32,9 +31,9 @@ from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.parameters import check_parameters
 from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
-from torchmcl_forecast.seasons import calendar_features, find_seasons
+from torchmcl_forecast.seasons import find_seasons
 from torchmcl_forecast.training import Training, train
-from torchmcl_forecast.windows import Layout, Source, choose_context
+from torchmcl_forecast.windows import Source, choose_layout
 
 # The most recent windows first calibrate the tubes; then the network is trained on them for this share of the steps.
 _REFINEMENT = 0.25
@@ -94,7 +93,8 @@ class Forecaster(Shareable, BaseEstimator):
         codebook_share_: its probability in the mixture, chosen on the last windows.
         spread_: factor on the scales with the lowest CRPS, chosen on the last windows.
         correlation_: lag-1 autocorrelation of the error of a sampled path, measured on the last windows.
-        tube_level_: factor on the widths for tubes; None if the series are too short to calibrate it.
+        tube_level_: factor on the widths for tubes right after the fit; None if the series are too short for it.
+        tube_scores_: the scores of held-out paths, from which it is computed.
 
     Example:
         >>> import pandas as pd
@@ -177,7 +177,8 @@ class Forecaster(Shareable, BaseEstimator):
         panel = scaled(panel, self.scaling_)
         self.horizon_ = horizon
         self.seasons_ = find_seasons(panel.values, panel.grid) if self.seasons is None else tuple(self.seasons)
-        self.layout_ = self._layout(panel, horizon)
+        covariates = (len(self.known), len(self.past))
+        self.layout_ = choose_layout(panel, horizon, self.seasons_, self.context, self.joint, *covariates)
         self.least_ = 0.0 if np.nanmin(panel.values) >= 0 else -math.inf
         source = Source(panel, self.layout_, self._season)
         places = source.places()
@@ -188,7 +189,7 @@ class Forecaster(Shareable, BaseEstimator):
         # Dropout and the rule draw from torch's global generators, whose states are restored.
         with torch.random.fork_rng(devices=[self.device] if torch.device(self.device).type == "cuda" else []):
             torch.manual_seed(self.random_state)
-            self._train(source, places, choose_calibration(source, self.coverage), checkpoint)
+            self._train(source, places, calibrating.choose_calibration(source, self.coverage), checkpoint)
         self._panel = panel
         return self
 
@@ -225,7 +226,7 @@ class Forecaster(Shareable, BaseEstimator):
         panel = self._given(frame, future)
         source = Source(panel, self.layout_, self._season)
         paths, scales, probabilities = self._answers(source, source.ends())
-        columns, level = self._columns(), self.tube_level_
+        columns, level = self._columns(), self._current_level(source, panel)
         widths = (level, self.coverage, self.least_, self.correlation_)
         return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, *widths)
 
@@ -277,15 +278,6 @@ class Forecaster(Shareable, BaseEstimator):
     def _season(self) -> int:
         return min(self.seasons_, default=1)
 
-    def _layout(self, panel: Panel, horizon: int) -> Layout:
-        lengths = panel.values.shape[1] - np.argmax(~np.isnan(panel.values), axis=1)
-        context, lags = choose_context(horizon, self.seasons_, int(np.median(lengths)))
-        context = context if self.context is None else self.context
-        n_channels = len(panel.names) if self.joint else 1
-        n_calendar = calendar_features(panel.grid, panel.ends[:1], 0).shape[-1]
-        periods = (1, *(season for season in sorted(self.seasons_)[:1] if season < context))
-        return Layout(horizon, context, periods, lags, n_channels, n_calendar, len(self.known), len(self.past))
-
     def _train(
         self, source: Source, places: Tensor, calibration: Calibration | None, checkpoint: Path | str | None
     ) -> None:
@@ -305,12 +297,13 @@ class Forecaster(Shareable, BaseEstimator):
         with Progress(n_parts, "futures", show=self.progress) as bar, saves_when_stopped():
             course = Course(bar, self.networks_, folder, self._identity(source))
             self._phase(source, earlier, self.rule, how, course)
-            self.tube_level_ = None
+            self.tube_level_ = self.tube_scores_ = None
             if calibration is not None:
                 self.codebook_share_ = course.once("share", lambda: self._share(source, calibration))
                 self.spread_ = course.once("spread", lambda: self._best_spread(source, calibration))
                 self.correlation_ = course.once("correlation", lambda: self._correlation(source, calibration))
-                self.tube_level_ = course.once("level", lambda: self._level(source, calibration))
+                self.tube_scores_ = course.once("scores", lambda: self._scores(source, calibration.places))
+                self.tube_level_ = calibrating.tube_level(self.tube_scores_, self.coverage)
                 self._phase(source, places, WTA(), slow, course)
 
     def _identity(self, source: Source) -> str:
@@ -349,7 +342,7 @@ class Forecaster(Shareable, BaseEstimator):
             self.codebook_share_ = share
             paths, scales, shares = self._answers(source, places)
             parts = ((paths - window.naive.unsqueeze(1)) / unit.unsqueeze(1), scales / unit.unsqueeze(1), shares)
-            drawn.append(drawn_paths(*parts, _N_DRAWN, path_correlation(*parts, truth)).flatten(2))
+            drawn.append(drawn_paths(*parts, _N_DRAWN, calibrating.path_correlation(*parts, truth)).flatten(2))
         return best_share(drawn[0], drawn[1], truth.flatten(1))
 
     def _best_spread(self, source: Source, calibration: Calibration) -> float:
@@ -358,24 +351,27 @@ class Forecaster(Shareable, BaseEstimator):
         window = source.window(places)
         paths, scales, shares = self._answers(source, places)
         naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
-        return best_spread((paths - naive) / unit, scales / unit, shares, window.targets.double())
+        return calibrating.best_spread((paths - naive) / unit, scales / unit, shares, window.targets.double())
 
     def _correlation(self, source: Source, calibration: Calibration) -> float:
         """Return the correlation between errors of neighboring steps, estimated from the held-out windows."""
         window = source.window(calibration.places)
         truth = window.targets * window.unit + window.naive
-        return path_correlation(*self._answers(source, calibration.places), truth)
+        return calibrating.path_correlation(*self._answers(source, calibration.places), truth)
 
-    def _level(self, source: Source, calibration: Calibration) -> float:
-        """Return the factor for the widths of tubes, calibrated on the held-out windows."""
-        window = source.window(calibration.places)
+    def _scores(self, source: Source, places: Tensor) -> Tensor:
+        """Return the largest offset of each path of the windows in tube widths, [paths]."""
+        window = source.window(places)
         truth = window.targets * window.unit + window.naive
-        offsets = tube_offsets(*self._answers(source, calibration.places), truth).flatten(0, 1)
-        known = ~offsets.isnan()
-        offsets, known = offsets[known.any(dim=1)], known[known.any(dim=1)]
-        middle = Predictions(torch.zeros(len(offsets), 1, offsets.shape[1], dtype=offsets.dtype))
-        tubes = conformal(middle, offsets, nonconformity=TubeScore(), coverage=self.coverage, mask=known)
-        return float(tubes.levels[0])
+        offsets = tube_offsets(*self._answers(source, places), truth).flatten(0, 1)
+        return offsets[~offsets.isnan().all(dim=1)].abs().nan_to_num().amax(dim=1)
+
+    def _current_level(self, source: Source, panel: Panel) -> float | None:
+        """Return the factor on the widths of tubes, adapted to the windows after the fit."""
+        if self.tube_scores_ is None:
+            return self.tube_level_
+        since = calibrating.places_since(source, panel, self._panel.ends.max())
+        return calibrating.tube_level(self.tube_scores_, self.coverage, [self._scores(source, some) for some in since])
 
     @torch.no_grad()
     def _answers(self, source: Source, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:

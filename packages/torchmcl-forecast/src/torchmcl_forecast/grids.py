@@ -17,6 +17,9 @@ _DAY = 86_400 * 10**9  # nanoseconds
 _SHORTEST_MONTH = 28 * _DAY
 # Day of the month that denotes the last working day.
 _LAST_WORKDAY = 0
+_MONDAY_TO_FRIDAY = "1111100"
+# A weekday that is none of so many dates is one on which the shop is closed.
+_ENOUGH_DATES = 28
 # 31.12.2024, 12/31/2024 or 31-12-24: which of the first two numbers is the day?
 _YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
 
@@ -40,11 +43,12 @@ class Grid:
     """A grid of times.
 
     Attributes:
-        kind: "number", "time" (a fixed duration), "business" (Monday to Friday) or "month".
+        kind: "number", "time" (a fixed duration), "business" (the open days of a week) or "month".
         step: a number, a duration in nanoseconds, or months; 1 for business days.
         day: of the month, the last one in shorter months; 0 for the last working day.
         zone: time zone of the dates that are shown, or "".
         wall: whether steps are in local time of that zone, in which a day may have 23 hours.
+        week: of business days: 1 for each weekday with values, from Monday, and 0 for each one without.
     """
 
     kind: str
@@ -52,6 +56,7 @@ class Grid:
     day: int = 1
     zone: str = ""
     wall: bool = True
+    week: str = _MONDAY_TO_FRIDAY
 
     @property
     def is_calendar(self) -> bool:
@@ -72,8 +77,9 @@ class Grid:
             on_grid = _months(dates) / self.step
             return np.where(_dates_of(_months(dates), self.day) == dates.normalize(), on_grid, on_grid + 0.5)
         if self.kind == "business":
-            places = np.busday_count("1970-01-01", dates.values.astype("datetime64[D]")).astype(float)
-            return np.where(np.is_busday(dates.values.astype("datetime64[D]")), places, places + 0.5)
+            days = dates.values.astype("datetime64[D]")
+            places = np.busday_count("1970-01-01", days, self.week).astype(float)
+            return np.where(np.is_busday(days, self.week), places, places + 0.5)
         # Nanoseconds since 1970 exceed the precision of a float.
         return (dates.asi8 // int(self.step)).astype(float) + (dates.asi8 % int(self.step)) / self.step
 
@@ -94,7 +100,7 @@ class Grid:
         if self.kind == "time":
             return last + pd.to_timedelta(count * int(self.step), unit="ns")
         if self.kind == "business":
-            dates = pd.DatetimeIndex(np.busday_offset(last.date(), count))
+            dates = pd.DatetimeIndex(np.busday_offset(last.date(), count, weekmask=self.week))
         else:
             dates = _dates_of(_months(pd.DatetimeIndex([last])) + count * int(self.step), self.day)
         return dates.as_unit("ns") + (last - last.normalize())
@@ -163,7 +169,9 @@ def _as_dates(owner: str, name: str, column: pd.Series) -> pd.DatetimeIndex:
     readings = {day_first: _read_dates(column, day_first) for day_first in ((True, False) if year_last else (False,))}
     found = {day_first: dates for day_first, dates in readings.items() if dates is not None}
     if not found:
-        raise ValueError(bad_value(owner, name, "hold numbers or dates between 1678 and 2262", repr(text), advice))
+        row = int(pd.to_datetime(column, errors="coerce", format="mixed", utc=True).isna().to_numpy().argmax())
+        got = f"{str(column.iloc[row])!r} in row {row:,}"
+        raise ValueError(bad_value(owner, name, "hold numbers or dates between 1678 and 2262", got, advice))
     if year_last is not None and len(found) == 2 and year_last.group(1) != "." and (found[True] != found[False]).any():
         raise ValueError(bad_value(owner, name, "tell days from months", repr(text), advice))
     return next(iter(found.values()))  # in dates with dots, the day comes first
@@ -202,9 +210,17 @@ def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool 
     if smallest >= _SHORTEST_MONTH and (day := _day_of_months(dates)) is not None:
         months = int(np.gcd.reduce(np.concatenate([np.diff(_months(pd.DatetimeIndex(part))) for part in times])))
         return Grid("month", months, day, zone, wall)
-    if smallest == _DAY and (dates.day_of_week < 5).all() and (every > every.min()).any():
-        return Grid("business", 1.0, zone=zone, wall=wall)
+    week = _open_days(dates)
+    if smallest == _DAY and "0" in week and (every > every.min()).any():
+        return Grid("business", 1.0, zone=zone, wall=wall, week=week)
     return Grid("time", float(smallest), zone=zone, wall=wall)
+
+
+def _open_days(dates: pd.DatetimeIndex) -> str:
+    """Return the weekdays that occur, see `Grid.week`; with few dates, all of them or those from Monday to Friday."""
+    if dates.nunique() >= _ENOUGH_DATES:
+        return "".join(str(int(day in dates.day_of_week)) for day in range(7))
+    return _MONDAY_TO_FRIDAY if (dates.day_of_week < 5).all() else "1111111"
 
 
 def _months(dates: pd.DatetimeIndex) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ _KIND = "torchmcl forecaster"
 #: Attributes of a fitted forecaster.
 FITTED = (
     *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "codebook_share_"),
-    *("spread_", "correlation_"),
+    *("spread_", "correlation_", "tube_scores_"),
     *("networks_", "codebook_", "scaling_", "_panel"),
 )
 _Forecaster = TypeVar("_Forecaster")
@@ -121,7 +121,7 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
     with as_written(owner, "folder", "`Forecaster.save`"):
         _check_sizes(checkpoint.state)
         content = _CODEC.decode(checkpoint.state, checkpoint.tensors)
-        fitted = content["fitted"]
+        fitted = {"tube_scores_": None} | content["fitted"]  # older versions had a fixed level
         if set(fitted) != set(FITTED) or not fitted["networks_"]:
             raise ValueError("a forecaster has other fitted attributes")
         fitted["networks_"] = [_network(fitted["layout_"], **parts) for parts in fitted["networks_"]]
@@ -134,11 +134,12 @@ def _check_sizes(state: Any) -> None:
     """Reject sizes that would require more memory than any fit needs, before anything is allocated."""
     layout = state["fitted"]["layout_"]["$Layout"]
     lags, periods = layout["lags"]["$tuple"], layout["periods"]["$tuple"]
+    means = layout["means"]["$tuple"] if "means" in layout else []  # of older versions
     names = ("horizon", "context", "n_channels", "n_calendar", "n_known", "n_past")
-    sizes = [*(layout[name] for name in names), *lags, *periods]
+    sizes = [*(layout[name] for name in names), *lags, *periods, *means]
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError("the sizes of windows must be integers >= 0")
     n_covariates = layout["n_known"] + layout["n_past"]
-    per_channel = layout["horizon"] * (len(lags) + len(periods) + n_covariates) + sum(sizes)
+    per_channel = layout["horizon"] * (len(lags) + len(periods) + len(means) + n_covariates) + sum(sizes)
     if layout["n_channels"] * (per_channel + layout["context"] * n_covariates) > _MOST_NUMBERS:
         raise ValueError(f"windows hold more than {_MOST_NUMBERS:,} numbers")

@@ -37,7 +37,8 @@ def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
     if grid.kind == "month":
         offered: tuple[int, ...] = (round(12 / grid.step),)
     elif grid.kind == "business":
-        offered = (5, 261)
+        n_days = grid.week.count("1")
+        offered = (n_days, round(n_days * 365.25 / 7))
     elif grid.is_calendar:
         offered = tuple(round(days * grid.per_day) for days in _SEASON_DAYS)
     else:
@@ -126,7 +127,7 @@ def _features_of(grid: Grid, end: pd.Timestamp, n_back: int) -> NDArray[np.float
         turns = [months / 12]
     else:
         if grid.kind == "business":
-            dates = pd.DatetimeIndex(np.busday_offset(end.date(), -back, roll="backward"))
+            dates = pd.DatetimeIndex(np.busday_offset(end.date(), -back, "backward", grid.week))
         else:
             dates = end - pd.to_timedelta(back * int(grid.step), unit="ns")
         hour = dates.hour + dates.minute / 60

@@ -104,7 +104,7 @@ def _frequency(grid: Grid, first: pd.Timestamp) -> str:
     if grid.kind == "month":
         return "M" if grid.step == 1 else f"{int(grid.step)}M"
     if grid.kind == "business":
-        return "B"
+        return "B" if grid.week == Grid.week else "D"  # pandas has no periods of other weeks
     if grid.step == 7 * _DAY:
         return f"W-{first.day_name()[:3].upper()}"
     return {3600 * _SECOND: "h", _DAY: "D"}.get(int(grid.step), f"{int(grid.step) // _SECOND}s")

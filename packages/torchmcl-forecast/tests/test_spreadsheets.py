@@ -1,0 +1,41 @@
+"""Tables are read as spreadsheets of several countries write them."""
+
+import pandas as pd
+import pytest
+
+from torchmcl_forecast.spreadsheets import read_table
+
+EXPECTED = pd.DataFrame({"date": ["1.2.2024", "2.2.2024"], "shop": ["007", "Köln"], "sold": [1234.5, 950.0]})
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "date,shop,sold\n1.2.2024,007,1234.5\n2.2.2024,Köln,950\n",
+        'date,shop,sold\n1.2.2024,007,"1,234.50"\n2.2.2024,Köln,950.00\n',
+        "date;shop;sold\n1.2.2024;007;1.234,50\n2.2.2024;Köln;950,00\n",
+        '"date";"shop";"sold"\n"1.2.2024";"007";"1234,5"\n"2.2.2024";"Köln";"950"\n',
+        "date\tshop\tsold\n1.2.2024\t007\t1234.5\n2.2.2024\tKöln\t950\n",
+        "date ; shop; sold \n1.2.2024;007;1234,5\n;;\n2.2.2024;Köln;950\n;;\n\n",
+    ],
+)
+def test_separators_marks_of_numbers_and_encodings(tmp_path, text, encoding):
+    (tmp_path / "sales.csv").write_text(text, encoding=encoding)
+    found = read_table("forecast", "table", tmp_path / "sales.csv", "shop")
+    pd.testing.assert_frame_equal(found, EXPECTED, check_dtype=False)
+
+
+def test_dates_and_other_texts_stay_as_they_are(tmp_path):
+    (tmp_path / "sales.csv").write_text("date;sold;note\n01.02.2024;1.000;1.5\n02.02.2024;n/a;yes\n")
+    found = read_table("forecast", "table", tmp_path / "sales.csv", "shop")
+    assert found.date.tolist() == ["01.02.2024", "02.02.2024"]
+    assert found.sold.tolist()[0] == 1000
+    assert found.note.tolist() == ["1.5", "yes"]
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3,4\n1,2\n5,6,7,8,9\n", b"\x81\x8d\xff"])
+def test_other_files_are_named(tmp_path, content):
+    (tmp_path / "sales.csv").write_bytes(content)
+    with pytest.raises(ValueError, match="`table` must be a CSV or Parquet file, got"):
+        read_table("forecast", "table", tmp_path / "sales.csv", "shop")
