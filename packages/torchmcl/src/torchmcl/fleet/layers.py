@@ -97,7 +97,7 @@ def _gru(given: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> St
     (h,) = state
     own, n = linear(h, weight, bias), h.shape[-1]
     if given.is_cuda:
-        return _FusedCell.apply(torch._thnn_fused_gru_cell, given, own, h)
+        return _FusedCell.apply(torch.ops.aten._thnn_fused_gru_cell, given, own, h)
     (given, new), (own, own_new) = given.split([2 * n, n], dim=-1), own.split([2 * n, n], dim=-1)
     reset, kept = torch.sigmoid(given + own).chunk(2, dim=-1)
     return (torch.lerp(torch.tanh(new + reset * own_new), h, kept),)
@@ -106,7 +106,7 @@ def _gru(given: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> St
 def _lstm(given: Tensor, state: State, weight: Tensor, bias: Tensor | None, projection: Tensor | None = None) -> State:
     (h, c), own = state, linear(state[0], weight, bias)
     if given.is_cuda:
-        h, c = _FusedCell.apply(torch._thnn_fused_lstm_cell, given, own, c)
+        h, c = _FusedCell.apply(torch.ops.aten._thnn_fused_lstm_cell, given, own, c)
     else:
         taken, kept, new, shown = (given + own).chunk(4, dim=-1)
         c = torch.sigmoid(kept) * c + torch.sigmoid(taken) * torch.tanh(new)
