@@ -49,6 +49,14 @@ def test_a_shuffle_does_not_depend_on_the_other_models():
     assert torch.equal(shuffles([8, 5], 4, [7, 10], n_rows=12), together[[2, 0]])
 
 
+@pytest.mark.parametrize("way", ["fastest", "definition"])
+def test_the_orders_of_several_epochs_are_those_of_each(way):
+    function = shuffled_rows if way == "fastest" else shuffled_rows.definition
+    seeds, lengths = torch.tensor([5, 3, 8]), torch.tensor([10, 12, 7])
+    together = function(seeds, torch.tensor([[4], [7]]), lengths, 12)
+    assert torch.equal(together, torch.stack([shuffled_rows(seeds, epoch, lengths, 12) for epoch in (4, 7)]))
+
+
 def test_padding_stays_behind_in_order():
     order = shuffles([0, 1], 3, [4, 6], n_rows=9)
     assert order[0, 4:].tolist() == [4, 5, 6, 7, 8]

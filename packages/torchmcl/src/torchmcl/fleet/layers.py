@@ -69,18 +69,48 @@ def _recurrent(cell: Callable[..., State]) -> Callable[..., State]:
     return run
 
 
+class _FusedCell(torch.autograd.Function):
+    """The gates of a cell in one kernel of torch, forward and backward, for the rows of all models at once."""
+
+    @staticmethod
+    def forward(kernel: Callable[..., State], *given: Tensor) -> State:
+        """Return the new state of one model."""
+        return kernel(*given)[:-1]  # without the workspace of the backward pass
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep nothing: in a fleet, torch records the kernel below."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, kernel: Callable[..., State], *given: Tensor) -> tuple[State, Any]:
+        """Return the new states of all models, on their first axis."""
+        dims = in_dims[1:]
+        stacked = [
+            part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
+            for part, dim in zip(given, dims, strict=True)
+        ]
+        found = kernel(*(part.reshape(-1, part.shape[-1]) for part in stacked))[:-1]
+        return tuple(part.view(*stacked[0].shape[:-1], -1) for part in found), (0,) * len(found)
+
+
 def _gru(given: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
     (h,) = state
-    own, n = linear(h, weight, bias), 2 * h.shape[-1]
-    reset, kept = torch.sigmoid(given[..., :n] + own[..., :n]).chunk(2, dim=-1)
-    return (torch.lerp(torch.tanh(given[..., n:] + reset * own[..., n:]), h, kept),)
+    own, n = linear(h, weight, bias), h.shape[-1]
+    if given.is_cuda:
+        return _FusedCell.apply(torch.ops.aten._thnn_fused_gru_cell, given, own, h)
+    (given, new), (own, own_new) = given.split([2 * n, n], dim=-1), own.split([2 * n, n], dim=-1)
+    reset, kept = torch.sigmoid(given + own).chunk(2, dim=-1)
+    return (torch.lerp(torch.tanh(new + reset * own_new), h, kept),)
 
 
 def _lstm(given: Tensor, state: State, weight: Tensor, bias: Tensor | None, projection: Tensor | None = None) -> State:
-    h, c = state
-    taken, kept, new, shown = (given + linear(h, weight, bias)).chunk(4, dim=-1)
-    c = torch.sigmoid(kept) * c + torch.sigmoid(taken) * torch.tanh(new)
-    h = torch.sigmoid(shown) * torch.tanh(c)
+    (h, c), own = state, linear(state[0], weight, bias)
+    if given.is_cuda:
+        h, c = _FusedCell.apply(torch.ops.aten._thnn_fused_lstm_cell, given, own, c)
+    else:
+        taken, kept, new, shown = (given + own).chunk(4, dim=-1)
+        c = torch.sigmoid(kept) * c + torch.sigmoid(taken) * torch.tanh(new)
+        h = torch.sigmoid(shown) * torch.tanh(c)
     return h if projection is None else linear(h, projection), c
 
 

@@ -50,8 +50,7 @@ class ClassMixture:
 
 def log_shares(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> Tensor:
     """Return the log-probabilities of the classes according to each network, [networks, rows, classes], in float64."""
-    blocks = outputs_of(modules, inputs, device)
-    return torch.cat([torch.stack([_mixed(*one) for one in given]) for given in blocks], dim=1)
+    return torch.cat(outputs_of(modules, inputs, device, lambda given: torch.stack([_mixed(*x) for x in given])), dim=1)
 
 
 def _mixed(hypotheses: Tensor, logits: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """The predictive distribution of trained networks: hypotheses with probabilities, and the density around them."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ _BANDWIDTH_ROWS, _VORONOI_ROWS = 4096, 512
 _ROWS_AT_ONCE = 65_536
 # Rows of a block on a CPU: fewer are not worth the reading of the weights, more do not fit in the cache.
 _FEWEST_ROWS, _ROWS_IN_CACHE = 64, 1024
+
+_Joined = TypeVar("_Joined")
 
 
 class _Hypotheses(NamedTuple):
@@ -174,24 +176,30 @@ class Predictive:
 
 
 def outputs_of(
-    modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device
-) -> list[list[tuple[Tensor, Tensor]]]:
-    """Return hypotheses and score logits of each module for blocks of rows, on the CPU.
+    modules: Sequence[nn.Module],
+    inputs: Tensor,
+    device: str | torch.device,
+    joined: Callable[[list[tuple[Tensor, Tensor]]], _Joined],
+) -> list[_Joined]:
+    """Return, for blocks of rows, what `joined` makes of the hypotheses and score logits of all modules, on the CPU.
 
     The networks compute in the dtype of the inputs; the results are float64, so that answers far from zero are not
-    rounded to the coarse grid of float32.
+    rounded to the coarse grid of float32. `joined` runs block by block too: a core that other programs use takes fewer
+    blocks, while torch would give each core the same part of an operation on all rows.
     """
     at = torch.device(device)
     movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # other threads may be predicting
 
     @torch.no_grad()
-    def outputs(block: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def outputs(block: Tensor) -> _Joined:
         given: list[Predictions] = [module(block.to(at)) for module in movable]
-        return [
-            (one.hypotheses.cpu().double(), one.score_logits.cpu().double())
-            for one in given
-            if one.score_logits is not None
-        ]
+        return joined(
+            [
+                (one.hypotheses.cpu().double(), one.score_logits.cpu().double())
+                for one in given
+                if one.score_logits is not None
+            ]
+        )
 
     size = _ROWS_AT_ONCE
     if at.type == "cpu":  # several blocks for each thread
@@ -206,8 +214,10 @@ def network_answers(
 
     Each module has the same share of the probability.
     """
-    values, shares = [], []
-    for given in outputs_of(modules, torch.from_numpy(inputs), device):
-        values.append(torch.cat([hypotheses for hypotheses, _ in given], dim=1))
-        shares.append(torch.cat([normalized_scores(logits) for _, logits in given], dim=1) / len(given))
+
+    def joined(given: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        values, logits = zip(*given, strict=True)
+        return torch.cat(values, dim=1), torch.cat([normalized_scores(each) for each in logits], dim=1) / len(given)
+
+    values, shares = zip(*outputs_of(modules, torch.from_numpy(inputs), device, joined), strict=True)
     return torch.cat(values), torch.cat(shares)

@@ -94,8 +94,8 @@ ALWAYS void add_totals(float *to, const vec *v, int count) {
     }
 }
 
-/* da[p * sp + q] += the sum over rows of g[p] in[q]. */
-ALWAYS void outer_some(int n_p, int n_q, float *da, int64_t sp, const float *g, const float *in, int64_t width) {
+/* da[p * sp + q] is the sum over rows of g[p] in[q], or that sum is added to it. */
+ALWAYS void outer_some(int n_p, int n_q, float *da, int64_t sp, const float *g, const float *in, int64_t width, int adds) {
     vec sum[4][4];
     for (int p = 0; p < n_p; p++)
         for (int q = 0; q < n_q; q++) sum[p][q] = (vec){0};
@@ -103,17 +103,21 @@ ALWAYS void outer_some(int n_p, int n_q, float *da, int64_t sp, const float *g, 
         for (int p = 0; p < n_p; p++)
             for (int q = 0; q < n_q; q++)
                 sum[p][q] += *(const vec *)(g + p * WIDTH + j) * *(const vec *)(in + q * WIDTH + j);
-    for (int p = 0; p < n_p; p++) add_totals(da + p * sp, sum[p], n_q);
+    for (int p = 0; p < n_p; p++) {
+        for (int q = 0; q < n_q && !adds; q++) da[p * sp + q] = 0;
+        add_totals(da + p * sp, sum[p], n_q);
+    }
 }
 
-ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *in, int64_t n_q, int64_t width) {
+ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *in, int64_t n_q, int64_t width,
+                       int adds) {
     for (int64_t q = 0; q < n_q; q += 4) {
         const float *from = in + q * WIDTH;
         switch (n_q - q) {
-        case 1: outer_some(n_p, 1, da + q, sp, g, from, width); break;
-        case 2: outer_some(n_p, 2, da + q, sp, g, from, width); break;
-        case 3: outer_some(n_p, 3, da + q, sp, g, from, width); break;
-        default: outer_some(n_p, 4, da + q, sp, g, from, width);
+        case 1: outer_some(n_p, 1, da + q, sp, g, from, width, adds); break;
+        case 2: outer_some(n_p, 2, da + q, sp, g, from, width, adds); break;
+        case 3: outer_some(n_p, 3, da + q, sp, g, from, width, adds); break;
+        default: outer_some(n_p, 4, da + q, sp, g, from, width, adds);
         }
     }
 }
@@ -133,9 +137,9 @@ ALWAYS void add_first(float *to, vec x, int64_t n) {
     for (; i < n; i++) to[i] += x[i];
 }
 
-/* da[p * sp + q] += the sum over rows of g[p] in[q], for `n_s` vectors of q. */
+/* da[p * sp + q] is the sum over rows of g[p] in[q], or that sum is added to it, for `n_s` vectors of q. */
 ALWAYS void outer_some(int n_p, int n_s, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q,
-                       int64_t width) {
+                       int64_t width, int adds) {
     vec sum[TALL][STEP];
     for (int p = 0; p < n_p; p++)
         for (int s = 0; s < n_s; s++) sum[p][s] = (vec){0};
@@ -150,29 +154,33 @@ ALWAYS void outer_some(int n_p, int n_s, float *da, int64_t sp, const float *g, 
     for (int p = 0; p < n_p; p++)
         for (int s = 0; s < n_s; s++) {
             float *to = da + p * sp + s * LANES;
-            if (n_q >= (s + 1) * LANES)
-                *(loose *)to += (loose)sum[p][s];
-            else
-                add_first(to, sum[p][s], n_q - s * LANES);
+            const int64_t n = n_q - s * LANES;
+            if (n >= LANES) {
+                *(loose *)to = (adds ? *(const loose *)to : (loose){0}) + (loose)sum[p][s];
+                continue;
+            }
+            for (int64_t i = 0; i < n && !adds; i++) to[i] = 0;
+            add_first(to, sum[p][s], n);
         }
 }
 
 /* The inputs are transposed to [rows][inputs] first: for wide vectors, summing the lanes of vectors of rows would take
    longer than the products. */
-ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width) {
+ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width,
+                       int adds) {
     int64_t q = 0;
-    for (; n_q - q > LANES; q += STEP * LANES) outer_some(n_p, STEP, da + q, sp, g, turned + q, n_q - q, width);
-    if (q < n_q) outer_some(n_p, 1, da + q, sp, g, turned + q, n_q - q, width);
+    for (; n_q - q > LANES; q += STEP * LANES) outer_some(n_p, STEP, da + q, sp, g, turned + q, n_q - q, width, adds);
+    if (q < n_q) outer_some(n_p, 1, da + q, sp, g, turned + q, n_q - q, width, adds);
 }
 
 #endif
 
-/* to[p] += the sum over rows of g[p]. */
-static void add_rows(float *to, const float *g, int64_t n_p, int64_t width) {
+/* to[p] is the sum over rows of g[p], or that sum is added to it. */
+static void add_rows(float *to, const float *g, int64_t n_p, int64_t width, int adds) {
     for (int64_t p = 0; p < n_p; p++) {
         vec sum = {0};
         for (int64_t j = 0; j < width; j += LANES) sum += *(const vec *)(g + p * WIDTH + j);
-        to[p] += sum_of(sum);
+        to[p] = (adds ? to[p] : 0) + sum_of(sum);
     }
 }
 
@@ -185,7 +193,7 @@ typedef struct {
 
 /* A few inputs at a time, which stay in the L1 cache while the rows of g are read. */
 static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const float *in, int64_t n_q, int64_t width,
-                  const Source *source) {
+                  int adds, const Source *source) {
     for (int64_t first = 0; first < n_q; first += SOME_INPUTS) {
         const int64_t n = n_q - first < SOME_INPUTS ? n_q - first : SOME_INPUTS;
 #if defined(__aarch64__)
@@ -207,11 +215,11 @@ static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const floa
             float *to = da + p * sp + first;
             rows = rows_at_once(n_p - p);
             switch (rows) {
-            case 1: outer_rows(1, to, sp, from, inputs, n, width); break;
-            case 2: outer_rows(2, to, sp, from, inputs, n, width); break;
-            case 3: outer_rows(3, to, sp, from, inputs, n, width); break;
-            case 4: outer_rows(4, to, sp, from, inputs, n, width); break;
-            default: outer_rows(TALL, to, sp, from, inputs, n, width);
+            case 1: outer_rows(1, to, sp, from, inputs, n, width, adds); break;
+            case 2: outer_rows(2, to, sp, from, inputs, n, width, adds); break;
+            case 3: outer_rows(3, to, sp, from, inputs, n, width, adds); break;
+            case 4: outer_rows(4, to, sp, from, inputs, n, width, adds); break;
+            default: outer_rows(TALL, to, sp, from, inputs, n, width, adds);
             }
         }
     }

@@ -81,7 +81,7 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                            exponent(batch->temperature[m]), batch->epsilon[m], 1 / (float)n_targets,
                            1 / (float)(n_rows * n_targets), 1 / (float)n_rows * batch->score_weight};
         double total_loss = 0;
-        if (grad) memset(grad, 0, (size_t)n_parameters * sizeof(float));
+        if (grad && n_runs) memset(grad, 0, (size_t)n_parameters * sizeof(float)); /* else the first block sets it */
         if (grad) memset(table_slope, 0, (size_t)n_table * sizeof(float));
         if (n_runs) sum_weights(table, &ladders, own, sizes[1], sizes[0]);
         for (int64_t start = 0; start < n_rows; start += even) {
@@ -113,8 +113,9 @@ static void training_step(const Network *network, const Rows *data, const Batch 
                 weight -= n_out * (n_in + 1);
                 float *to = grad + (weight - own);
                 const Source source = {data->inputs, rows, n};
-                outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width, l == 0 ? &source : 0);
-                add_rows(to + n_in * n_out, g, n_out, width); /* of the bias */
+                const int adds = n_runs || start; /* to the blocks before */
+                outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width, adds, l == 0 ? &source : 0);
+                add_rows(to + n_in * n_out, g, n_out, width, adds); /* of the bias */
                 if (l == 0) {
                     for (int64_t j = 0; n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
                     break;
@@ -130,6 +131,17 @@ static void training_step(const Network *network, const Rows *data, const Batch 
     }
 }
 
+/* One step of Adam of a model, with the factors that its parameters share. */
+typedef struct { float beta1, beta2, step, tiny, kept; } Change;
+
+static void adam_some(const Change *by, float *p, float *mu, float *nu, const float *g, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+        mu[i] += (1 - by->beta1) * (g[i] - mu[i]);
+        nu[i] = by->beta2 * nu[i] + (1 - by->beta2) * g[i] * g[i];
+        p[i] = by->kept * p[i] - by->step * mu[i] / (sqrtf(nu[i]) + by->tiny);
+    }
+}
+
 static void adam_update(const Adam *adam) {
     const int64_t n_parameters = adam->n_parameters;
     const float beta1 = adam->beta1, beta2 = adam->beta2;
@@ -140,7 +152,11 @@ static void adam_update(const Adam *adam) {
         const double root = sqrt(-expm1(adam->n_steps[m] * log(beta2)));
         const float step = (float)(rate * root / -expm1(adam->n_steps[m] * log(beta1)));
         const float tiny = (float)(adam->epsilon * root), kept = adam->decay ? 1 - rate * adam->decay[m] : 1;
-        int64_t i = 0;
+        const Change by = {beta1, beta2, step, tiny, kept};
+        /* Vectors that begin at a cache line, as the arrays do: a model begins anywhere. */
+        const int64_t ahead = (int64_t)(-(uintptr_t)p % VECTOR_BYTES / sizeof(float));
+        int64_t i = ahead < n_parameters ? ahead : n_parameters;
+        adam_some(&by, p, mu, nu, g, 0, i);
         for (; i + LANES <= n_parameters; i += LANES) {
             const vec slope = (vec) * (const loose *)(g + i), old = (vec) * (const loose *)(mu + i);
             const vec first = old + (1 - beta1) * (slope - old);
@@ -148,11 +164,7 @@ static void adam_update(const Adam *adam) {
             *(loose *)(mu + i) = (loose)first, *(loose *)(nu + i) = (loose)second;
             *(loose *)(p + i) = kept * *(const loose *)(p + i) - (loose)(step * first * inverses(roots(second) + tiny));
         }
-        for (; i < n_parameters; i++) {
-            mu[i] += (1 - beta1) * (g[i] - mu[i]);
-            nu[i] = beta2 * nu[i] + (1 - beta2) * g[i] * g[i];
-            p[i] = kept * p[i] - step * mu[i] / (sqrtf(nu[i]) + tiny);
-        }
+        adam_some(&by, p, mu, nu, g, i, n_parameters);
     }
 }
 
@@ -161,6 +173,7 @@ static int all_finite(const float *x, int64_t n) {
     vec sum[4] = {{0}};
     float rest = 0;
     int64_t i = 0;
+    for (; i < n && (uintptr_t)(x + i) % VECTOR_BYTES; i++) rest += 0 * x[i];
     for (; i + 4 * LANES <= n; i += 4 * LANES)
         for (int s = 0; s < 4; s++) sum[s] += 0.0f * (vec) * (const loose *)(x + i + s * LANES);
     for (; i < n; i++) rest += 0 * x[i];
