@@ -64,12 +64,12 @@ def ratios(rows, measures, title, absent=()):
     return list_table(title, body)
 
 
-def sets(rows, on_gpu):
+def sets(rows, elsewhere):
     body = [["method", "held by the 90 % sets", "width", "in pieces", "fit, CPU s"]]
     for row in rows:
         coverage, pieces = (f"{100 * row[f'mean_{name}']:.1f} %" for name in ("coverage", "pieces"))
         width, seconds = (f"{row[f'mean_{name}']:.3g}" for name in ("width", "fit_seconds"))
-        body.append([NAMES[row["method"]], coverage, width, pieces, "—" if row["method"] in on_gpu else seconds])
+        body.append([NAMES[row["method"]], coverage, width, pieces, "—" if row["method"] in elsewhere else seconds])
     return list_table("Means over the folds of each method; widths in deviations of the target", body)
 
 
@@ -91,7 +91,9 @@ def contest(results=CONTEST):
     if not results.exists():
         return ABSENT
     record = json.loads(results.read_text(encoding="utf-8"))
-    rows, on_gpu = record["rows"], {run.split()[0] for run in record["machine"].get("on_gpu", [])}
+    rows, machine = record["rows"], record["machine"]
+    # Times of other devices are not compared.
+    elsewhere = {run.split()[0] for run in machine.get("on_gpu", [])} | set(machine.get("times_of_another_machine", []))
     methods = sorted((row for row in rows if "method" in row), key=lambda row: list(NAMES).index(row["method"]))
     title = "Rival divided by DensityRegressor, geometric mean over sets (above 1: DensityRegressor is lower)"
     densities = "Densities: CRPS and RMSE relative to DensityRegressor; its log-likelihood minus that of the rival"
@@ -100,8 +102,8 @@ def contest(results=CONTEST):
             best([row for row in rows if "measure" in row]),
             ratios(methods, [f"distortion_{k}" for k in (1, 2, 5, 10)], title),
             ratios(methods, ["crps", "log_likelihood", "rmse"], densities),
-            ratios(methods, ["fit_seconds", "predict_seconds"], "Time, rival divided by DensityRegressor", on_gpu),
-            sets(methods, on_gpu),
+            ratios(methods, ["fit_seconds", "predict_seconds"], "Time, rival divided by DensityRegressor", elsewhere),
+            sets(methods, elsewhere),
         ]
     )
 
