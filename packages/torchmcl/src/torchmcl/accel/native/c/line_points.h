@@ -6,7 +6,7 @@
 
 /* Borders to choose from: fewer would miss branches, more cost time. A multiple of all vectors. */
 static int64_t n_borders(const Line *line) {
-    const int64_t wanted = line->n_columns * 4 > 32 ? line->n_columns * 4 : 32;
+    const int64_t wanted = line->n_columns * 4 > 48 ? line->n_columns * 4 : 48;
     return (wanted + 15) / 16 * 16;
 }
 
