@@ -6,7 +6,7 @@ points begin with other cells than there. The number of steps is fixed, so that 
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +19,9 @@ _PER_WIDTH, _REACH = 128, 8.0
 # Positions of the nodes of each kernel, in widths, between which the density is interpolated. Few kernels have so many
 # nodes altogether, because those of one do not fill the gaps of another.
 _NODES, _N_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0), 900
-_ROUNDS, _HALVINGS, _DOUBLINGS, _FIRST_ROUNDS, _POLISHING = 16, 20, 7, 6, 16
+_ROUNDS, _HALVINGS, _FIRST_ROUNDS, _POLISHING, _EXACT = 12, 20, 6, 14, 2
 # Atoms per kernel, and the minimum number of groups of them from which the first points are computed.
-_ATOMS, _GROUPS = 5, 48
+_ATOMS, _GROUPS = 3, 48
 # Ends of a set that are beyond a peak or a valley are moved back by this share of the local scale.
 _OUT = 0.02
 # Sets are extended to the mean of their row if at most this mass lies between, as in `torchmcl.sklearn`.
@@ -71,48 +71,81 @@ def mass_below(k: LineKernels, x: Value) -> Value:
 # ---------------------------------------------------------------------- points
 
 
+class Below(NamedTuple):
+    """Integrals of 1, y and y^2 from the left up to borders, and the density there, [rows, borders] each."""
+
+    mass: Value
+    first: Value
+    second: Value
+    height: Value
+
+
 def best_points(k: LineKernels, n_points: int) -> tuple[Value, Value, Value]:
     """Return points, masses and deviations [rows, points]: each point is the mean of its cell.
 
-    Newton's method starts from the best groups of kernels.
+    Newton's method starts from the best groups of kernels. Its last step has exact integrals, as in the compiled loops.
     """
     g = k.centres.graph
     whole = k.shares.sum(keep=True)
     mean = (k.shares * k.centres).sum(keep=True) / whole
     k = LineKernels(k.centres - mean, k.shares / whole, k.widths, k.n)  # far from 0, digits would be lost
-    points = _grouped(k, n_points)
-    if n_points > 1:
-        points = _moved(k, points, n_points, newton=False)
-        (points,) = g.repeat(_ROUNDS, lambda now: [_moved(k, now, n_points, newton=True)], points)
-    sums = _cells(k, points, n_points)
-    masses, means = sums[0], g.where(sums[0] > 1e-12, sums[1] / g.Max(sums[0], np.array(1e-12)), points)
-    variance = sums[2] / g.Max(masses, np.array(1e-12)) - means * means
+    one, centre, energy = ((k.shares * each).sum(keep=True) for each in _moments(k))
     least = -(-k.widths).max(keep=True) * 1e-3
-    deviations = g.where(masses > 1e-12, g.Sqrt(g.Max(variance, np.array(0.0))), 0.0)
-    return means + mean, masses / masses.sum(keep=True), g.Max(deviations, least)
+    if n_points == 1:
+        return mean + centre, one, g.Max(g.Sqrt(energy - centre * centre), least)
+    quickly = _quickly(k)
+    points = _grouped(k, quickly, (one, centre, energy), n_points)
+    points = _moved(points, quickly(_middles(points, n_points)), one, centre, n_points, newton=False)[0]
+
+    def again(now: Value) -> list[Value]:
+        return [_moved(now, quickly(_middles(now, n_points)), one, centre, n_points, newton=True)[0]]
+
+    (points,) = g.repeat(_ROUNDS, again, points)
+    borders = _middles(points, n_points)
+    below = _exactly(k, borders)
+    moved, _ = _moved(points, below, one, centre, n_points, newton=True)
+    # The borders move so little that the density is constant on the way.
+    passed = below.height * (_middles(moved, n_points) - borders)
+    way = (_middles(moved, n_points) + borders) * 0.5
+    sums = (below.mass + passed, below.first + passed * way, below.second + passed * way * way)
+    masses, firsts, squares = (_between(part, end) for part, end in zip(sums, (one, centre, energy), strict=True))
+    masses = g.Max(masses, np.array(0.0))
+    filled = g.Max(masses, np.array(1e-12))
+    means = g.where(masses > 1e-12, firsts / filled, moved)
+    variance = g.where(masses > 1e-12, squares / filled - means * means, 0.0)
+    return means + mean, masses / masses.sum(keep=True), g.Max(g.Sqrt(g.Max(variance, np.array(0.0))), least)
 
 
-def _grouped(k: LineKernels, n_points: int) -> Value:
+def _middles(points: Value, n_points: int) -> Value:
+    return (points.part(1, n_points) + points.part(0, n_points - 1)) * 0.5
+
+
+def _between(upto: Value, whole: Value) -> Value:
+    """Return integrals over the cells [rows, cells] from those up to the borders between them."""
+    g = upto.graph
+    return g.join(upto, whole, axis=1) - g.join(whole * 0.0, upto, axis=1)
+
+
+def _grouped(k: LineKernels, quickly: Callable[[Value], Below], whole: Sequence[Value], n_points: int) -> Value:
     """Return the means of the groups that minimize the total squared distance of the mass to its group's mean.
 
-    Each kernel is replaced by a few atoms. Candidate boundaries have the asymptotic density of the best points.
+    Candidate borders lie between atoms of the kernels, with the asymptotic density of the best points.
     """
     g = k.centres.graph
     steps, heights = np.polynomial.hermite_e.hermegauss(_ATOMS)
     n, n_groups = k.n * _ATOMS, max(_GROUPS, 4 * n_points)
-    x, order = g.sorted((k.centres.more(2) + k.widths.more(2) * steps).shaped(0, -1), n)
-    masses = g.GatherElements((k.shares.more(2) * (heights / heights.sum())).shaped(0, -1), order, axis=1)
-    gaps = g.join(x.part(1, n) - x.part(0, n - 1), x.part(0, 1) * 0.0, axis=1)
-    spread = g.CumSum(g.Pow(masses * gaps * gaps, np.array(1 / 3)), np.array(1))
-    wanted = spread.part(n - 1, n) * (np.arange(1, n_groups) / n_groups)
-    place = (spread.more(1) < wanted.more(2)).to(np.int64).sum()
-    place = g.join(place, g.rows(np.full((1, 1), n - 1), x), axis=1)  # [rows, groups], the last atom of each
-    none = g.rows(np.zeros((1, 1)), x)
+    x, order = g.sorted((k.centres.more(2) + k.widths.more(2) * steps).shaped(0, n), n)
+    masses = g.GatherElements((k.shares.more(2) * (heights / heights.sum())).shaped(0, n), order, axis=1)
+    gaps = x.part(1, n) - x.part(0, n - 1)
+    spread = g.CumSum(g.Pow(masses.part(0, n - 1) * gaps * gaps, np.array(1 / 3)), np.array(1))
+    wanted = spread.part(n - 2, n - 1) * (np.arange(1, n_groups) / n_groups)
+    place = (spread.more(1) < wanted.more(2)).to(np.int64).sum()  # [rows, borders], the last atom before each
+    borders = g.GatherElements(x.part(0, n - 1) + gaps * 0.5, place, axis=1)
+    below = quickly(borders)
     sums = []
-    for each in (masses, masses * x, masses * x * x):
-        upto = g.GatherElements(g.CumSum(each, np.array(1)), place, axis=1)
-        before = g.join(none, upto.part(0, n_groups - 1), axis=1)
-        sums.append(upto.more(1) - before.more(2))
+    for upto, end in zip((below.mass, below.first, below.second), whole, strict=True):
+        to, none = g.join(upto, end, axis=1), end * 0.0
+        sums.append(to.more(1) - g.join(none, upto, axis=1).more(2))
     mass, first, second = sums
     later = np.arange(n_groups)[None] < np.arange(n_groups)[:, None]
     mean = first / g.Max(mass, np.array(1e-30))
@@ -144,57 +177,74 @@ def runs(g: Graph, cost: Value, n_runs: int, n_items: int) -> list[Value]:
     return starts
 
 
-def _cells(k: LineKernels, points: Value, n_points: int) -> tuple[Value, Value, Value]:
-    """Return the integrals of 1, y and y^2 over the cells of points, [rows, points]."""
-    g = points.graph
-    if n_points == 1:
-        return tuple((k.shares * each).sum(keep=True) for each in _moments(k))  # type: ignore[return-value]
-    borders = (points.part(1, n_points) + points.part(0, n_points - 1)) * 0.5
-    z, bell = _at(k, borders)
-    below, heights = normal_cdf(g, z), bell * k.widths.more(1)
-    one, centre, energy = (each.more(1) for each in _moments(k))
-    upto = (below * one, below * centre - heights, below * energy - (centre + borders.more(2)) * heights)
-    found = []
-    for inner, total in zip(upto, (one, centre, energy), strict=True):
-        ends = ((each * k.shares.more(1)).sum() for each in (inner, total))
-        inside, whole = ends
-        found.append(g.join(inside, whole, axis=1) - g.join(whole * 0.0, inside, axis=1))
-    return found[0], found[1], found[2]
-
-
 def _moments(k: LineKernels) -> tuple[Value, Value, Value]:
     return k.shares * 0.0 + 1.0, k.centres, k.centres * k.centres + k.widths * k.widths
 
 
-def _moved(k: LineKernels, points: Value, n: int, *, newton: bool) -> Value:
-    """Return the means of the cells, or the points after a Newton step if they stay in order."""
+def _quickly(k: LineKernels) -> Callable[[Value], Below]:
+    """Return integrals with single-precision functions: an error is as if a kernel had slightly more or less weight."""
+    g = k.centres.graph
+    per_width, reach = 1.0 / k.widths, k.shares * k.widths * (1 / math.sqrt(2 * math.pi))
+    halves = [k.shares * each * 0.5 for each in _moments(k)]  # factors of the error function, and beside it
+    bells = [-reach, -reach * k.centres, reach * per_width * per_width]
+    below, near = (g.join(*(part.more(2) for part in parts), axis=2).to(np.float32) for parts in (halves, bells))
+    middle = [half.sum(keep=True) for half in halves]
+
+    def integrals(borders: Value) -> Below:
+        z = ((borders.more(2) - k.centres.more(1)) * per_width.more(1)).to(np.float32)
+        products = g.Erf(z * math.sqrt(0.5)) @ below, g.Exp(z * z * -0.5) @ near
+        parts = [each.to(np.float64).part(at, at + 1, 2).shaped(0, -1) for each in products for at in range(3)]
+        mass, first, second = (part + half for part, half in zip(parts[:3], middle, strict=True))
+        return Below(mass, first + parts[3], second + parts[4] + borders * parts[3], parts[5])
+
+    return integrals
+
+
+def _exactly(k: LineKernels, borders: Value) -> Below:
+    """Return integrals in double precision."""
+    g = borders.graph
+    z, bell = _at(k, borders)
+    below, reach = normal_cdf(g, z), bell * k.widths.more(1)
+    one, centre, energy = (each.more(1) for each in _moments(k))
+    parts = below * one, below * centre - reach, below * energy - (centre + borders.more(2)) * reach
+    mass, first, second, height = ((part * k.shares.more(1)).sum() for part in (*parts, bell / k.widths.more(1)))
+    return Below(mass, first, second, height)
+
+
+def _moved(points: Value, below: Below, one: Value, centre: Value, n: int, *, newton: bool) -> tuple[Value, Value]:
+    """Return the points after a step, as in the compiled loops, and the means of the cells."""
     g = points.graph
-    masses, sums, _ = _cells(k, points, n)
-    masses = g.Max(masses, np.array(1e-12))
-    means = g.where(masses > 2e-12, sums / masses, points)
+    masses, sums = _between(below.mass, one), _between(below.first, centre)
+    filled = g.Max(masses, np.array(1e-12))
+    means = g.where(masses > 1e-12, sums / filled, points)
     if not newton:
-        return means
-    borders = (points.part(1, n) + points.part(0, n - 1)) * 0.5
-    _, bell = _at(k, borders)
-    height = (bell / k.widths.more(1) * k.shares.more(1)).sum()  # the density at the borders
-    none = height.part(0, 1) * 0.0
+        return means, means
+    borders, none = _middles(points, n), one * 0.0
     # The derivative of a cell's mean by both neighbors: a border moves by half of a neighbor's step.
-    right = g.join(height * (borders - means.part(0, n - 1)) / masses.part(0, n - 1), none, axis=1) * 0.5
-    left = g.join(none, height * (means.part(1, n) - borders) / masses.part(1, n), axis=1) * 0.5
-    eye, up, down = (np.eye(n, k=shift)[None] for shift in (0, 1, -1))
-    slope = (left + right).more(2) * eye + right.more(2) * up + left.more(2) * down
-    inverse = slope + eye  # (1 - slope)^-1 = (1 + slope)(1 + slope^2)(1 + slope^4) ...
-    for _ in range(_DOUBLINGS):
-        slope = slope @ slope
-        inverse = inverse + inverse @ slope
-    step = (inverse @ (means - points).more(2)).shaped(0, -1)
+    rights = below.height * (borders - means.part(0, n - 1)) / filled.part(0, n - 1) * 0.5
+    lefts = below.height * (means.part(1, n) - borders) / filled.part(1, n) * 0.5
+    steps, sound = _tridiagonal(g.join(none, lefts, axis=1), g.join(rights, none, axis=1), means - points, n)
     gaps = points.part(1, n) - points.part(0, n - 1)
-    far = g.rows(np.full((1, 1), 1e300), points)
+    far = none + 1e300
     room = g.Min(g.join(far, gaps, axis=1), g.join(gaps, far, axis=1))
-    # Points must not cross, and steps that do not lower the distances, or are NaN, are rejected.
-    share = g.Min(-(-(room * 0.4 / g.Max(g.Abs(step), np.array(1e-300)))).max(keep=True), np.array(1.0))
-    falls = (step * (means - points) * masses).sum(keep=True) >= 0.0
-    return g.where(falls & (share > 0.05), points + step * share, means)
+    inside = (g.Abs(steps) / g.Max(room, np.array(1e-300))).max(keep=True) <= 0.4  # points keep their order
+    return g.where(sound & inside, points + steps, means), means
+
+
+def _tridiagonal(left: Value, right: Value, target: Value, n: int) -> tuple[Value, Value]:
+    """Return the solution of (1 - left - right) x - left x_before - right x_after = target, and whether it is sound."""
+    g = left.graph
+    columns = [tuple(part.part(at, at + 1) for part in (left, right, target)) for at in range(n)]
+    solved, factors, sound = [], [], None
+    for at, (low, high, wanted) in enumerate(columns):
+        pivot = 1.0 - low - high - (low * factors[-1] if at else 0.0)
+        sound = pivot > 0.02 if sound is None else sound & (pivot > 0.02)
+        factors.append(high / pivot)
+        solved.append((wanted + low * solved[-1] if at else wanted) / pivot)
+    for at in reversed(range(n - 1)):
+        solved[at] = solved[at] + factors[at] * solved[at + 1]
+    assert sound is not None
+    return g.join(*solved, axis=1), sound
 
 
 # ---------------------------------------------------------------------- sets
@@ -216,7 +266,8 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
     level = g.Log(g.Max(_level(*nodes, n, mass), np.array(1e-300)))
     x, f = _turned(*nodes, n)
     n = 2 * n - 1
-    for n_rounds in (_FIRST_ROUNDS, _POLISHING):  # a better level may have other pieces
+    exactly, quickly = _slopes(k), _slopes_quickly(k)
+    for rounds in (((quickly, _FIRST_ROUNDS),), ((quickly, _POLISHING), (exactly, _EXACT))):  # other pieces at another level
         inside = g.Log(g.Max(f, np.array(1e-300))) >= level
         outside = g.rows(np.zeros((1, 1), bool), x)
         before = g.join(outside, inside.part(0, n - 1), axis=1)
@@ -224,7 +275,8 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
         starts, stops = inside & ~before, inside & ~after
         n_pieces = g.ReduceMax(starts.to(np.int64).sum(), keepdims=0).shaped(1)
         lower, upper = (_ends(x, f, level, marks, shift, n, n_pieces) for marks, shift in ((starts, -1), (stops, 1)))
-        lower, upper, level = _polished(k, lower, upper, level, mass, n_rounds)
+        for slopes, n_rounds in rounds:
+            lower, upper, level = _polished(k, slopes, (lower, upper, level), mass, n_rounds)
     if fill >= 1:
         return lower, upper
     joined = _shallow(f, inside, starts, fill, n_pieces)  # [rows, pieces], to the next piece
@@ -247,7 +299,7 @@ def _nodes(k: LineKernels) -> tuple[Value, Value, Value]:
     spread = k.centres.more(2) + k.widths.more(2) * _steps(k.n)
     x, _ = g.sorted(spread.shaped(0, -1), k.n * len(_steps(k.n)))
     # In single precision, in half the time; the ends are solved in double precision.
-    z = ((x.more(-1) - k.centres.more(1)) / k.widths.more(1)).to(np.float32)
+    z = ((x.more(-1) - k.centres.more(1)) * (1.0 / k.widths).more(1)).to(np.float32)
     bell = g.Exp(z * z * -0.5)
     heights = k.shares / k.widths * (1 / math.sqrt(2 * math.pi))
     f = (bell @ heights.to(np.float32).more(2)).shaped(0, -1).to(np.float64)
@@ -321,28 +373,74 @@ def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int, n_
     return found
 
 
+class Slopes(NamedTuple):
+    """The mass up to positions, and the density and its first two derivatives there, [rows, positions] each."""
+
+    mass: Value
+    height: Value
+    slope: Value
+    curve: Value
+
+
+def _slopes(k: LineKernels) -> Callable[[Value], Slopes]:
+    g = k.centres.graph
+    per_width = 1.0 / k.widths
+
+    def at(x: Value) -> Slopes:
+        z, bell = _at(k, x)
+        heights, steps = bell * (k.shares * per_width).more(1), z * per_width.more(1)
+        bend = heights * (steps * steps - (per_width * per_width).more(1))
+        mass = normal_cdf(g, z) * k.shares.more(1)
+        return Slopes(mass.sum(), heights.sum(), -(heights * steps).sum(), bend.sum())
+
+    return at
+
+
+def _slopes_quickly(k: LineKernels) -> Callable[[Value], Slopes]:
+    """Return the same with functions in single precision, in a tenth of the time."""
+    g = k.centres.graph
+    per_width, half = 1.0 / k.widths, k.shares.sum(keep=True) * 0.5
+    height = k.shares * per_width * (1 / math.sqrt(2 * math.pi))
+    factors = k.shares * 0.5, height, -height * per_width, height * per_width * per_width
+    below, tall, steep, bent = (each.more(2).to(np.float32) for each in factors)
+
+    def at(x: Value) -> Slopes:
+        z = ((x.more(-1) - k.centres.more(1)) * per_width.more(1)).to(np.float32)
+        bell = g.Exp(z * z * -0.5)
+        products = g.Erf(z * math.sqrt(0.5)) @ below, bell @ tall, (bell * z) @ steep, (bell * (z * z - 1.0)) @ bent
+        mass, heights, *others = (each.to(np.float64).shaped(0, -1) for each in products)
+        return Slopes(mass + half, g.Max(heights, np.array(1e-30)), *others)  # slopes of less may be rounding errors
+
+    return at
+
+
 def _polished(
-    k: LineKernels, lower: Value, upper: Value, level: Value, mass: float, n_rounds: int
-) -> tuple[Value, Value, Value]:
-    """Return ends of equal density that enclose the given mass, and the log of that density, by Newton's method."""
-    g = level.graph
+    k: LineKernels, slopes: Callable[[Value], Slopes], start: Sequence[Value], mass: float, n_rounds: int
+) -> list[Value]:
+    """Return ends of equal density that enclose the given mass, and the log of that density, by Newton's method.
+
+    Args:
+        k: the kernels.
+        slopes: of their density.
+        start: lower and upper ends [rows, pieces], padded with infinity, and the log of the density.
+        mass: in (0, 1).
+        n_rounds: the number of steps.
+    """
+    g = k.centres.graph
+    lower, upper, level = start
     real = lower < 1e300  # both ends of a piece
     first, last = (g.where(real, each, 0.0) for each in (lower, upper))
 
     def end(x: Value, sign: float) -> tuple[Value, ...]:
-        z, bell = _at(k, x)
-        heights = bell * (k.shares / k.widths).more(1)
-        per_width = z / k.widths.more(1)
-        f = g.Max(heights.sum(), np.array(1e-300))
-        slope = -(heights * per_width).sum() / f
-        curve = (heights * (per_width * per_width - 1.0 / (k.widths * k.widths).more(1))).sum() / f
+        found = slopes(x)
+        f = g.Max(found.height, np.array(1e-300))
+        slope, curve = found.slope / f, found.curve / f
         falls = slope * sign < 0.0  # not beyond a peak or a valley
         rate = g.where(falls, 1.0 / g.where(falls, slope, 1.0), 0.0)
         room = 1.0 / g.Sqrt(g.Abs(curve) + slope * slope + 1e-300)
         out = g.where(falls, 0.0, room * g.where(curve > 0.0, g.constant(np.array(-_OUT * sign)), _OUT * sign))
-        below = (normal_cdf(g, z) * k.shares.more(1)).sum()
         gain = g.where(real, rate * f * sign, 0.0)
-        return g.Log(f), rate, room, gain, g.where(real, below * sign, 0.0), out
+        return g.Log(f), rate, room, gain, g.where(real, found.mass * sign, 0.0), out
 
     def solved(one: Value, other: Value, level: Value) -> list[Value]:
         sides = [end(one, -1.0), end(other, 1.0)]
@@ -353,11 +451,12 @@ def _polished(
         level = level + g.where(change < 0.0, g.clip(better, -2.0, 2.0), 0.0)
         moved = []
         for x, (logs, rate, room, _, _, out) in zip((one, other), sides, strict=True):
-            moved.append(x + out + g.Max(g.Min((level - logs) * rate, room), -room))
+            step = out + g.Max(g.Min((level - logs) * rate, room), -room)
+            moved.append(x + g.where(real, step, 0.0))  # others would move without end
         return [*moved, level]
 
     first, last, level = g.repeat(n_rounds, solved, first, last, level)
-    return g.where(real, first, np.inf), g.where(real, last, np.inf), level
+    return [g.where(real, first, np.inf), g.where(real, last, np.inf), level]
 
 
 def _shallow(f: Value, inside: Value, starts: Value, fill: float, n_pieces: Value) -> Value:

@@ -22,6 +22,7 @@ typedef struct {
 typedef struct {
     double left, right, centre; /* the range of the cells, and the centre */
     double per_unit, share;     /* widths in a unit, and the probability */
+    double width, energy;       /* the width, and the mean of the square */
     float per_width, height;    /* of the kernel */
     int32_t level, run;
 } Kernel;
@@ -146,7 +147,8 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
         const double ratio = widest / s, per_width = spacing * ratio, reach = REACH * (s * per_unit);
         own->per_width = (float)per_width, own->height = (float)(w * 0.3989422804014327 * per_width);
         own->left = own->centre - reach, own->right = own->centre + reach;
-        own->per_unit = row->unit / s, own->share = w;
+        own->per_unit = row->unit / s, own->share = w, own->width = s * per_unit;
+        own->energy = own->centre * own->centre + own->width * own->width;
         own->level = level_of(ratio);
         row->n_levels = own->level + 1 > row->n_levels ? own->level + 1 : row->n_levels;
     }

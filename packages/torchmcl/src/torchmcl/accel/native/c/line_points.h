@@ -1,12 +1,12 @@
 /* The points of lowest mean squared distance to a draw of a mixture on the line: dynamic programming over a few borders,
-   then Newton's method for points that are the means of their cells. Included after line.h, before line_sets.h. */
+   then Newton's method for points that are the means of their cells. Included after normal.h, before line_sets.h. */
 
 #define ROUNDS 12 /* at most */
 #define THIRD (1.0f / 3)
 
 /* Borders to choose from: fewer would miss branches, more cost time. A multiple of all vectors. */
 static int64_t n_borders(const Line *line) {
-    const int64_t wanted = line->n_columns * 4 > 32 ? line->n_columns * 4 : 32;
+    const int64_t wanted = line->n_columns * 4 > 48 ? line->n_columns * 4 : 48;
     return (wanted + 15) / 16 * 16;
 }
 
@@ -248,8 +248,35 @@ static int newton(const LineRow *row, Quantizer *q, int64_t k) {
     return 1;
 }
 
-/* Moves points from the chosen borders until they are the means of their cells. */
-static void settle(const LineRow *row, Quantizer *q, int64_t k, double deviation) {
+/* The integrals up to x without interpolation, with errors of 1e-10. */
+static Integrals exactly_below(const LineRow *row, double x) {
+    Integrals found = {{0, 0, 0}, 0};
+    for (int i = 0; i < row->n_kernels; i++) {
+        const Kernel *own = row->kernels + i;
+        double bell;
+        const double mass = own->share * normal_below((x - own->centre) * own->per_unit, &bell);
+        const double reach = own->share * own->width * 0.3989422804014327 * bell;
+        found.height += reach * own->per_unit * own->per_unit, found.sum[0] += mass;
+        found.sum[1] += own->centre * mass - reach, found.sum[2] += own->energy * mass - (own->centre + x) * reach;
+    }
+    return found;
+}
+
+/* Replaces the cells between the points, and the integrals over the whole line, by exact ones. */
+static void set_exact_cells(LineRow *row, Quantizer *q, int64_t k) {
+    double *whole = row->sums + 3 * row->n_cells;
+    whole[0] = whole[1] = whole[2] = 0;
+    for (int i = 0; i < row->n_kernels; i++) {
+        const Kernel *own = row->kernels + i;
+        whole[0] += own->share, whole[1] += own->share * own->centre, whole[2] += own->share * own->energy;
+    }
+    for (int64_t p = 0; p + 1 < k; p++) q->cells[p] = exactly_below(row, (q->points[p] + q->points[p + 1]) / 2);
+    set_means(row, q, k);
+}
+
+/* Moves points from the chosen borders until they are the means of their cells: first of the interpolated density, whose
+   errors of 1e-4 a step of Newton's method with exact integrals takes away. */
+static void settle(LineRow *row, Quantizer *q, int64_t k, double deviation) {
     for (int64_t p = 0; p + 1 < k; p++) q->cells[p] = q->borders[q->at[p]];
     for (int64_t p = 0; p < k; p++) q->points[p] = 0, q->at[p] = row->n_cells / 2;
     set_means(row, q, k);
@@ -270,6 +297,16 @@ static void settle(const LineRow *row, Quantizer *q, int64_t k, double deviation
         }
         if (furthest < 1e-6 * deviation) break;
     }
+    set_exact_cells(row, q, k);
+    if (!newton(row, q, k))
+        for (int64_t p = 0; p < k; p++) q->step[p] = q->means[p] - q->points[p];
+    for (int64_t p = 0; p + 1 < k; p++) { /* the borders move so little that the density is constant */
+        const double x = (q->points[p] + q->points[p + 1] + (q->step[p] + q->step[p + 1]) / 2) / 2;
+        const double passed = q->cells[p].height * (q->step[p] + q->step[p + 1]) / 2;
+        q->cells[p].sum[0] += passed, q->cells[p].sum[1] += passed * x, q->cells[p].sum[2] += passed * x * x;
+    }
+    for (int64_t p = 0; p < k; p++) q->points[p] += q->step[p];
+    set_means(row, q, k);
 }
 
 static void write_points(const Line *line, const LineRow *row, const Quantizer *q, int64_t r) {
