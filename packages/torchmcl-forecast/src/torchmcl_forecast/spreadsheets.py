@@ -1,5 +1,6 @@
 """Tables of past values from files, as spreadsheets write them in different countries."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ __all__ = ["read_table"]
 
 # Separators of cells, each with its decimal mark and its mark of thousands.
 _MARKS = {",": (".", ","), ";": (",", "."), "\t": (".", ",")}
+# Currencies and blanks, also those of fixed width, around a number.
+_AROUND = "€$£ \u00a0\u202f"
 
 
 def read_table(owner: str, argument: str, path: Path, series: str) -> pd.DataFrame:
@@ -60,12 +63,12 @@ def _decoded(path: Path, series: str, encoding: str) -> pd.DataFrame:
 
 
 def _numbers(column: Any, decimal: str, thousands: str) -> Any:
-    """Return a column of text as numbers if every cell is a number with marks of thousands, such as 1.234,50."""
+    """Return a column of text as numbers if every cell is one, such as 1.234,50 or 1 234,50 €."""
     if pd.api.types.is_numeric_dtype(column):
         return column
-    given = column.dropna().astype(str).str.strip()
-    grouped = rf"[-+]?\d{{1,3}}(\{thousands}\d{{3}})*(\{decimal}\d+)?|[-+]?\d+(\{decimal}\d+)?"
+    given = column.dropna().astype(str).str.strip(_AROUND)
+    grouped = rf"[-+]?\d{{1,3}}([\s{thousands}]\d{{3}})*({re.escape(decimal)}\d+)?|[-+]?\d+({re.escape(decimal)}\d+)?"
     if not len(given) or not given.str.fullmatch(grouped).all():
         return column
-    plain = given.str.replace(thousands, "", regex=False).str.replace(decimal, ".", regex=False)
+    plain = given.str.replace(rf"[\s{thousands}]", "", regex=True).str.replace(decimal, ".", regex=False)
     return plain.astype(float).reindex(column.index)
