@@ -79,7 +79,7 @@ def tables():
 
 
 def speech():
-    keys = ("coverage without noise", "coverage with noise", "lowest coverage of 250 frames")
+    keys = ("coverage as heard before", "coverage with noise", "lowest coverage of 250 frames")
     cells = [[row["name"], *(f"{row[key]:.3f}" for key in keys)] for row in rows_of("speech-stream-cpu.json")]
     head = ["level", "without noise", "with noise", "lowest of 250 frames"]
     write("after_stream.inc", "Coverage of the next frame (nominal 90 %)", head, cells)

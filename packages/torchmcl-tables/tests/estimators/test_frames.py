@@ -144,7 +144,10 @@ def test_results_are_frames_of_the_library_of_x(frame, n_outputs):
     assert type(ends) is type(X)
     names = list(found.column_names if frame is arrow_table else found.columns)
     assert names == model.get_feature_names_out().tolist()
-    np.testing.assert_array_equal(np.asarray(found[names[0]]), answers.values[:, 0, 0])
+    assert names[n_outputs] == "price0_hypothesis1"
+    for place in range(n_outputs):
+        column = np.asarray(found[f"price{place}_hypothesis1"])
+        np.testing.assert_array_equal(column, answers.values[:, 1, place])
     assert list(ends.column_names if frame is arrow_table else ends.columns) == [
         f"price{k}_{end}" for k in range(n_outputs) for end in ("lower", "upper", "pieces")
     ]

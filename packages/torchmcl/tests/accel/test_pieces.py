@@ -224,6 +224,20 @@ def test_batched_gradients_of_a_step(dtype):
     torch.testing.assert_close(jacobian(losses, inputs, vectorize=True), jacobian(losses, inputs))
 
 
+@pytest.mark.parametrize(("n_rows", "entries_of_row"), [(70, 2000), (64, 2000), (1, 200_000), (5, 2)])
+def test_blocks_end_with_the_last_row(n_rows, entries_of_row):
+    shares = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        extension.in_blocks(lambda first, last: shares.append((first, last)), n_rows, entries_of_row)
+    finally:
+        torch.set_num_threads(before)
+    rows = [row for first, last in sorted(shares) for row in range(first, last)]
+    assert rows == list(range(n_rows))
+    assert all(first % 32 == 0 for first, _ in shares)
+
+
 def test_no_share_runs_after_an_exception():
     begun, ended = [], []
 

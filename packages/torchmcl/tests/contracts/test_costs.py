@@ -24,6 +24,15 @@ from torchmcl import costs
 for_all_costs = pytest.mark.parametrize("case", COST_CASES, ids=lambda case: case.name)
 VECTOR_CASES = [case for case in COST_CASES if not case.class_ids]
 for_vector_costs = pytest.mark.parametrize("case", VECTOR_CASES, ids=lambda case: case.name)
+
+
+def without_lifted(cases):
+    """Return the costs whose dtype and memory are ours, not those of a user's loss."""
+    return pytest.mark.parametrize(
+        "case", [case for case in cases if case.name != "lifted"], ids=lambda case: case.name
+    )
+
+
 # Forward mode in torch makes use of it.
 forward_mode = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 AUDIO = [mcl.pairwise_neg_si_sdr, mcl.pairwise_neg_snr]
@@ -295,11 +304,9 @@ def test_no_targets_have_an_empty_cost_and_zero_gradient(case):
 # ------------------------------------------------------------------ dtypes, compile, vmap
 
 
-@for_all_costs
+@without_lifted(COST_CASES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_inputs_give_a_float32_cost(case, dtype):
-    if case.name == "lifted":
-        pytest.skip("a lifted loss keeps the dtype that the user's loss returns")
     hypotheses, targets = case.inputs(3, dtype=dtype)
     cost = case.fn(hypotheses=hypotheses, targets=targets)
     wide_targets = targets if case.class_ids else targets.float()
@@ -316,10 +323,8 @@ def test_half_precision_inputs_get_half_precision_gradients(case):
     assert hypotheses.grad.isfinite().all()
 
 
-@for_vector_costs
+@without_lifted(VECTOR_CASES)
 def test_mixed_precision_inputs_are_promoted(case):
-    if case.name == "lifted":
-        pytest.skip("a lifted loss decides for itself")
     hypotheses, targets = case.inputs(3)
     mixed = case.fn(hypotheses=hypotheses.float(), targets=targets)
     assert mixed.dtype == torch.float64
@@ -662,10 +667,8 @@ class LargestResult(TorchDispatchMode):
         return result
 
 
-@for_all_costs
+@without_lifted(case for case in COST_CASES if not case.all_pairs)  # scales that are matrices are mapped over all pairs
 def test_no_tensor_of_all_pairs_and_dimensions_is_ever_made(case):
-    if case.name == "lifted" or case.all_pairs:
-        pytest.skip("a lifted loss of the user is mapped over all pairs; so are scales that are matrices")
     hypotheses, targets = case.inputs(8, n_targets=8, n_hypotheses=64, dim=64, dtype=torch.float32)
     hypotheses.requires_grad_()
     if not case.class_ids:

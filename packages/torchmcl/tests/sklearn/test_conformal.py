@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchmcl.density import KernelMixture
 from torchmcl.postprocess.regions import effective_counts, quantile
 from torchmcl.sklearn import PredictionIntervals
-from torchmcl.sklearn.calibration import conformity, region, supported_fill
+from torchmcl.sklearn.calibration import conformity, reaching, region, supported_fill
 
 
 @given(n=st.integers(1, 200), alpha=st.floats(0.01, 0.99))
@@ -160,6 +160,28 @@ def test_intervals_know_their_hull_their_width_and_their_pieces():
     assert intervals.n_pieces.tolist() == [2, 1]
     assert intervals.contains([1.5, 1.2]).tolist() == [False, True]
     assert intervals.contains([[1.5], [1.2]]).tolist() == [False, True]  # a column, not every target in every set
+
+
+def test_sets_reach_the_mean_across_little_mass_only():
+    nan = math.nan
+    lower = torch.tensor([[0.0, 4.0], [0.0, nan], [0.0, 4.0], [0.0, nan], [0.0, 4.0]])
+    upper = torch.tensor([[1.0, 5.0], [1.0, nan], [1.0, 5.0], [1.0, nan], [1.0, 5.0]])
+    means = torch.tensor([[-0.5], [1.5], [6.0], [-0.5], [2.0]])
+    mass = torch.tensor([0.01, 0.02, 0.0, 0.03, 0.0])  # of each row, between its set and its mean
+    asked = []
+
+    def between(rows, low, high):
+        assert (low < high).all()
+        asked.extend(rows.tolist())
+        return mass[rows]
+
+    found = reaching((lower, upper), means, between)
+    reached = torch.tensor([[-0.5, 4.0], [0.0, nan], [0.0, 4.0], [0.0, nan], [0.0, 4.0]])
+    torch.testing.assert_close(found[0], reached, equal_nan=True)
+    reached = torch.tensor([[1.0, 5.0], [1.5, nan], [1.0, 6.0], [1.0, nan], [1.0, 5.0]])
+    torch.testing.assert_close(found[1], reached, equal_nan=True)
+    assert sorted(asked) == [0, 1, 2, 3]  # the mean of the last row lies inside of its hull
+    assert (lower[0, 0], upper[2, 1]) == (0.0, 5.0)  # the given ends are kept
 
 
 @pytest.mark.parametrize("y", [1.5, [1.5], [[1.5, 1.2]], [1.5, 1.2, 1.0], [[1.5, 1.2], [1.0, 1.0]]])

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from torchmcl._messages import option_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DroppedColumn, NumberColumn
@@ -97,7 +97,8 @@ def _same_order(ranks: Values, truths: dict[str, Values]) -> str:
 
 
 def _ranks(values: Values) -> Values:
-    return rankdata(values, nan_policy="omit")
+    """Return mean ranks, NaN for NaN; scipy.stats, which has the same, takes a second to load."""
+    return pl.Series(values).fill_nan(None).rank().cast(pl.Float64).to_numpy()
 
 
 # With fewer rows nothing can be held out.

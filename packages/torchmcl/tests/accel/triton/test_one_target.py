@@ -44,11 +44,7 @@ def kernel(request):
     return Kernel(IN_TRITON, triton.one_target_losses, "cuda" if HAS_GPU else "cpu")
 
 
-@pytest.fixture
-def compiled_kernel(kernel):
-    if kernel.way is not IN_C:
-        pytest.skip("it is about the kernel in C")
-    return kernel
+only_in_c = pytest.mark.parametrize("kernel", ["compiled"], indirect=True)
 
 
 def drawn(n, n_hypotheses, dim, device):
@@ -205,25 +201,27 @@ def test_the_gradient_of_a_scaled_loss_is_scaled(kernel):
         assert_same(ours, theirs)
 
 
-def test_without_gradients_there_are_none(compiled_kernel):
+@only_in_c
+def test_without_gradients_there_are_none(kernel):
     leaves = drawn(40, 5, 2, "cpu")
     with torch.no_grad():
-        output = step(compiled_kernel, leaves, mcl.WTA())
+        output = step(kernel, leaves, mcl.WTA())
     assert not output.loss.requires_grad
     assert_same(output.loss, defined(leaves, mcl.WTA())[1].loss.detach())
 
 
+@only_in_c
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_a_large_batch_is_shared_among_threads_bit_for_bit(n_threads, compiled_kernel):
+def test_a_large_batch_is_shared_among_threads_bit_for_bit(n_threads, kernel):
     leaves = drawn(2100, 49, 2, "cpu")
     leaves[2].requires_grad_(False)  # the gradient of targets is left to torch, whose bits change with its threads
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
-        output = step(compiled_kernel, leaves, mcl.AnnealedWTA(0.3))
+        output = step(kernel, leaves, mcl.AnnealedWTA(0.3))
         gradients = torch.autograd.grad(output.loss, leaves[:2])
         torch.set_num_threads(2)
-        other = step(compiled_kernel, leaves, mcl.AnnealedWTA(0.3))
+        other = step(kernel, leaves, mcl.AnnealedWTA(0.3))
         pairs = zip(gradients, torch.autograd.grad(other.loss, leaves[:2]), strict=True)
     finally:
         torch.set_num_threads(before)
@@ -234,21 +232,23 @@ def test_a_large_batch_is_shared_among_threads_bit_for_bit(n_threads, compiled_k
         assert_same(actual, right)
 
 
-def test_strided_tensors_are_served(compiled_kernel):
+@only_in_c
+def test_strided_tensors_are_served(kernel):
     hypotheses, logits, targets = drawn(6, 5, 2, "cpu")
     turned = [hypotheses.transpose(0, 1).contiguous().transpose(0, 1), logits.t().contiguous().t(), targets]
     assert_close(
-        step(compiled_kernel, turned, mcl.WTA()).loss,
-        step(compiled_kernel, [hypotheses, logits, targets], mcl.WTA()).loss,
+        step(kernel, turned, mcl.WTA()).loss,
+        step(kernel, [hypotheses, logits, targets], mcl.WTA()).loss,
     )
 
 
-def test_many_hypotheses_and_modes_that_watch_operations_go_by_the_definition(compiled_kernel):
+@only_in_c
+def test_many_hypotheses_and_modes_that_watch_operations_go_by_the_definition(kernel):
     leaves = drawn(3, 101, 2, "cpu")
-    assert step(compiled_kernel, leaves, mcl.WTA()) is NotImplemented
-    assert compiled_kernel.way.serves(problem(leaves, mcl.WTA()))
+    assert step(kernel, leaves, mcl.WTA()) is NotImplemented
+    assert kernel.way.serves(problem(leaves, mcl.WTA()))
     with FlopCounterMode(display=False):
-        assert not compiled_kernel.way.serves(problem(leaves, mcl.WTA()))
+        assert not kernel.way.serves(problem(leaves, mcl.WTA()))
     torch.func.grad(lambda hypotheses: solved(problem([hypotheses, *leaves[1:]], mcl.WTA())).loss)(leaves[0].detach())
 
 
