@@ -53,7 +53,7 @@ def _recurrent(cell: Callable[..., State]) -> Callable[..., State]:
         for layer in range(n_layers):
             outputs = []
             for direction in range(n_directions):
-                own = weights[len(last) * n_weights : (len(last) + 1) * n_weights]
+                own: Sequence[Any] = weights[len(last) * n_weights : (len(last) + 1) * n_weights]
                 w_in, w_own, *rest = own if has_biases else (*own[:2], None, None, *own[2:])
                 # The inputs of all steps in one product.
                 steps, state, hidden = linear(x, w_in, rest[0]).unbind(), tuple(s[len(last)] for s in first), []
@@ -139,8 +139,8 @@ def _attention_layer(
     query: Tensor, *args: Any, need_weights: bool = True, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with weights is a formula; modes do not reach the function above inside of this one."""
-    shown = need_weights or query.device.type == "cpu"
-    out, weights = nn.functional.multi_head_attention_forward(query, *args, need_weights=shown, **kwargs)
+    kwargs["need_weights"] = need_weights or query.device.type == "cpu"
+    out, weights = nn.functional.multi_head_attention_forward(query, *args, **kwargs)
     return out, weights if need_weights else None
 
 
