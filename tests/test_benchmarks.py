@@ -212,6 +212,8 @@ def test_the_tables_of_the_documentation_are_those_of_the_records():
         assert (ROOT / "docs" / f"segmentation_{name}.inc").read_text(encoding="utf-8") == text
     for name, text in runpy.run_path(str(ROOT / "docs" / "_series_tables.py"))["tables"]().items():
         assert (ROOT / "docs" / f"series_results_{name}.inc").read_text(encoding="utf-8") == text
+    for name, text in runpy.run_path(str(ROOT / "docs" / "_speed_tables.py"))["tables"]().items():
+        assert (ROOT / "docs" / f"speed_{name}.inc").read_text(encoding="utf-8") == text
     script = runpy.run_path(str(ROOT / "docs" / "_contest_tables.py"))
     for name in ("contest", "pmlb"):
         text = script["contest"](script[name.upper()])
