@@ -131,10 +131,15 @@ def work_of_step(build: Callable[[], nn.Module], rows: tuple[Tensor, Tensor]) ->
     return counter.get_total_flops(), 4 * 6 * sum(parameter.numel() for parameter in model.parameters())
 
 
+def rows_of_step() -> tuple[Tensor, Tensor]:
+    """Return windows and targets of one batch."""
+    return torch.randn(BATCH, WINDOW, CHANNELS), torch.randn(BATCH, 1, 2)
+
+
 def compared(kind: str, n_models: int, n_steps: int, device: str, limits: dict[str, float]) -> dict[str, object]:
     """Return the times of a step of all models."""
     build = KINDS[kind]
-    rows = torch.randn(BATCH, WINDOW, CHANNELS), torch.randn(BATCH, 1, 2)
+    rows = rows_of_step()
     n_operations, n_bytes = work_of_step(build, rows)
     floor = max(
         n_models * n_operations / limits["flops"],

@@ -211,6 +211,19 @@ def test_reduced_annotations_keep_regions_and_reduced_pictures_mean_colors():
     assert reduction.lying(small).shape == (64, 96, 3)
 
 
+def test_the_benchmark_of_fleets_of_models_compares_a_fleet_with_loops_and_a_floor(monkeypatch):
+    fleet_models = pytest.importorskip("fleet_models")
+    monkeypatch.setattr(fleet_models, "WINDOW", 3)
+    monkeypatch.setattr(fleet_models, "BATCH", 8)
+    limits = {"flops": 1e9, "bytes": 1e9}
+    row = fleet_models.compared("GRU", 2, 1, "cpu", limits)
+    assert all(value > 0 for name, value in row.items() if name.endswith("_ms"))
+    # The products of the gates of all rows and steps, forward and backward, but for the gradient of the inputs.
+    gates = 3 * fleet_models.WIDTH * (2 * fleet_models.CHANNELS + 3 * fleet_models.WIDTH)
+    n_operations, _ = fleet_models.work_of_step(fleet_models.recurrent, fleet_models.rows_of_step())
+    assert 2 * gates * fleet_models.WINDOW * fleet_models.BATCH == pytest.approx(n_operations, rel=0.1)
+
+
 def test_the_tables_of_the_documentation_are_those_of_the_records():
     tables = runpy.run_path(str(ROOT / "docs" / "_robustness_tables.py"))["tables"]()
     for name, text in tables.items():
@@ -221,6 +234,8 @@ def test_the_tables_of_the_documentation_are_those_of_the_records():
         assert (ROOT / "docs" / f"segmentation_{name}.inc").read_text(encoding="utf-8") == text
     for name, text in runpy.run_path(str(ROOT / "docs" / "_series_tables.py"))["tables"]().items():
         assert (ROOT / "docs" / f"series_results_{name}.inc").read_text(encoding="utf-8") == text
+    for name, text in runpy.run_path(str(ROOT / "docs" / "_speed_tables.py"))["tables"]().items():
+        assert (ROOT / "docs" / f"speed_{name}.inc").read_text(encoding="utf-8") == text
     script = runpy.run_path(str(ROOT / "docs" / "_contest_tables.py"))
     for name in ("contest", "pmlb"):
         text = script["contest"](script[name.upper()])

@@ -209,6 +209,8 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
 
 def _repeated(columns: dict[int, Tensor], keys: Sequence[int]) -> Tensor:
     """Return the column for the key of each model, [epochs, models]; many models share a few columns."""
+    if len(columns) == 1:
+        return next(iter(columns.values())).unsqueeze(1).expand(-1, len(keys))
     places = {key: place for place, key in enumerate(columns)}
     return torch.stack(list(columns.values()), dim=1)[:, torch.tensor([places[key] for key in keys])]
 

@@ -12,10 +12,10 @@ State = tuple[Tensor, ...]
 
 
 class Stackable(TorchFunctionMode):
-    """Compute recurrent layers and, on CPUs, attention by formulas inside a `with` block.
+    """Compute recurrent layers, attention and weight norm by formulas inside a `with` block.
 
-    Any such mode also keeps transformer layers from their fused functions for evaluation, which torch.vmap would call
-    for each model.
+    Kernels of attention fail in the backward pass of stacked models on GPUs, and are called for each model on CPUs. Any
+    mode also keeps transformer layers from their fused functions for evaluation, which torch.vmap calls for each model.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -53,7 +53,7 @@ def _recurrent(cell: Callable[..., State]) -> Callable[..., State]:
         for layer in range(n_layers):
             outputs = []
             for direction in range(n_directions):
-                own = weights[len(last) * n_weights : (len(last) + 1) * n_weights]
+                own: Sequence[Any] = weights[len(last) * n_weights : (len(last) + 1) * n_weights]
                 w_in, w_own, *rest = own if has_biases else (*own[:2], None, None, *own[2:])
                 # The inputs of all steps in one product.
                 steps, state, hidden = linear(x, w_in, rest[0]).unbind(), tuple(s[len(last)] for s in first), []
@@ -129,19 +129,20 @@ def _single(cell: Callable[..., State]) -> Callable[..., Tensor | State]:
     return run
 
 
-def _attention(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    if query.device.type != "cpu":  # whose kernels torch.vmap runs for all models at once
-        return nn.functional.scaled_dot_product_attention(query, *args, **kwargs)
-    return torch.ops.aten._scaled_dot_product_attention_math(query, *args, **kwargs)[0]
+def _attention(*args: Any, **kwargs: Any) -> Tensor:
+    return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
 
 
-def _attention_layer(
-    query: Tensor, *args: Any, need_weights: bool = True, **kwargs: Any
-) -> tuple[Tensor, Tensor | None]:
+def _attention_layer(*args: Any, need_weights: bool = True, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
     """Attention with weights is a formula; modes do not reach the function above inside of this one."""
-    shown = need_weights or query.device.type == "cpu"
-    out, weights = nn.functional.multi_head_attention_forward(query, *args, need_weights=shown, **kwargs)
+    kwargs["need_weights"] = True
+    out, weights = nn.functional.multi_head_attention_forward(*args, **kwargs)
     return out, weights if need_weights else None
+
+
+def _weight_norm(direction: Tensor, length: Tensor, dim: int = 0) -> Tensor:
+    others = [axis for axis in range(direction.ndim) if axis != dim]
+    return direction * (length / torch.linalg.vector_norm(direction, dim=others, keepdim=True))
 
 
 _CELLS = {"gru": _gru, "lstm": _lstm, "rnn_tanh": _plain(torch.tanh), "rnn_relu": _plain(torch.relu)}
@@ -150,4 +151,5 @@ _FORMULAS: dict[Any, Callable[..., Any]] = {
     **{getattr(torch, f"{name}_cell"): _single(cell) for name, cell in _CELLS.items()},
     nn.functional.scaled_dot_product_attention: _attention,
     nn.functional.multi_head_attention_forward: _attention_layer,
+    torch._weight_norm: _weight_norm,
 }

@@ -162,13 +162,7 @@ def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Te
 
 
 def mixed_rows(cost: Tensor, temperatures: Tensor, epsilons: Tensor) -> Tensor:
-    """Return softmin weights where a model's temperature is positive, winner weights where it is 0.
-
-    Args:
-        cost: [models, ..., hypotheses]
-        temperatures: [models], 0 for hard weights.
-        epsilons: [models], the weight that the winner leaves to the others under hard weights.
-    """
+    """Return the weights of each row under the rule of its model, see `torchmcl.accel.native.rows.mixed_rows`."""
     cost = cost.contiguous()
     weights = torch.empty_like(cost)
     rows_per_model = cost[0].numel() // cost.shape[-1]

@@ -158,11 +158,14 @@ static void adam_update(const Adam *adam) {
         int64_t i = ahead < n_parameters ? ahead : n_parameters;
         adam_some(&by, p, mu, nu, g, 0, i);
         for (; i + LANES <= n_parameters; i += LANES) {
+            /* All loads come first: the arrays begin at the same place of a page, and a load that agrees with an earlier
+               store in the last 12 bits of its address waits for that store. */
             const vec slope = (vec) * (const loose *)(g + i), old = (vec) * (const loose *)(mu + i);
+            const vec squares = (vec) * (const loose *)(nu + i), own = (vec) * (const loose *)(p + i);
             const vec first = old + (1 - beta1) * (slope - old);
-            const vec second = beta2 * (vec) * (const loose *)(nu + i) + (1 - beta2) * slope * slope;
+            const vec second = beta2 * squares + (1 - beta2) * slope * slope;
             *(loose *)(mu + i) = (loose)first, *(loose *)(nu + i) = (loose)second;
-            *(loose *)(p + i) = kept * *(const loose *)(p + i) - (loose)(step * first * inverses(roots(second) + tiny));
+            *(loose *)(p + i) = (loose)(kept * own - step * first * inverses(roots(second) + tiny));
         }
         adam_some(&by, p, mu, nu, g, i, n_parameters);
     }
