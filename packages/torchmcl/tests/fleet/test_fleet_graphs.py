@@ -11,6 +11,7 @@ from torchmcl.fleet import Fleet, FleetData, Validation, WeightedDistortion
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SETS = [rows(23, seed=0), rows(9, seed=1)]
 SHARED = FleetData.shared(*SETS[0], 4)
+ONE_TARGET = FleetData.shared(SETS[0][0], SETS[0][1][:, :1], 4)
 RAGGED = FleetData.of_sets(SETS, [0, 1, 0, 1])
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 12))
 RULES = [mcl.WTA(), COOLING, mcl.RelaxedWTA(0.1), mcl.Sinkhorn(0.5, n_iters=5)]
@@ -20,7 +21,10 @@ CASES = {
     "sets of different length": (RAGGED, {"batch_size": 6}),
     "validation": (SHARED, {"validation": Validation(RAGGED, every=[1, 2, 3, 3])}),
     "early stopping": (RAGGED, {"validation": Validation(SHARED, patience=3), "batch_size": 6}),
-    "weighted validation": (SHARED, {"validation": Validation(SHARED, WeightedDistortion(torch.arange(1.0, 24.0)))}),
+    "weighted validation": (
+        ONE_TARGET,
+        {"validation": Validation(ONE_TARGET, WeightedDistortion(torch.arange(1.0, 24.0)))},
+    ),
     "chunks": (RAGGED, {"models_at_once": 3, "validation": SHARED}),
 }
 
