@@ -140,9 +140,7 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
 
 
 @torch.no_grad()
-def network_pass(
-    networks: Sequence[MultiHypothesisMLP], encoder: Encoder, device: Any
-) -> KernelsOfRows:
+def network_pass(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, device: Any) -> KernelsOfRows:
     """Return `network_kernels` as a function of rows; the weights are read once, for any number of blocks of rows."""
     at = torch.device(device)
     if at.type == "cpu" and available() and _is_plain(networks[0]):

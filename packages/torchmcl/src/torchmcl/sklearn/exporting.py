@@ -18,6 +18,7 @@ from torchmcl._checks import bad_value
 from torchmcl._onnx import line
 from torchmcl._onnx.graph import Graph, Value
 from torchmcl._onnx.line import LineKernels
+from torchmcl._onnx.points import best_points
 from torchmcl._version import __version__
 from torchmcl.density import Bandwidth
 from torchmcl.postprocess.regions import quantile
@@ -84,7 +85,9 @@ def network_outputs(g: Graph, inputs: Value, modules: Sequence[Any]) -> list[Val
 
 def _linear(g: Graph, inputs: Value, layers: Sequence[Any], outputs: slice = slice(None)) -> Value:
     """Return outputs of the layers of all networks, [networks, rows, outputs]; inputs may be common to them."""
-    stacked = ([getattr(layer, name)[outputs].detach().cpu().numpy() for layer in layers] for name in ("weight", "bias"))
+    stacked = (
+        [getattr(layer, name)[outputs].detach().cpu().numpy() for layer in layers] for name in ("weight", "bias")
+    )
     weight, bias = (np.stack(part).astype(inputs.dtype) for part in stacked)
     return inputs @ np.ascontiguousarray(weight.transpose(0, 2, 1)) + bias[:, None]
 
@@ -210,7 +213,7 @@ def _regressor(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: 
             return
         centres = values.shaped(0, -1)
         kernels = LineKernels(centres, shares, widths + shares * 0.0, n * len(predictive.modules))
-        points, shares, deviations = line.best_points(kernels, n)
+        points, shares, deviations = best_points(kernels, n)
         low, high = (targets.bounds - targets.scaler.mean) / targets.scaler.scale
         values, wide = g.clip(points, low, high).more(-1), [deviations]
         add_answers(g, values, shares, targets)
