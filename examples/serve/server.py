@@ -42,6 +42,8 @@ class Model:
 
     def __call__(self, rows, outputs=None):
         """Return a list for each output; NaN is None."""
+        if not rows:
+            raise ValueError("`rows` must have at least one row")
         names = [name for name in self.outputs if outputs is None or name in outputs]
         blocks = [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)]
         parts = [self.session.run(names, self.feeds(block)) for block in blocks]

@@ -266,9 +266,9 @@ def notes(estimator: Any, coverage: float) -> dict[str, str]:
 def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
     """Write the complete fitted estimator to an ONNX file, which needs only onnxruntime and NumPy.
 
-    The input "X" is [rows, features] in double precision, NaN where a value is missing. Pass a few hundred rows at a
-    time if the file has answers and sets of densities, which need up to a megabyte per row. A runtime computes all
-    outputs of a file, so write only the ones you need: "mean" alone takes a hundredth of the time.
+    The input "X" is [rows, features] in double precision, NaN where a value is missing, with at least one row. Pass a
+    few hundred rows at a time if the file has answers and sets of densities, which need up to a megabyte per row. A
+    runtime computes all outputs of a file, so write only the ones you need: "mean" alone takes a hundredth of the time.
 
     Args:
         self: the estimator.
