@@ -195,7 +195,7 @@ def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder) -> Kerne
 
     def kernels(X: NDArray[Any], *, widths: bool) -> Kernels:
         given, lower, between = map(torch.from_numpy, places(encoder, X))
-        inputs = {"given": given, "lower": lower, "between": between, "run_lengths": lengths}
+        inputs: dict[str, Any] = {"given": given, "lower": lower, "between": between, "run_lengths": lengths}
         return Kernels(*mixture_kernels(flat, sizes, head.n_hypotheses, head.min_scale, **inputs, widths=widths))
 
     return kernels

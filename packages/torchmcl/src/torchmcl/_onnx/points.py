@@ -46,15 +46,15 @@ def best_points(k: LineKernels, n_points: int) -> tuple[Value, Value, Value]:
         return mean + centre, one, g.Max(g.Sqrt(energy - centre * centre), least)
     quickly = _quickly(k)
     points = _grouped(k, quickly, (one, centre, energy), n_points)
-    points = _moved(points, quickly(_middles(points, n_points)), one, centre, n_points, newton=False)[0]
+    points = _moved(points, quickly(_middles(points, n_points)), one, centre, n_points, newton=False)
 
     def again(now: Value) -> list[Value]:
-        return [_moved(now, quickly(_middles(now, n_points)), one, centre, n_points, newton=True)[0]]
+        return [_moved(now, quickly(_middles(now, n_points)), one, centre, n_points, newton=True)]
 
     (points,) = g.repeat(_ROUNDS, again, points)
     borders = _middles(points, n_points)
     below = _exactly(k, borders)
-    moved, _ = _moved(points, below, one, centre, n_points, newton=True)
+    moved = _moved(points, below, one, centre, n_points, newton=True)
     # The borders move so little that the density is constant on the way.
     passed = below.height * (_middles(moved, n_points) - borders)
     way = (_middles(moved, n_points) + borders) * 0.5
@@ -171,14 +171,14 @@ def _exactly(k: LineKernels, borders: Value) -> Below:
     return Below(mass, first, second, height)
 
 
-def _moved(points: Value, below: Below, one: Value, centre: Value, n: int, *, newton: bool) -> tuple[Value, Value]:
-    """Return the points after a step, as in the compiled loops, and the means of the cells."""
+def _moved(points: Value, below: Below, one: Value, centre: Value, n: int, *, newton: bool) -> Value:
+    """Return the points after a step, as in the compiled loops."""
     g = points.graph
     masses, sums = _between(below.mass, one), _between(below.first, centre)
     filled = g.Max(masses, np.array(1e-12))
     means = g.where(masses > 1e-12, sums / filled, points)
     if not newton:
-        return means, means
+        return means
     borders, none = _middles(points, n), one * 0.0
     # The derivative of a cell's mean by both neighbors: a border moves by half of a neighbor's step.
     rights = below.height * (borders - means.part(0, n - 1)) / filled.part(0, n - 1) * 0.5
@@ -188,14 +188,16 @@ def _moved(points: Value, below: Below, one: Value, centre: Value, n: int, *, ne
     far = none + 1e300
     room = g.Min(g.join(far, gaps, axis=1), g.join(gaps, far, axis=1))
     inside = (g.Abs(steps) / g.Max(room, np.array(1e-300))).max(keep=True) <= 0.4  # points keep their order
-    return g.where(sound & inside, points + steps, means), means
+    return g.where(sound & inside, points + steps, means)
 
 
 def _tridiagonal(left: Value, right: Value, target: Value, n: int) -> tuple[Value, Value]:
     """Return the solution of (1 - left - right) x - left x_before - right x_after = target, and whether it is sound."""
     g = left.graph
     columns = [tuple(part.part(at, at + 1) for part in (left, right, target)) for at in range(n)]
-    solved, factors, sound = [], [], None
+    solved: list[Value] = []
+    factors: list[Value] = []
+    sound: Value | None = None
     for at, (low, high, wanted) in enumerate(columns):
         pivot = 1.0 - low - high - (low * factors[-1] if at else 0.0)
         sound = pivot > 0.02 if sound is None else sound & (pivot > 0.02)

@@ -103,8 +103,9 @@ def _hypotheses(g: Graph, rows: Value, predictive: Predictive) -> tuple[Value, V
     values, logits, _ = network_outputs(g, inputs, predictive.modules)
     assert values is not None
     assert logits is not None
-    n_networks, n = len(predictive.modules), predictive.modules[0].head.n_hypotheses
-    return values, (normalized_scores(g, logits) * (1 / n_networks)).shaped(0, n_networks * n)
+    modules: Any = predictive.modules
+    shares = normalized_scores(g, logits) * (1 / len(modules))
+    return values, shares.shaped(0, len(modules) * modules[0].head.n_hypotheses)
 
 
 def _bandwidth(g: Graph, rule: Bandwidth, values: Value, shares: Value) -> Value:
