@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import threading
+import urllib.error
 import urllib.request
 import warnings
 from pathlib import Path
@@ -80,6 +81,9 @@ def test_the_server_answers_rows(folder, regressor):
         np.testing.assert_allclose(answer["mean"], regressor.predict([[0.5, np.nan], [1.0, 2.0]]), rtol=1e-5)
         assert list(asked(address, {"rows": [[0.5, 1.0]], "outputs": ["mean"]})) == ["mean"]
         assert asked(address, {"rows": [[0.5]]}) is None  # an error of the sender
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(f"{address}/predict", b'{"rows": []}'))
+        assert "at least one row" in json.load(refused.value)["error"]
 
 
 @pytest.mark.slow

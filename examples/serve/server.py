@@ -9,6 +9,8 @@ A model of an array takes rows of numbers: {"rows": [[1.5, null], [2, 3]]}. Date
 
 import argparse
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,7 +24,10 @@ class Model:
     """An exported estimator."""
 
     def __init__(self, path):
-        self.session = onnxruntime.InferenceSession(str(path))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # blocks of rows are split across threads, not the operators of a block
+        self.session = onnxruntime.InferenceSession(str(path), options)
+        self.pool = ThreadPoolExecutor(os.cpu_count())
         self.inputs = {one.name: one.type for one in self.session.get_inputs()}
         self.outputs = [one.name for one in self.session.get_outputs()]
 
@@ -42,9 +47,11 @@ class Model:
 
     def __call__(self, rows, outputs=None):
         """Return a list for each output; NaN is None."""
+        if not rows:
+            raise ValueError("`rows` must have at least one row")
         names = [name for name in self.outputs if outputs is None or name in outputs]
         blocks = [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)]
-        parts = [self.session.run(names, self.feeds(block)) for block in blocks]
+        parts = list(self.pool.map(lambda block: self.session.run(names, self.feeds(block)), blocks))
         lists = ([row for part in found for row in _plain(part.tolist())] for found in zip(*parts, strict=True))
         return dict(zip(names, lists, strict=True))
 

@@ -31,7 +31,16 @@ def check_same_sets(found, expected, share=0.98):
     assert wrong.sum() <= (1 - share) * len(wrong)
 
 
-def check_means_of_cells(points, masses, kernels):
+def check_same_points(found, expected, share=0.98):
+    """Check points and masses [rows, points] to 1e-5 in nearly all rows: two optima may be equally good."""
+    (points, masses), (wanted, shares) = found, expected
+    spread = np.sqrt((shares * (wanted - (shares * wanted).sum(-1, keepdims=True)) ** 2).sum(-1, keepdims=True))
+    wrong = np.abs(points - wanted) > 1e-5 * (spread + np.abs(wanted))
+    wrong |= np.abs(masses - shares) > 1e-5
+    assert wrong.any(axis=1).mean() <= 1 - share
+
+
+def check_means_of_cells(points, masses, kernels, atol=1e-5):
     """Check that points [rows, points] are the means of their cells; kernels are values, shares and widths."""
     values, shares, widths = (each[:, None] for each in kernels)
     middle = (points[:, 1:] + points[:, :-1]) / 2
@@ -40,6 +49,6 @@ def check_means_of_cells(points, masses, kernels):
     below = (shares * ndtr(z)).sum(-1)
     first = (shares * (values * ndtr(z) - widths * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi))).sum(-1)
     own = np.diff(below, axis=1)
-    np.testing.assert_allclose(masses, own, atol=1e-5)
+    np.testing.assert_allclose(masses, own, atol=atol)
     heavy = own > 1e-6
-    np.testing.assert_allclose(points[heavy], (np.diff(first, axis=1) / np.maximum(own, 1e-12))[heavy], atol=1e-5)
+    np.testing.assert_allclose(points[heavy], (np.diff(first, axis=1) / np.maximum(own, 1e-12))[heavy], atol=atol)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from onnx_models import check_means_of_cells, check_same, check_same_sets, run
+from onnx_models import check_means_of_cells, check_same, check_same_points, check_same_sets, run
 from torchmcl_tables import DensityRegressor
 
 pytest.importorskip("onnx")
@@ -89,6 +89,30 @@ def test_points_of_a_density_are_as_defined(exported):
     low, high = ((blend.targets.bounds - scaler.mean) / scaler.scale)[:, 0]
     free = ((points > low + 1e-9) & (points < high - 1e-9)).all(axis=1)
     check_means_of_cells(points[free], found["probabilities"][free], [kernels[place][free] for place in (0, 1, 2)])
+
+
+@pytest.mark.parametrize("exported", ["continuous"], indirect=True)
+def test_points_of_a_density_are_those_of_the_regressor(exported):
+    model, path = exported
+    found, expected = run(path, feeds(FRAME), ["hypotheses", "probabilities"]), model.predict_hypotheses(FRAME)
+    wanted = expected.values[..., 0], expected.probabilities
+    check_same_points((found["hypotheses"][..., 0], found["probabilities"]), wanted, share=0.97)
+
+
+@pytest.mark.parametrize("exported", ["continuous"], indirect=True)
+def test_a_file_of_means_holds_no_widths(exported, tmp_path):
+    model, path = exported
+    small = model.export(tmp_path / "mean.onnx", outputs=["mean"])
+    assert small.stat().st_size < 0.9 * path.stat().st_size
+    check_same(run(small, feeds(FRAME))["mean"], model.predict(FRAME))
+
+
+def test_columns_that_say_nothing_make_trees_of_one_leaf(tmp_path):
+    X, y = np.column_stack([np.ones(60), np.full(60, np.nan)]), RNG.normal(size=60)
+    model = DensityRegressor(n_epochs=2, hidden=(4,), n_restarts=1, random_state=0).fit(X, y)
+    found = run(model.export(tmp_path / "model.onnx"), {"X": X[:4]})
+    check_same(found["mean"], model.predict(X[:4]))
+    check_same_sets(found, model.predict_interval(X[:4]))
 
 
 @pytest.mark.parametrize("exported", ["continuous"], indirect=True)

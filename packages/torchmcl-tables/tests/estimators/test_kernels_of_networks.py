@@ -108,6 +108,16 @@ def test_a_share_of_the_mass_is_cut_off_at_each_end(n_kernels, share):
     np.testing.assert_allclose(as_torch.probabilities.detach(), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("targets", ["one", "two", "few values"])
+def test_means_are_those_of_the_kernels(targets):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(120, 2)), rng.normal(size=(120, 2))
+    y = {"one": y[:, 0], "two": y, "few values": y[:, 0].round()}[targets]
+    model = DensityRegressor(n_epochs=2, hidden=(4,), n_restarts=2, random_state=0).fit(X, y)
+    blend = model._answers.predictive
+    assert torch.equal(blend.means(X), blend.kernels(X, knowing=True).means())
+
+
 def everything(model, X):
     sets = model.predict_interval(X, 0.8)
     density = model.predict_distribution(X)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from grids import for_each
+from onnx_models import check_means_of_cells
+from torchmcl.accel.native.extension import available
 from torchmcl.density import KernelMixture, VoronoiKernels, best_points
 
 # Lloyd and Max: distortion of the best n points for a standard normal.
@@ -29,6 +31,15 @@ def mixture(n_rows, n_kernels, dim=1, seed=0, dtype=torch.float64):
 def distortion(density, points, n_samples=20_000):
     draws = density.sample((n_samples,), torch.Generator().manual_seed(1))  # [samples, rows, dim]
     return (draws.unsqueeze(-2) - points).square().sum(dim=-1).amin(dim=-1).mean(dim=0)
+
+
+@pytest.mark.skipif(not available(), reason="the definition without the extension is iterated in single precision")
+@for_each("n_points", [2, 5])
+def test_points_and_masses_are_exact(n_points):
+    density = mixture(60, 20)
+    points, masses, _ = best_points(density, n_points)
+    kernels = [part.reshape(60, 20).numpy() for part in (density.hypotheses, density.probabilities, density.widths)]
+    check_means_of_cells(points[..., 0].numpy(), masses.numpy(), kernels, atol=1e-7)
 
 
 @for_each("n_points, expected", NORMAL.items())

@@ -116,7 +116,7 @@ class Blend:
 
     @cached_property
     def _passes(self) -> list[KernelsOfRows]:
-        """The networks of each kind as a function of rows; a blend is new for each prediction, and its blocks share it."""
+        """The networks of each kind as functions of rows; a prediction has its own blend, which its blocks share."""
         kinds = zip(self.networks, self.encoders, strict=True)
         return [network_pass(networks, encoder, self.device) for networks, encoder in kinds]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torchmcl._onnx import line
 from torchmcl._onnx.graph import Graph, Value
 from torchmcl._onnx.line import LineKernels, normal_cdf
+from torchmcl._onnx.points import best_points, runs
 from torchmcl.postprocess.regions import quantile
 from torchmcl.sklearn import exporting
 from torchmcl.sklearn.exporting import add_answers, add_mean, add_sets, encoded, network_outputs
@@ -217,7 +218,7 @@ def _best_atoms(g: Graph, masses: Value, atoms: NDArray[np.float64], n_points: i
     cost = g.Max(second - at * first * 2.0 + at * at * mass, np.array(0.0))
     cost = g.where(g.constant((every < every[:, None])[None]), np.inf, cost)
     end, values, shares = g.rows(np.full((1, 1), n - 1), masses), [], []
-    for start in reversed(line.runs(g, cost, n_points, n)):
+    for start in reversed(runs(g, cost, n_points, n)):
         begin = g.GatherElements(start, end, axis=1)
         values.append(g.GatherElements(at.shaped(0, -1), begin * n + end, axis=1))
         earlier = g.Max(begin - 1, np.array(0))
@@ -284,7 +285,7 @@ def _blend(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: Sequ
     add_mean(g, means, targets)
     exporting.check_outputs(type(estimator).__name__, targets, outputs, ["mean", "lower", "upper"])
     if targets.n_outputs == 1:
-        points, masses, _ = line.best_points(_lines(knowing, 1)[0], blend.n_points)
+        points, masses, _ = best_points(_lines(knowing, 1)[0], blend.n_points)
         low, high = (targets.bounds - targets.scaler.mean) / targets.scaler.scale
         add_answers(g, g.clip(points, low, high).more(2), masses, targets)
     return add_sets(g, _lines(whole, targets.n_outputs), means, answers, coverage)

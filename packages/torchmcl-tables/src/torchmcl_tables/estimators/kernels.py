@@ -140,9 +140,7 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
 
 
 @torch.no_grad()
-def network_pass(
-    networks: Sequence[MultiHypothesisMLP], encoder: Encoder, device: Any
-) -> KernelsOfRows:
+def network_pass(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, device: Any) -> KernelsOfRows:
     """Return `network_kernels` as a function of rows; the weights are read once, for any number of blocks of rows."""
     at = torch.device(device)
     if at.type == "cpu" and available() and _is_plain(networks[0]):
@@ -197,7 +195,7 @@ def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder) -> Kerne
 
     def kernels(X: NDArray[Any], *, widths: bool) -> Kernels:
         given, lower, between = map(torch.from_numpy, places(encoder, X))
-        inputs = {"given": given, "lower": lower, "between": between, "run_lengths": lengths}
+        inputs: dict[str, Any] = {"given": given, "lower": lower, "between": between, "run_lengths": lengths}
         return Kernels(*mixture_kernels(flat, sizes, head.n_hypotheses, head.min_scale, **inputs, widths=widths))
 
     return kernels

@@ -18,6 +18,7 @@ from torchmcl._checks import bad_value
 from torchmcl._onnx import line
 from torchmcl._onnx.graph import Graph, Value
 from torchmcl._onnx.line import LineKernels
+from torchmcl._onnx.points import best_points
 from torchmcl._version import __version__
 from torchmcl.density import Bandwidth
 from torchmcl.postprocess.regions import quantile
@@ -84,7 +85,9 @@ def network_outputs(g: Graph, inputs: Value, modules: Sequence[Any]) -> list[Val
 
 def _linear(g: Graph, inputs: Value, layers: Sequence[Any], outputs: slice = slice(None)) -> Value:
     """Return outputs of the layers of all networks, [networks, rows, outputs]; inputs may be common to them."""
-    stacked = ([getattr(layer, name)[outputs].detach().cpu().numpy() for layer in layers] for name in ("weight", "bias"))
+    stacked = (
+        [getattr(layer, name)[outputs].detach().cpu().numpy() for layer in layers] for name in ("weight", "bias")
+    )
     weight, bias = (np.stack(part).astype(inputs.dtype) for part in stacked)
     return inputs @ np.ascontiguousarray(weight.transpose(0, 2, 1)) + bias[:, None]
 
@@ -100,8 +103,9 @@ def _hypotheses(g: Graph, rows: Value, predictive: Predictive) -> tuple[Value, V
     values, logits, _ = network_outputs(g, inputs, predictive.modules)
     assert values is not None
     assert logits is not None
-    n_networks, n = len(predictive.modules), predictive.modules[0].head.n_hypotheses
-    return values, (normalized_scores(g, logits) * (1 / n_networks)).shaped(0, n_networks * n)
+    modules: Any = predictive.modules
+    shares = normalized_scores(g, logits) * (1 / len(modules))
+    return values, shares.shaped(0, len(modules) * modules[0].head.n_hypotheses)
 
 
 def _bandwidth(g: Graph, rule: Bandwidth, values: Value, shares: Value) -> Value:
@@ -210,7 +214,7 @@ def _regressor(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: 
             return
         centres = values.shaped(0, -1)
         kernels = LineKernels(centres, shares, widths + shares * 0.0, n * len(predictive.modules))
-        points, shares, deviations = line.best_points(kernels, n)
+        points, shares, deviations = best_points(kernels, n)
         low, high = (targets.bounds - targets.scaler.mean) / targets.scaler.scale
         values, wide = g.clip(points, low, high).more(-1), [deviations]
         add_answers(g, values, shares, targets)
@@ -263,9 +267,9 @@ def notes(estimator: Any, coverage: float) -> dict[str, str]:
 def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
     """Write the complete fitted estimator to an ONNX file, which needs only onnxruntime and NumPy.
 
-    The input "X" is [rows, features] in double precision, NaN where a value is missing. Pass a few hundred rows at a
-    time if the file has answers and sets of densities, which need up to a megabyte per row. A runtime computes all
-    outputs of a file, so write only the ones you need: "mean" alone takes a hundredth of the time.
+    The input "X" is [rows, features] in double precision, NaN where a value is missing, with at least one row. Pass a
+    few hundred rows at a time if the file has answers and sets of densities, which need up to a megabyte per row. A
+    runtime computes all outputs of a file, so write only the ones you need: "mean" alone takes a hundredth of the time.
 
     Args:
         self: the estimator.

@@ -2,6 +2,7 @@
    then Newton's method for points that are the means of their cells. Included after normal.h, before line_sets.h. */
 
 #define ROUNDS 12 /* at most */
+#define EXACT_ROUNDS 30 /* at most; most rows need one */
 #define THIRD (1.0f / 3)
 
 /* Borders to choose from: fewer would miss branches, more cost time. A multiple of all vectors. */
@@ -297,12 +298,20 @@ static void settle(LineRow *row, Quantizer *q, int64_t k, double deviation) {
         }
         if (furthest < 1e-6 * deviation) break;
     }
-    set_exact_cells(row, q, k);
-    if (!newton(row, q, k))
-        for (int64_t p = 0; p < k; p++) q->step[p] = q->means[p] - q->points[p];
+    for (int round = 0; round < EXACT_ROUNDS; round++) {
+        set_exact_cells(row, q, k);
+        const int jumps = newton(row, q, k);
+        double furthest = 0;
+        for (int64_t p = 0; p < k; p++) {
+            if (!jumps) q->step[p] = q->means[p] - q->points[p];
+            furthest = fabs(q->step[p]) > furthest ? fabs(q->step[p]) : furthest;
+        }
+        if ((jumps && furthest < 3e-4 * deviation) || furthest < 1e-8 * deviation) break;
+        for (int64_t p = 0; p < k; p++) q->points[p] += q->step[p];
+    }
     for (int64_t p = 0; p + 1 < k; p++) { /* the borders move so little that the density is constant */
-        const double x = (q->points[p] + q->points[p + 1] + (q->step[p] + q->step[p + 1]) / 2) / 2;
-        const double passed = q->cells[p].height * (q->step[p] + q->step[p + 1]) / 2;
+        const double by = (q->step[p] + q->step[p + 1]) / 2, x = (q->points[p] + q->points[p + 1] + by) / 2;
+        const double passed = q->cells[p].height * by;
         q->cells[p].sum[0] += passed, q->cells[p].sum[1] += passed * x, q->cells[p].sum[2] += passed * x * x;
     }
     for (int64_t p = 0; p < k; p++) q->points[p] += q->step[p];
