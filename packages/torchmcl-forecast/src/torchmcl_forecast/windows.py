@@ -100,7 +100,7 @@ class Window(NamedTuple):
 
 
 def choose_means(horizon: int, season: int, n_times: int) -> tuple[int, ...]:
-    """Return the numbers of last seasons whose means are read, fewer if the series are short.
+    """Return the numbers of last seasons whose means are read: fewer if the series are short, none for long seasons.
 
     Args:
         horizon: steps to forecast.
@@ -108,10 +108,12 @@ def choose_means(horizon: int, season: int, n_times: int) -> tuple[int, ...]:
         n_times: length of a typical series.
 
     Example:
-        >>> choose_means(48, 24, 700), choose_means(48, 24, 500), choose_means(30, 1, 5000)
-        ((7,), (7,), ())
+        >>> choose_means(48, 24, 1000), choose_means(48, 24, 700), choose_means(13, 52, 1000)
+        ((7, 28), (7,), ())
     """
-    return tuple(n for n in _MEANS if season > 1 and n * season + 2 * horizon <= n_times)
+    if not 1 < season <= horizon / 2:  # the mean of seven years, for example, is far from the level of a growing series
+        return ()
+    return tuple(n for n in _MEANS if n * season + 2 * horizon <= n_times)
 
 
 def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tuple[int, tuple[int, ...]]:
