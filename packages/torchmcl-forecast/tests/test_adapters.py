@@ -78,7 +78,12 @@ def test_panels_of_sktime_are_one_network_and_keep_their_order(periods):
 
 
 # Checks that depend on the values of forecasts; the others are about the class, which a joint forecaster shares.
-OF_VALUES = ["test_predict_time_index", "test_predict_quantiles", "test_fit_idempotent", "test_hierarchical_with_exogeneous"]
+OF_VALUES = [
+    "test_predict_time_index",
+    "test_predict_quantiles",
+    "test_fit_idempotent",
+    "test_hierarchical_with_exogeneous",
+]
 
 
 @pytest.mark.slow

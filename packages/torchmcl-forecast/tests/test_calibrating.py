@@ -50,6 +50,24 @@ def test_scales_that_are_too_wide_or_too_narrow_are_corrected():
     assert found == [0.5, 1.0, 1.25]
 
 
+def test_missing_values_do_not_change_the_spread():
+    generator = torch.Generator().manual_seed(0)
+    truth, paths = torch.randn(300, 2, 5, generator=generator), torch.full((300, 1, 2, 5), 3.0)  # all are wrong by 3
+    expected = best_spread(paths[:150], paths[:150] / 3, torch.ones(150, 1), truth[:150] + 3)
+    truth[150:] = torch.nan
+    assert best_spread(paths, paths / 3, torch.ones(300, 1), truth + 3) == expected == 1.0
+
+
+def test_the_spread_is_that_of_all_channels():
+    noise = torch.randn(300, 2, 8, generator=torch.Generator().manual_seed(0))
+    noise[:, 1] *= 0.3
+    centers = torch.zeros(300, 1, 2, 8)
+    both, first = (
+        best_spread(centers[:, :, :n], centers[:, :, :n] + 1, torch.ones(300, 1), noise[:, :n]) for n in (2, 1)
+    )
+    assert both < first == 1.0
+
+
 @pytest.mark.parametrize("n_channels", [1, 4, 7, 8, 16])
 def test_the_spread_is_measured_at_several_steps_of_the_horizon(n_channels):
     noise = torch.randn(200, n_channels, 30, generator=torch.Generator().manual_seed(0))

@@ -51,7 +51,10 @@ def test_curves_are_densities_and_points_answers(fitted):
     curve = axis.get_lines()[0]
     mass = np.trapezoid(curve.get_ydata(), curve.get_xdata())
     assert 0.9 < mass < 1.05
-    np.testing.assert_allclose(axis.collections[0].get_offsets()[:, 0], model.predict_hypotheses(X[:2]).values[0, :, 0])
+    answers = model.predict_hypotheses(X[:2])
+    for row, points in enumerate(axis.collections):
+        np.testing.assert_allclose(points.get_offsets()[:, 0], answers.values[row, :, 0])
+        np.testing.assert_allclose(points.get_sizes(), 10 + 250 * answers.probabilities[row])
 
 
 def test_bars_are_the_sets(fitted):
@@ -78,6 +81,18 @@ def test_coverage_and_frequencies_are_those_of_the_rows(fitted):
         levels = model.predict_distribution(X).marginal(0).cdf(torch.from_numpy(y.reshape(len(X), -1)[:, :1])).numpy()
         expected = 5 * np.histogram(levels, bins=5, range=(0, 1))[0] / len(X)
         np.testing.assert_allclose([bar.get_height() for bar in bars[:5]], expected)
+
+
+def test_discrete_targets_are_spread_over_the_steps_of_the_distribution_function():
+    X, y = forked(150)
+    y = np.round(2 * y)
+    model = DensityRegressor(**{**QUICK, "n_epochs": 5}).fit(X, y)
+    density = model.predict_distribution(X).marginal(0)
+    low, high = (density.cdf(torch.from_numpy(y + side)[:, None]).numpy() for side in (-0.5, 0.5))
+    assert (high - low).mean() > 0.2
+    bars = plot_pit(model, X, y, n_bins=50, ax=Figure().subplots()).patches[:50]
+    mean = np.average([bar.get_x() + 0.01 for bar in bars], weights=[bar.get_height() for bar in bars])
+    assert mean == pytest.approx((low + high).mean() / 2, abs=0.04)
 
 
 def test_the_band_of_frequencies_holds_19_of_20_bars(model):

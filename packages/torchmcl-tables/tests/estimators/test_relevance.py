@@ -25,7 +25,7 @@ def test_columns_that_explain_the_target_are_relevant(missing):
     found = relevance_of(encoder, given, given.targets, 0)
     assert found.shape == (4,)
     assert found[1] == 1
-    assert 0.2 < found[3] < 0.8
+    assert found[3] == pytest.approx(0.5, abs=0.15)  # the square root of its share
     assert (found[[0, 2]] < 0.25).all()
     smaller, plain = scaled(encoder, found)(given.inputs), encoder(given.inputs)
     assert smaller[:, -4:] == pytest.approx(plain[:, -4:] * found, rel=1e-5, abs=1e-6)
@@ -38,6 +38,14 @@ def test_several_outputs_and_weights_of_any_unit():
     first, second = (relevance_of(encoder, each, both, 0) for each in (given, twice))
     assert np.array_equal(first, second)
     assert first.argmax() == 1
+
+
+def test_a_column_that_tells_nothing_is_kept_small():
+    given = rows(50)  # just enough
+    given.inputs[:, 2] = 7.0
+    found = relevance_of(fit_encoder(given, 0), given, given.targets, 0)
+    assert found[1] == 1
+    assert found[2] == 0.01
 
 
 def test_a_few_rows_or_a_constant_target_tell_nothing():

@@ -9,7 +9,7 @@ import torch
 from tables import noisy
 from torchmcl.sklearn.training import Trained
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.estimators.blending import _not_failed, still_learn
+from torchmcl_tables.estimators.blending import _not_failed, _of_wide, _trainer, still_learn
 
 SMALL = {"hidden": (8,), "n_bins": 0, "n_restarts": 1, "random_state": 0}
 
@@ -44,6 +44,20 @@ def test_they_are_saved_and_trained_further(model, tmp_path):
     loaded.partial_fit(X + 0.01, y)
     assert list(loaded.member_weights_) == list(model.member_weights_)
     assert not np.array_equal(loaded.predict(X), model.predict(X))
+    # Steps of Adam are proportional to the learning rate, which is lower for wide networks.
+    steps = [
+        torch.cat([(after - before).abs().flatten() for after, before in zip(*each, strict=True)]).mean()
+        for each in (
+            (one.parameters(), other.parameters()) for one, other in zip(loaded.modules_, model.modules_, strict=True)
+        )
+    ]
+    assert steps[1] < 0.6 * steps[0]
+
+
+def test_wide_networks_have_no_weight_decay_of_their_own():
+    for given, used in ((None, 0.0), (0.02, 0.02)):
+        estimator = DensityRegressor(weight_decay=given)
+        assert _of_wide(_trainer(estimator, 0.01, 5, 64), estimator).weight_decay == used
 
 
 def test_columns_of_little_relevance_stay_small_in_wide_networks_with_bins():

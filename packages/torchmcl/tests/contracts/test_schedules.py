@@ -112,7 +112,11 @@ def test_exponential_is_cut_to_zero_just_below_its_cutoff():
     assert schedule(2.0001) == 0.0
     assert schedule(3) == 0.0
     with pytest.raises(ValueError, match="`cutoff` must be at most start"):
-        mcl.Exponential(1.0, 0.01, cutoff=800)
+        mcl.Exponential(1.0, 0.01, cutoff=1.001)
+    with pytest.raises(TypeError, match="positional"):
+        mcl.Exponential(1.0, 0.01, 0.5)  # easily taken for a number of steps
+    assert mcl.Exponential(1.0, 0.5, cutoff=1.0)(0) == 1.0
+    assert mcl.Exponential(0.0, 0.5, cutoff=1.0)(0) == 0.0
 
 
 def test_exponential_without_a_cutoff_never_reaches_zero_too_early():

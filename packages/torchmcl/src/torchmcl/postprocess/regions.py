@@ -81,7 +81,7 @@ def rows_needed(alpha: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ConformalRegions:
-    """Calibrated regions of bounded nonconformity. They can be pickled, and saved by `save_fitted`.
+    """Calibrated regions: targets with a nonconformity up to a level. They can be pickled, and saved by `save_fitted`.
 
     Attributes:
         nonconformity: the calibrated nonconformity.
@@ -148,7 +148,7 @@ class ConformalRegions:
         Args:
             predictions: hypotheses [rows, hypotheses, ...] and scores.
             groups: [rows], if it was calibrated with groups.
-            scores: how score logits are read, or probabilities; as in the calibration by default.
+            scores: how score logits become probabilities, or probabilities; as in the calibration by default.
             n_samples: number of draws if the volume is estimated.
             generator: for these draws; torch's global generator by default.
         """
@@ -191,7 +191,7 @@ def conformal(
         groups: [rows], integers: each group has its own level, and coverage holds within each group (Mondrian).
         units: [rows], integers: rows of the same unit, frames of one person for example, are not independent, and
             count as one row.
-        scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
+        scores: how logits become probabilities, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
 
     Raises:
         ValueError: for too few rows (with the required number), inconsistent shapes, NaN, or a mask that the
@@ -250,7 +250,7 @@ def select_nonconformity(
         targets: [rows, ...]
         coverage: in (0, 1), of the compared regions.
         mask: [rows, steps], or None.
-        scores: how score logits are read, or probabilities.
+        scores: how score logits become probabilities, or probabilities.
         n_samples: number of draws for estimated volumes.
         generator: for these draws; torch's global generator by default.
 

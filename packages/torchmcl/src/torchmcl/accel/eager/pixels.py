@@ -1,4 +1,4 @@
-"""Sums over pixels of functions of logits: nothing of the size of the logits is kept for the backward pass."""
+"""Sums over pixels of functions of logits. The backward pass recomputes the functions instead of storing them."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 from torchmcl._eager import may_work_in_place, without_autocast
 from torchmcl.accel.eager.distances import wide_dtype, wide_products
 
-# Logits are processed a few samples at a time, at least this many entries, and in at most so many chunks.
+# Samples are processed in chunks with at least this many logits, in at most this many chunks.
 _ENTRIES, _MAX_CHUNKS = 1 << 18, 16
 
 
@@ -29,7 +29,7 @@ def _inside(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def _inside_slopes(logits: Tensor) -> tuple[Tensor, Tensor]:
     inside = logits.sigmoid()
-    slope = torch.addcmul(inside, inside, inside, value=-1)  # without a tensor 1 - inside
+    slope = torch.addcmul(inside, inside, inside, value=-1)  # without another tensor for 1 - inside
     return slope, slope
 
 
@@ -41,7 +41,7 @@ CROSS_ENTROPY = PixelFunctions(lambda x: (-x, softplus(x)), lambda x: (-1.0, x.s
 def recomputed_sums(
     functions: PixelFunctions, logits: Tensor, targets: Tensor, real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return `pixel_sums`, recomputed in the backward pass; for logits [samples, hypotheses, pixels] only."""
+    """Return the two sums over pixels, [samples, targets, hypotheses]; logits must be [samples, hypotheses, pixels]."""
     if logits.ndim != 3 or logits.dtype != targets.dtype:
         return NotImplemented
     result: tuple[Tensor, Tensor] = _RecomputedSums.apply(functions, logits, targets, real)
@@ -57,7 +57,7 @@ class _RecomputedSums(torch.autograd.Function):
         ctx.save_for_backward(logits, targets)
 
         def sums(rows: slice) -> tuple[Tensor, Tensor]:
-            with torch.no_grad(), without_autocast(logits):  # each thread has its own modes
+            with torch.no_grad(), without_autocast(logits):  # both modes are set per thread
                 one, other = functions.values(logits[rows])
                 cross = wide_products(one, targets[rows])[0]
                 if real is None:
@@ -65,7 +65,7 @@ class _RecomputedSums(torch.autograd.Function):
                 return cross, wide_products(other, real[rows].to(other.dtype))[0]
 
         chunks, n_threads = _chunks(logits), torch.get_num_threads()
-        if logits.device.type != "cpu" or n_threads == 1 or len(chunks) == 1:  # a CUDA stream belongs to a thread
+        if logits.device.type != "cpu" or n_threads == 1 or len(chunks) == 1:  # other threads have other CUDA streams
             parts = [sums(rows) for rows in chunks]
         else:
             with ThreadPoolExecutor(n_threads) as threads:

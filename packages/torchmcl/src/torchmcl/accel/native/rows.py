@@ -1,6 +1,6 @@
 """Weights, weighted costs and the cross-entropy of scores in C, each in a separate pass: `c/rows.h`.
 
-Programs that call cost, rule, loss and scores one after the other use these; `mcl_step` has them all in one pass.
+They are used if cost, rule, loss and scores are called one by one; `mcl_step` computes all of them in one pass.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from torchmcl.accel.native.compiled import MAX_HYPOTHESES
 from torchmcl.accel.native.extension import floats, in_blocks, integers, library, pointers, serves
 
 _WEIGHTS, _ENTROPIES, _PRODUCTS = range(3)
-# Entries of the cost of a model from which a call of its own pays off.
+# Minimum number of costs per model for which a separate call for each model is faster.
 _FEWEST_ENTRIES = 4096
 
 
@@ -33,7 +33,7 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Return the softmin of each row for a single finite temperature."""
     if isinstance(temperature, Tensor) or math.isinf(temperature) or cost.shape[-1] > MAX_HYPOTHESES:
         return NotImplemented
-    return _weights(cost, temperature, 1.0, 0.0)  # the winner, if the temperature is 0 in single precision
+    return _weights(cost, temperature, 1.0, 0.0)  # hard weights if the temperature rounds to 0 in single precision
 
 
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
@@ -44,7 +44,7 @@ def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Te
 
 
 def serves_models(cost: Tensor) -> bool:
-    """Return whether `mixed_rows` supports a cost, and is worth a call for each model."""
+    """Return whether `mixed_rows` supports a cost, and a separate call for each model is faster."""
     return serves(cost) and cost.shape[-1] <= MAX_HYPOTHESES and cost[0].numel() >= _FEWEST_ENTRIES
 
 
@@ -54,7 +54,7 @@ def mixed_rows(cost: Tensor, temperatures: Tensor, epsilons: Tensor) -> Tensor:
     Args:
         cost: [models, ..., hypotheses]
         temperatures: [models], 0 for hard weights.
-        epsilons: [models], the weight that the winner leaves to the others under hard weights.
+        epsilons: [models], the total weight of the other hypotheses under hard weights.
     """
     cost = cost.contiguous()
     weights, n_others = torch.empty_like(cost), cost.shape[-1] - 1
@@ -66,7 +66,7 @@ def mixed_rows(cost: Tensor, temperatures: Tensor, epsilons: Tensor) -> Tensor:
 
 def weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
     """Return the sum of weights * cost over the last axis; only the cost gets a gradient."""
-    if weights.shape != cost.shape or weights.requires_grad or cost.shape[-1] > MAX_HYPOTHESES:  # sums lose digits
+    if weights.shape != cost.shape or weights.requires_grad or cost.shape[-1] > MAX_HYPOTHESES:  # long sums lose digits
         return NotImplemented
     return _WeightedSum.apply(cost, weights)
 
@@ -112,7 +112,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad = grad.unsqueeze(-1)
         to_logits = None
         if ctx.needs_input_grad[0]:
-            taken = slopes is None or not may_work_in_place(grad)  # by a first backward pass, or differentiated again
+            taken = slopes is None or not may_work_in_place(grad)  # by an earlier pass, or differentiated again
             to_logits = cross_entropy_gradient(logits, labels, grad) if taken else slopes.mul_(grad)
         return to_logits, -logits * grad if ctx.needs_input_grad[1] else None
 
