@@ -34,7 +34,7 @@ def before_after():
             pair = [] if row is None else [row["before"], row["after"]]
             cells.append(" → ".join(f"{value:.{row['digits']}f}" for value in pair if value is not None) or "—")
         table.append([figure, *cells, bound])
-    return listed(["", *PLACES, "bound"], table, "36 14 14 14 14 8")
+    return listed(["figure", *PLACES, "bound"], table, "36 14 14 14 14 8")
 
 
 def fleets():

@@ -152,11 +152,9 @@ class CompiledTraining(ChunkTraining):
         if one_by_one or decided or not isinstance(self._step.optimizer, CompiledAdam):
             super()._run_epochs(first, last, after_epochs, one_by_one)
             return
-        at_once = max(
-            1, min(_EPOCHS, _PRODUCTS_AT_ONCE // (self.models.flat.numel() * self._rows.data.inputs.shape[1]))
-        )
+        n_products = self.models.flat.numel() * self._rows.data.inputs.shape[1]
         while first < last:
-            end = min(first - first % at_once + at_once, last)
+            end = min(first + max(1, _PRODUCTS_AT_ONCE // n_products), first - first % _EPOCHS + _EPOCHS, last)
             end = next((epoch + 1 for epoch in range(first, end) if self._due(epoch)), end)
             self._train(first, end)
             after_epochs(first, end)
