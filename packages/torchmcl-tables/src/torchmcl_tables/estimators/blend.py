@@ -1,6 +1,6 @@
 """The predictive of a blend: networks of several kinds, a forest and a background, weighted using held-out rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -113,6 +113,10 @@ class Blend:
             shares = torch.full(found.shape[:2], 1 / self.forest.n_trees, dtype=torch.float64)
             parts.append(Kernels(values, shares, found[..., -1:].expand_as(values)))
         return [*parts, background(parts[0])]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: a pickle has nothing that was prepared for predictions."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @cached_property
     def _passes(self) -> list[KernelsOfRows]:

@@ -135,7 +135,7 @@ def _forest(g: Graph, inputs: Value, blend: Blend, *, widths: bool) -> Members:
     ends = [*forest.roots[1:], len(forest.columns)]
     # A node for each tree, which stays in the cache: half the time of a node for all.
     trees = [_tree(g, inputs, forest, held, slice(*pair)) for pair in zip(forest.roots, ends, strict=True)]
-    parts = g.join(*(tree.more(1) for tree in trees), axis=1).to(np.float64)  # [rows, trees, held]
+    parts = g.join(*trees, axis=1).to(np.float64).shaped(0, n_trees, held.shape[1])
     values, shares = parts.part(0, n_outputs), g.rows(np.full((1, n_trees), 1 / n_trees), parts)
     return Members(values, shares, parts.part(n_outputs, n_outputs + 1) + values * 0.0 if widths else values, n_trees)
 
@@ -186,7 +186,7 @@ def _trimmed(g: Graph, k: Members, share: float) -> Members:
     above = g.CumSum(own, np.array(1))
     total = above.part(k.n - 1, k.n)
     kept = g.Max(g.Min(above, total * (1 - share)) - g.Max(above - own, total * share), np.array(0.0))
-    return Members(values.more(2), kept / kept.sum(keep=True), widths.more(2), k.n)
+    return Members(values.more(2), kept * (1.0 / (total * (1 - 2 * share))), widths.more(2), k.n)
 
 
 # ---------------------------------------------------------------------- few values

@@ -72,15 +72,17 @@ def network_outputs(g: Graph, inputs: Value, modules: Sequence[Any]) -> list[Val
         elif isinstance(layer, nn.ReLU):
             hidden = g.Relu(hidden)
     heads = [module.head.linear for module in modules]
-    n, dim = head.n_hypotheses, math.prod(head.event)
-    parts: list[Value | None] = []
-    for place, (start, stop) in enumerate(itertools.pairwise(np.cumsum([0, *head.output_sizes]))):
-        if start == stop:
-            parts.append(None)
-            continue
-        own = g.Transpose(_linear(g, hidden, heads, slice(start, stop)), perm=[1, 0, 2])  # [rows, networks, outputs]
-        parts.append(own if place == 1 else own.shaped(0, len(modules) * n, dim))
-    return parts
+    n_values, n_scores, n_all = (int(end) for end in np.cumsum(head.output_sizes))
+    shape = 0, len(modules) * head.n_hypotheses, math.prod(head.event)
+
+    def outputs(start: int, stop: int) -> Value:  # [rows, networks, outputs]
+        made: Value = g.Transpose(_linear(g, hidden, heads, slice(start, stop)), perm=[1, 0, 2])
+        return made
+
+    both = outputs(0, n_scores)  # scales are apart: means do not need them
+    logits = both.part(n_values, n_scores) if n_scores > n_values else None
+    raw = outputs(n_scores, n_all).shaped(*shape) if n_all > n_scores else None
+    return [both.part(0, n_values).shaped(*shape), logits, raw]
 
 
 def _linear(g: Graph, inputs: Value, layers: Sequence[Any], outputs: slice = slice(None)) -> Value:
