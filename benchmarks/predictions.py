@@ -12,20 +12,8 @@ import numpy as np
 import torch
 
 from _common import parser, report
-from estimator import ASKED, table
+from estimator import ASKED, rows_per_second, table
 from torchmcl_tables import DensityRegressor
-
-
-def rows_per_second(model: DensityRegressor, method: str, many: np.ndarray) -> float:
-    """Return the best of three."""
-    getattr(model, method)(many[:2000])
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        getattr(model, method)(many)
-        times.append(time.process_time() - start)
-    return len(many) / min(times)
-
 
 if __name__ == "__main__":
     arguments = parser(__doc__)
@@ -37,7 +25,9 @@ if __name__ == "__main__":
     for n_rows in (1000, 10_000):
         # Few epochs: how long a prediction takes does not depend on the weights.
         model = DensityRegressor(n_epochs=15, random_state=0).fit(*table(n_rows))
-        rates = {f"{method}_rows_per_second": rows_per_second(model, method, many) for method in ASKED}
+        rates = {
+            f"{method}_rows_per_second": rows_per_second(model, method, many, time.process_time) for method in ASKED
+        }
         rows.append({"name": f"fitted to {n_rows} rows", "n_networks": len(model.modules_), **rates})
         print(rows[-1])
     report("predictions", "cpu", rows, options.out)
