@@ -253,7 +253,9 @@ def _scaled(examples: training.Examples, factors: Tensor | None) -> training.Exa
 @torch.no_grad()
 def _absorbed(trained: training.Trained, factors: Tensor | None) -> training.Trained:
     """Return networks for unscaled inputs from networks for inputs that were multiplied by factors."""
-    for module in trained.modules if factors is not None else []:
+    if factors is None:
+        return trained
+    for module in trained.modules:
         first = next(layer for layer in module.modules() if isinstance(layer, nn.Linear))
         first.weight *= factors
     return trained
