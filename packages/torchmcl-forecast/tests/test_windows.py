@@ -116,6 +116,13 @@ def test_a_shortened_past_has_no_means_of_more_seasons_than_it_holds():
     assert (means.abs().sum(dim=-1) > 0).tolist() == [[True, True], [True, False]]  # 0: the naive forecast itself
 
 
+def test_whole_windows_of_the_training_keep_their_means():
+    each = source(RNG.normal(size=200), means=(3, 8))  # longer than the past of a window
+    place = torch.tensor([[0, 100]])
+    whole = each.window(place, shortened=torch.tensor([each.layout.past]))
+    torch.testing.assert_close(whole.inputs, each.window(place).inputs)
+
+
 def test_means_of_many_seasons_need_long_series():
     assert choose_means(48, 24, 1000) == (7, 28)
     assert choose_means(48, 24, 700) == (7,)

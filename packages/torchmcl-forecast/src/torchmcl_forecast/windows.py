@@ -238,8 +238,9 @@ class Source:
             read = read.masked_fill(steps[: layout.past] < layout.past - shortened.view(-1, 1, 1), torch.nan)
         season = at[..., layout.past - layout.periods[-1] : layout.past]
         means = [each[rows[0], rows[1], season] for each in self.means]
-        if shortened is not None:  # as if the seasons before had not been observed
-            short = [(shortened < n * layout.periods[-1]).view(-1, 1, 1) for n in layout.means]
+        if shortened is not None:  # as if the seasons before had not been observed; whole windows keep their means
+            cut = shortened < layout.past
+            short = [(cut & (shortened < n * layout.periods[-1])).view(-1, 1, 1) for n in layout.means]
             means = [each.masked_fill(few, torch.nan) for each, few in zip(means, short, strict=True)]
         inputs, naive, unit = described(read, self.floor[group], layout, means)
         beside = self.covariates[rows[0], rows[1], at[..., layout.past - layout.n_recent :]]
