@@ -21,6 +21,12 @@ def rows_of(name):
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
 
 
+def _cell(before, after, digits, **_):
+    """Return a figure before and after; `after` has a value of each run."""
+    ends = dict.fromkeys(f"{value:.{digits}f}" for value in (min(after), max(after)))
+    return f"{before:.{digits}f} → {' to '.join(ends)}"
+
+
 def before_after():
     """Return the table of all figures before and after, with the floor or the bound of each."""
     found = {}
@@ -30,9 +36,7 @@ def before_after():
     for (figure, bound), places in found.items():
         cells = []
         for place in PLACES:
-            row = places.get(place)
-            pair = [] if row is None else [row["before"], row["after"]]
-            cells.append(" → ".join(f"{value:.{row['digits']}f}" for value in pair if value is not None) or "—")
+            cells.append("—" if place not in places else _cell(**places[place]))
         table.append([figure, *cells, bound])
     return listed(["figure", *PLACES, "bound"], table, "36 14 14 14 14 8")
 
