@@ -54,6 +54,18 @@ def test_they_are_saved_and_trained_further(model, tmp_path):
     assert steps[1] < 0.6 * steps[0]
 
 
+def test_a_single_wide_network_is_trained_further_at_its_lower_rate():
+    X, y = smooth()
+    model = DensityRegressor(**SMALL | {"ensemble": False}).fit(X, y)
+    (wide,) = model.modules_
+    assert wide.trunk[0].out_features > SMALL["hidden"][0]
+    before = [parameter.clone() for parameter in wide.parameters()]
+    model.set_params(batch_size=len(y)).partial_fit(X, y)
+    changes = zip(model.modules_[0].parameters(), before, strict=True)
+    furthest = max(float((after - old).detach().abs().max()) for after, old in changes)
+    assert 0 < furthest < 0.6 * model.learning_rate  # the first step of Adam is the learning rate
+
+
 def test_wide_networks_have_no_weight_decay_of_their_own():
     for given, used in ((None, 0.0), (0.02, 0.02)):
         estimator = DensityRegressor(weight_decay=given)

@@ -355,10 +355,10 @@ def _one_epoch(
     """Return a blend after one more epoch of all its networks, and the new state."""
     batch = int(estimator.batch_size or default_batch_size(len(train)))
     trainer = _trainer(estimator, estimator.learning_rate, int(estimator.n_epochs or training.PARTIAL_EPOCHS), batch)
-    networks, states = [], []
+    networks, states, usual = [], [], max(_hidden(estimator)[:1], default=0)
     for encoder, modules, own in zip(blend.encoders, blend.networks, moments, strict=True):
         examples = training.Preprocessor(encoder, blend.targets)(train)
-        how = _of_wide(trainer, estimator) if width_of(modules[0]) > width_of(blend.networks[0][0]) else trainer
+        how = _of_wide(trainer, estimator) if width_of(modules[0]) > usual else trainer
         trained, after = replace(state, moments=own).one_epoch(how, modules, examples)
         networks.append(trained)
         states.append(after)
