@@ -28,7 +28,8 @@ def training_step():
     zeros = torch.zeros_like(flat), torch.zeros_like(flat), flat.new_zeros(2, 1)
     adam = compiled.AdamStep(*zeros, flat.new_full((2, 1), 0.1), None, (0.9, 0.999), 1e-8)
     rule = torch.tensor([[0.1, 0.2], [0.0, 0.0]], dtype=torch.float64, device="cpu")
-    losses = step.epoch(rule, 1.0, adam, bounds=[0, 4, 9], active=torch.ones(2, dtype=torch.bool, device="cpu"))
+    active = torch.ones(2, dtype=torch.bool, device="cpu")
+    losses = step.epochs(rule.unsqueeze(0), 1.0, adam, bounds=[0, 4, 9], active=active)
     return losses, flat
 
 

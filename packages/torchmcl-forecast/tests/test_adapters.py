@@ -52,6 +52,15 @@ def test_numbers_are_no_periods():
         adapters.sample_forecasts(forecast.forecast())
 
 
+def test_weeks_without_sundays_are_no_periods():
+    pytest.importorskip("gluonts", reason="gluonts is not installed")
+    days = pd.date_range("2024-01-01", periods=70)
+    frame = pd.DataFrame({"ds": days[days.day_of_week != 6]}).assign(y=1.0)
+    forecast = Forecaster(**QUICK | {"n_steps": 1}).fit(frame, horizon=2).forecast()
+    with pytest.raises(ValueError, match="dates of all days, or of Monday to Friday, got the week 1111110"):
+        adapters.sample_forecasts(forecast)
+
+
 @pytest.mark.parametrize("joint", [False, True])
 def test_the_forecaster_of_sktime_is_the_forecaster(joint):
     pytest.importorskip("sktime", reason="sktime is not installed")

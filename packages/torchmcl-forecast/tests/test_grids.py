@@ -67,3 +67,10 @@ def test_days_on_which_a_shop_is_closed_are_no_steps(closed):
 def test_a_weekday_is_a_step_unless_it_is_missing_for_several_weeks():
     days = pd.date_range("2024-01-01", periods=20)
     assert find_grid("fit", [days[days.day_of_week != 6].to_numpy()]).kind == "time"
+
+
+def test_a_weekday_that_is_absent_from_sparse_dates_is_a_step():
+    days = pd.date_range("2024-01-01", periods=365)
+    open_days = days[days.day_of_week != 3]
+    dates = open_days[[*range(2), *range(2, len(open_days), 8)]]
+    assert find_grid("fit", [dates.to_numpy()]).kind == "time"

@@ -196,7 +196,7 @@ def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool 
 
     Example:
         >>> find_grid("fit", [np.array(["2024-01-31", "2024-02-29", "2024-04-30"], "datetime64[ns]")])
-        Grid(kind='month', step=1, day=31, zone='', wall=True)
+        Grid(kind='month', step=1, day=31, zone='', wall=True, week='1111100')
     """
     gaps = [np.diff(part) for part in times if len(part) > 1]
     if not gaps:
@@ -218,8 +218,12 @@ def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool 
 
 def _open_days(dates: pd.DatetimeIndex) -> str:
     """Return the weekdays that occur, see `Grid.week`; with few dates, all of them or those from Monday to Friday."""
-    if dates.nunique() >= _ENOUGH_DATES:
-        return "".join(str(int(day in dates.day_of_week)) for day in range(7))
+    days = dates.normalize().unique()
+    if len(days) >= _ENOUGH_DATES:
+        week = "".join(str(int(day in days.day_of_week)) for day in range(7))
+        n_open = np.busday_count(days.min().date(), days.max().date(), week)
+        if 2 * len(days) >= n_open:  # otherwise a weekday may be absent by chance
+            return week
     return _MONDAY_TO_FRIDAY if (dates.day_of_week < 5).all() else "1111111"
 
 

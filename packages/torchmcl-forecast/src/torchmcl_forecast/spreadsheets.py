@@ -57,18 +57,23 @@ def _decoded(path: Path, series: str, encoding: str) -> pd.DataFrame:
     decimal, thousands = _MARKS[mark]
     names = pd.read_csv(path, nrows=0, sep=mark, encoding=encoding).columns
     texts = {name: str for name in names if name.strip() == series}  # blanks around names are usual
-    read = pd.read_csv(path, sep=mark, decimal=decimal, encoding=encoding, dtype=texts)
+    read = pd.read_csv(path, sep=mark, decimal=decimal, encoding=encoding, dtype=texts, low_memory=False)
     read.columns = read.columns.str.strip()
     return read.apply(lambda column: column if column.name == series else _numbers(column, decimal, thousands))
 
 
 def _numbers(column: Any, decimal: str, thousands: str) -> Any:
-    """Return a column of text as numbers if every cell is one, such as 1.234,50 or 1 234,50 €."""
+    """Return a column of text as numbers if every cell is one, such as 1.234,50 or 1 234,50 €.
+
+    A column stays text if all its cells are like 1.234, which may be thousands or decimals.
+    """
     if pd.api.types.is_numeric_dtype(column):
         return column
     given = column.dropna().astype(str).str.strip(_AROUND)
-    grouped = rf"[-+]?\d{{1,3}}([\s{thousands}]\d{{3}})*({re.escape(decimal)}\d+)?|[-+]?\d+({re.escape(decimal)}\d+)?"
-    if not len(given) or not given.str.fullmatch(grouped).all():
+    part = rf"({re.escape(decimal)}\d+)?"
+    grouped = rf"[-+]?[1-9]\d{{0,2}}([\s{thousands}]\d{{3}})+{part}|[-+]?\d+{part}"
+    either = rf"[-+]?\d{{1,3}}{re.escape(thousands)}\d{{3}}"
+    if not given.str.fullmatch(grouped).all() or given.str.fullmatch(either).all():
         return column
     plain = given.str.replace(rf"[\s{thousands}]", "", regex=True).str.replace(decimal, ".", regex=False)
     return plain.astype(float).reindex(column.index)

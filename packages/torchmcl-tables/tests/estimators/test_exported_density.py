@@ -151,3 +151,16 @@ def test_arrays_with_missing_numbers(tmp_path):
     model = DensityRegressor(n_epochs=3, hidden=(8,), n_restarts=1, random_state=0).fit(X, TARGETS["continuous"])
     found = run(model.export(tmp_path / "model.onnx"), {"X": X[:20]}, ["mean"])
     check_same(found["mean"], model.predict(X[:20]))
+
+
+def test_sets_of_narrow_kernels_at_the_same_place_have_their_mass(tmp_path):
+    """Rounded targets have leaves with equal targets, whose kernels coincide."""
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.normal(size=300), np.ones(300), rng.integers(0, 3, 300)], axis=1)
+    model = DensityRegressor(n_epochs=8, random_state=0).fit(X, np.round(X[:, 0] + 0.3 * rng.normal(size=300)))
+    found = run(model.export(tmp_path / "model.onnx"), {"X": X}, ["lower", "upper"])
+    lengths = np.where(np.isfinite(found["lower"]), found["upper"] - found["lower"], 0.0)
+    assert (lengths >= 0).all()
+    expected = model.predict_interval(X)
+    expected_lengths = np.where(np.isfinite(expected.lower), expected.upper - expected.lower, 0.0).sum(axis=1)
+    assert (np.abs(lengths.sum(axis=1) - expected_lengths) < 0.01).mean() > 0.98

@@ -3,29 +3,39 @@
 import sys
 
 
-def run() -> None:
-    """Run the command and end the process with its exit code.
-
-    The interpreter is not taken down in the usual way: to free the modules of torch takes a second.
-    """
+def _exit_code() -> int:
     try:
         from torchmcl.cli import main
 
-        code = main()
+        return main()
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+
+
+def run() -> None:
+    """Run the command `torchmcl` and end its process with the exit code.
+
+    The interpreter is not taken down in the usual way: to free the modules of torch takes a second. It is by
+    `python -m torchmcl`, which may run inside of another program.
+    """
     import atexit
     import os
 
+    code = _exit_code()
     try:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+        _flush()
+        atexit._run_exitfuncs()
+        _flush()
     except OSError:  # a closed pipe or a full disk, which the interpreter reports
         sys.exit(code)
-    atexit._run_exitfuncs()
     os._exit(code)
 
 
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
 if __name__ == "__main__":
-    run()
+    sys.exit(_exit_code())

@@ -119,6 +119,37 @@ def test_layers_train_on_a_gpu_as_on_the_cpu(name):
     torch.testing.assert_close(*answers, atol=1e-3, rtol=1e-3)
 
 
+class Masked(nn.Module):
+    """Attention that leaves out padding, which is marked by 99."""
+
+    def __init__(self, by_layer):
+        super().__init__()
+        self.layer = nn.MultiheadAttention(WIDTH, 2, batch_first=True) if by_layer else None
+        self.first, self.head = nn.Linear(2, WIDTH), mcl.MultiHypothesisHead(WIDTH, 2, 3)
+
+    def forward(self, inputs):
+        steps, real = self.first(inputs), inputs[..., 0] < 50
+        if self.layer is not None:
+            out = self.layer(steps, steps, steps, key_padding_mask=~real, need_weights=False)[0]
+        else:
+            out = F.scaled_dot_product_attention(steps, steps, steps, attn_mask=real.unsqueeze(-2))
+        return self.head(out.mean(dim=1))
+
+
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_masks_of_late_rows_count_as_alone(by_layer):
+    """The first rows, by which models are compared before training, have no padding; the last one has nothing else."""
+    inputs, targets = problem()
+    inputs[12:, 1:] = 99.0
+    if by_layer:
+        inputs[-1] = 99.0  # attention to nothing is 0
+    fleet = Fleet(lambda: Masked(by_layer), 2)
+    losses = fleet.fit(FleetData.shared(inputs, targets, 2), 2, batch_size=6, progress=False).losses
+    for i in range(2):
+        _, expected, _ = train_alone(lambda: Masked(by_layer), i, inputs, targets, **OPTIONS)
+        torch.testing.assert_close(losses[:, i], expected, atol=2e-5, rtol=1e-4)
+
+
 def test_dropout_between_recurrent_layers_is_drawn_for_each_model():
     fleet, _ = trained(lambda: Net(nn.GRU(WIDTH, 5, 2, batch_first=True, dropout=0.5), 15))
     first, second = (fleet.predict(problem()[0], stochastic=True).hypotheses for _ in range(2))

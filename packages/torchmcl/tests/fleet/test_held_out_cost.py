@@ -14,6 +14,7 @@ from torchmcl import (
 )
 from torchmcl.accel.native import compiled
 from torchmcl.fleet import Fleet, FleetData, HeldOutCost, MixtureLogLoss, Validation, WeightedDistortion
+from torchmcl.persistence.identity import described
 
 WATCHED = MixtureNLLWithCRPS(1000.0)
 
@@ -91,7 +92,9 @@ def test_other_networks_and_masks_of_steps_are_refused(predictions, targets, err
 )
 def test_weights_are_copied_once_because_a_captured_epoch_cannot_copy_from_the_host(monitor):
     costs = torch.zeros(2, 30, dtype=torch.float64)
+    before = described(monitor)
     first = monitor.weights_like(costs)
+    assert described(monitor) == before  # a training run with a monitor that was used resumes
     assert first.dtype == torch.float64
     assert monitor.weights_like(costs) is first
     assert monitor.weights_like(costs.float()).dtype == torch.float32

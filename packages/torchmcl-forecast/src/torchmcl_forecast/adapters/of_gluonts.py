@@ -90,6 +90,9 @@ def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:
     grid, ends = forecast.panel.grid, forecast.panel.ends
     if not grid.is_calendar:
         raise ValueError(bad_value(owner, "forecast", "have dates", "numbers", "gluonts counts periods of a calendar."))
+    if grid.kind == "business" and grid.week != Grid.week:
+        rule, advice = "have dates of all days, or of Monday to Friday", "gluonts has no periods of other weeks."
+        raise ValueError(bad_value(owner, "forecast", rule, f"the week {grid.week}", advice))
     firsts = [pd.Timestamp(grid.after(end, 1)[0]) for end in ends]
     return [pd.Period(first, _frequency(grid, first)) for first in firsts]
 
@@ -104,7 +107,7 @@ def _frequency(grid: Grid, first: pd.Timestamp) -> str:
     if grid.kind == "month":
         return "M" if grid.step == 1 else f"{int(grid.step)}M"
     if grid.kind == "business":
-        return "B" if grid.week == Grid.week else "D"  # pandas has no periods of other weeks
+        return "B"
     if grid.step == 7 * _DAY:
         return f"W-{first.day_name()[:3].upper()}"
     return {3600 * _SECOND: "h", _DAY: "D"}.get(int(grid.step), f"{int(grid.step) // _SECOND}s")

@@ -79,7 +79,7 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
     """
     g = k.centres.graph
     nodes = _nodes(k)
-    n = k.n * len(_steps(k.n))
+    n = k.n * _steps(k.n).shape[-1]
     level = g.Log(g.Max(_level(*nodes, n, mass), np.array(1e-300)))
     x, f = _turned(*nodes, n)
     n = 2 * n - 1
@@ -106,16 +106,20 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
 
 
 def _steps(n_kernels: int) -> NDArray[np.float64]:
-    """Return the positions of a kernel's nodes relative to its center, in units of its width."""
-    n = _N_NODES // n_kernels // 2 * 2 + 1
-    return np.array(_NODES) if n <= len(_NODES) + 4 else np.linspace(-5.0, 5.0, min(n, 121))
+    """Return the positions of each kernel's nodes relative to its center, in units of its width."""
+    n, n_few = _N_NODES // n_kernels // 2 * 2 + 1, len(_NODES)
+    if n > n_few + 4:
+        return np.linspace(-5.0, 5.0, min(n, 121))
+    # Leaves of a forest may have the same center and width: their nodes must not coincide.
+    shifts = np.arange(n_kernels)[:, None] * 0.618 % 1 - 0.5
+    return np.interp(np.arange(n_few) + shifts, np.arange(-1, n_few + 1), (-7.0, *_NODES, 7.0))
 
 
 def _nodes(k: LineKernels) -> tuple[Value, Value, Value]:
     """Return the sorted positions of all nodes, and the density and its slope there, [rows, nodes] each."""
     g = k.centres.graph
     spread = k.centres.more(2) + k.widths.more(2) * _steps(k.n)
-    x, _ = g.sorted(spread.shaped(0, -1), k.n * len(_steps(k.n)))
+    x, _ = g.sorted(spread.shaped(0, -1), k.n * _steps(k.n).shape[-1])
     # In single precision, in half the time; the ends are solved in double precision.
     z = ((x.more(-1) - k.centres.more(1)) * (1.0 / k.widths).more(1)).to(np.float32)
     bell = g.Exp(z * z * -0.5)

@@ -1,5 +1,7 @@
 """Functions of torch that `torch.vmap` cannot run, or runs model by model, as formulas for all models at once."""
 
+import math
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -129,20 +131,26 @@ def _single(cell: Callable[..., State]) -> Callable[..., Tensor | State]:
     return run
 
 
-def _attention(*args: Any, **kwargs: Any) -> Tensor:
-    return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
+) -> Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # the formula adds every mask
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -math.inf)
+    return torch.ops.aten._scaled_dot_product_attention_math(query, key, value, attn_mask, *args, **kwargs)[0]
 
 
-def _attention_layer(*args: Any, need_weights: bool = True, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-    """Attention with weights is a formula; modes do not reach the function above inside of this one."""
-    kwargs["need_weights"] = True
-    out, weights = nn.functional.multi_head_attention_forward(*args, **kwargs)
-    return out, weights if need_weights else None
+def _with_formula(layer: Any) -> Callable[..., Any]:
+    """Return a function of torch that calls `_attention`: modes do not reach the functions inside of it."""
+    names = {**vars(nn.functional), "scaled_dot_product_attention": _attention}
+    found = types.FunctionType(layer.__code__, names, layer.__name__, layer.__defaults__, layer.__closure__)
+    found.__kwdefaults__ = layer.__kwdefaults__
+    return found
 
 
 def _weight_norm(direction: Tensor, length: Tensor, dim: int = 0) -> Tensor:
-    others = [axis for axis in range(direction.ndim) if axis != dim]
-    return direction * (length / torch.linalg.vector_norm(direction, dim=others, keepdim=True))
+    others = [axis for axis in range(direction.ndim) if dim == -1 or axis != dim % direction.ndim]
+    norm = torch.linalg.vector_norm(direction, dim=others, keepdim=True) if others else direction.abs()
+    return direction * (length / norm)
 
 
 _CELLS = {"gru": _gru, "lstm": _lstm, "rnn_tanh": _plain(torch.tanh), "rnn_relu": _plain(torch.relu)}
@@ -150,6 +158,7 @@ _FORMULAS: dict[Any, Callable[..., Any]] = {
     **{getattr(torch, name): _recurrent(cell) for name, cell in _CELLS.items()},
     **{getattr(torch, f"{name}_cell"): _single(cell) for name, cell in _CELLS.items()},
     nn.functional.scaled_dot_product_attention: _attention,
-    nn.functional.multi_head_attention_forward: _attention_layer,
+    nn.functional.multi_head_attention_forward: _with_formula(nn.functional.multi_head_attention_forward),
+    torch._nested_tensor_from_mask_left_aligned: lambda *_: False,  # padding stays: nested tensors cannot be stacked
     torch._weight_norm: _weight_norm,
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -57,15 +58,18 @@ class _RowWeights:
 
     def __init__(self, weights: Tensor | None) -> None:
         self.weights = weights
-        self._copies: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def weights_like(self, costs: Tensor) -> Tensor:
         """Return the weights on the device and in the dtype of costs."""
         assert self.weights is not None
-        where = (costs.device, costs.dtype)
-        if where not in self._copies:
-            self._copies[where] = self.weights.to(costs)
-        return self._copies[where]
+        copies, where = _COPIES.setdefault(self, {}), (costs.device, costs.dtype)
+        if where not in copies:
+            copies[where] = self.weights.to(costs)
+        return copies[where]
+
+
+# Not attributes: a monitor that was used must have the identity of one that was not, or no training run could resume.
+_COPIES: WeakKeyDictionary[_RowWeights, dict[tuple[torch.device, torch.dtype], Tensor]] = WeakKeyDictionary()
 
 
 class WeightedDistortion(_RowWeights):

@@ -314,7 +314,7 @@ static void settle(LineRow *row, Quantizer *q, int64_t k, double deviation) {
             if (!jumps) q->step[p] = q->means[p] - q->points[p];
             furthest = fabs(q->step[p]) > furthest ? fabs(q->step[p]) : furthest;
         }
-        if ((jumps && furthest < 3e-4 * deviation) || furthest < 1e-8 * deviation) break;
+        if ((jumps && furthest < 3e-4 * deviation) || furthest < 1e-8 * deviation || round + 1 == EXACT_ROUNDS) break;
         for (int64_t p = 0; p < k; p++) q->points[p] += q->step[p];
     }
     for (int64_t p = 0; p + 1 < k; p++) { /* the borders move so little that the density is constant */

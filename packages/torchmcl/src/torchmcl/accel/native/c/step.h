@@ -153,10 +153,9 @@ static void adam_update(const Adam *adam) {
         const float step = (float)(rate * root / -expm1(adam->n_steps[m] * log(beta1)));
         const float tiny = (float)(adam->epsilon * root), kept = adam->decay ? 1 - rate * adam->decay[m] : 1;
         const Change by = {beta1, beta2, step, tiny, kept};
-        /* Vectors that begin at a cache line, as the arrays do: a model begins anywhere. */
-        const int64_t ahead = (int64_t)(-(uintptr_t)p % VECTOR_BYTES / sizeof(float));
-        int64_t i = ahead < n_parameters ? ahead : n_parameters;
-        adam_some(&by, p, mu, nu, g, 0, i);
+        /* Vectors begin with the first parameter, wherever it lies: they round as no single number does, and a model must
+           be trained to the same bits at every place of a fleet. */
+        int64_t i = 0;
         for (; i + LANES <= n_parameters; i += LANES) {
             /* All loads come first: the arrays begin at the same place of a page, and a load that agrees with an earlier
                store in the last 12 bits of its address waits for that store. */
