@@ -14,7 +14,7 @@ LENGTHS = [(1, 1000), (3, 801), (1, 1600), (2, 5000)]
 @pytest.fixture(scope="module")
 def separator():
     torch.manual_seed(0)
-    return DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=16, n_blocks=1, scores=True).eval()
+    return DPRNN(n_outputs=3, n_filters=8, segment_size=10, hidden_size=16, n_blocks=2, scores=True).eval()
 
 
 def exported(model, path):

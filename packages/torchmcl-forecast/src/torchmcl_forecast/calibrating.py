@@ -1,4 +1,4 @@
-"""Windows at the ends of the series, held out to calibrate tubes and samples; tubes follow the windows after a fit."""
+"""Windows at the ends of the series, held out to calibrate tubes and samples; tubes that adapt to later windows."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -18,7 +18,7 @@ _SHORTEST_MONTH = 28 * _DAY
 # Day of the month that denotes the last working day.
 _LAST_WORKDAY = 0
 _MONDAY_TO_FRIDAY = "1111100"
-# A weekday that is none of so many dates is one on which the shop is closed.
+# With at least this many dates, a weekday on which none of them falls counts as closed.
 _ENOUGH_DATES = 28
 # 31.12.2024, 12/31/2024 or 31-12-24: which of the first two numbers is the day?
 _YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")

@@ -10,16 +10,16 @@ from torchmcl._messages import bad_value
 
 __all__ = ["read_table"]
 
-# Separators of cells, each with its decimal mark and its mark of thousands.
+# Separators of cells, each with its decimal mark and its thousands separator.
 _MARKS = {",": (".", ","), ";": (",", "."), "\t": (".", ",")}
-# Currencies and blanks, also those of fixed width, around a number.
+# Currency symbols and spaces, including non-breaking ones, around a number.
 _AROUND = "€$£ \u00a0\u202f"
 
 
 def read_table(owner: str, argument: str, path: Path, series: str) -> pd.DataFrame:
     """Return the table of a CSV or Parquet file without empty rows.
 
-    Separators, decimal commas, marks of thousands and the encoding are detected. Names of series are read as text, so
+    Separators, decimal commas, thousands separators and the encoding are detected. Names of series are read as text, so
     that a name such as 007 keeps its zeros.
 
     Args:
@@ -56,7 +56,7 @@ def _decoded(path: Path, series: str, encoding: str) -> pd.DataFrame:
     mark = next((mark for mark in ";\t" if len(first) == 1 and mark in first[0]), ",")
     decimal, thousands = _MARKS[mark]
     names = pd.read_csv(path, nrows=0, sep=mark, encoding=encoding).columns
-    texts = {name: str for name in names if name.strip() == series}  # blanks around names are usual
+    texts = {name: str for name in names if name.strip() == series}  # names often have spaces around them
     read = pd.read_csv(path, sep=mark, decimal=decimal, encoding=encoding, dtype=texts, low_memory=False)
     read.columns = read.columns.str.strip()
     return read.apply(lambda column: column if column.name == series else _numbers(column, decimal, thousands))

@@ -15,8 +15,8 @@ def _exit_code() -> int:
 def run() -> None:
     """Run the command `torchmcl` and end its process with the exit code.
 
-    The interpreter is not taken down in the usual way: to free the modules of torch takes a second. It is by
-    `python -m torchmcl`, which may run inside of another program.
+    The interpreter is not taken down in the usual way: freeing the modules of torch takes a second.
+    `python -m torchmcl` exits normally, because it may run inside another program.
     """
     import atexit
     import os

@@ -34,11 +34,11 @@ def distortion(density, points, n_samples=20_000):
 
 
 @pytest.mark.skipif(not available(), reason="the definition without the extension is iterated in single precision")
-@for_each("n_points", [2, 5])
+@for_each("n_points", [2, 5, 11, 16])
 def test_points_and_masses_are_exact(n_points):
-    density = mixture(60, 20)
+    density = mixture(400, 20)
     points, masses, _ = best_points(density, n_points)
-    kernels = [part.reshape(60, 20).numpy() for part in (density.hypotheses, density.probabilities, density.widths)]
+    kernels = [part.reshape(400, 20).numpy() for part in (density.hypotheses, density.probabilities, density.widths)]
     check_means_of_cells(points[..., 0].numpy(), masses.numpy(), kernels, atol=1e-7)
 
 

@@ -115,7 +115,7 @@ class Blend:
         return [*parts, background(parts[0])]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields: a pickle has nothing that was prepared for predictions."""
+        """Return the fields, without the networks prepared for predictions: a pickle does not need them."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @cached_property

@@ -46,7 +46,7 @@ _RATE_WITH_BINS = 0.5
 _WATCHED = MixtureNLLWithCRPS(1e3)
 # A network whose held-out score is this many times the median has failed.
 _FAILED = 2.0
-# The score includes a likelihood, so that it may be close to 0; smaller differences than this are no failure.
+# The score includes a likelihood, so that it may be close to 0; differences smaller than this do not count as failures.
 _LEAST_SCORE = 5.0
 # Early stopping ends most training runs at a high learning rate, which leaves noise in the weights. Runs that stop
 # within this range of their epochs are continued for some epochs at a low rate. Those that stop earlier would overfit,
@@ -187,7 +187,7 @@ def _first_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
 
 
 def _wide_course(estimator: Any, encoder: Encoder, train: Rows, targets: Targets, seed: int) -> _Course:
-    """Return the course of wide networks: with bins, they would memorize by columns of little relevance."""
+    """Return the course of wide networks: with bins, they would use columns of little relevance to memorize rows."""
     first = _first_course(estimator, encoder, len(train))
     n_restarts = min(first.n_restarts, _WIDE_RESTARTS)
     hidden = tuple(_WIDER * size for size in first.hidden)

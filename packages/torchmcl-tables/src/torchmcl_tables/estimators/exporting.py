@@ -133,7 +133,7 @@ def _forest(g: Graph, inputs: Value, blend: Blend, *, widths: bool) -> Members:
     spreads = np.hypot(blend.floor, blend.factor * forest.spreads)[:, None]
     held = np.concatenate([forest.values, spreads], axis=1) if widths else forest.values
     ends = [*forest.roots[1:], len(forest.columns)]
-    # A node for each tree, which stays in the cache: half the time of a node for all.
+    # One node per tree, which stays in the cache, takes half the time of one node for all trees.
     trees = [_tree(g, inputs, forest, held, slice(*pair)) for pair in zip(forest.roots, ends, strict=True)]
     parts = g.join(*trees, axis=1).to(np.float64).shaped(0, n_trees, held.shape[1])
     values, shares = parts.part(0, n_outputs), g.rows(np.full((1, n_trees), 1 / n_trees), parts)

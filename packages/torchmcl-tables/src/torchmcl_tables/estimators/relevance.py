@@ -1,4 +1,4 @@
-"""Relevance of columns: inputs of a network that matter little are made small, so that it cannot memorize by them."""
+"""Relevance of columns: inputs of little relevance are made small, so that networks cannot memorize rows by them."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,8 @@ from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, Scaler
 from torchmcl.sklearn.rows import Rows
 from torchmcl_tables.estimators.kernels import dense_inputs
 
-# The forest that measures the relevance of columns, on at most so many rows; with fewer than the minimum, all matter.
+# The forest that measures the relevance of columns, its maximum number of rows, and the minimum: with fewer rows, all
+# columns count as relevant.
 _N_TREES, _SMALLEST_LEAF, _MAX_ROWS, _MIN_ROWS = 20, 5, 2_000, 50
 _LEAST = 0.01
 

@@ -16,8 +16,8 @@ from torchmcl._onnx.graph import Graph, Value
 
 # The CDF is a cubic between nodes, with this many per width and an error of 1e-11; beyond _REACH it is 0 or 1.
 _PER_WIDTH, _REACH = 128, 8.0
-# Positions of the nodes of each kernel, in widths, between which the density is interpolated. Few kernels have so many
-# nodes altogether, because those of one do not fill the gaps of another.
+# Positions of the nodes of each kernel, in widths, between which the density is interpolated. A mixture of few kernels
+# has `_N_NODES` in total, because the nodes of one kernel do not fill the gaps of another.
 _NODES, _N_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0), 900
 # Steps of the bisection, of Newton's method in single precision for the first and the second level, and in double.
 _HALVINGS, _FIRST_ROUNDS, _POLISHING, _EXACT = 20, 6, 14, 2
@@ -274,7 +274,7 @@ def _polished(
         moved = []
         for x, (logs, rate, room, _, _, out) in zip((one, other), sides, strict=True):
             step = out + g.Max(g.Min((level - logs) * rate, room), -room)
-            moved.append(x + g.where(real, step, 0.0))  # others would move without end
+            moved.append(x + g.where(real, step, 0.0))  # infinite ends stay
         return [*moved, level]
 
     first, last, level = g.repeat(n_rounds, solved, first, last, level)

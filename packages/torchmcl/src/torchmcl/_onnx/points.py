@@ -142,7 +142,7 @@ def _moments(k: LineKernels) -> tuple[Value, Value, Value]:
 
 
 def _quickly(k: LineKernels) -> Callable[[Value], Below]:
-    """Return integrals with single-precision functions: an error is as if a kernel had slightly more or less weight."""
+    """Return integrals with single-precision functions, whose errors amount to slightly changed weights of kernels."""
     g = k.centres.graph
     per_width, reach = 1.0 / k.widths, k.shares * k.widths * (1 / math.sqrt(2 * math.pi))
     halves = [k.shares * each * 0.5 for each in _moments(k)]  # factors of the error function, and beside it

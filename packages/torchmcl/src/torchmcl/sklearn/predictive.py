@@ -181,7 +181,7 @@ def outputs_of(
     device: str | torch.device,
     joined: Callable[[list[tuple[Tensor, Tensor]]], _Joined],
 ) -> list[_Joined]:
-    """Return, for blocks of rows, what `joined` makes of the hypotheses and score logits of all modules, on the CPU.
+    """Return the results of `joined` on blocks of rows, from hypotheses and score logits of all modules, on the CPU.
 
     The networks compute in the dtype of the inputs; the results are float64, so that answers far from zero are not
     rounded to the coarse grid of float32. `joined` runs block by block too: a core that other programs use takes fewer

@@ -262,7 +262,7 @@ class NetworkStep:
 
     @contextmanager
     def _scratch_of(self, batch: BatchFields) -> Iterator[None]:
-        """Lend memory for one call, kept for the next one: fresh memory is cold, and costs a fault for each page."""
+        """Provide memory for one call and keep it for the next: each page of fresh memory causes a page fault."""
         try:
             memory = self._spare.pop()
         except IndexError:  # one for each thread that calls

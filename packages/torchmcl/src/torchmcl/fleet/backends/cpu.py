@@ -144,7 +144,7 @@ class CompiledStep(AutogradStep):
 
 
 class CompiledTraining(ChunkTraining):
-    """A chunk whose epochs up to the next evaluation run in one call, as a call from Python takes as long as steps."""
+    """A chunk whose epochs up to the next evaluation run in one call: a call from Python takes as long as steps do."""
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
         """Train from epoch `first` up to but not including `last`."""

@@ -224,10 +224,10 @@ static void set_means(const LineRow *row, Quantizer *q, int64_t k) {
     }
 }
 
-/* A step of Newton's method towards points that are the means of their cells, into q->step; returns 0 if the points are not
-   near a minimum, or would change their order. */
-static int newton(const LineRow *row, Quantizer *q, int64_t k) {
-    double below_part = 0;
+/* A step of Newton's method towards points that are the means of their cells, into q->step. Returns the share of the step
+   that keeps the order of the points: 1 near a minimum. Far from one, pivots are replaced so that the step leads downhill. */
+static double newton(const LineRow *row, Quantizer *q, int64_t k) {
+    double below_part = 0, share = 1;
     for (int64_t p = 0; p < k; p++) {
         const double from = p ? q->cells[p - 1].sum[0] : 0, to = p + 1 < k ? q->cells[p].sum[0] : row->sums[3 * row->n_cells];
         const double mass = to - from > 1e-12 ? to - from : 1e-12;
@@ -235,7 +235,7 @@ static int newton(const LineRow *row, Quantizer *q, int64_t k) {
         const double left = p ? q->cells[p - 1].height * (q->means[p] - low / 2) / (2 * mass) : 0;
         const double right = p + 1 < k ? q->cells[p].height * (high / 2 - q->means[p]) / (2 * mass) : 0;
         double pivot = 1 - left - right - left * below_part;
-        if (!(pivot > 0.02)) return 0;
+        if (!(pivot > 0.02)) pivot = pivot < -0.1 ? -pivot : 0.1, share = 0.9;
         q->right[p] = below_part = right / pivot;
         q->step[p] = (q->means[p] - q->points[p] + (p ? left * q->step[p - 1] : 0)) / pivot;
     }
@@ -244,9 +244,10 @@ static int newton(const LineRow *row, Quantizer *q, int64_t k) {
         const double room_left = p ? q->points[p] - q->points[p - 1] : INFINITY;
         const double room_right = p + 1 < k ? q->points[p + 1] - q->points[p] : INFINITY;
         const double room = room_left < room_right ? room_left : room_right;
-        if (!(fabs(q->step[p]) <= 0.4 * room)) return 0;
+        const double most = 0.4 * room / fabs(q->step[p]);
+        if (!(most >= share)) share = most;
     }
-    return 1;
+    return share;
 }
 
 /* The integrals up to x without interpolation, with errors of 1e-10. Kernels far below are added first, without branches,
@@ -297,7 +298,7 @@ static void settle(LineRow *row, Quantizer *q, int64_t k, double deviation) {
         }
         set_means(row, q, k);
         if (round + 1 == ROUNDS) break;
-        const int jumps = round > 0 && newton(row, q, k);
+        const int jumps = round > 0 && newton(row, q, k) >= 1;
         double furthest = 0;
         for (int64_t p = 0; p < k; p++) {
             const double moved = jumps ? q->points[p] + q->step[p] : q->means[p], by = fabs(moved - q->points[p]);
@@ -308,13 +309,14 @@ static void settle(LineRow *row, Quantizer *q, int64_t k, double deviation) {
     }
     for (int round = 0; round < EXACT_ROUNDS; round++) {
         set_exact_cells(row, q, k);
-        const int jumps = newton(row, q, k);
+        const double share = newton(row, q, k);
         double furthest = 0;
         for (int64_t p = 0; p < k; p++) {
-            if (!jumps) q->step[p] = q->means[p] - q->points[p];
+            q->step[p] = share > 0 ? share * q->step[p] : q->means[p] - q->points[p];
             furthest = fabs(q->step[p]) > furthest ? fabs(q->step[p]) : furthest;
         }
-        if ((jumps && furthest < 3e-4 * deviation) || furthest < 1e-8 * deviation || round + 1 == EXACT_ROUNDS) break;
+        const int last = round + 1 == EXACT_ROUNDS;
+        if ((share >= 1 && furthest < 3e-4 * deviation) || furthest < 1e-8 * deviation || last) break;
         for (int64_t p = 0; p < k; p++) q->points[p] += q->step[p];
     }
     for (int64_t p = 0; p + 1 < k; p++) { /* the borders move so little that the density is constant */

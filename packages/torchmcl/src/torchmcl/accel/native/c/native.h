@@ -230,7 +230,7 @@ typedef struct {
     const int32_t *roots;  /* [trees] */
     const int32_t *depths; /* [trees], of the deepest leaf */
     const double *held;    /* [nodes, held] */
-    double *found;         /* [rows, trees, held], written: what the leaves hold */
+    double *found;         /* [rows, trees, held], written: the numbers of the leaves */
 } Trees;
 
 /* Permutations of rows. */

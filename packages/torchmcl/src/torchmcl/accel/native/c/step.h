@@ -131,17 +131,6 @@ static void training_step(const Network *network, const Rows *data, const Batch 
     }
 }
 
-/* One step of Adam of a model, with the factors that its parameters share. */
-typedef struct { float beta1, beta2, step, tiny, kept; } Change;
-
-static void adam_some(const Change *by, float *p, float *mu, float *nu, const float *g, int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i++) {
-        mu[i] += (1 - by->beta1) * (g[i] - mu[i]);
-        nu[i] = by->beta2 * nu[i] + (1 - by->beta2) * g[i] * g[i];
-        p[i] = by->kept * p[i] - by->step * mu[i] / (sqrtf(nu[i]) + by->tiny);
-    }
-}
-
 static void adam_update(const Adam *adam) {
     const int64_t n_parameters = adam->n_parameters;
     const float beta1 = adam->beta1, beta2 = adam->beta2;
@@ -152,9 +141,8 @@ static void adam_update(const Adam *adam) {
         const double root = sqrt(-expm1(adam->n_steps[m] * log(beta2)));
         const float step = (float)(rate * root / -expm1(adam->n_steps[m] * log(beta1)));
         const float tiny = (float)(adam->epsilon * root), kept = adam->decay ? 1 - rate * adam->decay[m] : 1;
-        const Change by = {beta1, beta2, step, tiny, kept};
-        /* Vectors begin with the first parameter, wherever it lies: they round as no single number does, and a model must
-           be trained to the same bits at every place of a fleet. */
+        /* Vectors begin with the first parameter, wherever it lies: vectors and single numbers round differently, and the
+           result of a model must not depend on its place in a fleet. */
         int64_t i = 0;
         for (; i + LANES <= n_parameters; i += LANES) {
             /* All loads come first: the arrays begin at the same place of a page, and a load that agrees with an earlier
@@ -166,7 +154,11 @@ static void adam_update(const Adam *adam) {
             *(loose *)(mu + i) = (loose)first, *(loose *)(nu + i) = (loose)second;
             *(loose *)(p + i) = (loose)(kept * own - step * first * inverses(roots(second) + tiny));
         }
-        adam_some(&by, p, mu, nu, g, i, n_parameters);
+        for (; i < n_parameters; i++) {
+            mu[i] += (1 - beta1) * (g[i] - mu[i]);
+            nu[i] = beta2 * nu[i] + (1 - beta2) * g[i] * g[i];
+            p[i] = kept * p[i] - step * mu[i] / (sqrtf(nu[i]) + tiny);
+        }
     }
 }
 
