@@ -199,6 +199,15 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
         run_separation_study(tmp_path, parts=["automatic"], changes=[f"data.root={json.dumps(str(speech))}"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "n_runs"), [("methods", 8), ("hypotheses", 6), ("transition", 3)])
+def test_every_other_part_runs_alone(speech, tmp_path, part, n_runs):
+    assert main(command(speech, tmp_path, "--parts", part, "--limit", "1")) == 0
+    study = read_study(tmp_path)
+    assert [run.part for run in study.runs] == [part] * n_runs
+    assert all(len(run.mixtures) == 1 for run in study.runs)
+
+
 @pytest.mark.parametrize(
     ("precision", "device", "dtype"),
     [("bf16-mixed", "cuda", torch.bfloat16), ("32-true", "cuda", None), ("bf16-mixed", "cpu", None)],
