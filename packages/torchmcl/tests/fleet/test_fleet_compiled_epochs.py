@@ -69,7 +69,7 @@ def test_a_resumed_training_begins_in_the_middle_of_a_call(tmp_path):
 def test_a_model_has_the_same_bits_at_every_place_of_a_fleet():
     def weights(seeds):
         fleet = Fleet(lambda: mcl.MultiHypothesisMLP(2, 2, 3, hidden=(7,)), len(seeds), seeds=seeds, backend="compiled")
-        fleet.fit(FleetData.shared(*rows(23, seed=0), len(seeds)), 5, batch_size=16, progress=False)
+        fleet.fit(FleetData.shared(*rows(23, seed=0), len(seeds)), 60, batch_size=16, progress=False)
         return fleet.state_dict()["last"][-1].tolist()
 
     assert weights([0, 1, 2, 3]) == weights([3])
