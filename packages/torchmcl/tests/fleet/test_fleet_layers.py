@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
 
 import torchmcl as mcl
 from plain_loop import train_alone
@@ -79,6 +80,9 @@ FACTORIES = {
     "transformer": lambda: Net(transformer(), 12),
     "transformer, norm first": lambda: Net(nn.TransformerEncoder(transformer(norm_first=True), 2), 12),
     "convolution": lambda: Net(nn.Conv1d(N_STEPS, 2, 3, padding=1), 8),
+    "weight norm of rows": lambda: Net(weight_norm(nn.Conv1d(N_STEPS, 2, 3, padding=1)), 8),
+    "weight norm of columns": lambda: Net(weight_norm(nn.Conv1d(N_STEPS, 2, 3, padding=1), dim=-2), 8),
+    "weight norm of all weights": lambda: Net(weight_norm(nn.Conv1d(N_STEPS, 2, 3, padding=1), dim=None), 8),
 }
 
 
@@ -106,6 +110,18 @@ def test_layers_train_as_alone_and_none_model_by_model(name):
         with torch.no_grad():
             expected = alone.eval()(inputs).hypotheses
         torch.testing.assert_close(fleet.predict(inputs).hypotheses[i], expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["GRU", "transformer", "convolution"])
+def test_layers_in_double_precision_train_as_alone(name):
+    def factory():
+        return FACTORIES[name]().double()
+
+    inputs, targets = (rows.double() for rows in problem())
+    losses = Fleet(factory, 2).fit(FleetData.shared(inputs, targets, 2), 2, batch_size=6, progress=False).losses
+    for i in range(2):
+        _, expected, _ = train_alone(factory, i, inputs, targets, **OPTIONS)
+        torch.testing.assert_close(losses[:, i], expected.double(), atol=1e-6, rtol=0.0)
 
 
 @pytest.mark.parametrize("name", FACTORIES)
