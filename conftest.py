@@ -11,9 +11,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("torchmcl")
 
-# A module that has a class of sktime or skpro cannot be read without it.
+# A module that has a class of sktime or skpro cannot be read without it. Programs train when they are read.
 collect_ignore_glob = [
-    f"*/adapters/of_{name}.py" for name in ("sktime", "skpro") if importlib.util.find_spec(name) is None
+    *(f"*/adapters/of_{name}.py" for name in ("sktime", "skpro") if importlib.util.find_spec(name) is None),
+    "*program.py",
 ]
 
 # Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.

@@ -15,7 +15,13 @@ continuations = Continuations(bank)
 texts = [torch.tensor([1] + [3 + number % 2] * 7) for number in range(64)]
 data = [{"input_ids": ids, "labels": torch.cat([torch.tensor([-100]), ids[1:]])} for ids in texts]
 arguments = transformers.TrainingArguments(
-    max_steps=60, per_device_train_batch_size=16, learning_rate=0.05, report_to=[], save_strategy="no", use_cpu=True
+    "out/continuations",
+    max_steps=60,
+    per_device_train_batch_size=16,
+    learning_rate=0.05,
+    report_to=[],
+    save_strategy="no",
+    use_cpu=True,
 )
 trainer = transformers.Trainer(
     TrainerModel(continuations),
