@@ -103,3 +103,10 @@ def test_scores_name_what_does_not_fit(fitted, frame):
 def test_bad_levels_are_named(fitted):
     with pytest.raises(ValueError, match=r"`levels` must lie in \(0, 1\)"):
         fitted.predict_quantiles([0.5, 1.0])
+
+
+def test_a_far_path_costs_the_others_no_digits():
+    paths, shares = torch.tensor([0.0, 1.0, 1e6]).double(), torch.tensor([0.6, 0.399, 0.001]).double()
+    every = mixture_quantiles(paths.view(1, 3, 1, 1), torch.ones(1, 3, 1, 1).double(), shares.view(1, 3), [0.1, 0.9])
+    cdf = (shares * torch.distributions.Normal(paths, 1.0).cdf(every.view(2, 1))).sum(dim=1)
+    torch.testing.assert_close(cdf, torch.tensor([0.1, 0.9]).double(), rtol=0, atol=1e-6)

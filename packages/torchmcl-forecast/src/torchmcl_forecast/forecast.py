@@ -20,7 +20,9 @@ from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_
 
 __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
 
-_HALVINGS = 24
+# Single precision suffices for quantiles, in which the error function is several times as fast, unless a hypothesis is
+# narrower than this share of the range of the mixture.
+_HALVINGS, _NARROW = 24, 1e-4
 #: Default levels of quantiles, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
@@ -242,18 +244,28 @@ def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, leve
         >>> mixture_quantiles(paths, scales, torch.ones(1, 1), [0.1587, 0.8413])[:, 0, 0, 0].round(decimals=2)
         tensor([-1., 1.])
     """
-    centres, widths = (part.permute(0, 2, 3, 1).unsqueeze(-1) for part in (paths, scales))  # hypotheses, dim last
-    middle = centres.mean(dim=-2, keepdim=True)
-    reach = ((centres - middle).abs() + 8 * widths).amax(dim=-2, keepdim=True)
-    # Between -1 and 1 single precision suffices, in which the error function is several times as fast.
-    inside = (((centres - middle) / reach).float(), probabilities[:, None, None].expand(centres.shape[:-1]).float())
-    steps = KernelMixture(*inside, 1.0, (widths / reach).float())
-    wanted = torch.tensor(levels, dtype=torch.float32).view(-1, 1, 1, 1)
-    low = torch.full((len(wanted), *steps.batch_shape), -1.0)
-    for halving in range(_HALVINGS):
+    centers, widths = (part.permute(0, 2, 3, 1).flatten(0, 2) for part in (paths, scales))  # [steps, hypotheses]
+    shares = probabilities[:, None, None].expand(*probabilities.shape[:1], *paths.shape[2:], -1).flatten(0, 2)
+    middle = centers.mean(dim=-1, keepdim=True)
+    reach = ((centers - middle).abs() + 8 * widths).amax(dim=-1, keepdim=True)
+    inside = ((centers - middle) / reach, widths / reach, shares)  # between -1 and 1
+    found = _bisected(*(part.float() for part in inside), levels, _HALVINGS)
+    # A path far from the others leaves too few digits for them in single precision.
+    far = inside[1].amin(dim=-1) < _NARROW
+    if far.any():
+        found[:, far] = _bisected(*(part[far].double() for part in inside), levels, 2 * _HALVINGS)
+    return (middle[:, 0] + found * reach[:, 0]).unflatten(-1, (len(paths), *paths.shape[2:]))
+
+
+def _bisected(centers: Tensor, widths: Tensor, shares: Tensor, levels: Any, n_halvings: int) -> Tensor:
+    """Return quantiles [levels, steps] of mixtures [steps, hypotheses] between -1 and 1, in double precision."""
+    steps = KernelMixture(centers.unsqueeze(-1), shares, 1.0, widths.unsqueeze(-1))
+    wanted = torch.tensor(levels, dtype=centers.dtype).view(-1, 1)
+    low = torch.full((len(wanted), len(centers)), -1.0, dtype=centers.dtype)
+    for halving in range(n_halvings):
         half = low + 0.5**halving
         low = torch.where(steps.cdf(half.unsqueeze(-1)) < wanted, half, low)
-    return middle[..., 0, 0] + (low + 0.5**_HALVINGS) * reach[..., 0, 0]
+    return low.double() + 0.5**n_halvings
 
 
 def tube_parts(paths: Tensor, scales: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
