@@ -145,7 +145,7 @@ def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., to
     places = source.places()
     n_steps = forecaster.n_steps or min(max(40 * len(places) // forecaster.batch_size, 160), 2000)
     how = Training(n_steps, device=str(forecaster.device))
-    torch.manual_seed(0)
+    torch.manual_seed(forecaster.random_state)
     network = PathNetwork(forecaster.layout_, n_hypotheses, tuple(forecaster.hidden), forecaster.dropout)
     window = past_windows(forecaster)
     network.fit_linear(window.inputs, window.targets)

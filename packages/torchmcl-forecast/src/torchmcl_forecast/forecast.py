@@ -16,6 +16,7 @@ from torchmcl.scoring import SoftmaxScores
 from torchmcl.types import Predictions
 from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
 from torchmcl_forecast.plots import draw_forecast
+from torchmcl_forecast.scenarios import settled
 from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_loss
 
 __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
@@ -23,6 +24,8 @@ __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offse
 # Single precision suffices for quantiles, in which the error function is several times as fast, unless a hypothesis is
 # narrower than this share of the range of the mixture.
 _HALVINGS, _NARROW = 24, 1e-4
+# Paths drawn for each group to place a few representative ones: at least and at most, and in all of them in between.
+_LEAST_DRAWN, _MOST_DRAWN, _ALL_DRAWN = 1600, 6400, 400_000
 #: Default levels of quantiles, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
@@ -75,14 +78,20 @@ class Forecast:
     def reduced(self, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Return n representative paths [groups, n, channels, horizon], and their probabilities [groups, n].
 
-        Distances between joint paths are those of their values, assuming that all series have the same unit.
+        The hypotheses are reduced to n, which then move so that the mean distance of a drawn path to the nearest one
+        falls. Distances between joint paths are those of their values, assuming that all series have the same unit.
         """
         k = min(self.n_futures, self.paths.shape[1]) if n is None else n
         unit = self.paths.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(1e-12)
         given = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # members may have share 0
-        few = reduce(given, k, scores=SoftmaxScores())
-        assert few.score_logits is not None
-        return self._bounded(few.hypotheses * unit), few.score_logits.softmax(dim=-1)
+        few = reduce(given, k, scores=SoftmaxScores()).hypotheses * unit
+        middle = few.mean(dim=1, keepdim=True)
+        drawn = self.sample_paths(min(max(_ALL_DRAWN // len(few), _LEAST_DRAWN), _MOST_DRAWN))
+        moved, shares = settled(*(((part - middle) / unit).flatten(2).float() for part in (few, drawn)))
+        order = shares.argsort(dim=-1, descending=True, stable=True)
+        places = order[:, :, None, None].expand_as(few)
+        paths = moved.double().view_as(few) * unit + middle
+        return self._bounded(paths.gather(1, places)), shares.double().gather(1, order)
 
     def quantiles(self, levels: Any = LEVELS) -> Any:
         """Return quantiles of each step: columns q0.1, q0.2 and so on.
@@ -249,15 +258,15 @@ def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, leve
     middle = centers.mean(dim=-1, keepdim=True)
     reach = ((centers - middle).abs() + 8 * widths).amax(dim=-1, keepdim=True)
     inside = ((centers - middle) / reach, widths / reach, shares)  # between -1 and 1
-    found = _bisected(*(part.float() for part in inside), levels, _HALVINGS)
+    found = _bisected(levels, _HALVINGS, *(part.float() for part in inside))
     # A path far from the others leaves too few digits for them in single precision.
     far = inside[1].amin(dim=-1) < _NARROW
     if far.any():
-        found[:, far] = _bisected(*(part[far].double() for part in inside), levels, 2 * _HALVINGS)
-    return (middle[:, 0] + found * reach[:, 0]).unflatten(-1, (len(paths), *paths.shape[2:]))
+        found[:, far] = _bisected(levels, 2 * _HALVINGS, *(part[far].double() for part in inside))
+    return (middle[:, 0] + found * reach[:, 0]).unflatten(-1, (len(paths), *paths.shape[2:])).to(paths)
 
 
-def _bisected(centers: Tensor, widths: Tensor, shares: Tensor, levels: Any, n_halvings: int) -> Tensor:
+def _bisected(levels: Any, n_halvings: int, centers: Tensor, widths: Tensor, shares: Tensor) -> Tensor:
     """Return quantiles [levels, steps] of mixtures [steps, hypotheses] between -1 and 1, in double precision."""
     steps = KernelMixture(centers.unsqueeze(-1), shares, 1.0, widths.unsqueeze(-1))
     wanted = torch.tensor(levels, dtype=centers.dtype).view(-1, 1)
