@@ -1,5 +1,7 @@
 """Frames that are read off a forecast agree with each other and with the mixture."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -111,3 +113,15 @@ def test_a_far_path_costs_the_others_no_digits():
     every = mixture_quantiles(paths.view(1, 3, 1, 1), torch.ones(1, 3, 1, 1).double(), shares.view(1, 3), [0.1, 0.9])
     cdf = (shares * torch.distributions.Normal(paths, 1.0).cdf(every.view(2, 1))).sum(dim=1)
     torch.testing.assert_close(cdf, torch.tensor([0.1, 0.9]).double(), rtol=0, atol=1e-6)
+
+
+def test_futures_of_many_series_are_placed_in_parts(fitted):
+    found = fitted.forecast()
+    copies = 300  # more than are placed at a time
+    parts = [part.repeat(copies, *[1] * (part.ndim - 1)) for part in (found.paths, found.scales, found.probabilities)]
+    many = replace(found, paths=parts[0], scales=parts[1], probabilities=parts[2])
+    few, shares = many.reduced(3)
+    assert few.shape == (copies * len(found.paths), 3, *found.paths.shape[2:])
+    assert (shares[:, :-1] >= shares[:, 1:]).all()
+    means = [(p * w[:, :, None, None]).sum(dim=1) for p, w in ((few, shares), (many.paths, many.probabilities))]
+    torch.testing.assert_close(*means, rtol=0.05, atol=0.0)

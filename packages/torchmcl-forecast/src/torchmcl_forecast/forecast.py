@@ -24,8 +24,10 @@ __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offse
 # Single precision suffices for quantiles, in which the error function is several times as fast, unless a hypothesis is
 # narrower than this share of the range of the mixture.
 _HALVINGS, _NARROW = 24, 1e-4
-# Paths drawn for each group to place a few representative ones: at least and at most, and in all of them in between.
+# Paths drawn for each group to place a few representative ones: at least and at most, and in all groups in between.
 _LEAST_DRAWN, _MOST_DRAWN, _ALL_DRAWN = 1600, 6400, 400_000
+# Numbers drawn at a time, which fit into memory; fewer paths are drawn if they are longer than that.
+_NUMBERS, _FEWEST_DRAWN = 8_000_000, 200
 #: Default levels of quantiles, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
@@ -85,13 +87,25 @@ class Forecast:
         unit = self.paths.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(1e-12)
         given = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # members may have share 0
         few = reduce(given, k, scores=SoftmaxScores()).hypotheses * unit
-        middle = few.mean(dim=1, keepdim=True)
-        drawn = self.sample_paths(min(max(_ALL_DRAWN // len(few), _LEAST_DRAWN), _MOST_DRAWN))
-        moved, shares = settled(*(((part - middle) / unit).flatten(2).float() for part in (few, drawn)))
+        moved, shares = self._settled(few, unit)
         order = shares.argsort(dim=-1, descending=True, stable=True)
         places = order[:, :, None, None].expand_as(few)
-        paths = moved.double().view_as(few) * unit + middle
-        return self._bounded(paths.gather(1, places)), shares.double().gather(1, order)
+        return self._bounded(moved.gather(1, places)), shares.gather(1, order)
+
+    def _settled(self, few: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the medians of drawn paths near the given ones, and the share of drawn paths of each."""
+        n_groups, size = len(few), few[0, 0].numel()
+        n_drawn = min(max(_ALL_DRAWN // n_groups, _LEAST_DRAWN), _MOST_DRAWN, max(_NUMBERS // size, _FEWEST_DRAWN))
+        generator, found = torch.Generator().manual_seed(0), []
+        for rows in torch.arange(n_groups).split(max(_NUMBERS // (n_drawn * size), 1)):
+            middle, of = few[rows].mean(dim=1, keepdim=True), unit[rows]
+            paths, start, least = (((part - middle) / of).float() for part in (self.paths[rows], few[rows], self.least))
+            scales = (self.scales[rows] / of).float()
+            drawn = drawn_paths(paths, scales, self.probabilities[rows], n_drawn, self.correlation, generator)
+            moved, shares = settled(start.flatten(2), drawn.maximum(least).flatten(2))
+            found.append((moved.double().view_as(start) * of + middle, shares.double()))
+        moved, shares = (torch.cat(part) for part in zip(*found, strict=True))
+        return moved, shares
 
     def quantiles(self, levels: Any = LEVELS) -> Any:
         """Return quantiles of each step: columns q0.1, q0.2 and so on.

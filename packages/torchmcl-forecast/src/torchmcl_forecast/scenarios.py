@@ -92,8 +92,8 @@ def _energy(few: torch.Tensor, logits: torch.Tensor, paths: torch.Tensor) -> tor
     return (ours - theirs) / length
 
 
-# Rounds of Lloyd's algorithm, and groups that are processed at a time.
-_N_ROUNDS, _AT_ONCE = 15, 64
+# Rounds of Lloyd's algorithm.
+_N_ROUNDS = 15
 
 
 def settled(centers: torch.Tensor, samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,12 +115,6 @@ def settled(centers: torch.Tensor, samples: torch.Tensor) -> tuple[torch.Tensor,
         >>> centers.flatten().round(decimals=2), shares
         (tensor([ 1., 10.]), tensor([[0.7500, 0.2500]]))
     """
-    parts = zip(centers.split(_AT_ONCE), samples.split(_AT_ONCE), strict=True)
-    moved, shares = zip(*(_settled(*part) for part in parts), strict=True)
-    return torch.cat(moved), torch.cat(shares)
-
-
-def _settled(centers: torch.Tensor, samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     for _ in range(_N_ROUNDS):
         far, owner = torch.cdist(samples, centers).min(dim=-1)
         least = 1e-3 * far.mean(dim=-1, keepdim=True) + torch.finfo(far.dtype).tiny  # a sample at a center is no pole
