@@ -17,6 +17,7 @@ from sklearn.cluster import KMeans
 from torch import nn
 
 from torchmcl_forecast import Forecaster, reduce_samples
+from torchmcl_forecast.calibrating import choose_calibration
 from torchmcl_forecast.forecast import LEVELS
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.training import Training, drawn, marginal_crps
@@ -145,7 +146,7 @@ def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., to
     places = source.places()
     n_steps = forecaster.n_steps or min(max(40 * len(places) // forecaster.batch_size, 160), 2000)
     how = Training(n_steps, device=str(forecaster.device))
-    torch.manual_seed(0)
+    torch.manual_seed(forecaster.random_state)
     network = PathNetwork(forecaster.layout_, n_hypotheses, tuple(forecaster.hidden), forecaster.dropout)
     window = past_windows(forecaster)
     network.fit_linear(window.inputs, window.targets)
@@ -198,6 +199,10 @@ def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
     rival = copy.copy(forecaster)
     rival.networks_ = [trained(forecaster, forecaster.n_hypotheses, loss_of)]
     rival.codebook_share_, rival.spread_, rival.correlation_ = 0.0, 1.0, 0.0
+    source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
+    late = choose_calibration(source, forecaster.coverage)
+    if late is not None:  # without it, samples would cross their path back and forth
+        rival.correlation_ = rival._correlation(source, late)
     return [answer_of(rival, history, task) for history in task.histories]
 
 

@@ -50,7 +50,7 @@ def test_a_saved_forecaster_keeps_its_covariates(informed, parts, tmp_path):
     future = parts[1]
     loaded = Forecaster.load(tmp_path).predict(future=future)
     for other in (informed.predict(future=future), informed.predict(parts[0], future=future)):
-        pd.testing.assert_frame_equal(loaded, other, rtol=1e-5, atol=1e-3)  # single precision
+        pd.testing.assert_frame_equal(loaded, other, rtol=1e-3)  # single precision; drawn paths between two futures
 
 
 def test_rows_of_the_future_may_have_any_order_and_other_times_too(informed, parts):

@@ -74,3 +74,12 @@ def test_a_weekday_that_is_absent_from_sparse_dates_is_a_step():
     open_days = days[days.day_of_week != 3]
     dates = open_days[[*range(2), *range(2, len(open_days), 8)]]
     assert find_grid("fit", [dates.to_numpy()]).kind == "time"
+
+
+def test_a_weekday_with_a_few_special_openings_is_closed():
+    days = pd.date_range("2024-01-01", periods=365)
+    special = [100 - days[100].day_of_week + 6, 200 - days[200].day_of_week + 6]
+    times = days[(days.day_of_week != 6) | days.isin(days[special])]
+    assert find_grid("fit", [times.to_numpy()]).week == "1111110"
+    often = days[(days.day_of_week != 6) | (days.day < 8)]  # the first Sunday of each month
+    assert find_grid("fit", [often.to_numpy()]).kind == "time"

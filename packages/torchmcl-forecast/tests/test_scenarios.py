@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from torchmcl_forecast import reduce_samples
+from torchmcl_forecast.scenarios import settled
 
 
 def forks(n_series=2, n_samples=400, horizon=6, seed=0):
@@ -48,3 +49,25 @@ def test_scenarios_that_are_not_moved_are_samples():
 def test_bad_samples_are_named(samples, n, message):
     with pytest.raises(ValueError, match=f"^reduce_samples: {message}"):
         reduce_samples(samples, n)
+
+
+def nearest(centers, samples):
+    return float(torch.cdist(samples, centers).amin(dim=-1).mean())
+
+
+def test_settled_centers_are_nearer_to_new_samples():
+    given = torch.from_numpy(np.random.default_rng(0).standard_t(3, size=(70, 2000, 3)))  # several groups at a time
+    samples, others = given[:, :1000], given[:, 1000:]
+    before = samples[:, :5]
+    after, shares = settled(before, samples)
+    assert nearest(after, others) < 0.9 * nearest(before, others)
+    few, _ = settled(before, before)  # each center is its only sample
+    torch.testing.assert_close(few, before)
+    torch.testing.assert_close(shares.sum(dim=1), torch.ones(70).double())
+
+
+def test_settled_centers_without_samples_stay():
+    samples = torch.zeros(1, 4, 2)  # distances are zero too
+    centers, shares = settled(torch.tensor([[[0.0, 0.0], [9.0, 9.0]]]), samples)
+    assert centers.tolist() == [[[0.0, 0.0], [9.0, 9.0]]]
+    assert shares.tolist() == [[1.0, 0.0]]

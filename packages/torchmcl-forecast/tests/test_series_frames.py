@@ -129,3 +129,28 @@ def test_periods_are_dates():
 def test_offsets_that_daylight_saving_changes_are_one_hour_apart():
     hours = pd.date_range("2024-03-31", periods=6, freq="h", tz="Europe/Berlin")
     assert panel(dated(*map(str, hours))).values.shape == (1, 6)
+
+
+def shop(n_days=140, special=()):
+    days = pd.date_range("2024-01-01", periods=n_days)
+    days = days[(days.day_of_week != 6) | days.isin(pd.DatetimeIndex(special))]
+    return pd.DataFrame({"ds": days, "y": np.arange(len(days), dtype=float)})
+
+
+def test_special_openings_are_left_out_with_a_warning():
+    usual, special = shop(), shop(special=["2024-03-31"])
+    with pytest.warns(UserWarning, match=r"usually closed are left out: 2024-03-31 \(Sunday\)\.$"):
+        found = read_panel("fit", special, Columns())
+    assert found.values.shape == read_panel("fit", usual, Columns()).values.shape
+    assert 78.0 not in found.values  # the value of that Sunday
+    with pytest.warns(UserWarning, match="2024-05-12.*and 1 more"):
+        late = read_panel("fit", shop(special=["2024-05-12", "2024-05-19"]), Columns(), grid=found.grid)
+    assert pd.Timestamp(late.ends[0]) == pd.Timestamp("2024-05-18")  # the forecast begins on the Monday after it
+
+
+def test_a_series_of_special_openings_only_is_named():
+    grid = read_panel("fit", shop(), Columns()).grid
+    sunday = pd.DataFrame({"ds": [pd.Timestamp("2024-05-12")], "y": 1.0, "unique_id": "fair"})
+    frame = pd.concat([shop().assign(unique_id="shop"), sunday])
+    with pytest.raises(ValueError, match="series 'fair' on 2024-05-12, Sunday only"):
+        read_panel("forecast", frame, Columns(), grid=grid)

@@ -6,16 +6,16 @@ import torch
 
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
-from torchmcl_forecast.windows import Layout, Source, choose_context, described
+from torchmcl_forecast.windows import Layout, Source, choose_context, choose_means, described
 
 RNG = np.random.default_rng(0)
 GRID = Grid("number", 1.0)
 
 
-def source(values, *, horizon=4, context=12, periods=(1, 6), lags=(), n_channels=1):
+def source(values, *, horizon=4, context=12, periods=(1, 6), lags=(), n_channels=1, means=()):
     values = np.atleast_2d(np.asarray(values, dtype=float))
     panel = Panel(np.arange(len(values)), np.full(len(values), values.shape[1]), values, GRID)
-    return Source(panel, Layout(horizon, context, periods, lags, n_channels, 0), season=6)
+    return Source(panel, Layout(horizon, context, periods, lags, n_channels, 0, means=means), season=6)
 
 
 def test_inputs_and_targets_do_not_depend_on_level_and_unit_of_a_series():
@@ -89,6 +89,44 @@ def test_a_long_season_is_read_at_the_horizon():
     torch.testing.assert_close(
         season.double() * unit[0, 0] + naive[0, 0], torch.from_numpy(values[50:54]), rtol=1e-4, atol=1e-4
     )
+
+
+def seasonal_mean(values, before, n, season=6, horizon=4):
+    last = np.arange(before - season, before)[:horizon]
+    return np.array([np.nanmean(values[[t - k * season for k in range(n) if t >= k * season]]) for t in last])
+
+
+@pytest.mark.parametrize("before", [20, 100])
+def test_means_of_the_last_seasons_are_read_at_the_horizon(before):
+    values = 1e6 + RNG.normal(size=200)
+    values[RNG.random(200) < 0.2] = np.nan
+    each = source(values, means=(3, 8))
+    assert each.layout.past == 12
+    window = each.window(torch.tensor([[0, before]]))
+    found = window.inputs[0, 12 + 3 * 4 : 12 + 5 * 4].double().view(2, 4) * window.unit[0, 0] + window.naive[0, 0]
+    known = np.asarray(each.known[0, 0, 12:-4])  # missing values are filled
+    for n, mean in zip((3, 8), found, strict=True):
+        np.testing.assert_allclose(mean, seasonal_mean(known, before, n), atol=1e-4)
+
+
+def test_a_shortened_past_has_no_means_of_more_seasons_than_it_holds():
+    each = source(RNG.normal(size=200), context=60, means=(3, 8))
+    both = each.window(torch.tensor([[0, 100], [0, 100]]), shortened=torch.tensor([60, 20]))
+    means = both.inputs[:, 60 + 3 * 4 : 60 + 5 * 4].view(2, 2, 4)
+    assert (means.abs().sum(dim=-1) > 0).tolist() == [[True, True], [True, False]]  # 0: the naive forecast itself
+
+
+def test_whole_windows_of_the_training_keep_their_means():
+    each = source(RNG.normal(size=200), means=(3, 8))  # longer than the past of a window
+    place = torch.tensor([[0, 100]])
+    whole = each.window(place, shortened=torch.tensor([each.layout.past]))
+    torch.testing.assert_close(whole.inputs, each.window(place).inputs)
+
+
+def test_means_of_many_seasons_need_long_series():
+    assert choose_means(48, 24, 6720) == (7, 28)
+    assert choose_means(48, 24, 6719) == choose_means(48, 24, 1680) == (7,)
+    assert choose_means(48, 24, 1679) == choose_means(13, 1, 1000) == choose_means(13, 52, 50_000) == ()
 
 
 def test_places_leave_out_both_ends():

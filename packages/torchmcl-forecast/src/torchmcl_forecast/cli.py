@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,10 @@ def _check(options: argparse.Namespace) -> None:
             raise ValueError(bad_value(_OWNER, f"--{name}", rule, repr(column)))
     columns = Columns(options.series, options.time, options.value, tuple(options.known), tuple(options.past))
     check_columns(_OWNER, columns)
-    panel = read_panel(_OWNER, options.read, columns, aligned=options.joint)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", UserWarning)
+        panel = read_panel(_OWNER, options.read, columns, aligned=options.joint)
+    options.notes = [str(note.message) for note in notes]
     options.ahead = None
     if options.future is not None:
         options.ahead = read_table(_OWNER, "--future", options.future, options.series)
@@ -157,7 +161,9 @@ def _forecast(options: argparse.Namespace) -> None:
     )
     if options.restart:
         shutil.rmtree(options.checkpoint, ignore_errors=True)
-    forecaster.fit(options.read, horizon=options.horizon, checkpoint=options.checkpoint)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Forecaster.fit: .* usually closed")  # among the notes of the page
+        forecaster.fit(options.read, horizon=options.horizon, checkpoint=options.checkpoint)
     forecast = forecaster.forecast(future=options.ahead)
     futures, quantiles = forecast.futures(), forecast.quantiles()
     if forecast.tube_level is not None:
@@ -166,6 +172,7 @@ def _forecast(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
     trained = [f"{len(forecast.panel.names):,} series. Seasons found, in steps: {seasons}.", _tube_note(forecaster)]
+    trained += options.notes
     # Write the page first: it marks the folder as torchmcl's if the command is stopped between files.
     write_page(options.out / "index.html", forecast, source=options.table.name, value=options.value, trained=trained)
     write_atomically(options.out / "futures.csv", futures.to_csv(index=False))

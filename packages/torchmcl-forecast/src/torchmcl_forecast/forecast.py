@@ -16,11 +16,18 @@ from torchmcl.scoring import SoftmaxScores
 from torchmcl.types import Predictions
 from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
 from torchmcl_forecast.plots import draw_forecast
+from torchmcl_forecast.scenarios import settled
 from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_loss
 
 __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
 
-_HALVINGS = 24
+# Single precision suffices for quantiles, in which the error function is several times as fast, unless a hypothesis is
+# narrower than this share of the range of the mixture.
+_HALVINGS, _NARROW = 24, 1e-4
+# Paths drawn for each group to place a few representative ones: at least and at most, and in all groups in between.
+_LEAST_DRAWN, _MOST_DRAWN, _ALL_DRAWN = 1600, 6400, 400_000
+# Numbers drawn at a time, which fit into memory; fewer paths are drawn if they are longer than that.
+_NUMBERS, _FEWEST_DRAWN = 8_000_000, 200
 #: Default levels of quantiles, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
@@ -73,14 +80,32 @@ class Forecast:
     def reduced(self, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Return n representative paths [groups, n, channels, horizon], and their probabilities [groups, n].
 
-        Distances between joint paths are those of their values, assuming that all series have the same unit.
+        The hypotheses are reduced to n, which then move so that the mean distance of a drawn path to the nearest one
+        falls. Distances between joint paths are those of their values, assuming that all series have the same unit.
         """
         k = min(self.n_futures, self.paths.shape[1]) if n is None else n
         unit = self.paths.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(1e-12)
         given = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # members may have share 0
-        few = reduce(given, k, scores=SoftmaxScores())
-        assert few.score_logits is not None
-        return self._bounded(few.hypotheses * unit), few.score_logits.softmax(dim=-1)
+        few = reduce(given, k, scores=SoftmaxScores()).hypotheses * unit
+        moved, shares = self._settled(few, unit)
+        order = shares.argsort(dim=-1, descending=True, stable=True)
+        places = order[:, :, None, None].expand_as(few)
+        return self._bounded(moved.gather(1, places)), shares.gather(1, order)
+
+    def _settled(self, few: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the medians of drawn paths near the given ones, and the share of drawn paths of each."""
+        n_groups, size = len(few), few[0, 0].numel()
+        n_drawn = min(max(_ALL_DRAWN // n_groups, _LEAST_DRAWN), _MOST_DRAWN, max(_NUMBERS // size, _FEWEST_DRAWN))
+        generator, found = torch.Generator().manual_seed(0), []
+        for rows in torch.arange(n_groups).split(max(_NUMBERS // (n_drawn * size), 1)):
+            middle, of = few[rows].mean(dim=1, keepdim=True), unit[rows]
+            paths, start, least = (((part - middle) / of).float() for part in (self.paths[rows], few[rows], self.least))
+            scales = (self.scales[rows] / of).float()
+            drawn = drawn_paths(paths, scales, self.probabilities[rows], n_drawn, self.correlation, generator)
+            moved, shares = settled(start.flatten(2), drawn.maximum(least).flatten(2))
+            found.append((moved.double().view_as(start) * of + middle, shares.double()))
+        moved, shares = (torch.cat(part) for part in zip(*found, strict=True))
+        return moved, shares
 
     def quantiles(self, levels: Any = LEVELS) -> Any:
         """Return quantiles of each step: columns q0.1, q0.2 and so on.
@@ -242,18 +267,28 @@ def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, leve
         >>> mixture_quantiles(paths, scales, torch.ones(1, 1), [0.1587, 0.8413])[:, 0, 0, 0].round(decimals=2)
         tensor([-1., 1.])
     """
-    centres, widths = (part.permute(0, 2, 3, 1).unsqueeze(-1) for part in (paths, scales))  # hypotheses, dim last
-    middle = centres.mean(dim=-2, keepdim=True)
-    reach = ((centres - middle).abs() + 8 * widths).amax(dim=-2, keepdim=True)
-    # Between -1 and 1 single precision suffices, in which the error function is several times as fast.
-    inside = (((centres - middle) / reach).float(), probabilities[:, None, None].expand(centres.shape[:-1]).float())
-    steps = KernelMixture(*inside, 1.0, (widths / reach).float())
-    wanted = torch.tensor(levels, dtype=torch.float32).view(-1, 1, 1, 1)
-    low = torch.full((len(wanted), *steps.batch_shape), -1.0)
-    for halving in range(_HALVINGS):
+    centers, widths = (part.permute(0, 2, 3, 1).flatten(0, 2) for part in (paths, scales))  # [steps, hypotheses]
+    shares = probabilities[:, None, None].expand(*probabilities.shape[:1], *paths.shape[2:], -1).flatten(0, 2)
+    middle = centers.mean(dim=-1, keepdim=True)
+    reach = ((centers - middle).abs() + 8 * widths).amax(dim=-1, keepdim=True)
+    inside = ((centers - middle) / reach, widths / reach, shares)  # between -1 and 1
+    found = _bisected(levels, _HALVINGS, *(part.float() for part in inside))
+    # A path far from the others leaves too few digits for them in single precision.
+    far = inside[1].amin(dim=-1) < _NARROW
+    if far.any():
+        found[:, far] = _bisected(levels, 2 * _HALVINGS, *(part[far].double() for part in inside))
+    return (middle[:, 0] + found * reach[:, 0]).unflatten(-1, (len(paths), *paths.shape[2:])).to(paths)
+
+
+def _bisected(levels: Any, n_halvings: int, centers: Tensor, widths: Tensor, shares: Tensor) -> Tensor:
+    """Return quantiles [levels, steps] of mixtures [steps, hypotheses] between -1 and 1, in double precision."""
+    steps = KernelMixture(centers.unsqueeze(-1), shares, 1.0, widths.unsqueeze(-1))
+    wanted = torch.tensor(levels, dtype=centers.dtype).view(-1, 1)
+    low = torch.full((len(wanted), len(centers)), -1.0, dtype=centers.dtype)
+    for halving in range(n_halvings):
         half = low + 0.5**halving
         low = torch.where(steps.cdf(half.unsqueeze(-1)) < wanted, half, low)
-    return middle[..., 0, 0] + (low + 0.5**_HALVINGS) * reach[..., 0, 0]
+    return low.double() + 0.5**n_halvings
 
 
 def tube_parts(paths: Tensor, scales: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:

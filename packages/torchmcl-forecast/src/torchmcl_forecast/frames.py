@@ -1,5 +1,6 @@
 """Conversion of long or wide pandas or polars frames to a panel of series, and of forecasts to frames."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,6 +122,10 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
     names = np.asarray(names)
     _check_duplicates(owner, columns.time, parts, names)
     grid = find_grid(owner, parts, zone, wall) if grid is None else grid
+    kept = _on_open_days(owner, columns.time, grid, times, names[codes])
+    order, times, codes = order[kept], times[kept], codes[kept]
+    borders = np.flatnonzero(np.diff(codes)) + 1
+    parts = np.split(times, borders)
     ends = np.array([part[-1] for part in parts])
     ends = np.full(len(ends), ends.max()) if aligned else ends
     of_series = zip(parts, ends, names, strict=True)
@@ -277,6 +282,21 @@ def _check_duplicates(owner: str, name: str, parts: list[NDArray[Any]], names: N
             got = f"{_text(part[1:][same][0])} twice in series {series!r}"
             advice = "Add the rows up, or name the column that tells the series apart."
             raise ValueError(bad_value(owner, name, "have each time of a series once", got, advice))
+
+
+def _on_open_days(owner: str, name: str, grid: Grid, times: NDArray[Any], series: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which times are on open weekdays, with a warning about the others, which have no place among the steps."""
+    kept = grid.is_open(times)
+    if not kept.all():
+        days = pd.DatetimeIndex(times[~kept])
+        lost = set(series) - set(series[kept])
+        if lost:
+            got = f"series {lost.pop()!r} on {days[0]:%Y-%m-%d, %A} only"
+            raise ValueError(bad_value(owner, name, "be on the weekdays of the other values", got, "Leave it out."))
+        message = f"{owner}: {name}: values on weekdays that are usually closed are left out: {days[0]:%Y-%m-%d (%A)}"
+        more = len(days.unique()) - 1
+        warnings.warn(message + (f" and {more} more" if more else "") + ".", UserWarning, stacklevel=4)
+    return kept
 
 
 def _places(owner: str, name: str, grid: Grid, times: NDArray[Any], end: Any, series: Any) -> NDArray[np.int64]:

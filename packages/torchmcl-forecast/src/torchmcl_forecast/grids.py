@@ -18,8 +18,9 @@ _SHORTEST_MONTH = 28 * _DAY
 # Day of the month that denotes the last working day.
 _LAST_WORKDAY = 0
 _MONDAY_TO_FRIDAY = "1111100"
-# With at least this many dates, a weekday on which none of them falls counts as closed.
-_ENOUGH_DATES = 28
+# With at least this many dates, a weekday on which none of them falls counts as closed. So does one with less than this
+# share of the dates of the most frequent weekday: special openings are exceptions that no season explains.
+_ENOUGH_DATES, _RARE = 28, 0.1
 # 31.12.2024, 12/31/2024 or 31-12-24: which of the first two numbers is the day?
 _YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
 
@@ -79,9 +80,20 @@ class Grid:
         if self.kind == "business":
             days = dates.values.astype("datetime64[D]")
             places = np.busday_count("1970-01-01", days, self.week).astype(float)
-            return np.where(np.is_busday(days, self.week), places, places + 0.5)
+            return np.where(self.is_open(dates), places, places + 0.5)
         # Nanoseconds since 1970 exceed the precision of a float.
         return (dates.asi8 // int(self.step)).astype(float) + (dates.asi8 % int(self.step)) / self.step
+
+    def is_open(self, times: Any) -> NDArray[np.bool_]:
+        """Return whether each time is on an open weekday; always on other grids than those of business days.
+
+        Example:
+            >>> Grid("business", 1.0).is_open(np.array(["2024-03-01", "2024-03-02"], "datetime64[ns]"))
+            array([ True, False])
+        """
+        if self.kind != "business":
+            return np.ones(len(times), dtype=bool)
+        return np.is_busday(pd.DatetimeIndex(times).values.astype("datetime64[D]"), self.week)
 
     def around(self, last: Any, steps: Any) -> Any:
         """Return the times `steps` after `last`, or before it if negative; dates have no time zone.
@@ -220,7 +232,8 @@ def _open_days(dates: pd.DatetimeIndex) -> str:
     """Return the weekdays that occur, see `Grid.week`; with few dates, all of them or those from Monday to Friday."""
     days = dates.normalize().unique()
     if len(days) >= _ENOUGH_DATES:
-        week = "".join(str(int(day in days.day_of_week)) for day in range(7))
+        counts = np.bincount(days.day_of_week, minlength=7)
+        week = "".join(str(int(count > _RARE * counts.max())) for count in counts)
         n_open = np.busday_count(days.min().date(), days.max().date(), week)
         if 2 * len(days) >= n_open:  # otherwise a weekday may be absent by chance
             return week

@@ -134,11 +134,12 @@ def _check_sizes(state: Any) -> None:
     """Reject sizes that would require more memory than any fit needs, before anything is allocated."""
     layout = state["fitted"]["layout_"]["$Layout"]
     lags, periods = layout["lags"]["$tuple"], layout["periods"]["$tuple"]
+    means = layout["means"]["$tuple"] if "means" in layout else []  # of older versions
     names = ("horizon", "context", "n_channels", "n_calendar", "n_known", "n_past")
-    sizes = [*(layout[name] for name in names), *lags, *periods]
+    sizes = [*(layout[name] for name in names), *lags, *periods, *means]
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError("the sizes of windows must be integers >= 0")
     n_covariates = layout["n_known"] + layout["n_past"]
-    per_channel = layout["horizon"] * (len(lags) + len(periods) + n_covariates) + sum(sizes)
+    per_channel = layout["horizon"] * (len(lags) + len(periods) + len(means) + n_covariates) + sum(sizes)
     if layout["n_channels"] * (per_channel + layout["context"] * n_covariates) > _MOST_NUMBERS:
         raise ValueError(f"windows hold more than {_MOST_NUMBERS:,} numbers")

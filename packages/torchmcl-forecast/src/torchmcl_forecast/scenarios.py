@@ -13,7 +13,7 @@ from torchmcl.postprocess import expected_cost, reduce
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.types import Predictions
 
-__all__ = ["Scenarios", "reduce_samples"]
+__all__ = ["Scenarios", "reduce_samples", "settled"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,3 +90,37 @@ def _energy(few: torch.Tensor, logits: torch.Tensor, paths: torch.Tensor) -> tor
     ours = energy_score(Predictions(few.unsqueeze(0), logits.unsqueeze(0)), truths, scores=scores)
     theirs = energy_score(Predictions(paths.unsqueeze(0)), truths)
     return (ours - theirs) / length
+
+
+# Rounds of Lloyd's algorithm.
+_N_ROUNDS = 15
+
+
+def settled(centers: torch.Tensor, samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return centers moved to the medians of the samples nearest to them, and the share of the samples of each.
+
+    Lloyd's algorithm for the mean distance, not its square: in each round a center moves to the mean of its samples,
+    weighted by the inverse of their distances.
+
+    Args:
+        centers: [groups, n, numbers]
+        samples: [groups, samples, numbers]
+
+    Returns:
+        Centers of the same shape, and shares [groups, n]; a center without samples stays in place.
+
+    Example:
+        >>> samples = torch.tensor([[[0.0], [1.0], [2.0], [10.0]]])
+        >>> centers, shares = settled(torch.tensor([[[0.5], [9.0]]]), samples)
+        >>> centers.flatten().round(decimals=2), shares
+        (tensor([ 1., 10.]), tensor([[0.7500, 0.2500]]))
+    """
+    for _ in range(_N_ROUNDS):
+        far, owner = torch.cdist(samples, centers).min(dim=-1)
+        least = 1e-3 * far.mean(dim=-1, keepdim=True) + torch.finfo(far.dtype).tiny  # a sample at a center is no pole
+        weights = torch.zeros(*far.shape, centers.shape[1]).to(far)
+        weights.scatter_(-1, owner.unsqueeze(-1), (least / far.maximum(least)).unsqueeze(-1))
+        mass = weights.sum(dim=1).unsqueeze(-1)
+        centers = torch.where(mass > 0, weights.mT @ samples / mass.clamp_min(1e-30), centers)
+    nearest = torch.cdist(samples, centers).argmin(dim=-1)
+    return centers, torch.nn.functional.one_hot(nearest, centers.shape[1]).to(centers).mean(dim=1)

@@ -79,7 +79,12 @@ def train(
     network.to(how.device).train()
     source = source.to(how.device)
     places = places.to(source.known.device)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
+    optimizer = torch.optim.AdamW(
+        network.parameters(),
+        lr=how.learning_rate,
+        weight_decay=how.weight_decay,
+        fused=torch.device(how.device).type in ("cpu", "cuda"),  # one pass over the parameters instead of a dozen
+    )
     scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=how.n_parts)
     own_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
     per_part = how.n_steps // how.n_parts
