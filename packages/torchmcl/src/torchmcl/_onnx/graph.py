@@ -195,6 +195,19 @@ class Graph:
         ends = ends if len(state) > 1 else [ends]
         return [Value(self, end.name, each.dtype) for end, each in zip(ends, state, strict=True)]
 
+    def choose(self, condition: Value, one: Value, other: Callable[[], Value]) -> Value:
+        """Return `one` if a condition (a single truth value) holds, otherwise `other()`, computed only then."""
+        bodies, outer = {}, self.nodes
+        for branch, result in (("then_branch", lambda: one), ("else_branch", other)):
+            self.nodes = []
+            made = self.node("Identity", result())
+            info = self.onnx.helper.make_tensor_value_info(made.name, self._type(made.dtype), None)
+            bodies[branch] = self.onnx.helper.make_graph(self.nodes, f"body{self._number()}", [], [info])
+        self.nodes = outer
+        found: Value = self.node("If", condition, **bodies)
+        found.dtype = one.dtype
+        return found
+
     def cast(self, value: Value, dtype: Any) -> Value:
         """Return a value cast to another type."""
         made: Value = self.node("Cast", value, to=self._type(dtype))
@@ -239,7 +252,7 @@ class Graph:
             if wanted.intersection(node.output):
                 kept.append(node)
                 wanted.update(node.input)
-                bodies = (attribute.g for attribute in node.attribute if attribute.name == "body")
+                bodies = (attribute.g for attribute in node.attribute if attribute.HasField("g"))
                 wanted.update(name for body in bodies for inner in body.node for name in inner.input)
         return kept[::-1], wanted
 
