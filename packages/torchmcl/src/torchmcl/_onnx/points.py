@@ -6,7 +6,7 @@ and steps are. The number of steps is fixed, so that rows do not depend on each 
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torchmcl._onnx.graph import Graph, Value
 from torchmcl._onnx.line import LineKernels, normal_cdf, standard_at
 
-# Groupings from which points are moved, and the relative difference of distances that counts as none, as in the compiled
+# Groupings from which points are moved, and the relative difference of distances that counts as none, as in compiled
 # loops.
 STARTS, _EQUAL = 4, 1e-4
 # Steps of Newton's method from all starts, and damped ones from the best; one more is exact.
@@ -138,8 +138,8 @@ def _between(upto: Value, whole: Value) -> Value:
 def _starts(k: LineKernels, quickly: Callable[[Value], Below], whole: Whole, n_points: int) -> Value:
     """Return the means of the groups that minimize the squared distance of the mass to its group's mean, and others.
 
-    These are [rows, starts * points]. Candidate borders lie between atoms of the kernels, with the asymptotic density of
-    the best points.
+    These are [rows, starts * points]. Candidate borders lie between atoms of the kernels, with the asymptotic density
+    of the best points.
     """
     g = k.centres.graph
     n_groups = max(_GROUPS, 4 * n_points)
