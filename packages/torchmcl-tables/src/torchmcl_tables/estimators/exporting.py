@@ -117,7 +117,8 @@ def _members(g: Graph, rows: Value, blend: Blend, dtype: Any, *, widths: bool) -
         values, logits, raw = (each.to(dtype) for each in given)
         n = len(networks) * networks[0].head.n_hypotheses
         shares = (g.Softmax(logits, axis=-1) * (1 / len(networks))).shaped(0, n)
-        scales = (g.Softplus(raw) + networks[0].head.min_scale) * float(stretch)
+        positive = g.Max(raw, np.array(0.0, dtype)) + g.Log(g.Exp(-g.Abs(raw)) + 1.0)  # Softplus would overflow
+        scales = (positive + networks[0].head.min_scale) * float(stretch)
         members.append(Members(values, shares, scales, n))
     if blend.forest is not None:
         dense = encoded(g, rows, blend.encoders[0], np.float32, bins=False)

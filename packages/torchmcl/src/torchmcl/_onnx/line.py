@@ -21,6 +21,8 @@ _PER_WIDTH, _REACH = 128, 8.0
 _NODES, _N_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0), 900
 # Steps of the bisection, of Newton's method in single precision for the first and the second level, and in double.
 _HALVINGS, _FIRST_ROUNDS, _POLISHING, _EXACT = 20, 6, 14, 2
+# The lowest level is that of the highest peak times exp(-_DEEP).
+_DEEP = 70.0
 # Ends of a set that are beyond a peak or a valley are moved back by this share of the local scale.
 _OUT = 0.02
 # Sets are extended to the mean of their row if at most this mass lies between, as in `torchmcl.sklearn`.
@@ -80,7 +82,7 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
     g = k.centres.graph
     nodes = _nodes(k)
     n = k.n * _steps(k.n).shape[-1]
-    level = g.Log(g.Max(_level(*nodes, n, mass), np.array(1e-300)))
+    level = _level(*nodes, n, mass)
     x, f = _turned(*nodes, n)
     n = 2 * n - 1
     exactly, quickly = _slopes(k), _slopes_quickly(k)
@@ -156,7 +158,7 @@ def _turned(x: Value, f: Value, slope: Value, n: int) -> tuple[Value, Value]:
 
 
 def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
-    """Return the approximate density level above which the mass lies, [rows, 1], by bisection."""
+    """Return the log of the approximate density level above which the mass lies, [rows, 1], by bisection."""
     g = x.graph
     ends = [(each.part(0, n - 1), each.part(1, n)) for each in (x, f, slope)]
     (x0, x1), (f0, f1), (g0, g1) = ends
@@ -170,13 +172,15 @@ def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
     wanted = masses.sum(keep=True) * mass
 
     def halved(low: Value, high: Value) -> list[Value]:
-        level = (low + high) * 0.5
+        log_level = (low + high) * 0.5
+        level = g.Exp(log_level)
         part = g.clip((high_end - level) / range_, 0.0, 1.0)
         above = part * (high_end + g.Max(level, low_end)) * 0.5 * share
         much = above.sum(keep=True) > wanted
-        return [g.where(much, level, low), g.where(much, high, level)]
+        return [g.where(much, log_level, low), g.where(much, high, log_level)]
 
-    return g.repeat(_HALVINGS, halved, f.max(keep=True) * 0.0, f.max(keep=True))[0]
+    highest = g.Log(f.max(keep=True))
+    return g.repeat(_HALVINGS, halved, highest - _DEEP, highest)[0]  # widths may differ by orders of magnitude
 
 
 def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int, n_pieces: Value) -> Value:
