@@ -23,11 +23,8 @@ from torchmcl._version import __version__
 from torchmcl.density import Bandwidth
 from torchmcl.postprocess.regions import quantile
 from torchmcl.sklearn.predictive import Predictive
-from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, Scaler
+from torchmcl.sklearn.preprocessing import MOST_DEVIATIONS, Encoder, MissingIndicators, PiecewiseLinear, Scaler
 from torchmcl.sklearn.tables import Targets
-
-# As in `Scaler`.
-_MOST_DEVIATIONS = 1e12
 
 
 def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool = True) -> Value:
@@ -46,8 +43,7 @@ def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool =
         return g.join(missing, inner, axis=1)
     scaler: Scaler = encoder.scaler if isinstance(encoder, PiecewiseLinear) else encoder
     standard = (g.where(g.IsNaN(rows), scaler.mean, rows) - scaler.mean) / scaler.scale
-    if np.dtype(dtype) == np.float32:
-        standard = g.clip(standard, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+    standard = g.clip(standard, -MOST_DEVIATIONS, MOST_DEVIATIONS)
     if not bins:
         return standard.to(dtype)
     edges = encoder.edges if isinstance(encoder, PiecewiseLinear) else []
