@@ -57,7 +57,7 @@ def _column(g: Graph, column: Column, mean: NDArray[np.float64], scale: NDArray[
         codes = _codes(g, column)
         every = np.arange(len(column.input_names), dtype=np.int64)
         return g.Equal(codes.more(1), every).to(np.float32)
-    given = g.input(column.name, np.float64, ["rows"]).more(1)
+    given = g.some(g.input(column.name, np.float64, ["rows"]), 1).more(1)
     for code in column.codes if isinstance(column, NumberColumn) else ():
         given = g.where(g.Equal(given, np.array(code)), np.nan, given)
     missing = g.IsNaN(given)
@@ -75,7 +75,7 @@ def _codes(g: Graph, column: CategoryColumn) -> Value:
     default = {"default_int64": column.other_code, "keys_strings": texts, "values_int64s": numbers}
     codes: Value = g.LabelEncoder(g.input(column.name, object, ["rows"]), domain="ai.onnx.ml", **default)
     codes.dtype = np.dtype(np.int64)
-    return codes
+    return g.some(codes, 1)
 
 
 def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
@@ -366,7 +366,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     path = exporting.check_exportable(self, path, coverage)
     g = Graph(type(self).__name__)
     if self._frame is None:
-        rows = g.input("X", np.float64, ["rows", self.n_features_in_])
+        rows = g.some(g.input("X", np.float64, ["rows", self.n_features_in_]), 2)
     else:
         rows = frame_inputs(g, self._frame)
     _blend(g, rows, self, coverage, outputs)

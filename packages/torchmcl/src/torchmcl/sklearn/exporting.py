@@ -276,7 +276,7 @@ def notes(estimator: Any, coverage: float) -> dict[str, str]:
 def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
     """Write the complete fitted estimator to an ONNX file, which needs only onnxruntime and NumPy.
 
-    The input "X" is [rows, features] in double precision, NaN where a value is missing, with at least one row. Pass a
+    The input "X" is [rows, features] in double precision, NaN where a value is missing. Pass a
     few hundred rows at a time if the file has answers and sets of densities, which need up to a megabyte per row. A
     runtime computes all outputs of a file, so write only the ones you need: "mean" alone takes a hundredth of the time.
 
@@ -296,7 +296,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     """
     path = check_exportable(self, path, coverage)
     g = Graph(type(self).__name__)
-    rows = g.input("X", np.float64, ["rows", self.n_features_in_])
+    rows = g.some(g.input("X", np.float64, ["rows", self.n_features_in_]), 2)
     if hasattr(self, "_mixture"):
         _classifier(g, rows, self)
     else:
