@@ -96,7 +96,7 @@ def test_points_of_a_density_are_those_of_the_regressor(exported):
     model, path = exported
     found, expected = run(path, feeds(FRAME), ["hypotheses", "probabilities"]), model.predict_hypotheses(FRAME)
     wanted = expected.values[..., 0], expected.probabilities
-    check_same_points((found["hypotheses"][..., 0], found["probabilities"]), wanted, share=0.97)
+    check_same_points((found["hypotheses"][..., 0], found["probabilities"]), wanted, share=0.99)
 
 
 @pytest.mark.parametrize("exported", ["continuous"], indirect=True)

@@ -55,7 +55,7 @@ def test_hypotheses_are_those_of_the_networks_or_the_means_of_their_cells(regres
         check_same(found["probabilities"], expected.probabilities)
         return
     wanted = expected.values[..., 0], expected.probabilities
-    check_same_points((found["hypotheses"][..., 0], found["probabilities"]), wanted, share=0.95)
+    check_same_points((found["hypotheses"][..., 0], found["probabilities"]), wanted, share=1.0)
     predictive = model._answers.predictive
     values, shares = (part.numpy() for part in predictive._hypotheses(X[:40]))
     widths = predictive.bandwidth(*predictive._hypotheses(X[:40])).numpy() * np.ones_like(shares)

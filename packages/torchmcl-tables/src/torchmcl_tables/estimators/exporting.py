@@ -19,7 +19,7 @@ from torchmcl.sklearn.exporting import add_answers, add_mean, add_sets, encoded,
 from torchmcl_tables.data.columns import BOOLEANS, CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.data.values import MISSING
 from torchmcl_tables.estimators.blend import Blend
-from torchmcl_tables.estimators.forest import Forest
+from torchmcl_tables.estimators.exported_forest import at_leaves
 from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.kernels import MOSTLY_BACKGROUND, Kernels, background
 
@@ -57,7 +57,7 @@ def _column(g: Graph, column: Column, mean: NDArray[np.float64], scale: NDArray[
         codes = _codes(g, column)
         every = np.arange(len(column.input_names), dtype=np.int64)
         return g.Equal(codes.more(1), every).to(np.float32)
-    given = g.input(column.name, np.float64, ["rows"]).more(1)
+    given = g.some(g.input(column.name, np.float64, ["rows"]), 1).more(1)
     for code in column.codes if isinstance(column, NumberColumn) else ():
         given = g.where(g.Equal(given, np.array(code)), np.nan, given)
     missing = g.IsNaN(given)
@@ -75,7 +75,7 @@ def _codes(g: Graph, column: CategoryColumn) -> Value:
     default = {"default_int64": column.other_code, "keys_strings": texts, "values_int64s": numbers}
     codes: Value = g.LabelEncoder(g.input(column.name, object, ["rows"]), domain="ai.onnx.ml", **default)
     codes.dtype = np.dtype(np.int64)
-    return codes
+    return g.some(codes, 1)
 
 
 def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
@@ -108,67 +108,40 @@ def _date_parts(g: Graph, days: Value, parts: tuple[str, ...]) -> Value:
 # ---------------------------------------------------------------------- members
 
 
-def _members(g: Graph, rows: Value, blend: Blend, *, widths: bool) -> list[Members]:
+def _members(g: Graph, rows: Value, blend: Blend, dtype: Any, *, widths: bool) -> list[Members]:
     """Return the kernels of each member of a blend except the background; those of the forest may lack widths."""
     stretches = np.ones(len(blend.encoders)) if blend.stretches is None else blend.stretches
     members = []
     for encoder, networks, stretch in zip(blend.encoders, blend.networks, stretches, strict=True):
         given: list[Any] = network_outputs(g, encoded(g, rows, encoder, np.float32), networks)
-        values, logits, raw = (each.to(np.float64) for each in given)
+        values, logits, raw = (each.to(dtype) for each in given)
         n = len(networks) * networks[0].head.n_hypotheses
         shares = (g.Softmax(logits, axis=-1) * (1 / len(networks))).shaped(0, n)
-        scales = (g.Softplus(raw) + networks[0].head.min_scale) * float(stretch)
+        positive = g.Max(raw, np.array(0.0, dtype)) + g.Log(g.Exp(-g.Abs(raw)) + 1.0)  # Softplus would overflow
+        scales = (positive + networks[0].head.min_scale) * float(stretch)
         members.append(Members(values, shares, scales, n))
     if blend.forest is not None:
         dense = encoded(g, rows, blend.encoders[0], np.float32, bins=False)
-        members.append(_forest(g, dense, blend, widths=widths))
+        members.append(_forest(g, dense, blend, dtype, widths=widths))
     return members
 
 
-def _forest(g: Graph, inputs: Value, blend: Blend, *, widths: bool) -> Members:
+def _forest(g: Graph, inputs: Value, blend: Blend, dtype: Any, *, widths: bool) -> Members:
     """Return a kernel for each tree. Leaves hold values and widths: indices of leaves would have to be looked up."""
     forest = blend.forest
     assert forest is not None
     n_trees, n_outputs = forest.n_trees, forest.values.shape[1]
     spreads = np.hypot(blend.floor, blend.factor * forest.spreads)[:, None]
     held = np.concatenate([forest.values, spreads], axis=1) if widths else forest.values
-    ends = [*forest.roots[1:], len(forest.columns)]
-    # One node per tree, which stays in the cache, takes half the time of one node for all trees.
-    trees = [_tree(g, inputs, forest, held, slice(*pair)) for pair in zip(forest.roots, ends, strict=True)]
-    parts = g.join(*trees, axis=1).to(np.float64).shaped(0, n_trees, held.shape[1])
-    values, shares = parts.part(0, n_outputs), g.rows(np.full((1, n_trees), 1 / n_trees), parts)
+    parts = at_leaves(g, inputs, forest, held).to(dtype).shaped(0, n_trees, held.shape[1])
+    values, shares = parts.part(0, n_outputs), g.rows(np.full((1, n_trees), 1 / n_trees, dtype), parts)
     return Members(values, shares, parts.part(n_outputs, n_outputs + 1) + values * 0.0 if widths else values, n_trees)
 
 
-def _tree(g: Graph, inputs: Value, forest: Forest, held: NDArray[np.float64], nodes: slice) -> Value:
-    """Return the numbers that the leaves of a tree hold, [rows, held], in single precision."""
-    places = np.arange(nodes.stop - nodes.start)
-    child = forest.children[nodes] - nodes.start
-    leaf = child == places
-    n_held = held.shape[1]
-    found: Value = g.TreeEnsembleRegressor(
-        inputs,
-        domain="ai.onnx.ml",
-        n_targets=n_held,
-        nodes_treeids=[0] * len(places),
-        nodes_nodeids=places.tolist(),
-        nodes_featureids=forest.columns[nodes].tolist(),
-        nodes_values=np.where(leaf, 0.0, forest.thresholds[nodes]).astype(np.float32).tolist(),
-        nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
-        nodes_truenodeids=np.where(leaf, 0, child).tolist(),
-        nodes_falsenodeids=np.where(leaf, 0, child + 1).tolist(),
-        target_treeids=[0] * (leaf.sum() * n_held),
-        target_nodeids=places[leaf].repeat(n_held).tolist(),
-        target_ids=np.tile(np.arange(n_held), leaf.sum()).tolist(),
-        target_weights=held[nodes][leaf].astype(np.float32).ravel().tolist(),
-    )
-    return found
-
-
-def _background(g: Graph, like: Value, n_outputs: int) -> Members:
+def _background(g: Graph, like: Value, n_outputs: int, dtype: Any) -> Members:
     zeros = torch.zeros(1, 1, n_outputs, dtype=torch.float64)
     fixed = background(Kernels(zeros, zeros[..., 0], zeros))
-    values, shares, widths = (g.rows(part.contiguous().numpy(), like) for part in fixed)
+    values, shares, widths = (g.rows(part.contiguous().numpy().astype(dtype), like) for part in fixed)
     return Members(values, shares, widths, fixed.values.shape[1])
 
 
@@ -179,6 +152,13 @@ def _mixed(g: Graph, members: list[Members], weights: NDArray[np.float64]) -> Me
     return Members(g.join(*values, axis=1), g.join(*shares, axis=1), g.join(*widths, axis=1), n)
 
 
+def _knowing(g: Graph, blend: Blend, members: list[Members]) -> Members:
+    """Return the kernels of all members, without the background unless it has nearly all of the weight."""
+    n_known = len(blend.weights) - (blend.weights[-1] < MOSTLY_BACKGROUND)
+    own = blend.weights[:n_known]
+    return _mixed(g, members[:n_known], own / own.sum())
+
+
 def _trimmed(g: Graph, k: Members, share: float) -> Members:
     """Return the kernels of one output in increasing order, without a share of the probability at each end."""
     values, order = g.sorted(k.values.shaped(0, k.n), k.n)
@@ -187,6 +167,47 @@ def _trimmed(g: Graph, k: Members, share: float) -> Members:
     total = above.part(k.n - 1, k.n)
     kept = g.Max(g.Min(above, total * (1 - share)) - g.Max(above - own, total * share), np.array(0.0))
     return Members(values.more(2), kept * (1.0 / (total * (1 - 2 * share))), widths.more(2), k.n)
+
+
+def _means(k: Members) -> Value:
+    return (k.values * k.shares.more(2)).sum(1)
+
+
+def _means_alone(g: Graph, blend: Blend, k: Members) -> Value:
+    """Return the means [rows, outputs] where no other output needs the trimmed kernels."""
+    n_outer = _n_outer(blend, k)
+    if blend.trim and 4 * n_outer < k.n:
+        return _trimmed_means(g, k, blend.trim, n_outer)
+    return _means(_trimmed(g, k, blend.trim) if blend.trim else k)
+
+
+def _trimmed_means(g: Graph, k: Members, share: float, n_outer: int) -> Value:
+    """Return the means of `_trimmed` kernels, [rows, 1], by sorting only the outermost `n_outer` at each end."""
+    values = k.values.shaped(0, k.n)
+    ends = [_outer_sum(g, values, k, share, n_outer, largest) for largest in (0, 1)]
+    return ((values * k.shares).sum(keep=True) - ends[0] - ends[1]) * (1 / (1 - 2 * share))
+
+
+def _outer_sum(g: Graph, values: Value, k: Members, share: float, n_outer: int, largest: int) -> Value:
+    """Return the integral over a share of the probability at one end, [rows, 1]; all are sorted if any row needs it."""
+
+    def found(n: int) -> tuple[Value, Value]:
+        outer, order = g.node("TopK", values, np.array([n]), n_outputs=2, axis=-1, largest=largest, sorted=1)
+        own = g.GatherElements(k.shares, order, axis=1)
+        upto = g.CumSum(own, np.array(1))
+        taken = g.Max(g.Min(own, share - (upto - own)), np.array(0, own.dtype))
+        return (outer * taken).sum(keep=True), upto.part(n - 1, n)
+
+    total, reached = found(n_outer)
+    n_short = g.ReduceSum((reached < share).to(np.int64), keepdims=0)
+    return g.choose(n_short < 1, total, lambda: found(k.n)[0])
+
+
+def _n_outer(blend: Blend, k: Members) -> int:
+    """Return how many kernels usually hold the trimmed share at one end: trees are equal, most others are heavier."""
+    n_trees = 0 if blend.forest is None else blend.forest.n_trees
+    n_trimmed = min(n_trees, math.ceil(blend.trim * n_trees / max(blend.weights[len(blend.encoders)], 1e-9)))
+    return n_trimmed + (k.n - n_trees) // 12 + 1
 
 
 # ---------------------------------------------------------------------- few values
@@ -271,17 +292,19 @@ def _atom_sets(g: Graph, masses: Value, means: Value, answers: Any, coverage: fl
 def _blend(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: Sequence[str] | None) -> None:
     answers, blend = estimator._answers, estimator._answers.predictive
     targets = blend.targets
-    members = _members(g, rows, blend, widths=blend.values is not None or outputs is None or set(outputs) != {"mean"})
-    members.append(_background(g, rows, targets.n_outputs))
+    only_means = blend.values is None and outputs is not None and set(outputs) == {"mean"}
+    dtype = np.float32 if only_means else np.float64  # the networks have single precision
+    members = _members(g, rows, blend, dtype, widths=not only_means)
+    members.append(_background(g, rows, targets.n_outputs, dtype))
+    knowing = _knowing(g, blend, members)
+    if only_means:
+        return add_mean(g, _means_alone(g, blend, knowing).to(np.float64), targets)
     whole = _mixed(g, members, blend.weights)
-    n_known = len(members) - (blend.weights[-1] < MOSTLY_BACKGROUND)
-    own = blend.weights[:n_known]
-    knowing = _mixed(g, members[:n_known], own / own.sum())
     if blend.values is not None:
         return _few_values(g, whole, knowing, estimator, coverage)
     if blend.trim:
         knowing = _trimmed(g, knowing, blend.trim)
-    means = (knowing.values * knowing.shares.more(2)).sum(1)
+    means = _means(knowing)
     add_mean(g, means, targets)
     exporting.check_outputs(type(estimator).__name__, targets, outputs, ["mean", "lower", "upper"])
     if targets.n_outputs == 1:
@@ -343,7 +366,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     path = exporting.check_exportable(self, path, coverage)
     g = Graph(type(self).__name__)
     if self._frame is None:
-        rows = g.input("X", np.float64, ["rows", self.n_features_in_])
+        rows = g.some(g.input("X", np.float64, ["rows", self.n_features_in_]), 2)
     else:
         rows = frame_inputs(g, self._frame)
     _blend(g, rows, self, coverage, outputs)

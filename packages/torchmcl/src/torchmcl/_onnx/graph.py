@@ -122,6 +122,7 @@ class Graph:
         self.nodes: list[Any] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
+        self._n_rows: Value | None = None
         self._constants: dict[tuple[Any, ...], tuple[Value, Any]] = {}
         self._counter = itertools.count()
 
@@ -142,8 +143,21 @@ class Graph:
         self.inputs.append(self.onnx.helper.make_tensor_value_info(name, self._type(dtype), shape))
         return Value(self, name, dtype)
 
+    def some(self, value: Value, n_axes: int) -> Value:
+        """Return the rows of an input, or a row of zeros instead of none, which many operators do not support.
+
+        Outputs do not have this row.
+        """
+        self._n_rows = self.node("Shape", value, start=0, end=1)
+        after = self.constant(np.zeros(n_axes - 1, dtype=np.int64))
+        pads = self.join(self.constant(np.zeros(n_axes, dtype=np.int64)), (self._n_rows < 1).to(np.int64), after, axis=0)
+        made: Value = self.node("Pad", value, pads)
+        return made
+
     def output(self, name: str, value: Value, shape: Sequence[Any]) -> None:
         """Declare a value as an output."""
+        if self._n_rows is not None:
+            value = self.node("Slice", value, np.array([0]), self._n_rows, np.array([0]))
         self.nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
         self.outputs.append(self.onnx.helper.make_tensor_value_info(name, self._type(value.dtype), shape))
 
@@ -195,6 +209,19 @@ class Graph:
         ends = ends if len(state) > 1 else [ends]
         return [Value(self, end.name, each.dtype) for end, each in zip(ends, state, strict=True)]
 
+    def choose(self, condition: Value, one: Value, other: Callable[[], Value]) -> Value:
+        """Return `one` if a condition (a single truth value) holds, otherwise `other()`, computed only then."""
+        bodies, outer = {}, self.nodes
+        for branch, result in (("then_branch", lambda: one), ("else_branch", other)):
+            self.nodes = []
+            made = self.node("Identity", result())
+            info = self.onnx.helper.make_tensor_value_info(made.name, self._type(made.dtype), None)
+            bodies[branch] = self.onnx.helper.make_graph(self.nodes, f"body{self._number()}", [], [info])
+        self.nodes = outer
+        found: Value = self.node("If", condition, **bodies)
+        found.dtype = one.dtype
+        return found
+
     def cast(self, value: Value, dtype: Any) -> Value:
         """Return a value cast to another type."""
         made: Value = self.node("Cast", value, to=self._type(dtype))
@@ -239,7 +266,7 @@ class Graph:
             if wanted.intersection(node.output):
                 kept.append(node)
                 wanted.update(node.input)
-                bodies = (attribute.g for attribute in node.attribute if attribute.name == "body")
+                bodies = (attribute.g for attribute in node.attribute if attribute.HasField("g"))
                 wanted.update(name for body in bodies for inner in body.node for name in inner.input)
         return kept[::-1], wanted
 

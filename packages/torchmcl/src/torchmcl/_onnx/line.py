@@ -18,9 +18,11 @@ from torchmcl._onnx.graph import Graph, Value
 _PER_WIDTH, _REACH = 128, 8.0
 # Positions of the nodes of each kernel, in widths, between which the density is interpolated. A mixture of few kernels
 # has `_N_NODES` in total, because the nodes of one kernel do not fill the gaps of another.
-_NODES, _N_NODES = (-5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0), 900
+_NODES, _N_NODES = (-8.0, -5.0, -3.0, -1.8, -0.9, 0.0, 0.9, 1.8, 3.0, 5.0, 8.0), 900
 # Steps of the bisection, of Newton's method in single precision for the first and the second level, and in double.
 _HALVINGS, _FIRST_ROUNDS, _POLISHING, _EXACT = 20, 6, 14, 2
+# The lowest level is that of the highest peak times exp(-_DEEP).
+_DEEP = 70.0
 # Ends of a set that are beyond a peak or a valley are moved back by this share of the local scale.
 _OUT = 0.02
 # Sets are extended to the mean of their row if at most this mass lies between, as in `torchmcl.sklearn`.
@@ -80,7 +82,7 @@ def highest_density(k: LineKernels, mass: float, fill: float) -> tuple[Value, Va
     g = k.centres.graph
     nodes = _nodes(k)
     n = k.n * _steps(k.n).shape[-1]
-    level = g.Log(g.Max(_level(*nodes, n, mass), np.array(1e-300)))
+    level = _level(*nodes, n, mass)
     x, f = _turned(*nodes, n)
     n = 2 * n - 1
     exactly, quickly = _slopes(k), _slopes_quickly(k)
@@ -109,10 +111,10 @@ def _steps(n_kernels: int) -> NDArray[np.float64]:
     """Return the positions of each kernel's nodes relative to its center, in units of its width."""
     n, n_few = _N_NODES // n_kernels // 2 * 2 + 1, len(_NODES)
     if n > n_few + 4:
-        return np.linspace(-5.0, 5.0, min(n, 121))
+        return np.concatenate([[-8.0, -6.3], np.linspace(-5.0, 5.0, min(n, 121) - 4), [6.3, 8.0]])
     # Leaves of a forest may have the same center and width: their nodes must not coincide.
     shifts = np.arange(n_kernels)[:, None] * 0.618 % 1 - 0.5
-    return np.interp(np.arange(n_few) + shifts, np.arange(-1, n_few + 1), (-7.0, *_NODES, 7.0))
+    return np.interp(np.arange(n_few) + shifts, np.arange(-1, n_few + 1), (-9.0, *_NODES, 9.0))
 
 
 def _nodes(k: LineKernels) -> tuple[Value, Value, Value]:
@@ -137,7 +139,7 @@ def _turned(x: Value, f: Value, slope: Value, n: int) -> tuple[Value, Value]:
     g = x.graph
     (x0, x1), (f0, f1), (g0, g1) = ((each.part(0, n - 1), each.part(1, n)) for each in (x, f, slope))
     width = x1 - x0
-    rise, g0, g1 = f1 - f0, g0 * width, g1 * width
+    rise, (g0, g1) = f1 - f0, _limited(width, (f0, f1), (g0, g1))
     square, cube = rise * 3.0 - g0 * 2.0 - g1, g0 + g1 - rise * 2.0
     root = g.Sqrt(g.Max(square * square - cube * g0 * 3.0, np.array(0.0)))
     sum_ = -(square + g.where(square > 0.0, root, -root))
@@ -155,14 +157,24 @@ def _turned(x: Value, f: Value, slope: Value, n: int) -> tuple[Value, Value]:
     return between(x, x0 + u * width), between(f, at)
 
 
+def _limited(width: Value, heights: Sequence[Value], slopes: Sequence[Value]) -> tuple[Value, Value]:
+    """Return the slopes at both ends of cells, times the width, within the range of positive cubics.
+
+    Beside a narrow kernel, the next node may be many of its widths away.
+    """
+    g = width.graph
+    return g.Max(slopes[0] * width, heights[0] * -3.0), g.Min(slopes[1] * width, heights[1] * 3.0)
+
+
 def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
-    """Return the approximate density level above which the mass lies, [rows, 1], by bisection."""
+    """Return the log of the approximate density level above which the mass lies, [rows, 1], by bisection."""
     g = x.graph
     ends = [(each.part(0, n - 1), each.part(1, n)) for each in (x, f, slope)]
     (x0, x1), (f0, f1), (g0, g1) = ends
     width = x1 - x0
     mean = (f0 + f1) * 0.5
-    masses = g.Max(width * mean + width * width * (g0 - g1) * (1 / 12), np.array(0.0))
+    g0, g1 = _limited(width, (f0, f1), (g0, g1))
+    masses = g.Max(width * (mean + (g0 - g1) * (1 / 12)), np.array(0.0))
     share = masses / g.Max(mean, np.array(1e-300))
     low_end, high_end = g.Min(f0, f1), g.Max(f0, f1)
     range_ = g.Max(high_end - low_end, np.array(1e-300))
@@ -170,13 +182,15 @@ def _level(x: Value, f: Value, slope: Value, n: int, mass: float) -> Value:
     wanted = masses.sum(keep=True) * mass
 
     def halved(low: Value, high: Value) -> list[Value]:
-        level = (low + high) * 0.5
+        log_level = (low + high) * 0.5
+        level = g.Exp(log_level)
         part = g.clip((high_end - level) / range_, 0.0, 1.0)
         above = part * (high_end + g.Max(level, low_end)) * 0.5 * share
         much = above.sum(keep=True) > wanted
-        return [g.where(much, level, low), g.where(much, high, level)]
+        return [g.where(much, log_level, low), g.where(much, high, log_level)]
 
-    return g.repeat(_HALVINGS, halved, f.max(keep=True) * 0.0, f.max(keep=True))[0]
+    highest = g.Log(f.max(keep=True))
+    return g.repeat(_HALVINGS, halved, highest - _DEEP, highest)[0]  # widths may differ by orders of magnitude
 
 
 def _ends(x: Value, f: Value, level: Value, marks: Value, shift: int, n: int, n_pieces: Value) -> Value:

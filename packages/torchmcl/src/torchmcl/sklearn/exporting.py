@@ -23,11 +23,8 @@ from torchmcl._version import __version__
 from torchmcl.density import Bandwidth
 from torchmcl.postprocess.regions import quantile
 from torchmcl.sklearn.predictive import Predictive
-from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, Scaler
+from torchmcl.sklearn.preprocessing import MOST_DEVIATIONS, Encoder, MissingIndicators, PiecewiseLinear, Scaler
 from torchmcl.sklearn.tables import Targets
-
-# As in `Scaler`.
-_MOST_DEVIATIONS = 1e12
 
 
 def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool = True) -> Value:
@@ -38,37 +35,41 @@ def encoded(g: Graph, rows: Value, encoder: Encoder, dtype: Any, *, bins: bool =
         rows: in double precision, NaN where a value is missing.
         encoder: of the columns.
         dtype: of the network.
-        bins: whether to add the bins of columns.
+        bins: whether to add the bins of columns, and a last column of ones, the factor of biases.
     """
     if isinstance(encoder, MissingIndicators):
         missing = g.Gather(g.IsNaN(rows), encoder.columns, axis=1).to(dtype)
         inner = encoded(g, g.where(g.IsNaN(rows), encoder.means, rows), encoder.encoder, dtype, bins=bins)
         return g.join(missing, inner, axis=1)
     scaler: Scaler = encoder.scaler if isinstance(encoder, PiecewiseLinear) else encoder
-    known = g.where(g.IsNaN(rows), scaler.mean, rows)
-    standard = (known - scaler.mean) / scaler.scale
-    if np.dtype(dtype) == np.float32:
-        standard = g.clip(standard, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-    edges = encoder.edges if bins and isinstance(encoder, PiecewiseLinear) else []
+    standard = (g.where(g.IsNaN(rows), scaler.mean, rows) - scaler.mean) / scaler.scale
+    standard = g.clip(standard, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+    if not bins:
+        return standard.to(dtype)
+    edges = encoder.edges if isinstance(encoder, PiecewiseLinear) else []
     parts, place = [standard.to(dtype)], 0
     for n_edges, together in itertools.groupby(edges, len):  # neighboring columns with equally many bins at once
         own = np.array(list(together))
+        columns = slice(place, place + len(own))
         if n_edges > 2:
-            passed = (known.part(place, place + len(own), 1).more(2) - own[:, :-1]) * (1 / np.diff(own, axis=1))
-            parts.append(g.clip(passed.shaped(0, len(own) * (n_edges - 1)).to(dtype), 0.0, 1.0))
-        place += len(own)
-    return g.join(*parts, axis=1) if len(parts) > 1 else parts[0]
+            mean, scale = (part[columns, None] for part in (scaler.mean, scaler.scale))
+            passed = standard.part(columns.start, columns.stop, 1).more(2) - (own[:, :-1] - mean) / scale
+            shares = passed.to(dtype) * (scale / np.diff(own, axis=1))  # no digits of differences are lost
+            parts.append(g.clip(shares.shaped(0, len(own) * (n_edges - 1)), 0.0, 1.0))
+        place = columns.stop
+    return g.join(*parts, g.rows(np.ones((1, 1), dtype), rows), axis=1)
 
 
 def network_outputs(g: Graph, inputs: Value, modules: Sequence[Any]) -> list[Value | None]:
     """Return the outputs of networks of the same shape, side by side; None for absent parts.
 
     These are values [rows, networks * hypotheses, dim], score logits [rows, networks, hypotheses] and raw scales.
+    The last column of the inputs are ones.
     """
-    hidden, head = inputs, modules[0].head
+    hidden, head, ones = inputs, modules[0].head, True
     for place, layer in enumerate(modules[0].trunk):
         if isinstance(layer, nn.Linear):
-            hidden = _linear(g, hidden, [module.trunk[place] for module in modules])
+            hidden, ones = _linear(g, hidden, [module.trunk[place] for module in modules], ones=ones), False
         elif isinstance(layer, nn.ReLU):
             hidden = g.Relu(hidden)
     heads = [module.head.linear for module in modules]
@@ -76,7 +77,7 @@ def network_outputs(g: Graph, inputs: Value, modules: Sequence[Any]) -> list[Val
     shape = 0, len(modules) * head.n_hypotheses, math.prod(head.event)
 
     def outputs(start: int, stop: int) -> Value:  # [rows, networks, outputs]
-        made: Value = g.Transpose(_linear(g, hidden, heads, slice(start, stop)), perm=[1, 0, 2])
+        made: Value = g.Transpose(_linear(g, hidden, heads, slice(start, stop), ones=ones), perm=[1, 0, 2])
         return made
 
     both = outputs(0, n_scores)  # scales are apart: means do not need them
@@ -85,13 +86,19 @@ def network_outputs(g: Graph, inputs: Value, modules: Sequence[Any]) -> list[Val
     return [both.part(0, n_values).shaped(*shape), logits, raw]
 
 
-def _linear(g: Graph, inputs: Value, layers: Sequence[Any], outputs: slice = slice(None)) -> Value:
-    """Return outputs of the layers of all networks, [networks, rows, outputs]; inputs may be common to them."""
+def _linear(g: Graph, inputs: Value, layers: Sequence[Any], outputs: slice = slice(None), *, ones: bool) -> Value:
+    """Return outputs of the layers of all networks, [networks, rows, outputs]; inputs may be common to them.
+
+    With a last input of ones, biases are a part of the product, which takes less time than an addition.
+    """
     stacked = (
         [getattr(layer, name)[outputs].detach().cpu().numpy() for layer in layers] for name in ("weight", "bias")
     )
     weight, bias = (np.stack(part).astype(inputs.dtype) for part in stacked)
-    return inputs @ np.ascontiguousarray(weight.transpose(0, 2, 1)) + bias[:, None]
+    weight, bias = weight.transpose(0, 2, 1), bias[:, None]
+    if ones:
+        return inputs @ np.concatenate([weight, bias], axis=1)
+    return inputs @ np.ascontiguousarray(weight) + bias
 
 
 def normalized_scores(g: Graph, logits: Value) -> Value:
@@ -269,7 +276,7 @@ def notes(estimator: Any, coverage: float) -> dict[str, str]:
 def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Sequence[str] | None = None) -> Path:
     """Write the complete fitted estimator to an ONNX file, which needs only onnxruntime and NumPy.
 
-    The input "X" is [rows, features] in double precision, NaN where a value is missing, with at least one row. Pass a
+    The input "X" is [rows, features] in double precision, NaN where a value is missing. Pass a
     few hundred rows at a time if the file has answers and sets of densities, which need up to a megabyte per row. A
     runtime computes all outputs of a file, so write only the ones you need: "mean" alone takes a hundredth of the time.
 
@@ -289,7 +296,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     """
     path = check_exportable(self, path, coverage)
     g = Graph(type(self).__name__)
-    rows = g.input("X", np.float64, ["rows", self.n_features_in_])
+    rows = g.some(g.input("X", np.float64, ["rows", self.n_features_in_]), 2)
     if hasattr(self, "_mixture"):
         _classifier(g, rows, self)
     else:

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from torchmcl.sklearn.rows import Rows
 
-# Clip standardized inputs here: larger squares overflow in float32.
-_MOST_DEVIATIONS = 1e12
+#: Standardized inputs are clipped here: networks extrapolate, and numbers that differ by many orders of magnitude have no
+#: exact differences. A value of the training rows is at most the square root of their number away.
+MOST_DEVIATIONS = 1e4
 #: Defaults: tables with at least this many rows have one network and no bins; smaller ones this many bins if values
 #: repeat.
 MANY_ROWS, N_BINS = 50_000, 32
@@ -62,11 +63,13 @@ class Scaler:
         return len(self.mean)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return standardized rows, clipped, as inputs of a network."""
+        return np.clip(self.standardised(rows), -MOST_DEVIATIONS, MOST_DEVIATIONS).astype(dtype)
+
+    def standardised(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """Return standardized rows."""
-        standardised = (filled(rows, self.mean) - self.mean) / self.scale
-        if dtype == np.float32:
-            standardised = np.clip(standardised, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-        return standardised.astype(dtype)
+        standardised: NDArray[np.float64] = (filled(rows, self.mean) - self.mean) / self.scale
+        return standardised
 
     def inverse(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardized rows in the units of the columns."""

@@ -133,7 +133,7 @@ class Targets:
 
     def standardised(self, y: NDArray[np.float64]) -> Tensor:
         """Return y [rows, outputs] in standardized units."""
-        return torch.from_numpy(self.scaler(y, np.float64))
+        return torch.from_numpy(self.scaler.standardised(y))
 
     def restored(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardized values [..., outputs] in the units of y, within the bounds.

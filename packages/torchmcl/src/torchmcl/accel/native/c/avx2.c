@@ -19,6 +19,7 @@
 #include "reduce.h"
 #include "line.h"
 #include "normal.h"
+#include "line_groups.h"
 #include "line_points.h"
 #include "line_sets.h"
 #include "lstm.h"
