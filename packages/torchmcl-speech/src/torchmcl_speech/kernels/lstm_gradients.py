@@ -1,7 +1,8 @@
 """The gradients of the weights of an LSTM: gradients of the gates times what the gates met, summed over all steps.
 
-A step met its inputs, a 1 (for the bias) and the outputs of the step before, which are read `stride_t` rows away instead
-of being copied beside the inputs. Each program sums a share of the rows for a tile of gates; `lstm_weights` adds up the shares.
+A step met its inputs, a 1 (for the bias) and the outputs of the step before, which are read `stride_t` rows away
+instead of being copied beside the inputs. Each program sums a share of the rows for a tile of gates; `lstm_weights`
+adds up the shares.
 """
 
 import torch
