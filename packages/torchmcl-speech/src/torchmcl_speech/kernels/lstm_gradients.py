@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 # Rows and gates that a program takes at once, and columns of the inputs and of the outputs.
-_ROWS, _GATES, _COLUMNS = 64, 128, 128
+_ROWS, _GATES, _COLUMNS = 32, 128, 128
 # A product has at least this many columns: those of the bias.
 _ONES = 16
 
@@ -98,7 +98,7 @@ def weight_sums(gates: Tensor, inputs: Tensor, outputs: Tensor, n_steps: int, st
     sums = torch.empty(n_shares, 2, 4 * hidden, n_in + hidden + 1, dtype=torch.float32, device=gates.device)
     _sums[(n_tiles, n_shares, n_parts)](
         gates, inputs, outputs, sums, n_rows, n_in, hidden, n_steps, stride_t, rows_each,
-        ROWS=_ROWS, GATES=_GATES, ONES=_ONES, **sizes, num_warps=8, num_stages=3
+        ROWS=_ROWS, GATES=_GATES, ONES=_ONES, **sizes, num_warps=8, num_stages=4
     )  # fmt: skip
     return sums
 

@@ -188,12 +188,8 @@ def _places(
 
 
 @triton.jit
-def _step(
-    weight, gradient, place, trained, mean, square, rate, root, kept, beta1, beta2, epsilon
-):  # fmt: skip
-    """Return the weights after a step of Adam, and update the moments in memory."""
-    m = tl.load(mean + place, mask=trained, other=0.0)
-    v = tl.load(square + place, mask=trained, other=0.0)
+def _step(weight, gradient, m, v, place, trained, mean, square, rate, root, kept, beta1, beta2, epsilon):
+    """Return the weights after a step of Adam from moments m and v, and store the new moments."""
     m = m + (1 - beta1) * (gradient - m)
     v = beta2 * v + (1 - beta2) * gradient * gradient
     tl.store(mean + place, m, mask=trained)
@@ -260,7 +256,7 @@ def train_epochs(
             to_first = tl.zeros((HIDDEN, FEATURES), dtype=tl.float32)
             to_second = tl.zeros((HIDDEN, GROUPS * COLUMNS), dtype=tl.float32)
             back = _by_column(second, HIDDEN, GROUPS * COLUMNS)
-            losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
+            losses_of = tl.zeros((ROWS,), dtype=tl.float32)
             for start in range(0, n_real, ROWS):
                 real = start + block < n_real
                 row, row_by_column = batch * batch_size + start + block, batch * batch_size + start + by_column
@@ -280,7 +276,7 @@ def train_epochs(
                     numbers_of_step, start, left_share,
                     ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE, DROPOUT
                 )  # fmt: skip
-                losses_of += each * count
+                losses_of += tl.sum(each * count, axis=1)
                 # The gradient of the outputs.
                 if ABSOLUTE:
                     slope = tl.where(difference > 0, 1.0, tl.where(difference < 0, -1.0, 0.0 * difference))
@@ -301,31 +297,33 @@ def train_epochs(
                 to_hidden = tl.where(turned > 0, to_hidden, 0.0)
                 to_first = product(_as_left(to_hidden, HIDDEN, ROWS), x, to_first)
             to_second = _by_position(to_second, HIDDEN, GROUPS * COLUMNS)
-            loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
+            own1, at1, own2, at2 = _places(epoch + batch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS)
+            # Moments arrive while the sums below wait for all threads.
+            m1, v1 = tl.load(mean + at1, own1, 0.0), tl.load(square + at1, own1, 0.0)
+            m2, v2 = tl.load(mean + at2, own2, 0.0), tl.load(square + at2, own2, 0.0)
+            loss = tl.sum(losses_of, axis=0)
             loss = loss - 0.0 * loss  # NaN for infinity, as in `mcl_loss`
             if (n_batches > 1) & (failed < 0) & (loss != loss):
                 failed = epoch.to(tl.int64) * n_batches + batch
             total += loss * (n_real.to(tl.float32) / n_rows_32.to(tl.float32))
-            trained1, place1, trained2, place2 = _places(
-                epoch + batch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS
-            )
             # A model whose gradient is not finite keeps its weights.
-            to_first, to_second = tl.where(trained1, to_first, 0.0), tl.where(trained2, to_second, 0.0)
-            summed = tl.sum(tl.sum(to_first, axis=1), axis=0) + tl.sum(tl.sum(to_second, axis=1), axis=0)
-            finite = is_finite(summed)
+            to_first, to_second = tl.where(own1, to_first, 0.0), tl.where(own2, to_second, 0.0)
+            finite = is_finite(tl.sum(tl.sum(to_first, axis=1) + tl.sum(to_second, axis=1), axis=0))
             to_first, to_second = tl.where(finite, to_first, 0.0), tl.where(finite, to_second, 0.0)
             used = tl.where(finite, rate, 0.0)
             steps += 1
             scaled = used / one_minus_exp(steps * log1)
             root = 1.0 / tl.sqrt(one_minus_exp(steps * log2))
             kept = 1 - used * decay
-            first = _step(first, to_first, place1, trained1, mean, square, scaled, root, kept, beta1, beta2, epsilon)
-            second = _step(second, to_second, place2, trained2, mean, square, scaled, root, kept, beta1, beta2, epsilon)
+            first = _step(first, to_first, m1, v1, at1, own1, mean, square, scaled, root, kept, beta1, beta2, epsilon)
+            second = _step(
+                second, to_second, m2, v2, at2, own2, mean, square, scaled, root, kept, beta1, beta2, epsilon
+            )
             tl.debug_barrier()  # moments are read by the thread that wrote them; a layout may change that
         tl.store(losses + at, total)
 
         if (n_held > 0) & ((epoch + 1 == n_epochs) | ((epoch + 1) % every == 0)):
-            losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
+            losses_of = tl.zeros((ROWS,), dtype=tl.float32)
             lowest_of = losses_of
             for start in range(0, n_held_32, ROWS):
                 real = start + block < n_held_32
@@ -335,23 +333,20 @@ def train_epochs(
                     x, y, first, second, temperature, spared, score_weight, H, K, D, stream, start, 1.0,
                     ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE, False
                 )  # fmt: skip
-                losses_of += tl.where(real[:, None], each, 0.0)
+                losses_of += tl.sum(tl.where(real[:, None], each, 0.0), axis=1)
                 # A NaN may have no winner.
                 counts = is_first & is_real & real[:, None] & (label | (cost != cost))
-                lowest_of += tl.where(counts, cost, 0.0)
-            loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
-            distortion = tl.sum(tl.sum(lowest_of, axis=1), axis=0)
+                lowest_of += tl.sum(tl.where(counts, cost, 0.0), axis=1)
+            loss, distortion = tl.sum(losses_of, axis=0), tl.sum(lowest_of, axis=0)
             value = tl.where(watches_loss > 0, loss - 0.0 * loss, distortion) / n_held_32
             tl.store(watched + at, value)
             annealed = (decides > 0) & (temperature > 0) & (epoch + 1 < n_epochs)
             if (value < best_so_far) & (annealed == 0):
                 best_so_far = value
                 best_at = epoch.to(tl.int64)
-                trained1, place1, trained2, place2 = _places(
-                    epoch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS
-                )
-                tl.store(best + place1, first, mask=trained1)
-                tl.store(best + place2, second, mask=trained2)
+                best1, to1, best2, to2 = _places(epoch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS)
+                tl.store(best + to1, first, mask=best1)
+                tl.store(best + to2, second, mask=best2)
             waited = epoch - tl.maximum(best_at, 0)
             if (patience >= 0) & (annealed == 0) & (waited >= patience):
                 stopped = epoch.to(tl.int64)
