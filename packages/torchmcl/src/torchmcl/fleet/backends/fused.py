@@ -180,6 +180,8 @@ def why_not_fused(training: TrainingFacts) -> str | None:
     for each in (rows,) if training.held_out is None else (rows, training.held_out):
         if each.n_features is None or each.n_dims is None or each.n_targets != 1 or each.has_mask:
             return "It supports inputs that are vectors, and one vector as the target of each."
+        if each.n_rows * max(each.n_features, each.n_dims) >= 2**31:  # offsets are 32-bit integers
+            return "It supports sets of fewer than 2**31 numbers."
         if not (each.is_single and training.is_single):
             return "It supports float32."
     if network is None or not network.takes(rows, (rows.n_dims,)) or len(network.sizes) != 3 or network.has_scales:
