@@ -17,7 +17,7 @@ _ONES = 16
 
 
 @triton.jit
-def _sums(  # type: ignore[no-untyped-def]
+def _weight_sums(  # type: ignore[no-untyped-def]
     gates,
     inputs,
     outputs,
@@ -96,7 +96,7 @@ def weight_sums(gates: Tensor, inputs: Tensor, outputs: Tensor, n_steps: int, st
     n_shares = max(1, min(n_at_once // (n_tiles * n_parts), n_rows // _ROWS))
     rows_each = triton.cdiv(triton.cdiv(n_rows, n_shares), _ROWS) * _ROWS
     sums = torch.empty(n_shares, 2, 4 * hidden, n_in + hidden + 1, dtype=torch.float32, device=gates.device)
-    _sums[(n_tiles, n_shares, n_parts)](
+    _weight_sums[(n_tiles, n_shares, n_parts)](
         gates, inputs, outputs, sums, n_rows, n_in, hidden, n_steps, stride_t, rows_each,
         ROWS=_ROWS, GATES=_GATES, ONES=_ONES, **sizes, num_warps=8, num_stages=4
     )  # fmt: skip
