@@ -83,7 +83,7 @@ def errors_of_a_path(device, sizes, width, dtype):
     exact.load_state_dict(fused.state_dict())
     x = torch.randn(*sizes, width, dtype=dtype, device=device).transpose(1, 2).detach().requires_grad_()
     y = fused(x)
-    assert type(y.grad_fn).__name__ == "_FusedNormBackward", y.grad_fn
+    assert type(y.grad_fn).__name__ == "_ProjectedNormBackward", y.grad_fn
     pull = torch.randn_like(y)
     y.backward(pull)
     # The definition, on the CPU without kernels.

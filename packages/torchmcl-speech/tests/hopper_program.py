@@ -16,7 +16,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from torchmcl_speech.kernels import lstm_hopper
 
-MATRICES = ("gates", "weight", "outputs", "cells", "grad")
+MATRICES = ("gates", "to_gates", "weight", "outputs", "cells", "grad")
 OTHERS = {"states": "*fp32", "flags": "*i32"}
 
 
@@ -24,6 +24,8 @@ def compiled(name):
     """Return a kernel compiled with the options it is launched with."""
     kernel = getattr(lstm_hopper, f"_{name}")
     options = dict(getattr(lstm_hopper, f"_{name.upper()}"))
+    if name == "forward":
+        options["KEEP"] = True
     n_warps = options.pop("num_warps")
     names = kernel.arg_names
     kinds = {key: "*bf16" for key in MATRICES} | OTHERS | {key: "constexpr" for key in options}

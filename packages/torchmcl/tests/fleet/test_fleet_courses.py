@@ -1,11 +1,13 @@
 """The courses of a fleet give each model the weights of its own rule at its own epoch."""
 
+import copy
+
 import pytest
 import torch
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.fleet.courses import RuleCourses
+from torchmcl.fleet.courses import RuleCourses, rates_of
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 3))
 RULES = [
@@ -92,6 +94,32 @@ def test_temperatures_of_all_epochs_are_known():
     expected = [[0.0, COOLING(epoch).temperature, 0.0, 0.2] for epoch in range(N_EPOCHS)]
     rules = [mcl.WTA(), COOLING, mcl.TopK(2), mcl.Sinkhorn(0.2)]
     torch.testing.assert_close(RuleCourses(rules, N_EPOCHS).temperatures, torch.tensor(expected).double())
+
+
+def test_models_that_share_a_schedule_have_the_values_of_models_with_equal_ones():
+    shared, apart = (RuleCourses(rules, N_EPOCHS) for rules in ([COOLING] * 3, [copy.copy(COOLING) for _ in range(3)]))
+    for (models, first, values), (others, rule, expected) in zip(shared.by_group(), apart.by_group(), strict=True):
+        assert (models, first) == (others, rule)
+        torch.testing.assert_close(values, expected, rtol=0, atol=0)
+    torch.testing.assert_close(shared.table, apart.table, rtol=0, atol=0)
+
+
+def test_rates_are_put_together_for_any_slice_of_the_models():
+    falling = mcl.Linear(1.0, 0.0, N_EPOCHS)
+    rates = rates_of([0.5, falling, 0.5, falling], N_EPOCHS)
+    expected = torch.tensor([[0.5, falling(epoch), 0.5, falling(epoch)] for epoch in range(N_EPOCHS)])
+    torch.testing.assert_close(rates.full(dtype=torch.float32), expected)
+    torch.testing.assert_close(rates.of_models(slice(1, 3)).full(dtype=torch.float32), expected[:, 1:3])
+
+
+def test_courses_on_a_device_have_current_values_of_their_own():
+    courses = RuleCourses([COOLING, mcl.WTA()], N_EPOCHS)
+    courses.read(torch.tensor([1]))
+    moved = courses.on(torch.device("cpu"), torch.float64)
+    moved.read(torch.tensor([2]))
+    assert moved.table.dtype == torch.float64
+    assert float(courses.mixed_values[0, 0]) == pytest.approx(float(COOLING(1).temperature))
+    assert float(moved.mixed_values[0, 0]) == pytest.approx(float(COOLING(2).temperature))
 
 
 def test_a_function_that_gives_no_rule_is_refused():

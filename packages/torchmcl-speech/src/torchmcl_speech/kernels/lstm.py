@@ -3,7 +3,7 @@
 A library LSTM processes all sequences one step at a time, with a memory round trip at each step. Here a program
 takes a tile of sequences through all their steps: the state stays in registers, and (in 16-bit types, up to
 128 units) the recurrent weights on the chip. Computations that do not depend on the previous step (products with the
-inputs, gradients of the weights) are large matrix products outside.
+inputs, gradients of the weights) are large matrix products outside. The gates are kept for the backward pass.
 
 Rows: the gates, cells and outputs of all (sequence, time) pairs are rows of matrices, in the memory order of the
 caller; sequence (b, s) has its time t in row b * stride_b + s * stride_s + t * stride_t.
@@ -45,6 +45,15 @@ def _load_gate(gates, row, gate, column, hidden, mask):  # type: ignore[no-untyp
 
 
 @triton.jit
+def _store_gates(gates, row, column, hidden, i, f, g, o, mask):  # type: ignore[no-untyped-def]
+    place = gates + row[:, None] * (8 * hidden) + column[None, :]
+    tl.store(place, i, mask=mask)
+    tl.store(place + hidden, f, mask=mask)
+    tl.store(place + 2 * hidden, g, mask=mask)
+    tl.store(place + 3 * hidden, o, mask=mask)
+
+
+@triton.jit
 def _load_row(matrix, row, column, width, mask):  # type: ignore[no-untyped-def]
     return tl.load(matrix + row[:, None] * width + column[None, :], mask=mask, other=0.0)
 
@@ -68,6 +77,7 @@ def _forward(  # type: ignore[no-untyped-def]
     stride_b,
     stride_s,
     stride_t,
+    KEEP: tl.constexpr,
     ON_CHIP: tl.constexpr,
     QUICK: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -130,6 +140,8 @@ def _forward(  # type: ignore[no-untyped-def]
                 g = tl.dot(part, block, acc=g, input_precision=PRECISION)
                 block = _load_weight(weight, 3, column[None, :], into[:, None], hidden, both)
                 o = tl.dot(part, block, acc=o, input_precision=PRECISION)
+        if KEEP:
+            _store_gates(gates, row, column, hidden, i.to(kind), f.to(kind), g.to(kind), o.to(kind), real)
         c = _sigmoid(f, QUICK) * c + _sigmoid(i, QUICK) * _tanh(g, QUICK)
         h = (_sigmoid(o, QUICK) * _tanh(c, QUICK)).to(kind)
         tl.store(outputs + row[:, None] * (2 * hidden) + column[None, :], h, mask=real)
@@ -142,6 +154,7 @@ def _forward(  # type: ignore[no-untyped-def]
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
     gates,
+    to_gates,
     weight,
     cells,
     grad,
@@ -165,6 +178,7 @@ def _backward(  # type: ignore[no-untyped-def]
     real = (sequence < n_sequences)[:, None] & (column < hidden)[None, :]
     first = ((sequence // n_inner) * stride_b + (sequence % n_inner) * stride_s).to(tl.int64)
     gates += direction * 4 * hidden
+    to_gates += direction * 4 * hidden
     weight += direction * 4 * hidden * hidden
     cells += direction * hidden
     grad += direction * hidden
@@ -206,11 +220,7 @@ def _backward(  # type: ignore[no-untyped-def]
         to_f = (to_c * c_before.to(tl.float32) * f * (1 - f)).to(kind)
         to_g = (to_c * i * (1 - g * g)).to(kind)
         to_c = to_c * f
-        place = gates + row[:, None] * (8 * hidden) + column[None, :]
-        tl.store(place, to_i, mask=real)
-        tl.store(place + hidden, to_f, mask=real)
-        tl.store(place + 2 * hidden, to_g, mask=real)
-        tl.store(place + 3 * hidden, to_o, mask=real)
+        _store_gates(to_gates, row, column, hidden, to_i, to_f, to_g, to_o, real)
         if ON_CHIP:
             to_h = tl.dot(to_i, weight_i, input_precision=PRECISION)
             to_h = tl.dot(to_f, weight_f, acc=to_h, input_precision=PRECISION)
@@ -222,7 +232,7 @@ def _backward(  # type: ignore[no-untyped-def]
             for start in range(0, 4 * hidden, CHUNK):
                 out = start + tl.arange(0, CHUNK)
                 known = (sequence < n_sequences)[:, None] & (out < 4 * hidden)[None, :]
-                written = gates + row[:, None] * (8 * hidden) + out[None, :]
+                written = to_gates + row[:, None] * (8 * hidden) + out[None, :]
                 part = tl.load(written, mask=known, other=0.0, volatile=True)
                 both = (out < 4 * hidden)[:, None] & (column < hidden)[None, :]
                 block = tl.load(weight + out[:, None] * hidden + column[None, :], mask=both, other=0.0)
@@ -277,13 +287,14 @@ def _launch(rows: Rows, hidden: int, gates: Tensor, tiles: tuple[_Tile, ...]) ->
     return _Launch((triton.cdiv(n_sequences, tile.size), 2), options)
 
 
-def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows, keep: bool) -> tuple[Tensor, Tensor]:
     """Return the outputs and the cells of both directions, each [rows, 2 * hidden].
 
     Args:
         gates: input contributions to the gates i, f, g, o of both directions, biases included, [rows, 2 * 4 * hidden].
         weight: the recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
         rows: where the steps of the sequences stand.
+        keep: add the recurrent part to the gates, for the backward pass.
     """
     n_rows, width = gates.shape
     hidden = width // 8
@@ -292,7 +303,7 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
     if takes_gates_by_unit(gates, hidden):
         from torchmcl_speech.kernels import lstm_hopper
 
-        lstm_hopper.forward(gates, weight, outputs, cells, rows.sizes, rows.strides)
+        lstm_hopper.forward(gates, weight, outputs, cells, rows.sizes, rows.strides, keep)
         return outputs, cells
     launch = _launch(rows, hidden, gates, _FORWARD_TILES)
     n_outer, n_inner, n_steps = rows.sizes
@@ -306,6 +317,7 @@ def lstm_forward(gates: Tensor, weight: Tensor, rows: Rows) -> tuple[Tensor, Ten
         n_steps,
         hidden,
         *rows.strides,
+        KEEP=keep,
         **launch.options,
     )
     return outputs, cells
@@ -336,26 +348,28 @@ def _is_hopper(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) == (9, 0)
 
 
-def lstm_backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, rows: Rows) -> None:
-    """Replace the gates by their gradients.
+def lstm_backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, rows: Rows) -> Tensor:
+    """Return the gradients of the gates.
 
     Args:
-        gates: the gates before their sigmoids and tanh, recurrent part included, [rows, 2 * 4 * hidden].
+        gates: the gates before their sigmoids and tanh, kept by `lstm_forward`, [rows, 2 * 4 * hidden].
         weight: the recurrent weights [2, 4 * hidden, hidden], see `lstm_weights.Weights`.
         cells: from the forward pass.
         grad: the gradient of the outputs, [rows, 2 * hidden].
         rows: where the steps of the sequences stand.
     """
     hidden = gates.shape[1] // 8
+    to_gates = torch.empty_like(gates)
     if takes_gates_by_unit(gates, hidden):
         from torchmcl_speech.kernels import lstm_hopper
 
-        lstm_hopper.backward(gates, weight, cells, grad, rows.sizes, rows.strides)
-        return
+        lstm_hopper.backward(gates, to_gates, weight, cells, grad, rows.sizes, rows.strides)
+        return to_gates
     launch = _launch(rows, hidden, gates, _BACKWARD_TILES)
     n_outer, n_inner, n_steps = rows.sizes
     _backward[launch.grid](
         gates,
+        to_gates,
         weight,
         cells,
         grad,
@@ -366,3 +380,4 @@ def lstm_backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, ro
         *rows.strides,
         **launch.options,
     )
+    return to_gates

@@ -111,6 +111,7 @@ def _forward(  # type: ignore[no-untyped-def]
     N: gl.constexpr,
     HELD: gl.constexpr,
     AHEAD: gl.constexpr,
+    KEEP: gl.constexpr,
 ):
     direction = gl.program_id(1)
     # A share waits for the next one, which must not start later.
@@ -151,6 +152,9 @@ def _forward(  # type: ignore[no-untyped-def]
             _prefetch(ahead + gl.minimum(step + AHEAD, end - 1) * advance * 1024)
             x = gl.load(gates + gl.minimum(step + 1, end - 1) * advance * 1024 + wide)
             i, f, g, o = warpgroup_mma_wait(0, deps=[i, f, g, o])
+            if KEEP:
+                full = gates_to_memory(i.to(kind), f.to(kind), g.to(kind), o.to(kind), N)
+                gl.store(gates + step * advance * 1024 + wide, full)
             c = _sigmoid(f) * c + _sigmoid(i) * _tanh(g)
             out = (_sigmoid(o) * _tanh(c)).to(kind)
             h.store(out)
@@ -179,6 +183,7 @@ def _pull(x, c, c_before, to_h, to_c, KIND: gl.constexpr, N: gl.constexpr):  # t
 @gluon.jit
 def _backward(  # type: ignore[no-untyped-def]
     gates,
+    to_gates,
     weight,
     cells,
     grad,
@@ -214,6 +219,7 @@ def _backward(  # type: ignore[no-untyped-def]
     first = ((1 - direction) * (n_steps - 1) * stride_t).to(gl.int64)
     advance = ((2 * direction - 1) * stride_t).to(gl.int64)
     gates += direction * 512 + first * 1024
+    to_gates += direction * 512 + first * 1024
     cells += direction * 128 + first * 256
     grad += direction * 128 + first * 256
     for tile in range(first_tile(share, each, n_steps), last_tile(share, each, n_steps, n_tiles)):
@@ -228,14 +234,13 @@ def _backward(  # type: ignore[no-untyped-def]
         to_before = to_c
         if begin > 0:
             to_c, to_before = take_over(states, flags, slot, N, layout)
-        barrier()  # the first step writes to locations that copies of a sequence read
         for step in range(begin, end):
             earlier = gl.minimum(step + 1, n_steps - 1) * advance
             exists = (step + 1 < n_steps).to(gl.float32)  # zero before the first step
             to_h = to_before + from_memory(pull, N).to(gl.float32)
             c_now, c_before = from_memory(c, N).to(gl.float32), from_memory(before, N).to(gl.float32) * exists
             i, f, g, o, to_c = _pull(x, c_now, c_before, to_h, to_c, kind, N)
-            gl.store(gates + step * advance * 1024 + wide, gates_to_memory(i, f, g, o, N))
+            gl.store(to_gates + step * advance * 1024 + wide, gates_to_memory(i, f, g, o, N))
             c = before
             # Prefetch the data of the previous step before the products; doing so after them is slower.
             x, pull = gl.load(gates + earlier * 1024 + wide), gl.load(grad + earlier * 256 + thin)
@@ -255,14 +260,18 @@ def _backward(  # type: ignore[no-untyped-def]
             hand_over(states, flags, slot - 1, to_c, to_before, N, layout)
 
 
-def forward(gates: Tensor, weight: Tensor, outputs: Tensor, cells: Tensor, sizes: Sizes, strides: Sizes) -> None:
+def forward(
+    gates: Tensor, weight: Tensor, outputs: Tensor, cells: Tensor, sizes: Sizes, strides: Sizes, keep: bool
+) -> None:
     """Fill outputs and cells; see `lstm.lstm_forward`."""
-    _launch(_forward, _FORWARD, (gates, weight, outputs, cells), sizes, strides)
+    _launch(_forward, _FORWARD | {"KEEP": keep}, (gates, weight, outputs, cells), sizes, strides)
 
 
-def backward(gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, sizes: Sizes, strides: Sizes) -> None:
-    """Replace the gates by their gradients; see `lstm.lstm_backward`."""
-    _launch(_backward, _BACKWARD, (gates, weight, cells, grad), sizes, strides)
+def backward(
+    gates: Tensor, to_gates: Tensor, weight: Tensor, cells: Tensor, grad: Tensor, sizes: Sizes, strides: Sizes
+) -> None:
+    """Fill the gradients of the gates; see `lstm.lstm_backward`."""
+    _launch(_backward, _BACKWARD, (gates, to_gates, weight, cells, grad), sizes, strides)
 
 
 def _launch(kernel: Any, options: dict[str, int], matrices: tuple[Tensor, ...], sizes: Sizes, strides: Sizes) -> None:

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchmcl_speech.kernels.lstm_products import ONES
-
 _ROWS = 16
+# Few, as a program reads its rows once for each share.
+_ROWS_SUMMED = 4
 
 
 class Weights(NamedTuple):
@@ -24,8 +24,6 @@ class Weights(NamedTuple):
     """[2 * 4 * hidden], the sum of both biases."""
     recurrent: Tensor
     """[2, 4 * hidden, hidden], always gate after gate; for `lstm_hopper` in the order of its products."""
-    met: Tensor
-    """[2, 4 * hidden, hidden + in + ONES]: the weights of the operands of each direction; see `lstm_products`."""
 
 
 @triton.jit
@@ -49,20 +47,18 @@ def _pack(  # type: ignore[no-untyped-def]
     weight_in,
     bias,
     recurrent,
-    met,
     n_in,
     hidden,
     BY_UNIT: tl.constexpr,
     ROWS: tl.constexpr,
     IN: tl.constexpr,
     H: tl.constexpr,
-    ONES: tl.constexpr,
 ):
     direction = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     own = row < 4 * hidden
     source = _source(row, hidden, BY_UNIT)
-    unit, i, one = tl.arange(0, H), tl.arange(0, IN), tl.arange(0, ONES)
+    unit, i = tl.arange(0, H), tl.arange(0, IN)
     of_inputs = own[:, None] & (i < n_in)[None, :]
     of_units = own[:, None] & (unit < hidden)[None, :]
     if direction == 0:
@@ -75,7 +71,7 @@ def _pack(  # type: ignore[no-untyped-def]
         h = tl.load(rec_1 + source[:, None] * hidden + unit[None, :], mask=of_units, other=0.0)
         b = tl.load(bias_in_1 + source, mask=own, other=0.0).to(tl.float32)
         b += tl.load(bias_rec_1 + source, mask=own, other=0.0).to(tl.float32)
-    kind = met.dtype.element_ty
+    kind = recurrent.dtype.element_ty
     x, h, b = x.to(kind), h.to(kind), b.to(kind)
     target = direction * 4 * hidden + row
     tl.store(weight_in + target[:, None] * n_in + i[None, :], x, mask=of_inputs)
@@ -86,17 +82,11 @@ def _pack(  # type: ignore[no-untyped-def]
     else:
         to_row, to_column = target, unit
     tl.store(recurrent + to_row[:, None] * hidden + to_column[None, :], h, mask=of_units)
-    place = met + target[:, None] * (hidden + n_in + ONES)
-    tl.store(place + (1 - direction) * hidden + i[None, :], x, mask=of_inputs)
-    ones = tl.where((one == 0)[None, :], b.to(tl.float32)[:, None], 0.0).to(kind)
-    tl.store(place + (1 - direction) * hidden + n_in + one[None, :], ones, mask=own[:, None] & (one >= 0)[None, :])
-    tl.store(place + direction * (n_in + ONES) + unit[None, :], h, mask=of_units)
 
 
 @triton.jit
 def _unpack(  # type: ignore[no-untyped-def]
-    met_0,
-    met_1,
+    sums,
     in_0,
     rec_0,
     bias_in_0,
@@ -105,43 +95,47 @@ def _unpack(  # type: ignore[no-untyped-def]
     rec_1,
     bias_in_1,
     bias_rec_1,
+    n_shares,
     n_in,
     hidden,
     BY_UNIT: tl.constexpr,
     ROWS: tl.constexpr,
     IN: tl.constexpr,
     H: tl.constexpr,
-    ONES: tl.constexpr,
 ):
+    direction = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     own = row < 4 * hidden
     target = _source(row, hidden, BY_UNIT)
     unit, i = tl.arange(0, H), tl.arange(0, IN)
     of_inputs = own[:, None] & (i < n_in)[None, :]
     of_units = own[:, None] & (unit < hidden)[None, :]
+    x = tl.zeros((ROWS, IN), tl.float32)
+    h = tl.zeros((ROWS, H), tl.float32)
+    b = tl.zeros((ROWS,), tl.float32)
+    for share in range(n_shares):
+        place = sums + ((share * 2 + direction) * 4 * hidden + row) * (n_in + hidden + 1)
+        x += tl.load(place[:, None] + i[None, :], mask=of_inputs, other=0.0)
+        h += tl.load(place[:, None] + n_in + unit[None, :], mask=of_units, other=0.0)
+        b += tl.load(place + n_in + hidden, mask=own, other=0.0)
     kind = in_0.dtype.element_ty
-    offset = row[:, None] * (hidden + n_in + ONES)
+    x, h, b = x.to(kind), h.to(kind), b.to(kind)
     to_inputs, to_units = target[:, None] * n_in + i[None, :], target[:, None] * hidden + unit[None, :]
-    if tl.program_id(1) == 0:
-        place = met_0 + offset
-        tl.store(rec_0 + to_units, tl.load(place + unit[None, :], mask=of_units).to(kind), mask=of_units)
-        tl.store(in_0 + to_inputs, tl.load(place + hidden + i[None, :], mask=of_inputs).to(kind), mask=of_inputs)
-        b = tl.load(met_0 + row * (hidden + n_in + ONES) + hidden + n_in, mask=own).to(kind)
+    if direction == 0:
+        tl.store(in_0 + to_inputs, x, mask=of_inputs)
+        tl.store(rec_0 + to_units, h, mask=of_units)
         tl.store(bias_in_0 + target, b, mask=own)
         tl.store(bias_rec_0 + target, b, mask=own)
     else:
-        place = met_1 + offset
-        tl.store(in_1 + to_inputs, tl.load(place + i[None, :], mask=of_inputs).to(kind), mask=of_inputs)
-        behind = place + n_in + ONES + unit[None, :]
-        tl.store(rec_1 + to_units, tl.load(behind, mask=of_units).to(kind), mask=of_units)
-        b = tl.load(met_1 + row * (hidden + n_in + ONES) + n_in, mask=own).to(kind)
+        tl.store(in_1 + to_inputs, x, mask=of_inputs)
+        tl.store(rec_1 + to_units, h, mask=of_units)
         tl.store(bias_in_1 + target, b, mask=own)
         tl.store(bias_rec_1 + target, b, mask=own)
 
 
-def _launch(n_in: int, hidden: int, by_unit: bool) -> tuple[tuple[int, int], dict[str, int]]:
-    sizes = {"IN": triton.next_power_of_2(n_in), "H": triton.next_power_of_2(hidden), "ROWS": _ROWS, "ONES": ONES}
-    return (triton.cdiv(4 * hidden, _ROWS), 2), sizes | {"BY_UNIT": by_unit}
+def _launch(n_in: int, hidden: int, by_unit: bool, rows: int) -> tuple[tuple[int, int], dict[str, int]]:
+    sizes = {"IN": triton.next_power_of_2(n_in), "H": triton.next_power_of_2(hidden), "ROWS": rows}
+    return (triton.cdiv(4 * hidden, rows), 2), sizes | {"BY_UNIT": by_unit}
 
 
 def weights_in_order(parameters: tuple[Tensor, ...], dtype: torch.dtype, by_unit: bool) -> Weights:
@@ -156,18 +150,18 @@ def weights_in_order(parameters: tuple[Tensor, ...], dtype: torch.dtype, by_unit
     inputs = torch.empty(2 * n_gates, n_in, dtype=dtype, device=parameters[0].device)
     bias = inputs.new_empty(2 * n_gates)
     recurrent = inputs.new_empty(2, n_gates, hidden)
-    met = inputs.new_empty(2, n_gates, hidden + n_in + ONES)
-    grid, options = _launch(n_in, hidden, by_unit)
+    grid, options = _launch(n_in, hidden, by_unit, _ROWS)
     contiguous = (parameter.contiguous() for parameter in parameters)
-    _pack[grid](*contiguous, inputs, bias, recurrent, met, n_in, hidden, **options)
-    return Weights(inputs, bias, recurrent, met)
+    _pack[grid](*contiguous, inputs, bias, recurrent, n_in, hidden, **options)
+    return Weights(inputs, bias, recurrent)
 
 
-def parameter_gradients(met: list[Tensor], n_in: int, dtype: torch.dtype, by_unit: bool) -> list[Tensor]:
-    """Return the gradients of the parameters, given those of `Weights.met` of each direction, [4 * hidden, ...]."""
-    n_gates, hidden = len(met[0]), len(met[0]) // 4
+def parameter_gradients(sums: Tensor, n_in: int, dtype: torch.dtype, by_unit: bool) -> list[Tensor]:
+    """Return the gradients of the parameters in the order of nn.LSTM, given those of `lstm_gradients.weight_sums`."""
+    n_shares, _, n_gates, _ = sums.shape
+    hidden = n_gates // 4
     shapes = ((n_gates, n_in), (n_gates, hidden), (n_gates,), (n_gates,)) * 2
-    gradients = [torch.empty(shape, dtype=dtype, device=met[0].device) for shape in shapes]
-    grid, options = _launch(n_in, hidden, by_unit)
-    _unpack[grid](*met, *gradients, n_in, hidden, **options)
+    gradients = [torch.empty(shape, dtype=dtype, device=sums.device) for shape in shapes]
+    grid, options = _launch(n_in, hidden, by_unit, _ROWS_SUMMED)
+    _unpack[grid](sums, *gradients, n_shares, n_in, hidden, **options)
     return gradients

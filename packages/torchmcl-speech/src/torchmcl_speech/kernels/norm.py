@@ -80,7 +80,19 @@ def _of_blocks(blocks, sample, n_features, n_blocks, BLOCKS: tl.constexpr, F: tl
 
 @triton.jit
 def _normalizing(  # type: ignore[no-untyped-def]
-    blocks, weight, bias, moments, scale, shift, n_features, n_blocks, n, epsilon, BLOCKS: tl.constexpr, F: tl.constexpr
+    blocks,
+    weight,
+    bias,
+    moments,
+    scale,
+    shift,
+    totals,
+    n_features,
+    n_blocks,
+    n,
+    epsilon,
+    BLOCKS: tl.constexpr,
+    F: tl.constexpr,
 ):
     sample, feature = tl.program_id(0), tl.arange(0, F)
     own = feature < n_features
@@ -96,6 +108,7 @@ def _normalizing(  # type: ignore[no-untyped-def]
     tl.store(scale + place, factor, mask=own)
     offset = tl.load(bias + feature, mask=own, other=0.0).to(tl.float32) - mean * factor
     tl.store(shift + place, offset, mask=own)
+    tl.store(totals + place, total, mask=own)
 
 
 @triton.jit
@@ -103,6 +116,7 @@ def _pulling(  # type: ignore[no-untyped-def]
     blocks,
     weight,
     moments,
+    totals,
     scale,
     slope,
     shift,
@@ -126,9 +140,14 @@ def _pulling(  # type: ignore[no-untyped-def]
     place = sample * n_features + feature
     tl.store(scale + place, wide * inverse_std, mask=own)
     tl.store(slope + sample, factor)
-    tl.store(shift + place, feature * 0.0 - inverse_std * pull - factor * mean, mask=own)
+    offset = -inverse_std * pull - factor * mean
+    tl.store(shift + place, feature * 0.0 + offset, mask=own)
+    # The sums over the rows: of normalized * gradient, of the gradient, and of d(features).
     tl.store(to_layer + place, normed, mask=own)
     tl.store(to_layer + n_samples * n_features + place, plain, mask=own)
+    total = tl.load(totals + place, mask=own, other=0.0)
+    summed = wide * inverse_std * plain + factor * total + offset * (n / n_features)
+    tl.store(to_layer + 2 * n_samples * n_features + place, summed, mask=own)
 
 
 def _block_sums(left: Tensor, right: Tensor) -> Tensor:
@@ -168,8 +187,8 @@ def sum_over_rows(rows: Tensor) -> Tensor:
     return _block_sums(whole, whole)[0, :, 0].sum(dim=0)
 
 
-def normalizing(features: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return moments [3, samples] (mean, inverse standard deviation, 1), scale and shift [samples, features].
+def normalizing(features: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, ...]:
+    """Return moments [3, samples] (mean, inverse standard deviation, 1), and scale, shift and sums [samples, features].
 
     Args:
         features: [samples, rows, features], contiguous.
@@ -180,34 +199,34 @@ def normalizing(features: Tensor, weight: Tensor, bias: Tensor, epsilon: float) 
     n_samples, n_rows, n_features = features.shape
     blocks, n_blocks = _reduced(_block_sums(features, features))
     moments = blocks.new_empty(3, n_samples)
-    scale, shift = blocks.new_empty(2, n_samples, n_features)
+    scale, shift, totals = blocks.new_empty(3, n_samples, n_features)
     sizes = {"BLOCKS": triton.next_power_of_2(n_blocks), "F": triton.next_power_of_2(n_features)}
     n = n_rows * n_features
     _normalizing[(n_samples,)](
-        blocks, weight, bias, moments, scale, shift, n_features, n_blocks, n, epsilon, **sizes, num_warps=8
+        blocks, weight, bias, moments, scale, shift, totals, n_features, n_blocks, n, epsilon, **sizes, num_warps=8
     )
-    return moments, scale, shift
+    return moments, scale, shift, totals
 
 
 def pulling(
-    grad: Tensor, features: Tensor, weight: Tensor, moments: Tensor
-) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]:
+    grad: Tensor, features: Tensor, weight: Tensor, moments: Tensor, totals: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return scale, slope and shift of the map from gradient and features to the gradient of the features.
 
-    And the gradients of weight and bias, [features]. See `normalizing` for the arguments.
+    And [3, features]: the gradients of weight and bias, and the sums of the gradient of the features over all rows.
+    See `normalizing` for the arguments.
     """
     n_samples, n_rows, n_features = features.shape
     blocks, n_blocks = _reduced(_block_sums(grad, features))
     scale, shift = blocks.new_empty(2, n_samples, n_features)
     slope = blocks.new_empty(n_samples)
-    to_layer = blocks.new_empty(2, n_samples, n_features)
+    to_layer = blocks.new_empty(3, n_samples, n_features)
     sizes = {"BLOCKS": triton.next_power_of_2(n_blocks), "F": triton.next_power_of_2(n_features)}
     n = n_rows * n_features
     _pulling[(n_samples,)](
-        blocks, weight, moments, scale, slope, shift, to_layer, n_features, n_blocks, n, **sizes, num_warps=8
+        blocks, weight, moments, totals, scale, slope, shift, to_layer, n_features, n_blocks, n, **sizes, num_warps=8
     )
-    of_weight, of_bias = to_layer.sum(dim=1)
-    return scale, slope, shift, (of_weight, of_bias)
+    return scale, slope, shift, to_layer.sum(dim=1)
 
 
 def affine_rows(left: Tensor, right: Tensor, scale: Tensor, slope: Tensor, shift: Tensor, dtype: torch.dtype) -> Tensor:

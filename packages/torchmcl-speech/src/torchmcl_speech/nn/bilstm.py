@@ -136,8 +136,8 @@ class FusedBiLSTM(BiLSTM):
     """A `BiLSTM` that is several times faster on GPUs, for many short sequences and up to 256 hidden units.
 
     A program of the GPU takes a tile of sequences through all their steps with the state in registers; the
-    products with the inputs and the gradients of the weights are large matrix products. Only the outputs and cells are
-    kept for the backward pass, which recomputes the gates. Parameters and results are those of a bidirectional
+    products with the inputs and the gradients of the weights are large matrix products. Gates, outputs and cells are
+    kept for the backward pass. Parameters and results are those of a bidirectional
     `nn.LSTM`, which is used for CPUs, other sizes and types, and without Triton.
 
     Args:
@@ -169,7 +169,8 @@ class FusedBiLSTM(BiLSTM):
         if not self._can_fuse(sequences, dtype):
             return super().forward(sequences)
         with torch.autocast("cuda", enabled=False):
-            fused: Tensor = _FusedRecurrence.apply(sequences.to(dtype), *self._parameters.values())
+            keep = torch.is_grad_enabled()
+            fused: Tensor = _FusedRecurrence.apply(keep, sequences.to(dtype), *self._parameters.values())
         return fused
 
     def _can_fuse(self, sequences: Tensor, dtype: torch.dtype) -> bool:
@@ -197,7 +198,7 @@ class _FusedRecurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, sequences: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, keep: bool, sequences: Tensor, *parameters: Tensor) -> Tensor:
         from torchmcl_speech.kernels.lstm import Rows, lstm_forward, takes_gates_by_unit
         from torchmcl_speech.kernels.lstm_weights import weights_in_order
 
@@ -208,8 +209,9 @@ class _FusedRecurrence(torch.autograd.Function):
         rows = Rows((n_outer, n_inner, n_steps), (steps[0], steps[1], steps[2]))
         ctx.by_unit = takes_gates_by_unit(flat, parameters[1].shape[1])
         weights = weights_in_order(parameters, flat.dtype, ctx.by_unit)
-        outputs, cells = lstm_forward(torch.addmm(weights.bias, flat, weights.inputs.T), weights.recurrent, rows)
-        ctx.save_for_backward(flat, weights.inputs, weights.recurrent, weights.met, outputs, cells)
+        gates = torch.addmm(weights.bias, flat, weights.inputs.T)
+        outputs, cells = lstm_forward(gates, weights.recurrent, rows, keep)
+        ctx.save_for_backward(flat, weights.inputs, weights.recurrent, gates, outputs, cells)
         ctx.rows, ctx.order, ctx.ordered_shape, ctx.dtype = rows, order, ordered.shape[:3], parameters[0].dtype
         return _restored(outputs, ctx.ordered_shape, order)
 
@@ -217,23 +219,17 @@ class _FusedRecurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from torchmcl_speech.kernels.lstm import lstm_backward
-        from torchmcl_speech.kernels.lstm_products import met_by_steps
+        from torchmcl_speech.kernels.lstm_gradients import weight_sums
         from torchmcl_speech.kernels.lstm_weights import parameter_gradients
 
-        flat, weight_in, weight_rec, weight_met, outputs, cells = ctx.saved_tensors
-        hidden = weight_rec.shape[-1]
-        met = met_by_steps(flat, outputs, ctx.rows.sizes[2], ctx.rows.strides[2])
-        # Recompute the gates in two large products, which is cheaper than storing them in the forward pass.
-        gates = flat.new_empty(len(flat), 8 * hidden)
-        halves = gates[:, : 4 * hidden], gates[:, 4 * hidden :]
-        for half, seen, weight in zip(halves, met, weight_met, strict=True):
-            torch.mm(seen, weight.T, out=half)
-        lstm_backward(gates, weight_rec, cells, grad.permute(*ctx.order, 3).reshape(len(flat), -1), ctx.rows)
+        flat, weight_in, weight_rec, gates, outputs, cells = ctx.saved_tensors
+        pull = grad.permute(*ctx.order, 3).reshape(len(flat), -1)
+        to_gates = lstm_backward(gates, weight_rec, cells, pull, ctx.rows)
         to_sequences = None
-        if ctx.needs_input_grad[0]:
-            to_sequences = _restored(gates @ weight_in, ctx.ordered_shape, ctx.order)
-        pulled = [half.T @ seen for half, seen in zip(halves, met, strict=True)]
-        return to_sequences, *parameter_gradients(pulled, flat.shape[1], ctx.dtype, ctx.by_unit)
+        if ctx.needs_input_grad[1]:
+            to_sequences = _restored(to_gates @ weight_in, ctx.ordered_shape, ctx.order)
+        sums = weight_sums(to_gates, flat, outputs, ctx.rows.sizes[2], ctx.rows.strides[2])
+        return None, to_sequences, *parameter_gradients(sums, flat.shape[1], ctx.dtype, ctx.by_unit)
 
 
 def _restored(flat: Tensor, ordered_shape: torch.Size, order: list[int]) -> Tensor:

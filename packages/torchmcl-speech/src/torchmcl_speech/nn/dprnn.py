@@ -11,7 +11,6 @@ Features are the last axis in memory throughout. The map keeps one layout, [B, P
 path takes a transposed view of it.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +32,7 @@ from torchmcl._checks import (
 from torchmcl.sharing import SharedNetwork
 from torchmcl.types import Predictions
 from torchmcl_speech.nn.bilstm import FusedBiLSTM
-from torchmcl_speech.nn.global_norm import GlobalLayerNorm
+from torchmcl_speech.nn.global_norm import GlobalLayerNorm, projected_norm
 from torchmcl_speech.nn.sizes import check_sizes
 
 
@@ -120,8 +119,7 @@ class RecurrentPath(nn.Module):
 
     def forward(self, sequences: Tensor) -> Tensor:
         """Return a tensor of the shape of the input, [batch, sequences, time, width]."""
-        update = _in_memory_order(functools.partial(_linear, self.linear), self.bilstm(sequences))
-        return self.norm(update, residual=sequences)
+        return projected_norm(self.linear, self.norm, self.bilstm(sequences), sequences)
 
 
 def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
@@ -354,14 +352,3 @@ class DPRNN(SharedNetwork):
         """Return the additional text for `repr`."""
         n_hops = hops_in("DPRNN", self.kernel_size, self.stride)
         return f"n_outputs={self.n_outputs}, {n_hops} frames over each sample, segments of {self.segment_size}"
-
-
-def _in_memory_order(layer: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-    """Apply a layer along the last axis to a permuted view without a copy."""
-    if torch.compiler.is_exporting():  # sorting by stride would add constraints
-        return layer(features)
-    strides = features.stride()
-    order = sorted(range(features.ndim - 1), key=lambda axis: -strides[axis])
-    back = [order.index(axis) for axis in range(features.ndim - 1)]
-    out: Tensor = layer(features.permute(*order, -1))
-    return out.permute(*back, -1)

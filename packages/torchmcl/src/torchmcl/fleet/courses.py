@@ -80,12 +80,38 @@ def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
     return winner_weights(cost, 1 - epsilon, epsilon / (cost.shape[-1] - 1))
 
 
+@dataclass(frozen=True)
+class Columns:
+    """A value per epoch and model: a few columns, and which of them each model has.
+
+    A thousand models often share a handful of schedules. All their values are put together on the device that needs
+    them: on the host this would take as long as half of the training.
+    """
+
+    distinct: Tensor  # [epochs, columns]
+    places: Tensor  # [models]
+
+    @classmethod
+    def of(cls, columns: dict[int, Tensor], keys: Sequence[int]) -> "Columns":
+        """Return the columns of models, given one per key and the key of each model."""
+        places = {key: place for place, key in enumerate(columns)}
+        return cls(torch.stack(list(columns.values()), dim=1), torch.tensor([places[key] for key in keys]))
+
+    def full(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Tensor:
+        """Return the values [epochs, models]."""
+        return self.distinct.to(device, dtype)[:, self.places.to(device)]
+
+    def of_models(self, models: slice) -> "Columns":
+        """Return the values of a slice of the models."""
+        return Columns(self.distinct, self.places[models])
+
+
 class _Group(NamedTuple):
-    """Consecutive models with the same kind of rule; each field is a tensor with a value per model."""
+    """Consecutive models with the same kind of rule, and the values of each of its fields."""
 
     models: slice
     first: AssignmentRule
-    values: dict[str, Tensor]  # field -> [epochs, models]
+    values: dict[str, Columns]
 
 
 class RuleCourses:
@@ -108,29 +134,39 @@ class RuleCourses:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.n_models = len(rules)
+        self.n_models, self.n_epochs = len(rules), n_epochs
         self.groups = _groups_of(rules, n_epochs)
         #: Whether `MixedRule` supports all rules.
         self.per_target = all(type(group.first) in _PER_TARGET for group in self.groups)
-        #: [epochs, models], 0 for rules without a temperature.
-        self.temperatures = self._column("temperature", n_epochs)
-        if self.per_target:
-            self._rows = torch.stack([self.temperatures, self._column("epsilon", n_epochs)], dim=1).flatten(1)
-        else:
-            columns = [column for group in self.groups for column in group.values.values()]
-            self._rows = torch.cat(columns, dim=1) if columns else torch.zeros(n_epochs, 0, dtype=torch.float64)
-        self._place(device, dtype)
+        self._device, self._dtype = device, torch.promote_types(dtype, torch.float32)
 
     def on(self, device: torch.device, dtype: torch.dtype) -> "RuleCourses":
         """Return a copy of the courses on a device, in a dtype, with separate current values."""
         moved = copy.copy(self)
-        moved._place(device, dtype)
+        moved._device, moved._dtype = device, torch.promote_types(dtype, torch.float32)
+        for name in ("table", "_current"):
+            vars(moved).pop(name, None)
         return moved
 
-    def _place(self, device: torch.device | str, dtype: torch.dtype) -> None:
-        #: A row per epoch; if all rules are `per_target`, the temperatures and then the epsilons of the models.
-        self.table = self._rows.to(device, torch.promote_types(dtype, torch.float32))
-        self._current = self.table[0].clone()
+    @cached_property
+    def temperatures(self) -> Tensor:
+        """[epochs, models] in double precision on the CPU, 0 for rules without a temperature."""
+        return self._column("temperature", "cpu", torch.float64)
+
+    @cached_property
+    def table(self) -> Tensor:
+        """A row per epoch; if all rules are `per_target`, the temperatures and then the epsilons of the models."""
+        if self.per_target:
+            both = [self._column(name, self._device, self._dtype) for name in ("temperature", "epsilon")]
+            return torch.stack(both, dim=1).flatten(1)
+        columns = [values.full(self._device, self._dtype) for group in self.groups for values in group.values.values()]
+        if not columns:
+            return torch.zeros(self.n_epochs, 0, dtype=self._dtype, device=self._device)
+        return torch.cat(columns, dim=1)
+
+    @cached_property
+    def _current(self) -> Tensor:
+        return self.table[0].clone()
 
     def read(self, epoch: Tensor) -> None:
         """Load the values of an epoch, given as a tensor [1]."""
@@ -161,19 +197,25 @@ class RuleCourses:
                 start += high - low
         return StackedRule(tuple(parts))
 
+    def by_group(self) -> list[tuple[slice, AssignmentRule, dict[str, Tensor]]]:
+        """Return the models of each group, their first rule, and the values of its fields [epochs, models]."""
+        full = [{name: values.full() for name, values in group.values.items()} for group in self.groups]
+        return [(group.models, group.first, values) for group, values in zip(self.groups, full, strict=True)]
+
     def check_hypotheses(self, n_hypotheses: int) -> None:
         """Check that the largest `k` of each rule is valid for the number of hypotheses, before training."""
         for group in self.groups:
             if "k" in group.values:
-                largest: dict[str, Any] = {"k": float(group.values["k"].max())}
+                largest: dict[str, Any] = {"k": float(group.values["k"].distinct.max())}
                 replace(group.first, **largest)._check_against(torch.empty(1, n_hypotheses))
 
-    def _column(self, name: str, n_epochs: int) -> Tensor:
-        parts = [
-            group.values.get(name, torch.zeros(n_epochs, group.models.stop - group.models.start, dtype=torch.float64))
-            for group in self.groups
-        ]
-        return torch.cat(parts, dim=1)
+    def _column(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        """Return the values of a field [epochs, models], 0 for rules without it."""
+        column = torch.zeros(self.n_epochs, self.n_models, dtype=dtype, device=device)
+        for group in self.groups:
+            if name in group.values:
+                column[:, group.models] = group.values[name].full(device, dtype)
+        return column
 
     def _group_views(self) -> list[dict[str, Tensor]]:
         """Return views of the current values, a dictionary per group."""
@@ -201,18 +243,10 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
         if stop == len(rules) or kinds[id(rules[stop])] != kinds[id(rules[start])]:
             own = [id(rule) for rule in rules[start:stop]]
             first, columns = courses[own[0]]
-            values = {name: _repeated({key: courses[key][1][name] for key in own}, own) for name in columns}
+            values = {name: Columns.of({key: courses[key][1][name] for key in own}, own) for name in columns}
             groups.append(_Group(slice(start, stop), first, values))
             start = stop
     return groups
-
-
-def _repeated(columns: dict[int, Tensor], keys: Sequence[int]) -> Tensor:
-    """Return the column for the key of each model, [epochs, models]; many models share a few columns."""
-    if len(columns) == 1:
-        return next(iter(columns.values())).unsqueeze(1).expand(-1, len(keys))
-    places = {key: place for place, key in enumerate(columns)}
-    return torch.stack(list(columns.values()), dim=1)[:, torch.tensor([places[key] for key in keys])]
 
 
 def _course_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tensor]]:
@@ -265,8 +299,8 @@ def _kind(rule: AssignmentRule) -> tuple[Any, ...]:
     return (type(rule), *(getattr(rule, field.name) for field in fields(rule) if field.name not in names))
 
 
-def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
-    """Return the learning rates [epochs, models]."""
+def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Columns:
+    """Return the learning rates."""
     columns: dict[int, Tensor] = {}
     for rate in rates:
         if id(rate) not in columns:
@@ -274,7 +308,7 @@ def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Tensor:
             for value in set(values):
                 check_non_negative("Fleet", "learning_rate", value)
             columns[id(rate)] = torch.tensor(values, dtype=torch.float64)
-    return _repeated(columns, [id(rate) for rate in rates])
+    return Columns.of(columns, [id(rate) for rate in rates])
 
 
 @dataclass(frozen=True)
@@ -283,7 +317,7 @@ class TrainingPlan:
 
     n_epochs: int
     rules: Sequence[Any]
-    learning_rates: Tensor  # [epochs, models]
+    learning_rates: Columns
     weight_decays: Tensor
     seeds: Tensor
     spec: StepSpec
@@ -297,7 +331,7 @@ class TrainingPlan:
         return replace(
             self,
             rules=self.rules[models],
-            learning_rates=self.learning_rates[:, models],
+            learning_rates=self.learning_rates.of_models(models),
             weight_decays=self.weight_decays[models],
             seeds=self.seeds[models],
             validate_every=self.validate_every[models],

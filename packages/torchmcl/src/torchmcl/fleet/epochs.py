@@ -63,7 +63,7 @@ class ChunkTraining:
         )
         self._failures = FirstFailures(self.state.failed_step, len(self._rows.batches))
         self._rate = self.state.losses.new_zeros(len(models), 1)
-        self._learning_rates = plan.learning_rates.to(self._rate)
+        self._learning_rates = plan.learning_rates.full(self._rate.device, self._rate.dtype)
         self._given_decay = plan.weight_decays.to(self._rate).view(-1, 1)
         decays = bool(plan.weight_decays.any()) or bool(plan.policies)
         self._decay = self._given_decay.clone() if decays else None
@@ -113,7 +113,7 @@ class ChunkTraining:
             first = last
             if saved is not None:
                 saved.save(number, first, seconds, state, device)
-        decided = None if self._annealing is None else self.state.temperatures.cpu()
+        decided = None if self._annealing is None else self.state.temperatures
         return FleetHistory.of(self.state, self._failures, decided, seconds)
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:

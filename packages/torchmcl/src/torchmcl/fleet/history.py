@@ -119,18 +119,22 @@ class FleetHistory(NamedTuple):
         cls, state: ChunkState, failures: "FirstFailures", temperatures: Tensor | None, seconds: float
     ) -> "FleetHistory":
         """Return the history of a chunk."""
-        losses, watched, stopped = state.losses.cpu(), state.watched.cpu(), state.stopped_epoch.cpu()
+        stopped = state.stopped_epoch
         # A model has no loss after it stopped, while others continue.
-        epochs = torch.arange(len(losses)).unsqueeze(-1)
+        epochs = torch.arange(len(state.losses), device=stopped.device).unsqueeze(-1)
         after = (stopped >= 0) & (epochs > stopped)
-        losses, watched = losses.masked_fill(after, torch.nan), watched.masked_fill(after, torch.nan)
-        bad = ~losses.isfinite() & ~after
-        failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1)
-        best_value, best_epoch = state.best_value.cpu(), state.best_epoch.cpu()
-        batches = failures.batches(failed)
-        rates = state.learning_rates.cpu().masked_fill(after, torch.nan)
-        temperatures = None if temperatures is None else temperatures.masked_fill(after, torch.nan)
-        return cls(losses, best_value, best_epoch, stopped, failed, batches, watched, temperatures, rates, seconds)
+        bad = ~(state.losses.isfinite() | after)
+        failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1).cpu()
+
+        curves = [state.losses, state.watched, state.learning_rates, temperatures]
+        if bool(after.any()):
+            curves = [None if values is None else values.masked_fill(after, torch.nan) for values in curves]
+        losses, watched, rates, decided = (None if values is None else values.cpu() for values in curves)
+        assert losses is not None
+        assert watched is not None
+        assert rates is not None
+        best_value, best_epoch, batches = state.best_value.cpu(), state.best_epoch.cpu(), failures.batches(failed)
+        return cls(losses, best_value, best_epoch, stopped.cpu(), failed, batches, watched, decided, rates, seconds)
 
     def first_failure(self, model: int) -> str:
         """Return a description of the first non-finite loss of a failed model."""
@@ -153,6 +157,8 @@ class FleetHistory(NamedTuple):
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
         """Return the history of a fleet from those of its chunks."""
+        if len(parts) == 1:
+            return parts[0]
         decided = None
         if any(part.temperatures is not None for part in parts):
             filled = [
@@ -371,8 +377,8 @@ def fingerprint_of(
         "n_models": len(models),
         "n_epochs": plan.n_epochs,
         "optimizer": repr(plan.spec.optimizer),
-        "rule": identity_of([plan.courses.groups, plan.policies]),
-        "learning_rate": digest_of_tensors({"rates": plan.learning_rates}),
+        "rule": identity_of([plan.courses.by_group(), plan.policies]),
+        "learning_rate": digest_of_tensors({"rates": plan.learning_rates.full()}),
         "weight_decay": plan.weight_decays.tolist(),
         "seeds": plan.seeds.tolist(),
         "score_weight": plan.spec.score_weight,

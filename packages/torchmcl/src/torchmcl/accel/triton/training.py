@@ -5,8 +5,13 @@ the weights from memory and stores them again. Here a model's weights stay in re
 epoch to epoch; only rows and moments are loaded and stored, through the caches.
 
 The networks have one hidden layer. A column of ones is appended to the inputs and a unit that is always 1 to the hidden
-units, so that biases are weights like all others: `first` [inputs, hidden] and `second` [outputs, hidden], both padded
+units, so that biases are weights like all others: `first` [hidden, inputs] and `second` [hidden, outputs], both padded
 to powers of 2. Outputs are stored in groups of hypotheses: a group for each coordinate, then one for the scores.
+
+Matrix units take the columns of their left side in another order than that in which they return columns: column c of a
+result is in the position `_position(c)` of the left side. Where the result of a product is the left side of the next,
+its columns stay in the threads that have them, and the rows of the right side change places instead: the units of
+`second`, and the rows of a block. The hidden units are computed twice for this reason, by rows and by units.
 """
 
 import triton
@@ -35,6 +40,34 @@ def product(a, b, c):
 
 
 @triton.jit
+def _as_left(x, M: tl.constexpr, K: tl.constexpr):
+    """Return the result of a product as the left side of another, each column in its position."""
+    return tl.reshape(tl.permute(tl.reshape(x, (M, K // 8, 4, 2)), (0, 1, 3, 2)), (M, K))
+
+
+@triton.jit
+def _by_position(x, K: tl.constexpr, N: tl.constexpr):
+    """Return rows in the order of `_as_left`."""
+    return tl.reshape(tl.permute(tl.reshape(x, (K // 8, 4, 2, N)), (0, 2, 1, 3)), (K, N))
+
+
+@triton.jit
+def _by_column(x, K: tl.constexpr, N: tl.constexpr):
+    """Return rows in the order before `_by_position`."""
+    return tl.reshape(tl.permute(tl.reshape(x, (K // 8, 2, 4, N)), (0, 2, 1, 3)), (K, N))
+
+
+@triton.jit
+def _position(column):
+    return (column & -8) + (column % 2) * 4 + (column // 2) % 4
+
+
+@triton.jit
+def _column(position):
+    return (position & -8) + (position % 4) * 2 + (position // 4) % 2
+
+
+@triton.jit
 def mixed(number):
     """Return a pseudo-random 64-bit integer, the same as `fleet.data.mixed`."""
     number = (number ^ ((number >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
@@ -58,30 +91,41 @@ def rows_of(inputs, targets, row, real, F, D, FEATURES: tl.constexpr, GROUPS: tl
     f = tl.arange(0, FEATURES)[None, :]
     g = tl.arange(0, GROUPS * COLUMNS)[None, :] // COLUMNS
     x = tl.load(inputs + row[:, None] * F + f, mask=real[:, None] & (f < F), other=0.0)
-    y = tl.load(targets + row[:, None] * D + g, mask=real[:, None] & (g < D), other=0.0)
+    if GROUPS == 2:
+        y = tl.where(g < D, tl.load(targets + row, mask=real, other=0.0)[:, None], 0.0)
+    else:
+        y = tl.load(targets + row[:, None] * D + g, mask=real[:, None] & (g < D), other=0.0)
     return tl.where(f == F, 1.0, x), y
+
+
+@triton.jit
+def _activated(hidden, h, row, H, stream, left_share, HIDDEN: tl.constexpr, DROPOUT: tl.constexpr):
+    """Return hidden units after ReLU and dropout, at the places of units `h` and rows `row`."""
+    hidden = tl.maximum(hidden, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    if DROPOUT:
+        stays = _uniform(stream, row * HIDDEN + h) < left_share
+        hidden = tl.where(h < H, tl.where(stays, hidden * (1.0 / left_share), 0.0), hidden)
+    return hidden
 
 
 @triton.jit
 def forward(
     x, y, first, second, temperature, epsilon, score_weight, H, K, D, stream, start, left_share,
-    ROWS: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ABSOLUTE: tl.constexpr
+    ROWS: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ABSOLUTE: tl.constexpr,
+    DROPOUT: tl.constexpr
 ):  # fmt: skip
-    """Return hidden units; difference, weight and cost of each output; the winner; and the loss of each output.
+    """Return outputs; difference, weight and cost of each output; the winner; and the loss of each output.
 
-    All but the hidden units are [rows, outputs]. Cost and weight of a hypothesis are stored at its first coordinate for
+    All are [rows, outputs]. Cost and weight of a hypothesis are stored at its first coordinate for
     the loss, and at all of them for the gradient.
     """
     o = tl.arange(0, GROUPS * COLUMNS)[None, :]
     group, k = o // COLUMNS, o % COLUMNS
-    hidden = product(x, first, tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
-    hidden = tl.where(hidden < 0, 0.0, hidden)  # keeps a NaN
-    if left_share < 1:
-        h = tl.arange(0, HIDDEN)[None, :]
-        place = (start + tl.arange(0, ROWS))[:, None] * HIDDEN + h
-        stays = _uniform(stream, place) < left_share
-        hidden = tl.where(h < H, tl.where(stays, hidden * (1.0 / left_share), 0.0), hidden)
-    outputs = product(hidden, tl.trans(second), tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32))
+    hidden = product(x, tl.trans(first), tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
+    row = (start + tl.arange(0, ROWS))[:, None]
+    hidden = _activated(hidden, tl.arange(0, HIDDEN)[None, :], row, H, stream, left_share, HIDDEN, DROPOUT)
+    outputs = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
+    outputs = product(_as_left(hidden, ROWS, HIDDEN), second, outputs)
     difference = outputs - y
     cost = tl.abs(difference) if ABSOLUTE else difference * difference
     if GROUPS > 2:  # add up the coordinates of a hypothesis, and give each of them the sum
@@ -104,7 +148,7 @@ def forward(
     entropy = tl.where(outputs > 0, outputs, 0.0) - tl.where(label, outputs, 0.0)
     entropy += tl.log(1.0 + tl.exp(-tl.abs(outputs)))
     loss = tl.where(group == 0, weight * cost, tl.where(group == D, entropy * (score_weight / K), 0.0))
-    return hidden, outputs, difference, cost, weight, label, tl.where(k < K, loss, 0.0)
+    return outputs, difference, cost, weight, label, tl.where(k < K, loss, 0.0)
 
 
 @triton.jit
@@ -114,18 +158,38 @@ def is_finite(number):
 
 _INTEGERS = (
     "first_epoch", "last_epoch", "n_epochs", "n_models", "batch_size", "n_batches", "n_rows_ordered", "n_orders",
-    "patience", "watches_loss", "shuffled", "weighted", "scored", "detached",
+    "patience", "watches_loss", "scored", "detached",
     "F", "H", "K", "D",
 )  # fmt: skip
 
 
 @triton.jit
-def _step(
-    weight, gradient, place, trained, mean, square, rate, root, kept, beta1, beta2, epsilon
+def _places(
+    number, F, H, K, D, scored,
+    FEATURES: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """Return the weights after a step of Adam, and update the moments in memory."""
-    m = tl.load(mean + place, mask=trained, other=0.0)
-    v = tl.load(square + place, mask=trained, other=0.0)
+    """Return which weights are trained, and their offsets in memory, for each layer.
+
+    `number` is not negative, but the compiler cannot know: it computes the offsets where they are used, instead of
+    keeping all of them in registers for the whole training.
+    """
+    h = tl.where(number < 0, 1, 0) + tl.arange(0, HIDDEN)[:, None]
+    f = tl.arange(0, FEATURES)[None, :]
+    trained1 = (h < H) & (f <= F)
+    place1 = tl.where(f < F, h * F + f, F * H + h)
+    o = tl.arange(0, GROUPS * COLUMNS)[None, :]
+    group, column = o // COLUMNS, o % COLUMNS
+    output = tl.where(group < D, column * D + group, K * D + column)
+    unit = _column(h)
+    trained2 = (unit <= H) & (column < K) & (group < D + scored)
+    n_outputs = K * D + K * scored
+    place2 = (F + 1) * H + tl.where(unit < H, output * H + unit, n_outputs * H + output)
+    return trained1, place1, trained2, place2
+
+
+@triton.jit
+def _step(weight, gradient, m, v, place, trained, mean, square, rate, root, kept, beta1, beta2, epsilon):
+    """Return the weights after a step of Adam from moments m and v, and store the new moments."""
     m = m + (1 - beta1) * (gradient - m)
     v = beta2 * v + (1 - beta2) * gradient * gradient
     tl.store(mean + place, m, mask=trained)
@@ -139,10 +203,10 @@ def train_epochs(
     rates, decays, rules, losses, watched, temperatures, learning_rates, best_value, best_epoch, stopped_epoch,
     failed_step,
     first_epoch, last_epoch, n_epochs, n_models, batch_size, n_batches, n_rows_ordered, n_orders,
-    patience, watches_loss, shuffled, weighted, scored, detached, F, H, K, D,
+    patience, watches_loss, scored, detached, F, H, K, D,
     score_weight, left_share, beta1, beta2, log1, log2, epsilon,
     FEATURES: tl.constexpr, HIDDEN: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
-    ABSOLUTE: tl.constexpr
+    ABSOLUTE: tl.constexpr, DROPOUT: tl.constexpr, SHUFFLED: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
     """Train all models from `first_epoch` up to but not including `last_epoch`; see `fleet/backends/fused.py`."""
     model = tl.program_id(0)
@@ -151,23 +215,17 @@ def train_epochs(
     n_parameters = (F + 1) * H + (H + 1) * n_outputs
     offset = model.to(tl.int64) * n_parameters
     flat, mean, square, best = flat + offset, mean + offset, square + offset, best + offset
-    h = tl.arange(0, HIDDEN)[None, :]
-    f = tl.arange(0, FEATURES)[:, None]
-    trained1 = (h < H) & (f <= F)
-    place1 = tl.where(f < F, h * F + f, F * H + h)
-    o = tl.arange(0, GROUPS * COLUMNS)[:, None]
-    group, column = o // COLUMNS, o % COLUMNS
-    output = tl.where(group < D, column * D + group, K * D + column)
-    trained2 = (h <= H) & (column < K) & (group < D + scored)
-    place2 = (F + 1) * H + tl.where(h < H, output * H + h, n_outputs * H + output)
+    h, f = tl.arange(0, HIDDEN)[:, None], tl.arange(0, FEATURES)[None, :]
+    trained1, place1, trained2, place2 = _places(first_epoch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS)
     # The hidden unit after the last is always 1: biases of the outputs are its weights.
     first = tl.load(flat + place1, mask=trained1, other=0.0) + tl.where((h == H) & (f == F), 1.0, 0.0)
     second = tl.load(flat + place2, mask=trained2, other=0.0)
 
     own = facts + model * 8
     begin, n_rows, begin_held, n_held = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
-    own_order, every, decides, stream = tl.load(own + 4), tl.load(own + 5), tl.load(own + 6), tl.load(own + 7)
+    index_of_order, every, decides, stream = tl.load(own + 4), tl.load(own + 5), tl.load(own + 6), tl.load(own + 7)
     n_rows_32, n_held_32 = n_rows.to(tl.int32), n_held.to(tl.int32)
+    own_inputs, own_targets = inputs + begin * F, targets + begin * D
 
     steps = tl.load(n_steps + model)
     stopped, failed = tl.load(stopped_epoch + model), tl.load(failed_step + model)
@@ -176,10 +234,10 @@ def train_epochs(
     places_of = tl.arange(0, GROUPS * COLUMNS)[None, :]
     is_real, is_first = places_of % COLUMNS < K, places_of < COLUMNS
     is_score = places_of // COLUMNS == D
-    to_trunk = tl.where(is_score & (detached > 0), 0.0, 1.0)
+    to_trunk = tl.where(is_score & (detached > 0), 0.0, 1.0 / left_share)
+    by_column, features = _position(block), tl.arange(0, FEATURES)[:, None]
 
     epoch = first_epoch + 0
-    grown = 1.0 / left_share
     while (epoch < last_epoch) & (stopped < 0):
         # Tables begin with the first epoch of the launch, histories with that of the training.
         row_of_table = (epoch - first_epoch).to(tl.int64) * n_models
@@ -195,24 +253,30 @@ def train_epochs(
             n_real = tl.minimum(n_rows_32 - batch * batch_size, batch_size)
             share = 1.0 / n_real
             numbers_of_step = mixed(stream + epoch.to(tl.int64) * tl.cdiv(n_rows_32, batch_size) + batch)
-            to_first = tl.zeros((FEATURES, HIDDEN), dtype=tl.float32)
-            to_second = tl.zeros((GROUPS * COLUMNS, HIDDEN), dtype=tl.float32)
-            losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
+            to_first = tl.zeros((HIDDEN, FEATURES), dtype=tl.float32)
+            to_second = tl.zeros((HIDDEN, GROUPS * COLUMNS), dtype=tl.float32)
+            back = _by_column(second, HIDDEN, GROUPS * COLUMNS)
+            losses_of = tl.zeros((ROWS,), dtype=tl.float32)
             for start in range(0, n_real, ROWS):
                 real = start + block < n_real
-                row = (batch * batch_size + start + block).to(tl.int64)
-                turn = (epoch - first_epoch).to(tl.int64) * n_orders + own_order
-                row = tl.load(order + turn * n_rows_ordered + row, mask=start + block < n_real * shuffled, other=row)
-                row += begin
-                x, y = rows_of(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
-                count = tl.load(row_weights + row, mask=start + block < n_real * weighted, other=1.0)
-                count = (tl.where(real, count, 0.0) * share)[:, None]
-                hidden, outputs, difference, cost, weight, label, each = forward(
+                row, row_by_column = batch * batch_size + start + block, batch * batch_size + start + by_column
+                real_by_column = start + by_column < n_real
+                if SHUFFLED:
+                    turn = (epoch - first_epoch).to(tl.int64) * n_orders + index_of_order
+                    own_order = order + turn * n_rows_ordered
+                    row = tl.load(own_order + row, mask=real, other=0).to(tl.int32)
+                    row_by_column = tl.load(own_order + row_by_column, mask=real_by_column, other=0).to(tl.int32)
+                x, y = rows_of(own_inputs, own_targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
+                count = tl.where(real, share, 0.0)
+                if WEIGHTED:
+                    count *= tl.load(row_weights + begin + row, mask=real, other=0.0)
+                count = count[:, None]
+                outputs, difference, cost, weight, label, each = forward(
                     x, y, first, second, temperature, spared, score_weight, H, K, D,
                     numbers_of_step, start, left_share,
-                    ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE
+                    ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE, DROPOUT
                 )  # fmt: skip
-                losses_of += each * count
+                losses_of += tl.sum(each * count, axis=1)
                 # The gradient of the outputs.
                 if ABSOLUTE:
                     slope = tl.where(difference > 0, 1.0, tl.where(difference < 0, -1.0, 0.0 * difference))
@@ -220,60 +284,75 @@ def train_epochs(
                     slope = 2.0 * difference
                 pull = (tl.sigmoid(outputs) - tl.where(label, 1.0, 0.0)) * (score_weight / K)
                 to_all = tl.where(is_score, pull, weight * slope) * count  # gradients of padding reach no weights
-                to_second = product(tl.trans(to_all), hidden, to_second)
-                to_hidden = product(to_all * to_trunk, second, tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
-                to_hidden = tl.where(hidden > 0, to_hidden * grown, 0.0)
-                to_first = product(tl.trans(x), to_hidden, to_first)
-            loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
+                x_turned = tl.load(
+                    own_inputs + row_by_column[None, :] * F + features, mask=real_by_column & (features < F), other=0.0
+                )
+                x_turned = tl.where(features == F, 1.0, x_turned)
+                turned = product(first, x_turned, tl.zeros((HIDDEN, ROWS), dtype=tl.float32))
+                at_row = (start + by_column)[None, :]
+                turned = _activated(turned, h, at_row, H, numbers_of_step, left_share, HIDDEN, DROPOUT)
+                to_second = product(_as_left(turned, HIDDEN, ROWS), to_all, to_second)
+                to_outputs = tl.trans(_by_column(to_all * to_trunk, ROWS, GROUPS * COLUMNS))
+                to_hidden = product(back, to_outputs, tl.zeros((HIDDEN, ROWS), dtype=tl.float32))
+                to_hidden = tl.where(turned > 0, to_hidden, 0.0)
+                to_first = product(_as_left(to_hidden, HIDDEN, ROWS), x, to_first)
+            to_second = _by_position(to_second, HIDDEN, GROUPS * COLUMNS)
+            own1, at1, own2, at2 = _places(epoch + batch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS)
+            # Moments arrive while the sums below wait for all threads.
+            m1, v1 = tl.load(mean + at1, own1, 0.0), tl.load(square + at1, own1, 0.0)
+            m2, v2 = tl.load(mean + at2, own2, 0.0), tl.load(square + at2, own2, 0.0)
+            loss = tl.sum(losses_of, axis=0)
             loss = loss - 0.0 * loss  # NaN for infinity, as in `mcl_loss`
             if (n_batches > 1) & (failed < 0) & (loss != loss):
                 failed = epoch.to(tl.int64) * n_batches + batch
             total += loss * (n_real.to(tl.float32) / n_rows_32.to(tl.float32))
             # A model whose gradient is not finite keeps its weights.
-            to_first, to_second = tl.where(trained1, to_first, 0.0), tl.where(trained2, to_second, 0.0)
-            summed = tl.sum(tl.sum(to_first, axis=1), axis=0) + tl.sum(tl.sum(to_second, axis=1), axis=0)
-            finite = is_finite(summed)
+            to_first, to_second = tl.where(own1, to_first, 0.0), tl.where(own2, to_second, 0.0)
+            finite = is_finite(tl.sum(tl.sum(to_first, axis=1) + tl.sum(to_second, axis=1), axis=0))
             to_first, to_second = tl.where(finite, to_first, 0.0), tl.where(finite, to_second, 0.0)
             used = tl.where(finite, rate, 0.0)
             steps += 1
             scaled = used / one_minus_exp(steps * log1)
             root = 1.0 / tl.sqrt(one_minus_exp(steps * log2))
             kept = 1 - used * decay
-            first = _step(first, to_first, place1, trained1, mean, square, scaled, root, kept, beta1, beta2, epsilon)
-            second = _step(second, to_second, place2, trained2, mean, square, scaled, root, kept, beta1, beta2, epsilon)
+            first = _step(first, to_first, m1, v1, at1, own1, mean, square, scaled, root, kept, beta1, beta2, epsilon)
+            second = _step(
+                second, to_second, m2, v2, at2, own2, mean, square, scaled, root, kept, beta1, beta2, epsilon
+            )
             tl.debug_barrier()  # moments are read by the thread that wrote them; a layout may change that
         tl.store(losses + at, total)
 
         if (n_held > 0) & ((epoch + 1 == n_epochs) | ((epoch + 1) % every == 0)):
-            losses_of = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
+            losses_of = tl.zeros((ROWS,), dtype=tl.float32)
             lowest_of = losses_of
             for start in range(0, n_held_32, ROWS):
                 real = start + block < n_held_32
-                row = begin_held + (start + block).to(tl.int64)
-                x, y = rows_of(inputs, targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
-                hidden, outputs, difference, cost, weight, label, each = forward(
+                held_inputs, held_targets = inputs + begin_held * F, targets + begin_held * D
+                x, y = rows_of(held_inputs, held_targets, start + block, real, F, D, FEATURES, GROUPS, COLUMNS)
+                outputs, difference, cost, weight, label, each = forward(
                     x, y, first, second, temperature, spared, score_weight, H, K, D, stream, start, 1.0,
-                    ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE
+                    ROWS, HIDDEN, GROUPS, COLUMNS, ABSOLUTE, False
                 )  # fmt: skip
-                losses_of += tl.where(real[:, None], each, 0.0)
+                losses_of += tl.sum(tl.where(real[:, None], each, 0.0), axis=1)
                 # A NaN may have no winner.
                 counts = is_first & is_real & real[:, None] & (label | (cost != cost))
-                lowest_of += tl.where(counts, cost, 0.0)
-            loss = tl.sum(tl.sum(losses_of, axis=1), axis=0)
-            distortion = tl.sum(tl.sum(lowest_of, axis=1), axis=0)
+                lowest_of += tl.sum(tl.where(counts, cost, 0.0), axis=1)
+            loss, distortion = tl.sum(losses_of, axis=0), tl.sum(lowest_of, axis=0)
             value = tl.where(watches_loss > 0, loss - 0.0 * loss, distortion) / n_held_32
             tl.store(watched + at, value)
             annealed = (decides > 0) & (temperature > 0) & (epoch + 1 < n_epochs)
             if (value < best_so_far) & (annealed == 0):
                 best_so_far = value
                 best_at = epoch.to(tl.int64)
-                tl.store(best + place1, first, mask=trained1)
-                tl.store(best + place2, second, mask=trained2)
+                best1, to1, best2, to2 = _places(epoch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS)
+                tl.store(best + to1, first, mask=best1)
+                tl.store(best + to2, second, mask=best2)
             waited = epoch - tl.maximum(best_at, 0)
             if (patience >= 0) & (annealed == 0) & (waited >= patience):
                 stopped = epoch.to(tl.int64)
         epoch += 1
 
+    trained1, place1, trained2, place2 = _places(epoch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS)
     tl.store(flat + place1, first, mask=trained1)
     tl.store(flat + place2, second, mask=trained2)
     tl.store(n_steps + model, steps)

@@ -56,7 +56,12 @@ class FusedTraining(ChunkTraining):
         self._facts = torch.stack(facts, dim=1)
         assert step.facts.network is not None
         self._network = step.facts.network
-        self._constants = _constants(self._network) | {"ABSOLUTE": step.facts.cost.is_absolute}
+        self._constants = _constants(self._network) | {
+            "ABSOLUTE": step.facts.cost.is_absolute,
+            "DROPOUT": bool(self._network.dropout),
+            "SHUFFLED": step.rows.order is not None,
+            "WEIGHTED": data.weights is not None,
+        }
         self._launched: torch.cuda.Event | None = None
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
@@ -113,8 +118,7 @@ class FusedTraining(ChunkTraining):
                 low, high, plan.n_epochs, len(self.models), rows.batch_size, len(rows.batches),
                 *((0, 0) if order is None else (order.shape[-1], order.shape[-2])),
                 -1 if plan.patience is None else plan.patience,
-                int(self._step.facts.watches_loss), int(order is not None), int(self._row_weights is not None),
-                int(network.has_scores), int(network.detach_scores),
+                int(self._step.facts.watches_loss), int(network.has_scores), int(network.detach_scores),
                 *network.sizes[:2], network.n_hypotheses, network.event[0],
                 float(spec.score_weight) if network.has_scores else 0.0, float(1 - (network.dropout or 0.0)),
                 *map(float, (adam.beta1, adam.beta2, math.log(adam.beta1), math.log(adam.beta2), adam.epsilon)),
@@ -176,6 +180,8 @@ def why_not_fused(training: TrainingFacts) -> str | None:
     for each in (rows,) if training.held_out is None else (rows, training.held_out):
         if each.n_features is None or each.n_dims is None or each.n_targets != 1 or each.has_mask:
             return "It supports inputs that are vectors, and one vector as the target of each."
+        if each.n_rows * max(each.n_features, each.n_dims) >= 2**31:  # offsets are 32-bit integers
+            return "It supports sets of fewer than 2**31 numbers."
         if not (each.is_single and training.is_single):
             return "It supports float32."
     if network is None or not network.takes(rows, (rows.n_dims,)) or len(network.sizes) != 3 or network.has_scales:
