@@ -36,7 +36,7 @@ ALWAYS void tile(int n_r, int n_s, int across, End end, float *out, int64_t stri
         for (int s = 0; s < n_s; s++)
             sum[r][s] = start.at ? load(start.at + r * start.stride + s * LANES) : (vec){0};
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int64_t k = 0; k < n_k; k++) {
         const float *x = b.at + k * b.stride, *factors = across ? a.rows[k] + a.from : 0;
         for (int r = 0; r < n_r; r++) {
@@ -53,12 +53,12 @@ ALWAYS void tile(int n_r, int n_s, int across, End end, float *out, int64_t stri
         }
 }
 
-/* The same for any number of rows, divided into tiles of nearly equal numbers. */
+/* The same for any number of rows, in tiles of which the last two have nearly the same number. */
 ALWAYS void panel(int n_s, int across, End end, float *out, int64_t stride, int64_t n_rows, Factors a, int64_t n_k,
                   Vectors b, Vectors start, const float *gate) {
     for (int64_t r = 0, n; r < n_rows; r += n) {
-        const int64_t n_tiles = (n_rows - r + tall(n_s) - 1) / tall(n_s);
-        n = (n_rows - r + n_tiles - 1) / n_tiles;
+        const int64_t left = n_rows - r, full = tall(n_s);
+        n = left >= 2 * full ? full : left > full ? (left + 1) / 2 : left;
         const Factors some = {across ? a.rows : a.rows + r, across ? a.from + r : a.from};
         const Vectors first = {start.at ? start.at + r * start.stride : 0, start.stride};
         const float *own = gate ? gate + r * stride : 0;
