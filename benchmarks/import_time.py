@@ -1,8 +1,11 @@
 """Time of `import torchmcl`, of the help, of an input error and of a small fit by command, in fresh processes in turn.
 
 python benchmarks/import_time.py [--out results/import-time.json]
+
+A turn before the first writes the compiled modules, as an installation does.
 """
 
+import os
 import statistics
 import subprocess
 import sys
@@ -25,12 +28,13 @@ _PROGRAMS = {
     "fit": ["-m", "torchmcl", "fit", "small.csv", "--target", "y", "-o", "model", "--overwrite", "--quiet"],
 }
 _REPEATS = 7
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def seconds(arguments: Sequence[str], folder: str) -> float:
     """Return the time from the start to the end of a fresh process."""
     start = time.perf_counter()
-    run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder)
+    run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=_ENVIRONMENT)
     spent = time.perf_counter() - start
     if run.returncode not in (0, 2) or "Traceback" in run.stderr:
         raise RuntimeError(run.stderr)
@@ -45,10 +49,10 @@ if __name__ == "__main__":
         with open(f"{folder}/small.csv", "w") as file:
             rows = ((i, i * i % 17, "abc"[i % 3], 3 * i + 10 * (i % 3) + i * i % 19) for i in range(200))
             file.write("x,z,kind,y\n" + "".join(f"{x},{z},{kind},{y}\n" for x, z, kind, y in rows))
-        turns = [{name: seconds(program, folder) for name, program in _PROGRAMS.items()} for _ in range(_REPEATS)]
-    medians = {name: statistics.median(turn[name] for turn in turns) for name in _PROGRAMS}
+        turns = [{name: seconds(program, folder) for name, program in _PROGRAMS.items()} for _ in range(1 + _REPEATS)]
+    medians = {name: statistics.median(turn[name] for turn in turns[1:]) for name in _PROGRAMS}
     must_show = {
-        "torchmcl": "ratio_to_torch <= 1.1",
+        "torchmcl": "above_torch_s <= 0.1",
         "help": "seconds <= 0.3",
         "option_error": "seconds <= 0.3",
         "input_error": "seconds <= 1",
@@ -59,6 +63,7 @@ if __name__ == "__main__":
             "name": name,
             "seconds": value,
             "above_python_s": value - medians["python"],
+            "above_torch_s": value - medians["torch"],
             "ratio_to_torch": value / medians["torch"],
             "must_show": must_show.get(name, ""),
         }

@@ -8,7 +8,8 @@
 #endif
 #define VECTOR_BYTES 32
 #define STEP 2
-#define TALL 6
+#define WIDE 2
+#define SUMS 12
 #define VARIANT avx2
 #define NAME "AVX2"
 #include "step.h"

@@ -8,7 +8,8 @@
 #endif
 #define VECTOR_BYTES 64
 #define STEP 2
-#define TALL 8
+#define WIDE 4
+#define SUMS 24
 #define VARIANT avx512
 #define NAME "AVX-512"
 #include "step.h"

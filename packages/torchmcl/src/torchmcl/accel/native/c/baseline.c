@@ -2,14 +2,19 @@
 
 #define VECTOR_BYTES 16
 #define STEP 4
-#define TALL 4
 #define VARIANT baseline
 #if defined(__aarch64__)
+#define WIDE 4
+#define SUMS 16
 #define NAME "NEON"
-#elif defined(__x86_64__)
+#else
+#define WIDE 2
+#define SUMS 8
+#if defined(__x86_64__)
 #define NAME "SSE2"
 #else
 #define NAME "plain C"
+#endif
 #endif
 #include "step.h"
 #include "forward.h"

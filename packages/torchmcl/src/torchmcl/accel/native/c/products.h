@@ -1,226 +1,139 @@
-/* The products of a layer with a block of rows, stored as [features][WIDTH]. Included by step.h. */
+/* The products of layers with a block of rows. Activations are rows of features, weights [inputs][outputs], both padded
+   to whole vectors: lanes are outputs, of the gradient of the inputs they are inputs. No product needs a transposed
+   matrix but that gradient, for which weights are transposed once per step. Included by step.h. */
 
 /* Applied to a product before it is stored. NaN stays NaN. */
 typedef enum { PLAIN, RELU, GATED } End;
 
-/* How many rows of a product to compute at once, given how many are left: TALL of them fill the registers. */
-ALWAYS int64_t rows_at_once(int64_t n_left) { return n_left >= TALL ? TALL : n_left < 4 ? n_left : 4; }
+#define MOST 8          /* rows of a tile */
+#define SOME_INPUTS 80  /* whose weights stay in the L1 cache while the rows are read */
+#define SOME_SLOPES 48  /* inputs that stay there while the gradients are read */
 
-/* out[p] = bias[p] + sum_q a[p * sp + q * sq] in[q], for `count` rows p and a few vectors; GATED: 0 where gate[p] is not
-   positive. */
-ALWAYS void mix_some(int count, End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_q, const float *in,
-                     const float *bias, const float *gate) {
-    vec sum[TALL][STEP];
-    for (int p = 0; p < count; p++)
-        for (int s = 0; s < STEP; s++) sum[p][s] = (vec){0} + (bias ? bias[p] : 0.0f);
-#pragma GCC unroll 4
-    for (int64_t q = 0; q < n_q; q++) {
-        const vec *x = (const vec *)(in + q * WIDTH);
-#if defined(__aarch64__)
-        if (count == 4 && sp == 1) { /* loads four factors with one instruction; the products select from them */
-            const float32x4_t factors = vld1q_f32(a + q * sq);
-            for (int s = 0; s < STEP; s++) {
-                sum[0][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[0][s], (float32x4_t)x[s], factors, 0);
-                sum[1][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[1][s], (float32x4_t)x[s], factors, 1);
-                sum[2][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[2][s], (float32x4_t)x[s], factors, 2);
-                sum[3][s] = (vec)vfmaq_laneq_f32((float32x4_t)sum[3][s], (float32x4_t)x[s], factors, 3);
-            }
-            continue;
-        }
-#endif
-        for (int p = 0; p < count; p++) {
-            float factor = a[p * sp + q * sq];
-            for (int s = 0; s < STEP; s++) sum[p][s] += factor * x[s];
-        }
-    }
-    for (int p = 0; p < count; p++)
-        for (int s = 0; s < STEP; s++) {
-            vec v = sum[p][s];
-            if (end == RELU) v = (vec)((ivec)v & ~(v < 0.0f));
-            if (end == GATED) v = (vec)((ivec)v & ~(((const vec *)(gate + p * WIDTH))[s] <= 0.0f));
-            ((vec *)(out + p * WIDTH))[s] = v;
-        }
-}
+static int64_t up_lanes(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-/* A few vectors of all rows at a time: their part of `in` stays in the L1 cache while the factors are read. */
-ALWAYS void mix(End end, float *out, const float *a, int64_t sp, int64_t sq, int64_t n_p, int64_t n_q, const float *in,
-                const float *bias, const float *gate, int64_t width) {
-    for (int64_t j = 0; j < width; j += STEP * LANES)
-        for (int64_t p = 0, rows; p < n_p; p += rows) {
-            float *to = out + p * WIDTH + j;
-            const float *from = a + p * sp, *add = bias ? bias + p : 0, *own = gate ? gate + p * WIDTH + j : 0;
-            rows = rows_at_once(n_p - p);
-            switch (rows) {
-            case 1: mix_some(1, end, to, from, sp, sq, n_q, in + j, add, own); break;
-            case 2: mix_some(2, end, to, from, sp, sq, n_q, in + j, add, own); break;
-            case 3: mix_some(3, end, to, from, sp, sq, n_q, in + j, add, own); break;
-            case 4: mix_some(4, end, to, from, sp, sq, n_q, in + j, add, own); break;
-            default: mix_some(TALL, end, to, from, sp, sq, n_q, in + j, add, own);
-            }
-        }
-}
+/* The rows of a tile of some vectors: SUMS vectors fill the registers. */
+ALWAYS int tall(int n_s) { return SUMS / n_s < MOST ? SUMS / n_s : MOST; }
 
-static void hidden_layer(float *out, const float *weight, int64_t n_out, int64_t n_in, const float *in, int64_t width) {
-    mix(RELU, out, weight, n_in, 1, n_out, n_in, in, weight + n_in * n_out, 0, width);
-}
-
-/* For the first n_used of n_in inputs, without ReLU. */
-static void plain_layer(float *out, const float *weight, int64_t n_out, int64_t n_in, int64_t n_used, const float *in,
-                        int64_t width) {
-    mix(PLAIN, out, weight, n_in, 1, n_out, n_used, in, weight + n_in * n_out, 0, width);
-}
-
-static void layer_back(float *back, const float *weight, int64_t n_out, int64_t n_in, const float *g, const float *gate,
-                       int64_t width) {
-    mix(GATED, back, weight, 1, n_in, n_in, n_out, g, 0, gate, width);
-}
-
-#define SOME_INPUTS 64
-
-#if defined(__aarch64__)
-
-/* Adds to each of `count` numbers the sum of the lanes of a vector. */
-ALWAYS void add_totals(float *to, const vec *v, int count) {
-    if (count == 4) { /* pairwise sums, twice, of all four vectors at once */
-        const float32x4_t first = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[1]);
-        const float32x4_t second = vpaddq_f32((float32x4_t)v[2], (float32x4_t)v[3]);
-        vst1q_f32(to, vaddq_f32(vld1q_f32(to), vpaddq_f32(first, second)));
-        return;
-    }
-    for (int q = 0; q < count; q++) {
-        float sum = 0;
-        for (int i = 0; i < LANES; i++) sum += v[q][i];
-        to[q] += sum;
-    }
-}
-
-/* da[p * sp + q] is the sum over rows of g[p] in[q], or that sum is added to it. */
-ALWAYS void outer_some(int n_p, int n_q, float *da, int64_t sp, const float *g, const float *in, int64_t width, int adds) {
-    vec sum[4][4];
-    for (int p = 0; p < n_p; p++)
-        for (int q = 0; q < n_q; q++) sum[p][q] = (vec){0};
-    for (int64_t j = 0; j < width; j += LANES)
-        for (int p = 0; p < n_p; p++)
-            for (int q = 0; q < n_q; q++)
-                sum[p][q] += *(const vec *)(g + p * WIDTH + j) * *(const vec *)(in + q * WIDTH + j);
-    for (int p = 0; p < n_p; p++) {
-        for (int q = 0; q < n_q && !adds; q++) da[p * sp + q] = 0;
-        add_totals(da + p * sp, sum[p], n_q);
-    }
-}
-
-ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *in, int64_t n_q, int64_t width,
-                       int adds) {
-    for (int64_t q = 0; q < n_q; q += 4) {
-        const float *from = in + q * WIDTH;
-        switch (n_q - q) {
-        case 1: outer_some(n_p, 1, da + q, sp, g, from, width, adds); break;
-        case 2: outer_some(n_p, 2, da + q, sp, g, from, width, adds); break;
-        case 3: outer_some(n_p, 3, da + q, sp, g, from, width, adds); break;
-        default: outer_some(n_p, 4, da + q, sp, g, from, width, adds);
-        }
-    }
-}
-
-#else
-
-ALWAYS void copy_some(float *to, const float *from, int64_t n) {
-    int64_t k = 0;
-    for (; k + LANES <= n; k += LANES) *(loose *)(to + k) = *(const loose *)(from + k);
-    for (; k < n; k++) to[k] = from[k];
-}
-
-/* Adds the first n < LANES lanes, if there are any, to as many numbers. */
-ALWAYS void add_first(float *to, vec x, int64_t n) {
-    int64_t i = 0;
-    for (; i + 4 < LANES && i + 4 <= n; i += 4) *(four *)(to + i) += ((const four *)&x)[i / 4];
-    for (; i < n; i++) to[i] += x[i];
-}
-
-/* da[p * sp + q] is the sum over rows of g[p] in[q], or that sum is added to it, for `n_s` vectors of q. */
-ALWAYS void outer_some(int n_p, int n_s, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q,
-                       int64_t width, int adds) {
-    vec sum[TALL][STEP];
-    for (int p = 0; p < n_p; p++)
-        for (int s = 0; s < n_s; s++) sum[p][s] = (vec){0};
-#pragma GCC unroll 4
-    for (int64_t j = 0; j < width; j++) {
-        const vec *x = (const vec *)(turned + j * SOME_INPUTS);
-        for (int p = 0; p < n_p; p++) {
-            const float factor = g[p * WIDTH + j];
-            for (int s = 0; s < n_s; s++) sum[p][s] += factor * x[s];
-        }
-    }
-    for (int p = 0; p < n_p; p++)
-        for (int s = 0; s < n_s; s++) {
-            float *to = da + p * sp + s * LANES;
-            const int64_t n = n_q - s * LANES;
-            if (n >= LANES) {
-                *(loose *)to = (adds ? *(const loose *)to : (loose){0}) + (loose)sum[p][s];
-                continue;
-            }
-            for (int64_t i = 0; i < n && !adds; i++) to[i] = 0;
-            add_first(to, sum[p][s], n);
-        }
-}
-
-/* The inputs are transposed to [rows][inputs] first: for wide vectors, summing the lanes of vectors of rows would take
-   longer than the products. */
-ALWAYS void outer_rows(int n_p, float *da, int64_t sp, const float *g, const float *turned, int64_t n_q, int64_t width,
-                       int adds) {
-    int64_t q = 0;
-    for (; n_q - q > LANES; q += STEP * LANES) outer_some(n_p, STEP, da + q, sp, g, turned + q, n_q - q, width, adds);
-    if (q < n_q) outer_some(n_p, 1, da + q, sp, g, turned + q, n_q - q, width, adds);
-}
-
-#endif
-
-/* to[p] is the sum over rows of g[p], or that sum is added to it. */
-static void add_rows(float *to, const float *g, int64_t n_p, int64_t width, int adds) {
-    for (int64_t p = 0; p < n_p; p++) {
-        vec sum = {0};
-        for (int64_t j = 0; j < width; j += LANES) sum += *(const vec *)(g + p * WIDTH + j);
-        to[p] = (adds ? to[p] : 0) + sum_of(sum);
-    }
-}
-
-/* The inputs of the first layer as rows of `from`, which need no transposition. */
+/* The factors of a product: a(r, k) is rows[r][from + k], or, across, rows[k][from + r]. */
 typedef struct {
-    const float *from;
-    const int64_t *numbers;
-    int64_t n_rows;
-} Source;
+    const float *const *rows;
+    int64_t from;
+} Factors;
 
-/* A few inputs at a time, which stay in the L1 cache while the rows of g are read. */
-static void outer(float *da, int64_t sp, const float *g, int64_t n_p, const float *in, int64_t n_q, int64_t width,
-                  int adds, const Source *source) {
-    for (int64_t first = 0; first < n_q; first += SOME_INPUTS) {
-        const int64_t n = n_q - first < SOME_INPUTS ? n_q - first : SOME_INPUTS;
-#if defined(__aarch64__)
-        const float *inputs = in + first * WIDTH;
-        (void)source;
-#else
-        float inputs[WIDTH * SOME_INPUTS] __attribute__((aligned(64)));
-        const int64_t filled = (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES);
-        for (int64_t j = 0; j < width; j++)
-            for (int64_t q = filled - STEP * LANES; q < filled; q += LANES) store(inputs + j * SOME_INPUTS + q, (vec){0});
-        for (int64_t j = 0; source && j < source->n_rows; j++)
-            copy_some(inputs + j * SOME_INPUTS, source->from + source->numbers[j] * n_q + first, n);
-        for (int64_t j = source ? source->n_rows : width; j < width; j++)
-            for (int64_t q = 0; q < filled; q += LANES) store(inputs + j * SOME_INPUTS + q, (vec){0});
-        if (!source) turn(inputs, SOME_INPUTS, in + first * WIDTH, WIDTH, n, width);
-#endif
-        for (int64_t p = 0, rows; p < n_p; p += rows) {
-            const float *from = g + p * WIDTH;
-            float *to = da + p * sp + first;
-            rows = rows_at_once(n_p - p);
-            switch (rows) {
-            case 1: outer_rows(1, to, sp, from, inputs, n, width, adds); break;
-            case 2: outer_rows(2, to, sp, from, inputs, n, width, adds); break;
-            case 3: outer_rows(3, to, sp, from, inputs, n, width, adds); break;
-            case 4: outer_rows(4, to, sp, from, inputs, n, width, adds); break;
-            default: outer_rows(TALL, to, sp, from, inputs, n, width, adds);
-            }
+/* A matrix of vectors, its rows `stride` apart. */
+typedef struct {
+    const float *at;
+    int64_t stride;
+} Vectors;
+
+/* out[r] = start[r] + sum_k a(r, k) b[k] for n_r rows of n_s vectors; GATED: 0 where gate[r] is not positive. */
+ALWAYS void tile(int n_r, int n_s, int across, End end, float *out, int64_t stride, Factors a, int64_t n_k, Vectors b,
+                 Vectors start, const float *gate) {
+    vec sum[MOST][WIDE];
+    const float *own[MOST];
+    for (int r = 0; r < n_r; r++) {
+        if (!across) own[r] = a.rows[r] + a.from;
+        for (int s = 0; s < n_s; s++)
+            sum[r][s] = start.at ? load(start.at + r * start.stride + s * LANES) : (vec){0};
+    }
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < n_k; k++) {
+        const float *x = b.at + k * b.stride, *factors = across ? a.rows[k] + a.from : 0;
+        for (int r = 0; r < n_r; r++) {
+            const float factor = across ? factors[r] : own[r][k];
+            for (int s = 0; s < n_s; s++) sum[r][s] += factor * load(x + s * LANES);
         }
+    }
+    for (int r = 0; r < n_r; r++)
+        for (int s = 0; s < n_s; s++) {
+            vec v = sum[r][s];
+            if (end == RELU) v = (vec)((ivec)v & ~(v < 0.0f));
+            if (end == GATED) v = (vec)((ivec)v & ~(load(gate + r * stride + s * LANES) <= 0.0f));
+            store(out + r * stride + s * LANES, v);
+        }
+}
+
+/* The same for any number of rows, in tiles of which the last two have nearly the same number. */
+ALWAYS void panel(int n_s, int across, End end, float *out, int64_t stride, int64_t n_rows, Factors a, int64_t n_k,
+                  Vectors b, Vectors start, const float *gate) {
+    for (int64_t r = 0, n; r < n_rows; r += n) {
+        const int64_t left = n_rows - r, full = tall(n_s);
+        n = left >= 2 * full ? full : left > full ? (left + 1) / 2 : left;
+        const Factors some = {across ? a.rows : a.rows + r, across ? a.from + r : a.from};
+        const Vectors first = {start.at ? start.at + r * start.stride : 0, start.stride};
+        const float *own = gate ? gate + r * stride : 0;
+        switch (n) {
+#define TILE_OF(n_r)                                                                                             \
+    case n_r:                                                                                                 \
+        if (n_r <= tall(n_s)) tile(n_r, n_s, across, end, out + r * stride, stride, some, n_k, b, first, own); \
+        break;
+            TILE_OF(1) TILE_OF(2) TILE_OF(3) TILE_OF(4) TILE_OF(5) TILE_OF(6) TILE_OF(7) TILE_OF(8)
+        }
+    }
+}
+
+/* The same for any number of columns, a few vectors at a time: their part of b stays in the L1 cache. */
+ALWAYS void product(int across, End end, float *out, int64_t stride, int64_t n_rows, int64_t n_columns, Factors a,
+                    int64_t n_k, Vectors b, Vectors start, const float *gate) {
+    for (int64_t j = 0, n_s; j < n_columns; j += n_s * LANES) {
+        n_s = up_lanes(n_columns - j) / LANES < WIDE ? up_lanes(n_columns - j) / LANES : WIDE;
+        const Vectors some = {b.at + j, b.stride}, first = {start.at ? start.at + j : 0, start.stride};
+        const float *own = gate ? gate + j : 0;
+        switch (n_s) {
+#define PANEL_OF(wide)                                                                                            \
+    case wide:                                                                                                 \
+        if (wide <= WIDE) panel(wide, across, end, out + j, stride, n_rows, a, n_k, some, first, own);          \
+        break;
+            PANEL_OF(1) PANEL_OF(2) PANEL_OF(3) PANEL_OF(4)
+        }
+    }
+}
+
+/* The outputs of a layer for its first n_used inputs; the bias is the row after the weights. */
+static void layer(int relu, float *out, int64_t n_rows, const float *weight, int64_t n_out, int64_t n_in,
+                  int64_t n_used, const float *const *in) {
+    const int64_t stride = up_lanes(n_out), n_parts = n_used ? (n_used + SOME_INPUTS - 1) / SOME_INPUTS : 1;
+    for (int64_t i = 0; i < n_parts; i++) {
+        const int64_t from = n_used * i / n_parts, n = n_used * (i + 1) / n_parts - from;
+        const Vectors some = {weight + from * stride, stride};
+        const Vectors start = {i ? out : weight + n_in * stride, i ? stride : 0};
+        if (relu && i + 1 == n_parts)
+            product(0, RELU, out, stride, n_rows, n_out, (Factors){in, from}, n, some, start, 0);
+        else
+            product(0, PLAIN, out, stride, n_rows, n_out, (Factors){in, from}, n, some, start, 0);
+    }
+}
+
+/* The gradient of the inputs of a layer from that of its first n_used outputs; its weights are `turned` to
+   [outputs][inputs]. */
+static void layer_back(float *back, int64_t n_rows, const float *turned, int64_t n_used, int64_t n_in,
+                       const float *const *g, const float *gate) {
+    const int64_t stride = up_lanes(n_in);
+    product(0, GATED, back, stride, n_rows, n_in, (Factors){g, 0}, n_used, (Vectors){turned, stride}, (Vectors){0}, gate);
+}
+
+/* to[inputs][outputs] is the sum over rows of in g, or that sum is added to it. */
+static void outer(float *to, const float *const *in, int64_t n_in, const float *g, int64_t n_out, int64_t n_rows,
+                  int adds) {
+    const int64_t stride = up_lanes(n_out);
+    for (int64_t q = 0; q < n_in; q += SOME_SLOPES) {
+        const int64_t n = n_in - q < SOME_SLOPES ? n_in - q : SOME_SLOPES;
+        for (int64_t r = 0; r < n_rows && n_in - q > SOME_SLOPES; r++) /* rows of a table lie anywhere */
+            for (int64_t i = 0; i < SOME_SLOPES; i += 16) __builtin_prefetch(in[r] + q + SOME_SLOPES + i);
+        const Vectors start = {adds ? to + q * stride : 0, stride};
+        product(1, PLAIN, to + q * stride, stride, n, n_out, (Factors){in, q}, n_rows, (Vectors){g, stride}, start, 0);
+    }
+}
+
+/* to is the sum of the rows of g, or that sum is added to it. */
+static void add_rows(float *to, const float *g, int64_t n_out, int64_t n_rows, int adds) {
+    const int64_t stride = up_lanes(n_out);
+    for (int64_t j = 0; j < stride; j += LANES) {
+        vec sum[4] = {adds ? load(to + j) : (vec){0}};
+        int64_t r = 0;
+        for (; r + 4 <= n_rows; r += 4)
+            for (int i = 0; i < 4; i++) sum[i] += load(g + (r + i) * stride + j);
+        for (; r < n_rows; r++) sum[0] += load(g + r * stride + j);
+        store(to + j, (sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
 }

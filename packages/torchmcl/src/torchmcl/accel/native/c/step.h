@@ -1,8 +1,9 @@
 /* A training step of many small ReLU networks, model by model and a few rows at a time, all in the L1 cache.
 
-   It computes the same as `mcl_step`. Activations are kept as [features][WIDTH], so that every loop over rows is a
-   loop over full vectors. This file is compiled once for each instruction set: the file that includes it defines
-   the width of a vector (VECTOR_BYTES), the number of vectors per product (STEP), and the name of the result (VARIANT). */
+   It computes the same as `mcl_step`. Products are of rows of features, losses of [values][WIDTH]: lanes are features in
+   the former and rows in the latter. This file is compiled once for each instruction set: the file that includes it
+   defines the width of a vector (VECTOR_BYTES), how many vectors fill the registers (SUMS) and how many of them are side
+   by side (WIDE), and the name of the result (VARIANT). */
 
 #include <float.h>
 #include <math.h>
@@ -25,109 +26,142 @@ typedef int ivec __attribute__((vector_size(VECTOR_BYTES)));
 #include "functions.h"
 #include "turning.h"
 #include "products.h"
+#include "packing.h"
 #include "ladders.h"
 #include "losses.h"
 #include "mixture.h"
 
-static int64_t up(int64_t n) { return (n + STEP * LANES - 1) / (STEP * LANES) * (STEP * LANES); }
+/* Rows are padded to whole vectors in losses. */
+static int64_t up(int64_t n) { return (n + TWO * LANES - 1) / (TWO * LANES) * (TWO * LANES); }
 
-static int64_t table_size(int64_t n_runs, const int64_t *lengths, int64_t n_out) {
-    int64_t rows = n_runs;
-    for (int64_t r = 0; r < n_runs; r++) rows += lengths[r];
-    return (rows * even_out(n_out) + WIDTH - 1) / WIDTH * WIDTH;
+/* The memory of a step of one model. */
+typedef struct {
+    float *own, *grad, *mean, *square;  /* packed: parameters, their gradient and its moments */
+    float *turned;                      /* weights for gradients of inputs */
+    float *table, *table_slope;         /* of cumulative inputs */
+    float *at[17], *slope[2];           /* rows of activations and of their gradients; inputs are read in place */
+    const float *in[17][WIDTH];         /* the activations of each row */
+    const float *to[WIDTH];             /* the gradients */
+    float *out, *target, *count, *rest; /* [values][WIDTH]: outputs, targets, weights of rows, memory of the loss */
+    int64_t rows[WIDTH];                /* their numbers in the table */
+    int64_t n_packed, n_table, n_all;
+} Space;
+
+/* The next n floats of the memory, if there is one. */
+static float *taken(Space *space, float *memory, int64_t n) {
+    const int64_t first = space->n_all;
+    space->n_all += (n + 15) / 16 * 16;
+    return memory ? memory + first : 0;
+}
+
+/* Divides memory; without it, only counts the floats. */
+static void divide(Space *space, const Network *network, float *memory) {
+    const int64_t *sizes = network->sizes, n_layers = network->n_layers, n_k = network->n_hypotheses, n_d = network->n_dims;
+    int64_t largest = 0;
+    space->n_all = 0;
+    space->n_packed = packed_size(network), space->n_table = table_size(network->n_runs, network->run_lengths, sizes[1]);
+    space->own = taken(space, memory, space->n_packed), space->grad = taken(space, memory, space->n_packed);
+    space->mean = taken(space, memory, space->n_packed), space->square = taken(space, memory, space->n_packed);
+    space->turned = taken(space, memory, turned_size(network));
+    space->table = taken(space, memory, space->n_table), space->table_slope = taken(space, memory, space->n_table);
+    for (int64_t l = 1; l <= n_layers; l++) {
+        const int64_t stride = up_lanes(sizes[l]);
+        largest = stride > largest ? stride : largest;
+        space->at[l] = taken(space, memory, stride * WIDTH);
+        for (int64_t j = 0; memory && j < WIDTH; j++) space->in[l][j] = space->at[l] + j * stride;
+    }
+    for (int i = 0; i < 2; i++) space->slope[i] = taken(space, memory, largest * WIDTH);
+    space->out = taken(space, memory, up_lanes(sizes[n_layers]) * WIDTH);
+    space->target = taken(space, memory, network->n_targets * n_d * WIDTH), space->count = taken(space, memory, WIDTH);
+    space->rest = taken(space, memory, (network->is_mixture ? mixture_rows(n_k, n_d) : 4 + 3 * n_k + n_k * n_d) * WIDTH);
 }
 
 /* The number of floats of scratch memory of a step. */
 static int64_t scratch_size(const Network *network) {
-    const int64_t *sizes = network->sizes;
-    const int64_t n_k = network->n_hypotheses, n_d = network->n_dims;
-    const int64_t in_losses = network->is_mixture ? mixture_rows(n_k, n_d) : 4 + 3 * n_k + n_k * n_d;
-    int64_t rows = 1 + network->n_targets * n_d + in_losses, largest = 0; /* all but the layers */
-    for (int64_t l = 0; l <= network->n_layers; l++) {
-        rows += sizes[l];
-        largest = sizes[l] > largest ? sizes[l] : largest;
+    Space space;
+    divide(&space, network, 0);
+    return space.n_all;
+}
+
+/* The outputs of a block of n rows, as [values][WIDTH]. */
+static void block_forward(const Network *network, const Rows *data, const Ladders *ladders, Space *space, int64_t n) {
+    const int64_t *sizes = network->sizes, n_layers = network->n_layers, n_given = network->n_given;
+    for (int64_t j = 0; j < n; j++) space->in[0][j] = data->inputs + space->rows[j] * n_given;
+    const float *weight = space->own;
+    for (int64_t l = 0; l < n_layers; l++) {
+        const int64_t n_in = sizes[l], n_out = sizes[l + 1], climbs = l == 0 && network->n_runs, relu = l + 1 < n_layers;
+        layer(relu && !climbs, space->at[l + 1], n, weight, n_out, n_in, l ? n_in : n_given, space->in[l]);
+        if (climbs) climb(space->at[1], n_out, space->table, ladders, space->rows, n, (int)relu);
+        weight += (n_in + 1) * up_lanes(n_out);
     }
-    return (rows + 2 * largest) * WIDTH + 2 * table_size(network->n_runs, network->run_lengths, sizes[1]);
+    gather_rows(space->out, space->in[n_layers], n, up(n), up_lanes(sizes[n_layers]));
+}
+
+/* From the gradient of those outputs, that of the parameters, or what it adds to that of the blocks before. */
+static void block_back(const Network *network, const Ladders *ladders, Space *space, int64_t n, int adds) {
+    const int64_t *sizes = network->sizes, n_layers = network->n_layers, n_last = sizes[n_layers];
+    float *g = space->slope[0], *to = space->grad + space->n_packed;
+    const float *turned = space->turned + turned_size(network);
+    memset(space->out + n_last * WIDTH, 0, (size_t)((up_lanes(n_last) - n_last) * WIDTH) * sizeof(float));
+    turn(g, up_lanes(n_last), space->out, WIDTH, up_lanes(n_last), (n + 3) / 4 * 4);
+    for (int64_t l = n_layers - 1; l >= 0; l--) {
+        const int64_t n_in = sizes[l], n_out = sizes[l + 1], stride = up_lanes(n_out);
+        to -= (n_in + 1) * stride;
+        outer(to, space->in[l], l ? n_in : network->n_given, g, n_out, n, adds);
+        add_rows(to + n_in * stride, g, n_out, n, adds); /* of the bias */
+        if (l == 0) break;
+        turned -= up_lanes(n_in) * stride;
+        const int64_t used = l == n_layers - 1 && network->detach_scores ? network->n_hypotheses * network->n_dims : n_out;
+        for (int64_t j = 0; j < n; j++) space->to[j] = g + j * stride;
+        float *back = space->slope[g == space->slope[0]];
+        layer_back(back, n, turned, used, n_in, space->to, space->at[l]);
+        g = back;
+    }
+    for (int64_t j = 0; network->n_runs && j < n; j++)
+        climb_back(space->table_slope, g + j * up_lanes(sizes[1]), sizes[1], ladders, space->rows[j]);
+}
+
+/* The loss of a batch for model m of the batch, whose packed parameters are in `space`, and its packed gradient. */
+static float batch_pass(const Network *network, const Rows *data, const Batch *batch, int64_t m, Space *space) {
+    const int64_t n_rows = batch->n_rows, n_targets = network->n_targets;
+    /* Blocks of equal numbers of rows, except for the last one; each has full vectors, because padded rows cost the same. */
+    const int64_t n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = up((n_rows + n_blocks - 1) / n_blocks);
+    const int64_t base = batch->set_of_model[m] * data->n_set_rows + batch->first;
+    const int64_t *order = batch->order ? batch->order + batch->order_of_model[m] * batch->order_stride : 0;
+    const Ladders ladders = {network->n_given, network->n_runs, network->run_lengths, data->lower, data->between};
+    const Rule rule = {network->n_hypotheses, network->n_dims, n_targets, (int)network->has_scores,
+                       exponent(batch->temperature[m]), batch->epsilon[m], 1 / (float)n_targets,
+                       1 / (float)(n_rows * n_targets), 1 / (float)n_rows * batch->score_weight};
+    double loss = 0;
+    if (network->n_runs) sum_weights(space->table, &ladders, space->own, network->sizes[1]);
+    if (batch->gradient) {
+        turn_weights(space->turned, network, space->own);
+        memset(space->table_slope, 0, (size_t)space->n_table * sizeof(float));
+    }
+    for (int64_t start = 0; start < n_rows; start += even) {
+        const int64_t n = n_rows - start < even ? n_rows - start : even, width = up(n);
+        for (int64_t j = 0; j < width; j++) { /* rows beyond the batch are 0 and have no weight */
+            space->rows[j] = j < n ? base + (order ? order[start + j] : start + j) : 0;
+            space->count[j] = j < n ? (data->counts ? data->counts[space->rows[j]] : 1) : 0;
+        }
+        gather(space->target, data->targets, space->rows, n, width, n_targets * network->n_dims);
+        block_forward(network, data, &ladders, space, n);
+        loss += network->is_mixture
+                    ? mixture_losses(network, rule.share, space->out, space->target, space->count, width, space->rest)
+                    : block_losses((int)network->absolute, &rule, space->out, space->target, space->count, width, space->rest);
+        if (batch->gradient) block_back(network, &ladders, space, n, start > 0);
+    }
+    if (batch->gradient && network->n_runs) sum_slopes(space->table_slope, &ladders, space->grad, network->sizes[1]);
+    return (float)(loss - 0 * loss); /* NaN for infinity */
 }
 
 static void training_step(const Network *network, const Rows *data, const Batch *batch) {
-    const int64_t *sizes = network->sizes, n_layers = network->n_layers, n_runs = network->n_runs;
-    const int64_t n_hypotheses = network->n_hypotheses, n_dims = network->n_dims, n_given = network->n_given;
-    const int64_t n_rows = batch->n_rows, n_parameters = batch->n_parameters, *order = batch->order;
-    float *scratch = batch->scratch;
-    /* Blocks of equal numbers of rows, except for the last one; each has full vectors, because padded rows cost the same. */
-    const int64_t n_blocks = (n_rows + WIDTH - 1) / WIDTH, even = up((n_rows + n_blocks - 1) / n_blocks);
-    const int64_t n_values = n_hypotheses * n_dims, n_targets = network->n_targets, n_wanted = n_targets * n_dims;
-    float *at[17], *place = scratch; /* activations of each layer */
-    int64_t largest = 0;
-    for (int64_t l = 0; l <= n_layers; l++) {
-        at[l] = place;
-        place += sizes[l] * WIDTH;
-        largest = sizes[l] > largest ? sizes[l] : largest;
-    }
-    float *slope[2] = {place, place + largest * WIDTH};
-    float *target = place + 2 * largest * WIDTH, *count = target + n_wanted * WIDTH, *rest = count + WIDTH;
-    const Ladders ladders = {n_given, n_runs, network->run_lengths, data->lower, data->between};
-    const int64_t n_table = table_size(n_runs, network->run_lengths, sizes[1]);
-    float *table = scratch + scratch_size(network) - 2 * n_table;
-    float *table_slope = table + n_table;
-    int64_t rows[WIDTH];
+    Space space;
+    divide(&space, network, batch->scratch);
     for (int64_t m = 0; m < batch->n_models; m++) {
-        const float *own = batch->flat + m * n_parameters;
-        float *grad = batch->gradient ? batch->gradient + m * n_parameters : 0;
-        const int64_t base = batch->set_of_model[m] * data->n_set_rows + batch->first;
-        const int64_t *own_order = order ? order + batch->order_of_model[m] * batch->order_stride : 0;
-        const Rule rule = {n_hypotheses, n_dims, n_targets, (int)network->has_scores,
-                           exponent(batch->temperature[m]), batch->epsilon[m], 1 / (float)n_targets,
-                           1 / (float)(n_rows * n_targets), 1 / (float)n_rows * batch->score_weight};
-        double total_loss = 0;
-        if (grad && n_runs) memset(grad, 0, (size_t)n_parameters * sizeof(float)); /* else the first block sets it */
-        if (grad) memset(table_slope, 0, (size_t)n_table * sizeof(float));
-        if (n_runs) sum_weights(table, &ladders, own, sizes[1], sizes[0]);
-        for (int64_t start = 0; start < n_rows; start += even) {
-            const int64_t n = n_rows - start < even ? n_rows - start : even, width = up(n);
-            for (int64_t j = 0; j < width; j++) { /* rows beyond the batch are 0 and have no weight */
-                rows[j] = j < n ? base + (order ? own_order[start + j] : start + j) : 0;
-                count[j] = j < n ? (data->counts ? data->counts[rows[j]] : 1) : 0;
-            }
-            gather(at[0], data->inputs, rows, n, width, n_given);
-            gather(target, data->targets, rows, n, width, n_wanted);
-            const float *weight = own;
-            for (int64_t l = 0; l < n_layers; l++) {
-                const int64_t n_in = sizes[l], n_out = sizes[l + 1];
-                if (l == 0 && n_runs) {
-                    plain_layer(at[1], weight, n_out, n_in, n_given, at[0], width);
-                    climb(at[1], n_out, table, &ladders, rows, n, n_layers > 1);
-                } else if (l + 1 < n_layers)
-                    hidden_layer(at[l + 1], weight, n_out, n_in, at[l], width);
-                else
-                    plain_layer(at[l + 1], weight, n_out, n_in, n_in, at[l], width);
-                weight += n_out * (n_in + 1);
-            }
-            total_loss += network->is_mixture
-                              ? mixture_losses(network, rule.share, at[n_layers], target, count, width, rest)
-                              : block_losses((int)network->absolute, &rule, at[n_layers], target, count, width, rest);
-            const float *g = at[n_layers];
-            for (int64_t l = n_layers - 1; grad && l >= 0; l--) {
-                const int64_t n_in = sizes[l], n_out = sizes[l + 1];
-                weight -= n_out * (n_in + 1);
-                float *to = grad + (weight - own);
-                const Source source = {data->inputs, rows, n};
-                const int adds = n_runs || start; /* to the blocks before */
-                outer(to, n_in, g, n_out, at[l], l == 0 ? n_given : n_in, width, adds, l == 0 ? &source : 0);
-                add_rows(to + n_in * n_out, g, n_out, width, adds); /* of the bias */
-                if (l == 0) {
-                    for (int64_t j = 0; n_runs && j < n; j++) climb_back(table_slope, g + j, n_out, &ladders, rows[j]);
-                    break;
-                }
-                float *back = slope[l % 2];
-                const int64_t used = l == n_layers - 1 && network->detach_scores ? n_values : n_out;
-                layer_back(back, weight, used, n_in, g, at[l], width);
-                g = back;
-            }
-        }
-        if (grad && n_runs) sum_slopes(table_slope, &ladders, grad, sizes[1], sizes[0]);
-        batch->loss[m] = (float)(total_loss - 0 * total_loss); /* NaN for infinity */
+        pack(space.own, network, batch->flat + m * batch->n_parameters);
+        batch->loss[m] = batch_pass(network, data, batch, m, &space);
+        if (batch->gradient) unpack(batch->gradient + m * batch->n_parameters, network, space.grad);
     }
 }
 
@@ -178,31 +212,35 @@ static int all_finite(const float *x, int64_t n) {
    non-finite gradient keeps its weights. */
 static void training_epochs(const Network *network, const Rows *data, const Batch *batch, const Adam *adam,
                             const Epochs *epochs) {
-    const int64_t n_parameters = batch->n_parameters, n_batches = epochs->n_batches, *bounds = epochs->bounds;
+    const int64_t n_batches = epochs->n_batches, n_steps = epochs->n_epochs * n_batches, *bounds = epochs->bounds;
+    Space space;
+    divide(&space, network, batch->scratch);
     for (int64_t m = epochs->first; m < epochs->last; m++) {
-        const int64_t at = m * n_parameters;
+        const int64_t at = m * batch->n_parameters;
+        for (int64_t step = 0; step < n_steps; step++) epochs->losses[step * batch->n_models + m] = 0;
+        if (!epochs->active[m]) continue;
+        pack(space.own, network, adam->flat + at);
+        pack(space.mean, network, adam->mean + at), pack(space.square, network, adam->square + at);
         Batch own = *batch;
-        own.n_models = 1, own.flat += at, own.gradient += at, own.set_of_model += m;
-        own.order_of_model += batch->order ? m : 0;
         Adam change = *adam;
-        change.n_models = 1, change.flat += at, change.gradient += at, change.mean += at, change.square += at;
+        change.n_models = 1, change.n_parameters = space.n_packed, change.flat = space.own, change.gradient = space.grad;
+        change.mean = space.mean, change.square = space.square;
         change.n_steps = epochs->n_steps + m, change.decay += adam->decay ? m : 0;
-        for (int64_t step = 0; step < epochs->n_epochs * n_batches; step++) {
+        for (int64_t step = 0; step < n_steps; step++) {
             const int64_t e = step / n_batches, b = step % n_batches;
-            own.loss = epochs->losses + step * batch->n_models + m;
-            *own.loss = 0;
-            if (!epochs->active[m]) continue;
-            own.temperature = batch->temperature + 2 * e * batch->n_models + m;
+            own.temperature = batch->temperature + 2 * e * batch->n_models;
             own.epsilon = own.temperature + batch->n_models;
             own.first = batch->order ? 0 : bounds[b];
             own.order = batch->order ? batch->order + e * epochs->n_ordered + bounds[b] : 0;
             own.n_rows = bounds[b + 1] - bounds[b];
-            training_step(network, data, &own);
-            const int finite = all_finite(own.gradient, n_parameters);
+            epochs->losses[step * batch->n_models + m] = batch_pass(network, data, &own, m, &space);
+            const int finite = all_finite(space.grad, space.n_packed);
             const float rate = finite ? adam->rate[e * batch->n_models + m] : 0;
-            if (!finite) memset(own.gradient, 0, (size_t)n_parameters * sizeof(float));
+            if (!finite) memset(space.grad, 0, (size_t)space.n_packed * sizeof(float));
             change.rate = &rate, epochs->n_steps[m]++;
             adam_update(&change);
         }
+        unpack(adam->flat + at, network, space.own);
+        unpack(adam->mean + at, network, space.mean), unpack(adam->square + at, network, space.square);
     }
 }

@@ -81,3 +81,11 @@ static void gather(float *to, const float *from, const int64_t *numbers, int64_t
     for (; j < width; j++)
         for (int64_t c = 0; c < n_columns; c++) to[c * WIDTH + j] = j < n ? from[numbers[j] * n_columns + c] : 0;
 }
+
+/* The same for rows given by their addresses. */
+static void gather_rows(float *to, const float *const *rows, int64_t n, int64_t width, int64_t n_columns) {
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) turn_rows(to + j, WIDTH, rows + j, n_columns);
+    for (; j < width; j++)
+        for (int64_t c = 0; c < n_columns; c++) to[c * WIDTH + j] = j < n ? rows[j][c] : 0;
+}
