@@ -84,8 +84,9 @@ def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answe
     seconds = time.perf_counter() - began
     answers, inside = [], []
     for history, truth in zip(task.histories, task.truths, strict=True):
-        answers.append(answer_of(forecaster, history, task))
-        tube = forecaster.forecast(history).tube()
+        found = forecaster.forecast(history)
+        answers.append(answer_of(found, task))
+        tube = found.tube()
         low, high = (tube[name].to_numpy().reshape(truth.shape) for name in ("low", "high"))
         inside.append(float(((truth >= low) & (truth <= high)).all(axis=1).mean()))
     more = {

@@ -18,7 +18,7 @@ from torch import nn
 
 from torchmcl_forecast import Forecaster, reduce_samples
 from torchmcl_forecast.calibrating import choose_calibration
-from torchmcl_forecast.forecast import LEVELS
+from torchmcl_forecast.forecast import LEVELS, Forecast
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.training import Training, drawn, marginal_crps
 from torchmcl_forecast.windows import Source, Window
@@ -185,8 +185,8 @@ def nine_quantiles(task: Task, forecaster: Forecaster) -> list[Answer]:
     return answers
 
 
-def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return the mixture of the same network, trained by its likelihood and the CRPS of steps instead of winners."""
+def mixture(forecaster: Forecaster) -> Forecaster:
+    """Return the forecaster with a network trained by the likelihood of its mixture and the CRPS of steps."""
 
     def loss_of(predictions: Any, batch: Any) -> torch.Tensor:
         scale, mask = predictions.scale.squeeze(-1), batch.mask
@@ -199,16 +199,33 @@ def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
     rival = copy.copy(forecaster)
     rival.networks_ = [trained(forecaster, forecaster.n_hypotheses, loss_of)]
     rival.codebook_share_, rival.spread_, rival.correlation_ = 0.0, 1.0, 0.0
+    rival.tube_scores_ = None  # tubes are not measured, and would take time
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     late = choose_calibration(source, forecaster.coverage)
     if late is not None:  # without it, samples would cross their path back and forth
         rival.correlation_ = rival._correlation(source, late)
-    return [answer_of(rival, history, task) for history in task.histories]
+    return rival
 
 
-def answer_of(forecaster: Forecaster, history: pd.DataFrame, task: Task) -> Answer:
-    """Return what a forecaster of paths gives."""
-    found = forecaster.forecast(history)
+def mixture_likelihood(task: Task, forecaster: Forecaster) -> list[Answer]:
+    """Return the components of the mixture of the same network, trained by its likelihood instead of winners."""
+    rival, answers = mixture(forecaster), []
+    forecaster.mixture_ = rival  # for `mixture_futures`
+    for history in task.histories:
+        found = rival.forecast(history)
+        components = found.paths.flatten(2) if task.joint else found.paths[:, :, 0]
+        answers.append(answer_of(found, task)._replace(paths=components, weights=found.probabilities))
+    return answers
+
+
+def mixture_futures(task: Task, forecaster: Forecaster) -> list[Answer]:
+    """Return the same mixture with futures as those of the forecaster: medians of sampled paths near the components."""
+    rival = getattr(forecaster, "mixture_", None) or mixture(forecaster)
+    return [answer_of(rival.forecast(history), task) for history in task.histories]
+
+
+def answer_of(found: Forecast, task: Task) -> Answer:
+    """Return the answer of a forecast of paths."""
     few, weights = found.reduced(N_PATHS)
     quantiles = found.quantiles()[[f"q{level:g}" for level in LEVELS]].to_numpy(copy=True).T
     paths, samples = few.flatten(2) if task.joint else few[:, :, 0], found.sample_paths(N_SAMPLES).flatten(2)
@@ -275,6 +292,7 @@ RIVALS: dict[str, Callable[[Task, Forecaster], list[Answer]]] = {
     "codebook": codebook,
     "nine_quantiles": nine_quantiles,
     "mixture_likelihood": mixture_likelihood,
+    "mixture_futures": mixture_futures,
     "tide": tide,
     "patch_tst": patch_tst,
 }
