@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import re
 import shutil
+import socket
 import sys
 import threading
 import urllib.error
@@ -12,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -20,6 +23,7 @@ from browser import console_errors, opened
 from places import ROOT
 from torchmcl.sklearn import MCLRegressor
 from torchmcl_speech.nn import DPRNN, StreamingSeparator
+from torchmcl_tables import DensityRegressor
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -80,10 +84,126 @@ def test_the_server_answers_rows(folder, regressor):
         answer = asked(address, {"rows": [[0.5, None], [1.0, 2.0]]})
         np.testing.assert_allclose(answer["mean"], regressor.predict([[0.5, np.nan], [1.0, 2.0]]), rtol=1e-5)
         assert list(asked(address, {"rows": [[0.5, 1.0]], "outputs": ["mean"]})) == ["mean"]
-        assert asked(address, {"rows": [[0.5]]}) is None  # an error of the sender
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(f"{address}/predict", b'{"rows": []}'))
-        assert "at least one row" in json.load(refused.value)["error"]
+
+
+def refused(address, body, path="/predict", **headers):
+    """Return the status and the reason of a refused request."""
+    with pytest.raises(urllib.error.HTTPError) as found:
+        urllib.request.urlopen(urllib.request.Request(address + path, body, headers))
+    with found.value as answer:
+        return answer.code, json.load(answer)["error"]
+
+
+@pytest.fixture(scope="module")
+def of_a_frame(tmp_path_factory):
+    """Return the address of a served model of a frame with numbers, texts and dates, and the model."""
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(90), unit="D")
+    frame = pd.DataFrame({"size": X[:, 0], "city": np.where(X[:, 1] > 0, "Ulm", "Bonn"), "built": days})
+    model = DensityRegressor(n_epochs=2, hidden=(4,), n_restarts=1, random_state=0).fit(frame, X[:, 0])
+    folder = tmp_path_factory.mktemp("frame")
+    with served(folder, model.export(folder / "model.onnx", outputs=["mean"])) as address:
+        yield address, model
+
+
+def test_the_server_answers_rows_of_a_frame(of_a_frame):
+    address, model = of_a_frame
+    row = {"size": 0.5, "city": "Rom", "built": "2020-02-29T13:00"}
+    rows = [row, {"size": 1, "city": "Ulm", "built": None}, {"size": None, "city": None, "built": "2020-01-05"}]
+    expected = pd.DataFrame(rows).assign(built=pd.to_datetime([one["built"] for one in rows], format="ISO8601"))
+    np.testing.assert_allclose(asked(address, {"rows": rows})["mean"], model.predict(expected), rtol=1e-5, atol=1e-6)
+    many = asked(address, {"rows": [row] * 450})["mean"]
+    assert len(many) == 450
+    assert set(many) == {asked(address, {"rows": [row]})["mean"][0]}
+
+
+GOOD = {"size": 1, "city": "Ulm", "built": "2020-01-05"}
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"rows": []}, "at least one row"),
+        ({}, "at least one row"),
+        ([], "at least one row"),
+        ({"rows": "all"}, "at least one row"),
+        ({"rows": [None]}, "row 0 must be an object .*, got null"),
+        ({"rows": [GOOD, [1, 2, 3]]}, "row 1 must be an object .*, got list of 3"),
+        ({"rows": [{**GOOD, "sise": 1}]}, "row 0 has an unknown column .*sise.*; known are size, city, built"),
+        ({"rows": [{"size": 1, "city": "Ulm"}]}, "row 0 has no column 'built'; send null"),
+        ({"rows": [{**GOOD, "size": "30"}]}, "column 'size' of row 0 must be a number or null, got .*30"),
+        ({"rows": [{**GOOD, "size": True}]}, "must be a number or null, got true"),
+        ({"rows": [{**GOOD, "size": float("inf")}]}, "column 'size' of row 0 must be finite, got Infinity"),
+        ({"rows": [{**GOOD, "size": 10**400}]}, r"must be finite, got 1000.*\.\.\.$"),
+        ({"rows": [{**GOOD, "city": ["Ulm"]}]}, "column 'city' of row 0 must be a text or null, got list of 1"),
+        ({"rows": [{**GOOD, "built": "yesterday!"}]}, "column 'built' of row 0 must be a date like"),
+        ({"rows": [{**GOOD, "built": 2020}]}, "must be a date like 2024-02-29 or null, got 2020"),
+        ({"rows": [GOOD], "outputs": ["median"]}, '"outputs" must be a list of some of mean'),
+        ({"rows": [GOOD], "outputs": []}, '"outputs" must be a list of some of mean'),
+        ({"rows": [GOOD], "outputs": "mean"}, '"outputs" must be a list of some of mean, got .*mean'),
+    ],
+    ids=str,
+)
+def test_bad_rows_are_refused_with_the_reason(of_a_frame, document, reason):
+    status, said = refused(of_a_frame[0], json.dumps(document).encode())
+    assert status == 400
+    assert re.search(reason, said)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"", 400, "must be JSON"),
+        (b"rows", 400, "must be JSON"),
+        (b"\xff\xfe\x00", 400, "must be JSON"),
+        (b"[" * 100_000, 400, "must be JSON|at least one row"),
+        (b'{"rows": [' + b"1," * 10_000 + b"1]}", 413, "at most 10000 rows"),
+        (b" " * 10_000_001, 413, "at most 10000000 bytes"),
+    ],
+    ids=["empty", "no JSON", "no text", "deep", "many rows", "huge"],
+)
+def test_bad_bodies_are_refused_with_the_reason(of_a_frame, body, status, reason):
+    got, said = said_to_a_socket(of_a_frame[0], f"Content-Length: {len(body)}", body)
+    assert got == status
+    assert re.search(reason, said)
+
+
+@pytest.mark.parametrize("length", ["X: 1", "Content-Length: -1", "Content-Length: 1e3", "Transfer-Encoding: chunked"])
+def test_a_body_needs_a_length(of_a_frame, length):
+    assert said_to_a_socket(of_a_frame[0], length, b"{}")[0] == 411
+
+
+def said_to_a_socket(address, header, body):
+    """Return status and reason of a request with any header; a server may answer before it has read all."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(f"POST /predict HTTP/1.0\r\n{header}\r\n\r\n".encode() + body)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(65536):
+                answer += part
+    head, _, said = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(said)["error"]
+
+
+def test_rows_of_numbers_are_checked(folder, regressor):
+    with served(folder, regressor.export(folder / "model.onnx")) as address:
+        for row, reason in (
+            ([0.5], "row 0 must be a list of 2 numbers, got list of 1"),
+            ([1, "a"], "row 0 must be a num"),
+        ):
+            assert re.search(reason, refused(address, json.dumps({"rows": [row]}).encode())[1])
+        assert refused(address, b"{}", path="/elsewhere")[0] == 404
+
+
+def test_files_are_not_listed_and_others_not_found(folder):
+    with served(folder) as address:
+        for path in ("/node_modules/", "/../test_serving.py", "/%2e%2e/%2e%2e/etc/passwd", "/model"):
+            with pytest.raises(urllib.error.HTTPError) as found:
+                urllib.request.urlopen(address + path)
+            with found.value as answer:
+                assert answer.code == 404
+        assert refused(address, b"{}")[0] == 404  # no model
 
 
 @pytest.mark.slow

@@ -3,9 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from onnx_models import check_means_of_cells, check_same, check_same_points, check_same_sets, run
+from torchmcl._onnx.graph import Graph
 from torchmcl_tables import DensityRegressor
+from torchmcl_tables.estimators import exporting
+from torchmcl_tables.estimators.kernels import Kernels
 
 pytest.importorskip("onnx")
 N = 200
@@ -56,6 +60,41 @@ def exported(request, tmp_path_factory):
 def test_means_are_those_of_the_regressor(exported, rows):
     model, path = exported
     check_same(run(path, feeds(rows), ["mean"])["mean"], model.predict(rows))
+
+
+def test_no_rows_have_no_answers(exported):
+    _, path = exported
+    found = run(path, feeds(FRAME.head(0)))
+    assert {name: part.shape[0] for name, part in found.items()} == dict.fromkeys(found, 0)
+    assert found["hypotheses"].shape == (0, 5, 1)
+
+
+@pytest.mark.parametrize("n_outer", [1, 4, 12])
+def test_trimmed_means_do_not_depend_on_how_many_kernels_are_sorted(tmp_path, n_outer):
+    """With one kernel, each row has more in the trimmed share, and all are sorted."""
+    values, shares = RNG.normal(size=(50, 12)), RNG.dirichlet(np.full(12, 0.3), 50)
+    g = Graph("test")
+    given = [g.input(name, np.float64, ["rows", 12]) for name in ("values", "shares")]
+    members = exporting.Members(given[0].more(2), given[1], given[0].more(2), 12)
+    g.output("mean", exporting._trimmed_means(g, members, 0.05, n_outer), ["rows", 1])
+    g.save(tmp_path / "mean.onnx", {})
+    found = run(tmp_path / "mean.onnx", {"values": values, "shares": shares})["mean"]
+    ones = torch.ones(50, 12, 1, dtype=torch.float64)
+    kernels = Kernels(torch.from_numpy(values).unsqueeze(-1), torch.from_numpy(shares), ones)
+    np.testing.assert_allclose(found, kernels.trimmed(0.05).means().numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e9, -1e12, 1e300])
+def test_rows_far_from_all_others_have_the_same_answers(tmp_path, far):
+    X = FRAME[["size", "age"]].to_numpy()
+    model = DensityRegressor(n_epochs=3, hidden=(8,), n_restarts=1, random_state=0).fit(X, TARGETS["continuous"])
+    rows = np.array([[far, 1.0], [0.0, far], [far, np.nan]])
+    for outputs in (["mean"], None):
+        found = run(model.export(tmp_path / "model.onnx", outputs=outputs), {"X": rows})
+        check_same(found["mean"], model.predict(rows))
+    wanted = model.predict_hypotheses(rows)
+    np.testing.assert_allclose(found["hypotheses"], wanted.values, rtol=1e-4, atol=1e-5 * np.ptp(wanted.values))
+    np.testing.assert_allclose(found["probabilities"], wanted.probabilities, atol=1e-5)
 
 
 def test_a_shared_model_gives_the_same_answers(exported, tmp_path):

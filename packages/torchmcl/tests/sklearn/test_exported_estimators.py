@@ -40,6 +40,23 @@ def test_means_are_those_of_the_regressor(regressor, rows):
     check_same(run(path, {"X": AWKWARD[rows]}, ["mean"])["mean"], model.predict(AWKWARD[rows]))
 
 
+def test_no_rows_have_no_answers(regressor):
+    model, path = regressor
+    found = run(path, {"X": X[:0]})
+    assert found["mean"].shape == model.predict(X[:1])[:0].shape
+    assert {len(part) for part in found.values()} == {0}
+
+
+def test_rows_far_from_all_others_have_the_same_answers(regressor):
+    model, path = regressor
+    rows = np.array([[1e9, 0.0, 1.0], [1e300, np.nan, -1e12], [0.0, 1e5, 0.0]])
+    found, expected = run(path, {"X": rows}), model.predict_hypotheses(rows)
+    check_same(found["mean"], model.predict(rows))
+    if len(model.modules_) == 1:
+        check_same(found["hypotheses"], expected.values)
+        assert np.isfinite(model.predict_interval(rows).hull).all()
+
+
 def test_single_precision_columns_have_the_same_answers(regressor):
     model, path = regressor
     narrow = AWKWARD.astype(np.float32)

@@ -1,5 +1,6 @@
 """DensityRegressor as one ONNX file: columns of any kind, networks, forest, blend, answers and calibrated sets."""
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -345,7 +346,8 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     has an input [rows] for each column, with its
     name: numbers in double precision, NaN where one is missing; dates as days since
     1970 in double precision (`dates.astype("datetime64[us]").astype(float) / 86_400e6`), NaN where one is missing;
-    categories as text, "" where one is missing. Unseen categories are encoded as none of the known ones.
+    categories as text, "" where one is missing. Unseen categories are encoded as none of the known ones. The metadata
+    "dates" of the file is the JSON list of columns of dates.
 
     Outputs and the number of rows at a time are those of `MCLRegressor.export`.
 
@@ -370,5 +372,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
     else:
         rows = frame_inputs(g, self._frame)
     _blend(g, rows, self, coverage, outputs)
-    g.save(path, exporting.notes(self, coverage), outputs)
+    columns = () if self._frame is None else self._frame.schema.columns
+    dates = [column.name for column in columns if isinstance(column, DateColumn)]
+    g.save(path, exporting.notes(self, coverage) | {"dates": json.dumps(dates)}, outputs)
     return path

@@ -150,7 +150,9 @@ class Graph:
         """
         self._n_rows = self.node("Shape", value, start=0, end=1)
         after = self.constant(np.zeros(n_axes - 1, dtype=np.int64))
-        pads = self.join(self.constant(np.zeros(n_axes, dtype=np.int64)), (self._n_rows < 1).to(np.int64), after, axis=0)
+        pads = self.join(
+            self.constant(np.zeros(n_axes, dtype=np.int64)), (self._n_rows < 1).to(np.int64), after, axis=0
+        )
         made: Value = self.node("Pad", value, pads)
         return made
 

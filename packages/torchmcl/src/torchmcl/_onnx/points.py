@@ -21,6 +21,8 @@ from torchmcl._onnx.line import LineKernels, normal_cdf, standard_at
 STARTS, _EQUAL = 4, 1e-4
 # Steps of Newton's method from all starts, and damped ones from the best; one more is exact.
 _ROUNDS, _DAMPED = 6, 10
+# Lower pivots are those of points far from a minimum.
+_LEAST_PIVOT = 0.02
 # The minimum numbers of atoms of a kernel, and of groups between candidate borders, and cuts of gaps that are too wide.
 _ATOMS, _GROUPS, _CUTS = 3, 48, 3
 
@@ -56,15 +58,16 @@ def best_points(k: LineKernels, n_points: int) -> tuple[Value, Value, Value]:
     least = -(-k.widths).max(keep=True) * 1e-3
     if n_points == 1:
         return mean + total.first, total.mass, g.Max(g.Sqrt(total.second - total.first * total.first), least)
-    points = _settled(k, _starts(k, _quickly(k), total, n_points), total, n_points)
+    quickly = _quickly(k)
+    points = _settled(quickly, _starts(k, quickly, total, n_points), total, n_points)
     exact = _exactly(k, _middles(points, n_points))
     means, masses, deviations = _cells(points, exact, total, n_points)
     return means + mean, masses / masses.sum(keep=True), g.Max(deviations, least)
 
 
-def _settled(k: LineKernels, starts: Value, whole: Whole, n_points: int) -> Value:
+def _settled(quickly: Callable[[Value], Below], starts: Value, whole: Whole, n_points: int) -> Value:
     """Return the points [rows, points] to which the best of the starts [rows, starts * points] leads."""
-    g, quickly = k.centres.graph, _quickly(k)
+    g = starts.graph
 
     def rounds(n_rounds: int, points: Value, n_sets: int, *, damped: bool) -> list[Value]:
         total = _repeated(whole, n_sets)
@@ -153,8 +156,8 @@ def _starts(k: LineKernels, quickly: Callable[[Value], Below], whole: Whole, n_p
     mean = first / g.Max(mass, np.array(1e-30))
     cost = g.where(g.constant(later[None]), np.inf, g.Max(second - first * mean, np.array(0.0)))
     ends = groupings(g, cost.to(np.float32), n_points, n_groups, STARTS)
-    begins = [g.join(end.part(0, 1) * 0, end.part(0, n_points - 1), axis=1) for end in ends]
-    places = g.join(*(begin * n_groups + end - 1 for begin, end in zip(begins, ends, strict=True)), axis=1)
+    begins = g.join(ends.part(0, 1) * 0, ends.part(0, n_points - 1), axis=2)
+    places = (begins * n_groups + ends - 1).shaped(0, STARTS * n_points)
     made: Value = g.GatherElements(mean.shaped(0, -1), places, axis=1)
     return made
 
@@ -221,46 +224,51 @@ def _after(g: Graph, cost: Value, n_runs: int, n_items: int) -> tuple[list[Value
     return costs, stops
 
 
-def groupings(g: Graph, cost: Value, n_runs: int, n_items: int, n_found: int) -> list[Value]:
-    """Return the best split of items into runs, then others, as the ends of the runs (exclusive), [rows, runs] each.
+def groupings(g: Graph, cost: Value, n_runs: int, n_items: int, n_found: int) -> Value:
+    """Return the best split of items into runs, then others, as the ends of runs (exclusive), [rows, found, runs].
 
-    The others have one end of a run that is lower in cost than its neighbors, with all other ends chosen for it.
+    Each has one end of a run that is lower in cost than its neighbors, with all other ends chosen for it.
 
     Args:
         g: the graph.
         cost: [rows, starts, ends], as for `runs`.
-        n_runs: the number of runs.
+        n_runs: the number of runs, at least 2.
         n_items: the number of items.
         n_found: the number of splits; where there are fewer, some are repeated.
     """
-    costs, starts = _before(g, cost, n_runs, n_items)
+    costs, starts = _before(g, cost, n_runs - 1, n_items)
     rest, stops = _after(g, cost, n_runs - 1, n_items)
     walls = g.rows(np.full((1, n_runs - 1, 1), np.inf, cost.dtype), cost)
-    pairs = zip(costs[:-1], reversed(rest), strict=True)
+    pairs = zip(costs, reversed(rest), strict=True)
     sums = [(low.part(0, n_items - 1) + high.part(1, n_items)).more(1) for low, high in pairs]
     split = g.join(*sums, axis=1)  # [rows, runs - 1, ends - 1]
     left = g.join(walls, split.part(0, n_items - 2), axis=2)
     right = g.join(split.part(1, n_items - 1), walls, axis=2)
-    lowest = g.where((split <= left) & (split < right), split, np.inf)
-    tables = [g.join(*each, axis=1) for each in (starts, stops)]  # [rows, runs * items]
-    last = g.rows(np.array([[n_runs]]), cost), g.rows(np.array([[n_items]]), cost)
-    found = [_traced(g, tables, *last, n_runs, n_items)]
-    ends = np.arange(1, n_items).reshape(1, 1, -1)
-    for _ in range(n_found - 1):
-        known = g.Equal(found[-1].part(0, n_runs - 1).more(2), ends)
-        lowest = g.where(known, np.inf, lowest)
-        flat = lowest.shaped(0, (n_runs - 1) * (n_items - 1))
-        place = g.ArgMin(flat, axis=1, keepdims=1)
-        run = g.Div(place, np.array(n_items - 1))
-        found.append(_traced(g, tables, run + 1, place - run * (n_items - 1) + 1, n_runs, n_items))
-    return found
+    lowest = g.where((split <= left) & (split < right), split, np.inf).shaped(0, (n_runs - 1) * (n_items - 1))
+    run, end = _distinct(g, lowest, n_items - 1, n_found * (n_runs - 1), n_found)
+    return _traced(g, [g.join(*each, axis=1) for each in (starts, stops)], run + 1, end + 1, n_runs, n_items)
+
+
+def _distinct(g: Graph, costs: Value, n_ends: int, n_lowest: int, n_found: int) -> tuple[Value, Value]:
+    """Return runs and ends, [rows, found] each, of the lowest of costs [rows, runs * ends].
+
+    A split has the same cost for each of its runs, and counts once. Different ends of a run are different splits.
+    """
+    low, place = g.sorted(costs, n_lowest)
+    run = g.Div(place, np.array(n_ends))
+    known = g.Not(low.more(1) * (1 + 1e-6) < low.more(2)) & ~g.Equal(run.more(1), run.more(2))
+    earlier = np.arange(n_lowest) < np.arange(n_lowest)[:, None]  # [later, earlier]
+    again = (known & g.constant(earlier)).to(np.float32).sum() > 0.5
+    _, chosen = g.sorted(g.where(again, n_lowest * 1.0, g.constant(np.arange(n_lowest, dtype=np.float32))), n_found)
+    run, place = (g.GatherElements(each, chosen, axis=1) for each in (run, place))
+    return run, place - run * n_ends
 
 
 def _traced(g: Graph, tables: list[Value], run: Value, end: Value, n_runs: int, n_items: int) -> Value:
-    """Return the ends [rows, runs] of the best runs of which `run` end before item `end`, [rows, 1] each."""
-    starts, stops = tables
+    """Return the ends [rows, n, runs] of the best runs of which `run` end before item `end`, [rows, n] each."""
+    starts, stops = tables  # [rows, runs * items]
     ends, here, n_left = [end], end, run
-    for _ in range(n_runs - 1):  # to the left; 0 where there are no more runs
+    for _ in range(n_runs - 2):  # to the left; 0 where there are no more runs
         place = g.Max((n_left - 1) * n_items + here - 1, np.array(0))
         here = g.where(n_left > 1, g.GatherElements(starts, place, axis=1), 0)
         n_left = n_left - 1
@@ -271,8 +279,8 @@ def _traced(g: Graph, tables: list[Value], run: Value, end: Value, n_runs: int, 
         here = g.where(n_left > 0, g.GatherElements(stops, place, axis=1) + 1, n_items)
         n_left = n_left - 1
         ends.append(here)
-    increasing, _ = g.sorted(g.join(*ends, axis=1), 2 * n_runs - 1)
-    made: Value = g.GatherElements(increasing, n_runs - run + np.arange(n_runs), axis=1)
+    increasing, _ = g.sorted(g.join(*(each.more(2) for each in ends), axis=2), 2 * n_runs - 2)
+    made: Value = g.GatherElements(increasing, (n_runs - 1 - run).more(2) + np.arange(n_runs), axis=2)
     return made
 
 
@@ -293,7 +301,7 @@ def _quickly(k: LineKernels) -> Callable[[Value], Below]:
         z = ((borders.more(2) - k.centres.more(1)) * per_width.more(1)).to(np.float32)
         # Sums are in double precision: those of a narrow cell are differences of large ones.
         products = g.Erf(z * math.sqrt(0.5)).to(np.float64) @ below, g.Exp(z * z * -0.5).to(np.float64) @ near
-        parts = [each.part(at, at + 1, 2).shaped(0, -1) for each in products for at in range(3)]
+        parts = [g.Gather(each, np.array(at), axis=2) for each in products for at in range(3)]
         mass, first, second = (part + half for part, half in zip(parts[:3], middle, strict=True))
         return Below(mass, first + parts[3], second + parts[4] + borders * parts[3], parts[5])
 
@@ -346,18 +354,16 @@ def _tridiagonal(left: Value, right: Value, target: Value, n: int) -> tuple[Valu
     Otherwise pivots are replaced so that the solution leads downhill.
     """
     g = left.graph
-    columns = [tuple(part.part(at, at + 1) for part in (left, right, target)) for at in range(n)]
+    parts = (left, right, 1.0 - left - right, target)
+    columns = zip(*(g.Split(part, axis=1, num_outputs=n, n_outputs=n) for part in parts), strict=True)
     solved: list[Value] = []
     factors: list[Value] = []
-    sound: Value | None = None
-    for at, (low, high, wanted) in enumerate(columns):
-        pivot = 1.0 - low - high - (low * factors[-1] if at else 0.0)
-        good = pivot > 0.02
-        sound = good if sound is None else sound & good
-        pivot = g.where(good, pivot, g.where(pivot < -0.1, -pivot, 0.1))
+    pivots: list[Value] = []
+    for at, (low, high, own, wanted) in enumerate(columns):
+        pivots.append(own - low * factors[-1] if at else own)
+        pivot = g.where(pivots[-1] > _LEAST_PIVOT, pivots[-1], g.Max(-pivots[-1], np.array(0.1)))
         factors.append(high / pivot)
         solved.append((wanted + low * solved[-1] if at else wanted) / pivot)
     for at in reversed(range(n - 1)):
         solved[at] = solved[at] + factors[at] * solved[at + 1]
-    assert sound is not None
-    return g.join(*solved, axis=1), sound
+    return g.join(*solved, axis=1), g.Min(*pivots) > _LEAST_PIVOT
