@@ -225,7 +225,8 @@ class Fleet:
 
         what = progress if isinstance(progress, str) else "fleet"
         with Progress(n_epochs * self.n_models, what, show=bool(progress), unit="model-epoch") as bar:
-            trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch)
+            ends = self._kept.take, saved, bar, after_epoch
+            trained = train_chunks(placement, chunk_of, *ends, keep_moments=continued)
         history = self._gathered(trained, placement, continued=continued)
         history.warn_of_failures()
         return history
