@@ -282,7 +282,7 @@ def train_chunks(
     bar: Progress,
     after_epoch: Callable[[EpochInfo], None] | None,
     *,
-    keep_moments: bool,
+    moments: bool,
 ) -> list[tuple[FleetHistory, dict[str, Tensor]]]:
     """Train all chunks; return the history and the optimizer's state of each.
 
@@ -293,7 +293,7 @@ def train_chunks(
         saved: where to resume from and save to.
         bar: advanced by each epoch of each model.
         after_epoch: called after every epoch of a chunk.
-        keep_moments: copy the optimizer's state to the CPU; else it is left out.
+        moments: copy the optimizer's state to the CPU; else it is left out.
     """
 
     def train(number: int, models: slice, device: torch.device) -> tuple[FleetHistory, dict[str, Tensor]]:
@@ -307,8 +307,8 @@ def train_chunks(
 
         history = chunk.run(number, saved, bar, note, one_by_one=after_epoch is not None)
         keep(models, chunk.state.models, chunk.state.best or None)
-        moments = chunk.state.optimizer if keep_moments else {}
-        return history, {name: value.cpu() for name, value in moments.items()}
+        kept = chunk.state.optimizer if moments else {}
+        return history, {name: value.cpu() for name, value in kept.items()}
 
     with saves_when_stopped():
         return placement.run(train)
