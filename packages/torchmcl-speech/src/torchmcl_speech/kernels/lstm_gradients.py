@@ -23,11 +23,11 @@ def _weight_sums(  # type: ignore[no-untyped-def]
     outputs,
     sums,
     n_rows,
-    n_in,
-    hidden,
     n_steps,
     stride_t,
     rows_each,
+    n_in: tl.constexpr,
+    hidden: tl.constexpr,
     ROWS: tl.constexpr,
     GATES: tl.constexpr,
     IN: tl.constexpr,
@@ -35,7 +35,7 @@ def _weight_sums(  # type: ignore[no-untyped-def]
     ONES: tl.constexpr,
 ):
     share, part = tl.program_id(1), tl.program_id(2)
-    n_tiles = tl.cdiv(4 * hidden, GATES)
+    n_tiles: tl.constexpr = tl.cdiv(4 * hidden, GATES)
     direction = tl.program_id(0) // n_tiles
     gate = (tl.program_id(0) % n_tiles) * GATES + tl.arange(0, GATES)
     i, unit = part * IN + tl.arange(0, IN), part * H + tl.arange(0, H)
@@ -47,11 +47,13 @@ def _weight_sums(  # type: ignore[no-untyped-def]
     to_bias = tl.zeros((GATES, ONES), tl.float32)
     ones = tl.full((ROWS, ONES), 1.0, gates.dtype.element_ty)
     end = tl.minimum((share + 1) * rows_each, n_rows)
+    # The first step of a direction follows none: steps of a sequence are `stride_t` rows apart, sequences `period`.
+    period = n_steps * stride_t
+    begins, ends = (1 - direction) * stride_t, period - direction * stride_t
     for start in range(share * rows_each, end, ROWS):
         row = start + tl.arange(0, ROWS)
-        step = (row // stride_t) % n_steps
-        real = row < end
-        follows = real & (step != direction * (n_steps - 1))  # the first step of a direction follows none
+        real, in_period = row < end, row % period
+        follows = real & (in_period >= begins) & (in_period < ends)
         row = row.to(tl.int64)
         pull = tl.load(
             gates + row[:, None] * (8 * hidden) + gate[None, :],
@@ -97,8 +99,8 @@ def weight_sums(gates: Tensor, inputs: Tensor, outputs: Tensor, n_steps: int, st
     rows_each = triton.cdiv(triton.cdiv(n_rows, n_shares), _ROWS) * _ROWS
     sums = torch.empty(n_shares, 2, 4 * hidden, n_in + hidden + 1, dtype=torch.float32, device=gates.device)
     _weight_sums[(n_tiles, n_shares, n_parts)](
-        gates, inputs, outputs, sums, n_rows, n_in, hidden, n_steps, stride_t, rows_each,
-        ROWS=_ROWS, GATES=_GATES, ONES=_ONES, **sizes, num_warps=8, num_stages=4
+        gates, inputs, outputs, sums, n_rows, n_steps, stride_t, rows_each,
+        n_in=n_in, hidden=hidden, ROWS=_ROWS, GATES=_GATES, ONES=_ONES, **sizes, num_warps=8, num_stages=4
     )  # fmt: skip
     return sums
 

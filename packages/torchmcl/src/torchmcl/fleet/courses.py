@@ -239,11 +239,13 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
     kinds = {key: _kind(first) for key, (first, _) in courses.items()}
     groups: list[_Group] = []
     start = 0
+    of_model = [kinds[id(rule)] for rule in rules]
     for stop in range(1, len(rules) + 1):
-        if stop == len(rules) or kinds[id(rules[stop])] != kinds[id(rules[start])]:
+        if stop == len(rules) or of_model[stop] != of_model[start]:
             own = [id(rule) for rule in rules[start:stop]]
             first, columns = courses[own[0]]
-            values = {name: Columns.of({key: courses[key][1][name] for key in own}, own) for name in columns}
+            keys = dict.fromkeys(own)
+            values = {name: Columns.of({key: courses[key][1][name] for key in keys}, own) for name in columns}
             groups.append(_Group(slice(start, stop), first, values))
             start = stop
     return groups

@@ -289,12 +289,14 @@ class EpochRows:
         n_rows, device = data.inputs.shape[1], data.inputs.device
         starts = range(0, n_rows, batch_size)
         self.batches = [slice(start, min(start + batch_size, n_rows)) for start in starts]
-        # Models with the same seed and the same number of rows share an order.
-        streams = torch.stack([seeds.to(device), self.lengths])
-        (self._seeds, self._stream_lengths), self.order_of_model = streams.unique(dim=1, return_inverse=True)
+        self.order: Tensor | None = None
+        self.order_of_model = torch.zeros_like(self.lengths)
         # With one batch per epoch the order does not matter, and newly drawn rows are in random order already.
-        in_order = len(self.batches) == 1 or data.source is not None
-        self.order = None if in_order else torch.zeros(len(self._seeds), n_rows, dtype=torch.long, device=device)
+        if len(self.batches) > 1 and data.source is None:
+            # Models with the same seed and the same number of rows share an order.
+            streams = torch.stack([seeds.to(device), self.lengths])
+            (self._seeds, self._stream_lengths), self.order_of_model = streams.unique(dim=1, return_inverse=True)
+            self.order = torch.zeros(len(self._seeds), n_rows, dtype=torch.long, device=device)
 
     def begin(self, epoch: int) -> None:
         """Shuffle or sample the rows of an epoch."""

@@ -281,6 +281,8 @@ def train_chunks(
     saved: FleetCheckpoint | None,
     bar: Progress,
     after_epoch: Callable[[EpochInfo], None] | None,
+    *,
+    moments: bool,
 ) -> list[tuple[FleetHistory, dict[str, Tensor]]]:
     """Train all chunks; return the history and the optimizer's state of each.
 
@@ -291,6 +293,7 @@ def train_chunks(
         saved: where to resume from and save to.
         bar: advanced by each epoch of each model.
         after_epoch: called after every epoch of a chunk.
+        moments: copy the optimizer's state to the CPU; else it is left out.
     """
 
     def train(number: int, models: slice, device: torch.device) -> tuple[FleetHistory, dict[str, Tensor]]:
@@ -304,7 +307,8 @@ def train_chunks(
 
         history = chunk.run(number, saved, bar, note, one_by_one=after_epoch is not None)
         keep(models, chunk.state.models, chunk.state.best or None)
-        return history, {name: value.cpu() for name, value in chunk.state.optimizer.items()}
+        kept = chunk.state.optimizer if moments else {}
+        return history, {name: value.cpu() for name, value in kept.items()}
 
     with saves_when_stopped():
         return placement.run(train)

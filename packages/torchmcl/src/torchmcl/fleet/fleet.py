@@ -225,7 +225,7 @@ class Fleet:
 
         what = progress if isinstance(progress, str) else "fleet"
         with Progress(n_epochs * self.n_models, what, show=bool(progress), unit="model-epoch") as bar:
-            trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch)
+            trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch, moments=continued)
         history = self._gathered(trained, placement, continued=continued)
         history.warn_of_failures()
         return history

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear, scaled_dot_product_attention
+from torch.nn.functional import dropout, linear
 from torch.overrides import TorchFunctionMode
 
 State = tuple[Tensor, ...]
@@ -16,9 +16,8 @@ State = tuple[Tensor, ...]
 class Stackable(TorchFunctionMode):
     """Compute recurrent layers, attention and weight norm by formulas inside a `with` block.
 
-    Kernels of attention fail in the backward pass of stacked models on GPUs, and are called for each model on CPUs,
-    unless the models become rows of one batch. Any mode also keeps transformer layers from their fused functions for
-    evaluation, which torch.vmap calls for each model.
+    Kernels of attention fail in the backward pass of stacked models on GPUs, and are called for each model on CPUs. Any
+    mode also keeps transformer layers from their fused functions for evaluation, which torch.vmap calls for each model.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -132,46 +131,12 @@ def _single(cell: Callable[..., State]) -> Callable[..., Tensor | State]:
     return run
 
 
-class _FoldedAttention(torch.autograd.Function):
-    """Attention of all models in one call: the models are more rows of its batch."""
-
-    @staticmethod
-    def forward(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None) -> Tensor:
-        """Return the values attended to by one model."""
-        return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing: in a fleet, torch records the call below."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Tensor, int]:
-        """Return the values of all models, on their first axis."""
-        stacked = [
-            part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
-            for part, dim in zip(given[:3], in_dims[:3], strict=True)
-        ]
-        options = {"is_causal": given[3], "scale": given[4]}
-        found = scaled_dot_product_attention(*(part.flatten(0, 1) for part in stacked), **options)
-        return found.unflatten(0, stacked[0].shape[:2]), 0
-
-
 def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **kwargs: Any,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    if attn_mask is None and dropout_p == 0 and query.ndim == 4 and not kwargs:
-        return _FoldedAttention.apply(query, key, value, is_causal, scale)
     if attn_mask is not None and attn_mask.dtype == torch.bool:  # the formula adds every mask
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -math.inf)
-    formula = torch.ops.aten._scaled_dot_product_attention_math
-    return formula(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **kwargs)[0]
+    return torch.ops.aten._scaled_dot_product_attention_math(query, key, value, attn_mask, *args, **kwargs)[0]
 
 
 def _with_formula(layer: Any) -> Callable[..., Any]:

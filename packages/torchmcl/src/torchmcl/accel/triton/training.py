@@ -40,6 +40,28 @@ def product(a, b, c):
 
 
 @triton.jit
+def _both(b, K: tl.constexpr, N: tl.constexpr):
+    """Return [K, 2 * N]: the high parts of all columns, then the low parts."""
+    high = _high(b)
+    return tl.reshape(tl.permute(tl.join(high, b - high), (0, 2, 1)), (K, 2 * N))
+
+
+@triton.jit
+def product_of_both(a, both, c):
+    """Return a @ both + c: with the sum of both halves, the product in single precision."""
+    high = _high(a)
+    c = tl.dot(a - high, both, c, input_precision="tf32")
+    return tl.dot(high, both, c, input_precision="tf32")
+
+
+@triton.jit
+def _summed(c, M: tl.constexpr, N: tl.constexpr):
+    """Return the sums of both halves of [M, 2 * N]."""
+    low, high = tl.split(tl.permute(tl.reshape(c, (M, 2, N)), (0, 2, 1)))
+    return low + high
+
+
+@triton.jit
 def _as_left(x, M: tl.constexpr, K: tl.constexpr):
     """Return the result of a product as the left side of another, each column in its position."""
     return tl.reshape(tl.permute(tl.reshape(x, (M, K // 8, 4, 2)), (0, 1, 3, 2)), (M, K))
@@ -124,8 +146,9 @@ def forward(
     hidden = product(x, tl.trans(first), tl.zeros((ROWS, HIDDEN), dtype=tl.float32))
     row = (start + tl.arange(0, ROWS))[:, None]
     hidden = _activated(hidden, tl.arange(0, HIDDEN)[None, :], row, H, stream, left_share, HIDDEN, DROPOUT)
-    outputs = tl.zeros((ROWS, GROUPS * COLUMNS), dtype=tl.float32)
-    outputs = product(_as_left(hidden, ROWS, HIDDEN), second, outputs)
+    outputs = tl.zeros((ROWS, 2 * GROUPS * COLUMNS), dtype=tl.float32)
+    outputs = product_of_both(_as_left(hidden, ROWS, HIDDEN), _both(second, HIDDEN, GROUPS * COLUMNS), outputs)
+    outputs = _summed(outputs, ROWS, GROUPS * COLUMNS)
     difference = outputs - y
     cost = tl.abs(difference) if ABSOLUTE else difference * difference
     if GROUPS > 2:  # add up the coordinates of a hypothesis, and give each of them the sum
@@ -253,8 +276,8 @@ def train_epochs(
             n_real = tl.minimum(n_rows_32 - batch * batch_size, batch_size)
             share = 1.0 / n_real
             numbers_of_step = mixed(stream + epoch.to(tl.int64) * tl.cdiv(n_rows_32, batch_size) + batch)
-            to_first = tl.zeros((HIDDEN, FEATURES), dtype=tl.float32)
-            to_second = tl.zeros((HIDDEN, GROUPS * COLUMNS), dtype=tl.float32)
+            to_first = tl.zeros((HIDDEN, 2 * FEATURES), dtype=tl.float32)
+            to_second = tl.zeros((HIDDEN, 2 * GROUPS * COLUMNS), dtype=tl.float32)
             back = _by_column(second, HIDDEN, GROUPS * COLUMNS)
             losses_of = tl.zeros((ROWS,), dtype=tl.float32)
             for start in range(0, n_real, ROWS):
@@ -267,6 +290,10 @@ def train_epochs(
                     row = tl.load(own_order + row, mask=real, other=0).to(tl.int32)
                     row_by_column = tl.load(own_order + row_by_column, mask=real_by_column, other=0).to(tl.int32)
                 x, y = rows_of(own_inputs, own_targets, row, real, F, D, FEATURES, GROUPS, COLUMNS)
+                x_turned = tl.load(
+                    own_inputs + row_by_column[None, :] * F + features, mask=real_by_column & (features < F), other=0.0
+                )
+                x_turned = tl.where(features == F, 1.0, x_turned)
                 count = tl.where(real, share, 0.0)
                 if WEIGHTED:
                     count *= tl.load(row_weights + begin + row, mask=real, other=0.0)
@@ -284,19 +311,18 @@ def train_epochs(
                     slope = 2.0 * difference
                 pull = (tl.sigmoid(outputs) - tl.where(label, 1.0, 0.0)) * (score_weight / K)
                 to_all = tl.where(is_score, pull, weight * slope) * count  # gradients of padding reach no weights
-                x_turned = tl.load(
-                    own_inputs + row_by_column[None, :] * F + features, mask=real_by_column & (features < F), other=0.0
-                )
-                x_turned = tl.where(features == F, 1.0, x_turned)
                 turned = product(first, x_turned, tl.zeros((HIDDEN, ROWS), dtype=tl.float32))
                 at_row = (start + by_column)[None, :]
                 turned = _activated(turned, h, at_row, H, numbers_of_step, left_share, HIDDEN, DROPOUT)
-                to_second = product(_as_left(turned, HIDDEN, ROWS), to_all, to_second)
+                to_second = product_of_both(
+                    _as_left(turned, HIDDEN, ROWS), _both(to_all, ROWS, GROUPS * COLUMNS), to_second
+                )
                 to_outputs = tl.trans(_by_column(to_all * to_trunk, ROWS, GROUPS * COLUMNS))
                 to_hidden = product(back, to_outputs, tl.zeros((HIDDEN, ROWS), dtype=tl.float32))
                 to_hidden = tl.where(turned > 0, to_hidden, 0.0)
-                to_first = product(_as_left(to_hidden, HIDDEN, ROWS), x, to_first)
-            to_second = _by_position(to_second, HIDDEN, GROUPS * COLUMNS)
+                to_first = product_of_both(_as_left(to_hidden, HIDDEN, ROWS), _both(x, ROWS, FEATURES), to_first)
+            to_first = _summed(to_first, HIDDEN, FEATURES)
+            to_second = _by_position(_summed(to_second, HIDDEN, GROUPS * COLUMNS), HIDDEN, GROUPS * COLUMNS)
             own1, at1, own2, at2 = _places(epoch + batch, F, H, K, D, scored, FEATURES, HIDDEN, GROUPS, COLUMNS)
             # Moments arrive while the sums below wait for all threads.
             m1, v1 = tl.load(mean + at1, own1, 0.0), tl.load(square + at1, own1, 0.0)
