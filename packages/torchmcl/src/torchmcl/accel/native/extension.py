@@ -21,8 +21,8 @@ from torchmcl._eager import is_plain_eager
 from torchmcl.accel import Way
 
 _ALIGNMENT = 64
-# Of the rows, for each thread.
-_SHARES = 4
+# Of the rows, for each thread; more where each still has many rows, because all threads wait for the last share.
+_SHARES, _MOST_SHARES, _MANY_ROWS = 4, 16, 64
 # Entries from which a second thread pays off.
 _MANY_ENTRIES = 100_000
 _POOLS = threading.local()
@@ -146,7 +146,8 @@ def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
     if n_threads < 2:
         part(0, n_rows)
         return
-    n_shares = min(_SHARES * n_threads, n_rows)
+    n_shares = max(_SHARES * n_threads, min(_MOST_SHARES * n_threads, n_rows // _MANY_ROWS))
+    n_shares = min(n_shares, n_rows)
     bounds = [n_rows * i // n_shares for i in range(n_shares + 1)]
     futures: list[Future[None]] = []
     try:

@@ -24,9 +24,10 @@ from torchmcl.types import Batch
 
 # The compiled step loops over the coordinates, which is fast if there are few.
 _MAX_DIMS = 32
-# Epochs of a call, and products of the forward passes in all of them: about a tenth of a second, to react to signals.
-_EPOCHS = 10
-_PRODUCTS_AT_ONCE = 300_000_000
+# Epochs of a call, and products of the forward passes in all of them: at most a quarter of a second on a slow core, to
+# react to signals. What comes before and after them, the orders of the rows most of all, takes a millisecond per call.
+_EPOCHS = 40
+_PRODUCTS_AT_ONCE = 1_000_000_000
 
 
 class CompiledStep(AutogradStep):

@@ -48,18 +48,26 @@ ALWAYS float sum_of(vec x) {
 typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
 
 /* Square roots of numbers that are not negative, and inverses. The instructions of AVX-512 for them take so long that an
-   estimate and a step of Newton's method, to a unit or two in the last place, are faster; 0 and infinity, at which that
-   step gives NaN, keep the estimate. */
+   estimate and a step of Newton's method, to a unit or two in the last place, are faster; at 0 and infinity, where that
+   step gives NaN, one instruction puts the right value: the table of `fixed` holds a code for each class of numbers. */
 #if VECTOR_BYTES == 64
+#define AT_ZERO(code) ((code) << 8)
+#define AT_MINUS_INFINITY(code) ((code) << 16)
+#define AT_INFINITY(code) ((code) << 20)
+enum { ITSELF = 1, INFINITE = 6, MINUS_ZERO = 7, ZERO = 8 };
+
+ALWAYS vec fixed(vec value, vec x, int table) {
+    return (vec)_mm512_fixupimm_ps((__m512)value, (__m512)x, _mm512_set1_epi32(table), 0);
+}
+
 ALWAYS vec roots(vec x) {
     const vec estimate = (vec)_mm512_rsqrt14_ps((__m512)x), root = x * estimate;
-    const vec better = root + 0.5f * estimate * (x - root * root);
-    return pick(better == better, better, x);
+    return fixed(root + 0.5f * estimate * (x - root * root), x, AT_ZERO(ITSELF) | AT_INFINITY(ITSELF));
 }
 
 ALWAYS vec inverses(vec x) {
     const vec estimate = (vec)_mm512_rcp14_ps((__m512)x), better = estimate + estimate * (1.0f - x * estimate);
-    return pick(better == better, better, estimate);
+    return fixed(better, x, AT_ZERO(INFINITE) | AT_INFINITY(ZERO) | AT_MINUS_INFINITY(MINUS_ZERO));
 }
 #else
 ALWAYS vec roots(vec x) {

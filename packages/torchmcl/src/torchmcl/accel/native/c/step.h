@@ -165,7 +165,8 @@ static void training_step(const Network *network, const Rows *data, const Batch 
     }
 }
 
-static void adam_update(const Adam *adam) {
+/* Not inlined: in a large function the factors would not stay in registers. */
+__attribute__((noinline)) static void adam_update(const Adam *adam) {
     const int64_t n_parameters = adam->n_parameters;
     const float beta1 = adam->beta1, beta2 = adam->beta2;
     for (int64_t m = 0; m < adam->n_models; m++) {
