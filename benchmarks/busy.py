@@ -4,7 +4,8 @@ python benchmarks/busy.py [--cores 0,1] [--repeats 5] [--out results/busy-cpu.js
 
 The processes run on the named cores only. Each round measures all of them alone and then beside the other program, so
 that a change of the machine hits both. `fair` is the share of a program whose threads are as many as the cores and
-which the system treats like the other one: n / (n + 1).
+which the system treats like the other one: n / (n + 1). The last row is a floor: processes that share nothing and never
+wait, as many as the cores, get less, because the system moves none of three programs between two cores.
 """
 
 import os
@@ -79,6 +80,17 @@ def by_hand(n_steps: int) -> Callable[[], object]:
     return run
 
 
+def plain_processes(n_processes: int) -> Callable[[], object]:
+    """Return processes that each use half a second of a processor."""
+    program = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"]
+
+    def run() -> None:
+        for process in [subprocess.Popen(program) for _ in range(n_processes)]:
+            process.wait()
+
+    return run
+
+
 def seconds(run: Callable[[], object]) -> float:
     """Return the time of a run."""
     start = time.perf_counter()
@@ -103,6 +115,7 @@ if __name__ == "__main__":
         "training, 16 networks of 256-256, batch 256": training(16, (256, 256), 256, 1),
         "training, 1 network of 512-512, batch 256": training(1, (512, 512), 256, 4),
         "cost, rule, loss and scores, B=16384 K=49 D=2": by_hand(4),
+        "processes that never wait": plain_processes(len(cores)),
     }
     for run in runs.values():
         run()
