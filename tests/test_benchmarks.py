@@ -65,8 +65,9 @@ def test_every_condition_of_the_robustness_benchmark_gives_a_mixture_and_two_tar
         assert np.isfinite(mixture).all(), name
 
 
-def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows():
+def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows(monkeypatch):
     series = pytest.importorskip("series", reason="needs torchmcl-forecast")
+    monkeypatch.setattr(series, "N_WINDOWS", 4)
     rng = np.random.default_rng(0)
     frame = series.pd.DataFrame(rng.normal(size=(300, 2)), index=series.pd.date_range("2024-01-01", periods=300))
     for joint in (False, True):
@@ -80,6 +81,17 @@ def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows():
         assert len(answers) == series.N_WINDOWS
         assert 0 <= more["coverage_of_tubes"] <= 1
         assert all(np.isfinite(list(values.values())).all() and values["crps"] < 0.2 for values in found)
+
+
+def test_the_benchmark_of_tubes_measures_coverage_after_the_fit(monkeypatch):
+    tubes = pytest.importorskip("series_tubes", reason="needs torchmcl-forecast")
+    for kind in tubes.KINDS.values():
+        assert np.isfinite(kind.made(np.random.default_rng(0), 2, np.arange(50))).all()
+    monkeypatch.setattr(tubes, "N_WINDOWS", 2)
+    options = {"random_state": 0, "n_steps": 8, "hidden": (8,), "batch_size": 32}
+    found = tubes.measured(tubes.KINDS["walk"]._replace(n_series=4), options)
+    assert found["n_paths"] == 8
+    assert 0.5 <= found["coverage"] <= 1
 
 
 def test_the_benchmark_of_inverse_problems_simulates_fits_draws_and_compares(tmp_path):
