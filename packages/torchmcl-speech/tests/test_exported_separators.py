@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torchmcl
+from torchmcl.exporting import Compiled
 from torchmcl_speech.nn import DPRNN
 
 LENGTHS = [(1, 1000), (3, 801), (1, 1600), (2, 5000)]
@@ -51,6 +52,22 @@ def test_a_program_separates_recordings_of_any_length(separator, tmp_path):
     run = torch.export.load(exported(separator, tmp_path / "separator.pt2")).module()
     for shape in LENGTHS:
         check(separator, run, shape)
+
+
+def test_a_trace_separates_recordings_of_its_length(separator, tmp_path):
+    run = torch.jit.load(str(exported(separator, tmp_path / "separator.ts")))
+    for n_recordings in (1, 2, 3):
+        check(separator, run, (n_recordings, 1234))
+
+
+@pytest.mark.slow
+def test_a_package_of_machine_code_separates_recordings_of_any_length(tmp_path):
+    torch.manual_seed(0)
+    small = DPRNN(n_outputs=2, n_filters=4, segment_size=6, hidden_size=4, n_blocks=1, scores=True).eval()
+    path = torchmcl.export(small, tmp_path / "separator.pt2", torch.randn(2, 300), Compiled())
+    run = torch._inductor.aoti_load_package(str(path))
+    for shape in ((1, 100), (3, 500), (2, 17)):
+        check(small, run, shape)
 
 
 def test_onnx_separates_recordings_of_any_length(separator, tmp_path):
