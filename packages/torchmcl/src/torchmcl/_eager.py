@@ -41,7 +41,7 @@ def is_plain_eager() -> bool:
     """
     return (
         not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and torch._C._get_tracing_state() is None
         and torch._C._functorch.peek_interpreter_stack() is None
         and not in_forward_mode()
     )
