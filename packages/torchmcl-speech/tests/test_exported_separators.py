@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torchmcl
+from torchmcl.exporting import Compiled
 from torchmcl_speech.nn import DPRNN
 
 LENGTHS = [(1, 1000), (3, 801), (1, 1600), (2, 5000)]
@@ -51,6 +52,24 @@ def test_a_program_separates_recordings_of_any_length(separator, tmp_path):
     run = torch.export.load(exported(separator, tmp_path / "separator.pt2")).module()
     for shape in LENGTHS:
         check(separator, run, shape)
+
+
+@pytest.mark.parametrize("shape", [(1, 1234), (2, 50)])
+def test_a_trace_separates_recordings_like_the_example(separator, shape, tmp_path):
+    with warnings.catch_warnings():  # torch's own
+        warnings.simplefilter("ignore")
+        path = torchmcl.export(separator, tmp_path / "separator.ts", torch.randn(shape))
+        check(separator, torch.jit.load(str(path)), shape)
+
+
+@pytest.mark.slow
+def test_a_package_of_machine_code_separates_recordings_of_any_length(tmp_path):
+    torch.manual_seed(0)
+    small = DPRNN(n_outputs=2, n_filters=4, segment_size=6, hidden_size=4, n_blocks=1, scores=True).eval()
+    path = torchmcl.export(small, tmp_path / "separator.pt2", torch.randn(2, 300), Compiled())
+    run = torch._inductor.aoti_load_package(str(path))
+    for shape in ((1, 100), (3, 500), (2, 17)):
+        check(small, run, shape)
 
 
 def test_onnx_separates_recordings_of_any_length(separator, tmp_path):

@@ -35,9 +35,13 @@ def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
 
 
 def is_plain_eager() -> bool:
-    """Return False inside torch.compile, under torch.vmap and other transforms of torch.func, and in forward mode."""
+    """Return False inside torch.compile, under torch.vmap and other transforms of torch.func, and in forward mode.
+
+    Also inside torch.jit.trace, which would record results of compiled loops as constants.
+    """
     return (
         not torch.compiler.is_compiling()
+        and torch._C._get_tracing_state() is None
         and torch._C._functorch.peek_interpreter_stack() is None
         and not in_forward_mode()
     )

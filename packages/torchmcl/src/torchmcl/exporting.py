@@ -28,7 +28,7 @@ class ExportForm(ABC):
         Args:
             model: the network.
             path: of the file.
-            example: inputs, with at least two entries on each first axis.
+            example: inputs.
         """
 
 
@@ -56,6 +56,7 @@ class Onnx(ExportForm):
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
         """Write the graph; inputs and outputs are named after arguments of `forward` and fields of its result."""
         optional_import("onnxscript", extra="export", needed_by="torchmcl.export to ONNX")
+        example = _several(example)
         modules: list[Any] = [module for module in model.modules() if hasattr(module, "onnx_translations")]
         names = list(inspect.signature(model.forward).parameters)[: len(example)]
         torch.onnx.export(
@@ -78,7 +79,8 @@ class Onnx(ExportForm):
 class Traced(ExportForm):
     """A TorchScript trace, for `torch.jit.load` and C++ programs that use it. Suffix ".ts".
 
-    The result is a plain tuple. The sequence length is fixed to that of the example; the batch size is dynamic.
+    The result is a plain tuple. The sequence length is fixed to that of the example. The batch size is dynamic, except
+    for separators.
     """
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
@@ -138,8 +140,6 @@ def export(
     inputs = example if isinstance(example, tuple) else (example,)
     if not all(isinstance(each, Tensor) and each.ndim for each in inputs):
         raise TypeError(bad_value("export", "example", "be a tensor with a batch axis, or a tuple of them", example))
-    # A single row would be treated as a constant size.
-    inputs = tuple(torch.cat([each, each]) if len(each) == 1 else each for each in inputs)
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -151,7 +151,13 @@ def export(
     return path
 
 
+def _several(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return inputs with at least two rows: a single one would be treated as a constant size."""
+    return tuple(torch.cat([each, each]) if len(each) == 1 else each for each in example)
+
+
 def _program(model: nn.Module, example: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    example = _several(example)
     names = list(inspect.signature(model.forward).parameters)
     shapes = {
         name: {axis: Dim.AUTO if axis else Dim.DYNAMIC for axis in range(each.ndim)}

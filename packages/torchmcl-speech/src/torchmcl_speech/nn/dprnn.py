@@ -80,7 +80,7 @@ def overlap_add(segments: Tensor, hop: int) -> Tensor:
         >>> overlap_add(torch.ones(3, 4, 1), hop=2).squeeze(-1)
         tensor([1., 1., 2., 2., 2., 2., 1., 1.])
     """
-    n_hops = hops_in("overlap_add", segments.shape[-2], hop)
+    n_hops = hops_in("overlap_add", int(segments.shape[-2]), hop)  # a trace has tensors for sizes
     parts = segments.unflatten(-2, (n_hops, hop)).unbind(-3)  # each [..., segments, hop, features]
     shifted = [F.pad(part, (0, 0, 0, 0, shift, n_hops - 1 - shift)) for shift, part in enumerate(parts)]
     total = shifted[0]
