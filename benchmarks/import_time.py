@@ -49,8 +49,8 @@ if __name__ == "__main__":
         with open(f"{folder}/table.csv", "w") as file:
             file.write("x,y\n" + "".join(f"{i},{i % 7}\n" for i in range(1000)))
         with open(f"{folder}/small.csv", "w") as file:
-            rows = ((i, i * i % 17, "abc"[i % 3], 3 * i + 10 * (i % 3) + i * i % 19) for i in range(200))
-            file.write("x,z,kind,y\n" + "".join(f"{x},{z},{kind},{y}\n" for x, z, kind, y in rows))
+            lines = ((i, i * i % 17, "abc"[i % 3], 3 * i + 10 * (i % 3) + i * i % 19) for i in range(200))
+            file.write("x,z,kind,y\n" + "".join(f"{x},{z},{kind},{y}\n" for x, z, kind, y in lines))
         turns = [{name: seconds(program, folder) for name, program in _PROGRAMS.items()} for _ in range(1 + _REPEATS)]
     medians = {name: statistics.median(turn[name] for turn in turns[1:]) for name in _PROGRAMS}
     must_show = {

@@ -22,9 +22,9 @@ def rows_of(name):
 
 
 def _cell(before, after, digits, **_):
-    """Return a figure before and after; `after` has a value of each run."""
+    """Return a figure before, if there is one, and after; `after` has a value of each run."""
     ends = dict.fromkeys(f"{value:.{digits}f}" for value in (min(after), max(after)))
-    return f"{before:.{digits}f} → {' to '.join(ends)}"
+    return ("" if before is None else f"{before:.{digits}f} → ") + " to ".join(ends)
 
 
 def before_after():

@@ -296,7 +296,8 @@ def test_debug_checks_see_every_step():
 
 
 @given(
-    hidden=st.lists(st.integers(1, 13), max_size=3),
+    n_inputs=st.sampled_from([1, 3, 48, 49, 80, 81, 170]),  # around the parts that are read at once
+    hidden=st.lists(st.integers(1, 13) | st.sampled_from([16, 17, 33, 64, 65, 130]), max_size=3),
     n_hypotheses=st.integers(1, 7),
     n_dims=st.integers(1, 3),
     n_targets=st.integers(1, 4),
@@ -308,14 +309,14 @@ def test_debug_checks_see_every_step():
 )
 @needs_extension
 def test_the_compiled_gradient_is_that_of_autograd_in_double(
-    hidden, n_hypotheses, n_dims, n_targets, n_rows, temperature, epsilon, scale, cost_fn
+    n_inputs, hidden, n_hypotheses, n_dims, n_targets, n_rows, temperature, epsilon, scale, cost_fn
 ):
-    module = mcl.MultiHypothesisMLP(3, n_dims, n_hypotheses, hidden=hidden)
-    inputs, targets = torch.randn(n_rows, 3), scale * torch.randn(n_rows, n_targets, n_dims)
+    module = mcl.MultiHypothesisMLP(n_inputs, n_dims, n_hypotheses, hidden=hidden)
+    inputs, targets = torch.randn(n_rows, n_inputs), scale * torch.randn(n_rows, n_targets, n_dims)
     flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().unsqueeze(0)
     layers = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
     shape = compiled.Network(
-        (3, *(layer.out_features for layer in layers)), n_hypotheses, n_dims, False, cost_fn is mcl.pairwise_l1
+        (n_inputs, *(layer.out_features for layer in layers)), n_hypotheses, n_dims, False, cost_fn is mcl.pairwise_l1
     )
     step = compiled.NetworkStep(
         shape, flat, inputs=inputs[None], targets=targets[None], row_weights=None, set_of_model=torch.tensor([0])

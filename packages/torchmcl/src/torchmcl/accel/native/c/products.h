@@ -26,6 +26,18 @@ typedef struct {
     int64_t stride;
 } Vectors;
 
+/* sum + factor * x, rounded once wherever the processor can: a compiler that decides for each tile whether to round twice
+   would make the result of a row depend on how many rows there are. */
+ALWAYS vec with_product(vec sum, float factor, vec x) {
+#if VECTOR_BYTES == 64
+    return (vec)_mm512_fmadd_ps(_mm512_set1_ps(factor), (__m512)x, (__m512)sum);
+#elif VECTOR_BYTES == 32
+    return (vec)_mm256_fmadd_ps(_mm256_set1_ps(factor), (__m256)x, (__m256)sum);
+#else
+    return sum + factor * x;
+#endif
+}
+
 /* out[r] = start[r] + sum_k a(r, k) b[k] for n_r rows of n_s vectors; GATED: 0 where gate[r] is not positive. */
 ALWAYS void tile(int n_r, int n_s, int across, End end, float *out, int64_t stride, Factors a, int64_t n_k, Vectors b,
                  Vectors start, const float *gate) {
@@ -41,7 +53,7 @@ ALWAYS void tile(int n_r, int n_s, int across, End end, float *out, int64_t stri
         const float *x = b.at + k * b.stride, *factors = across ? a.rows[k] + a.from : 0;
         for (int r = 0; r < n_r; r++) {
             const float factor = across ? factors[r] : own[r][k];
-            for (int s = 0; s < n_s; s++) sum[r][s] += factor * load(x + s * LANES);
+            for (int s = 0; s < n_s; s++) sum[r][s] = with_product(sum[r][s], factor, load(x + s * LANES));
         }
     }
     for (int r = 0; r < n_r; r++)
