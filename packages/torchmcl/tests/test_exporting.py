@@ -67,6 +67,8 @@ def test_onnx_has_the_names_of_arguments_and_fields_and_free_axes(tmp_path):
     session, run = onnx_runner(path)
     assert [one.name for one in session.get_inputs()] == ["frames", "offset"]
     assert [one.name for one in session.get_outputs()] == ["hypotheses", "score_logits"]
+    assert session.get_inputs()[0].shape == ["batch", "length", 4]
+    assert session.get_outputs()[0].shape[0] == "batch"
     for n_rows, length in ((1, 1), (3, 17)):
         check_equal(model, run, torch.randn(n_rows, length, 4), torch.randn(n_rows, 4))
 

@@ -59,20 +59,21 @@ class Onnx(ExportForm):
         example = _several(example)
         modules: list[Any] = [module for module in model.modules() if hasattr(module, "onnx_translations")]
         names = list(inspect.signature(model.forward).parameters)[: len(example)]
-        torch.onnx.export(
+        written = torch.onnx.export(
             _program(model, example),
             example,
-            str(path),
             dynamo=True,
             opset_version=self.opset,
             input_names=names,
             output_names=_output_names(model, example),
-            external_data=False,
             custom_translation_table={
                 name: nodes for module in modules for name, nodes in module.onnx_translations().items()
             },
             verbose=False,
         )
+        assert written is not None
+        _name_axes(written)
+        written.save(str(path), external_data=False)
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,21 @@ def _output_names(model: nn.Module, example: tuple[Tensor, ...]) -> list[str]:
         return ["output"]
     fields = result._asdict() if hasattr(result, "_asdict") else {f"output{i}": one for i, one in enumerate(result)}
     return [name for name, value in fields.items() if value is not None]
+
+
+def _name_axes(program: Any) -> None:
+    """Name dynamic axes: "batch" for the first, "length" for the only other one, "size_1" and so on for several."""
+    symbols = []
+    for each in program.model.graph.inputs:
+        for axis, size in enumerate(each.shape):
+            if isinstance(size, int):
+                continue
+            if size.value.isdigit():  # torch writes a size that it found to be fixed as a symbol
+                each.shape[axis] = int(size.value)
+            elif size.value not in symbols:
+                symbols.append(size.value)
+    others = ["length"] if len(symbols) == 2 else [f"size_{i}" for i in range(1, len(symbols))]
+    program.rename_axes(dict(zip(symbols, ["batch", *others], strict=False)))
 
 
 class _Tuples(nn.Module):
