@@ -81,6 +81,7 @@ def asked(address, document):
 
 def test_the_server_answers_rows(folder, regressor):
     with served(folder, regressor.export(folder / "model.onnx")) as address:
+        assert described(address)["array"]
         answer = asked(address, {"rows": [[0.5, None], [1.0, 2.0]]})
         np.testing.assert_allclose(answer["mean"], regressor.predict([[0.5, np.nan], [1.0, 2.0]]), rtol=1e-5)
         assert list(asked(address, {"rows": [[0.5, 1.0]], "outputs": ["mean"]})) == ["mean"]
@@ -116,6 +117,26 @@ def test_the_server_answers_rows_of_a_frame(of_a_frame):
     assert set(many) == {asked(address, {"rows": [row]})["mean"][0]}
 
 
+def of_texts():
+    """Return a model of a frame whose only column has the name of an array."""
+    frame = pd.DataFrame({"X": np.where(X[:, 1] > 0, "Ulm", "Bonn")})
+    return DensityRegressor(n_epochs=2, hidden=(4,), n_restarts=1, random_state=0).fit(frame, X[:, 0])
+
+
+def test_a_column_of_texts_may_be_called_like_an_array(tmp_path):
+    model, rows = of_texts(), [{"X": "Ulm"}, {"X": "Bonn"}, {"X": None}]
+    with served(tmp_path, model.export(tmp_path / "model.onnx", outputs=["mean"])) as address:
+        assert described(address)["inputs"] == {"X": "text"}
+        assert not described(address)["array"]
+        means = asked(address, {"rows": rows})["mean"]
+    np.testing.assert_allclose(means, model.predict(pd.DataFrame(rows)), rtol=1e-5, atol=1e-6)
+
+
+def described(address):
+    with urllib.request.urlopen(f"{address}/model") as answer:
+        return json.load(answer)
+
+
 GOOD = {"size": 1, "city": "Ulm", "built": "2020-01-05"}
 
 
@@ -132,10 +153,16 @@ GOOD = {"size": 1, "city": "Ulm", "built": "2020-01-05"}
         ({"rows": [{"size": 1, "city": "Ulm"}]}, "row 0 has no column 'built'; send null"),
         ({"rows": [{**GOOD, "size": "30"}]}, "column 'size' of row 0 must be a number or null, got .*30"),
         ({"rows": [{**GOOD, "size": True}]}, "must be a number or null, got true"),
-        ({"rows": [{**GOOD, "size": float("inf")}]}, "column 'size' of row 0 must be finite, got Infinity"),
+        ({"rows": [{**GOOD, "size": float("inf")}]}, "must be JSON: Infinity is not JSON; send null"),
+        ({"rows": [{**GOOD, "size": float("nan")}]}, "must be JSON: NaN is not JSON; send null"),
         ({"rows": [{**GOOD, "size": 10**400}]}, r"must be finite, got 1000.*\.\.\.$"),
         ({"rows": [{**GOOD, "city": ["Ulm"]}]}, "column 'city' of row 0 must be a text or null, got list of 1"),
         ({"rows": [{**GOOD, "built": "yesterday!"}]}, "column 'built' of row 0 must be a date like"),
+        ({"rows": [{**GOOD, "city": "\ud800"}]}, "'city' of row 0 must be a text that can be encoded, got .*ud800"),
+        ({"rows": [{**GOOD, "built": "2020010512"}]}, "must be a date like 2024-02-29 or null, got .*2020010512"),
+        ({"rows": [{**GOOD, "built": "1234567890"}]}, "must be a date like"),
+        ({"rows": [{**GOOD, "built": "9999999-01-01"}]}, "must be a date like"),
+        ({"rows": [{**GOOD, "built": "2020-01-0512"}]}, "must be a date like"),
         ({"rows": [{**GOOD, "built": 2020}]}, "must be a date like 2024-02-29 or null, got 2020"),
         ({"rows": [GOOD], "outputs": ["median"]}, '"outputs" must be a list of some of mean'),
         ({"rows": [GOOD], "outputs": []}, '"outputs" must be a list of some of mean'),
@@ -156,10 +183,11 @@ def test_bad_rows_are_refused_with_the_reason(of_a_frame, document, reason):
         (b"rows", 400, "must be JSON"),
         (b"\xff\xfe\x00", 400, "must be JSON"),
         (b"[" * 100_000, 400, "must be JSON|at least one row"),
+        (b'{"rows": [{"size": 1e999, "city": "Ulm", "built": null}]}', 400, "column 'size' of row 0 must be finite"),
         (b'{"rows": [' + b"1," * 10_000 + b"1]}", 413, "at most 10000 rows"),
         (b" " * 10_000_001, 413, "at most 10000000 bytes"),
     ],
-    ids=["empty", "no JSON", "no text", "deep", "many rows", "huge"],
+    ids=["empty", "no JSON", "no text", "deep", "infinite", "many rows", "huge"],
 )
 def test_bad_bodies_are_refused_with_the_reason(of_a_frame, body, status, reason):
     got, said = said_to_a_socket(of_a_frame[0], f"Content-Length: {len(body)}", body)
@@ -172,12 +200,19 @@ def test_a_body_needs_a_length(of_a_frame, length):
     assert said_to_a_socket(of_a_frame[0], length, b"{}")[0] == 411
 
 
+def test_a_short_body_is_refused(of_a_frame):
+    status, said = said_to_a_socket(of_a_frame[0], "Content-Length: 500", json.dumps({"rows": [GOOD]}).encode())
+    assert status == 400
+    assert re.search("the body has .* bytes, but Content-Length is 500", said)
+
+
 def said_to_a_socket(address, header, body):
     """Return status and reason of a request with any header; a server may answer before it has read all."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):
             connection.sendall(f"POST /predict HTTP/1.0\r\n{header}\r\n\r\n".encode() + body)
+            connection.shutdown(socket.SHUT_WR)
         answer = b""
         with contextlib.suppress(ConnectionError):
             while part := connection.recv(65536):
@@ -198,7 +233,8 @@ def test_rows_of_numbers_are_checked(folder, regressor):
 
 def test_files_are_not_listed_and_others_not_found(folder):
     with served(folder) as address:
-        for path in ("/node_modules/", "/../test_serving.py", "/%2e%2e/%2e%2e/etc/passwd", "/model"):
+        outside = ("/../test_serving.py", "/%2e%2e/%2e%2e/etc/passwd")
+        for path in ("/node_modules/", *outside, "/%00", "/%ed%a0%80", "/model"):
             with pytest.raises(urllib.error.HTTPError) as found:
                 urllib.request.urlopen(address + path)
             with found.value as answer:
@@ -217,6 +253,19 @@ def test_the_page_asks_the_server(folder, regressor):
         shown = float(driver.find_element("id", "said").text.split()[1].rstrip(";"))
         assert shown == pytest.approx(regressor.predict([[0.5, 1.0]])[0], rel=1e-3)
         assert len(driver.find_elements("tag name", "tr")) == 5
+        driver.execute_script("document.forms[0].elements[0].value = '1e999,1'; document.getElementById('ask').click()")
+        wait(driver, "must be a number or null")  # JSON.stringify writes infinity as null
+
+
+@pytest.mark.slow
+def test_the_page_sends_a_column_called_like_an_array(tmp_path):
+    model = of_texts()
+    shutil.copy(SERVE / "index.html", tmp_path)
+    with served(tmp_path, model.export(tmp_path / "model.onnx")) as address, opened(tmp_path / "index.html") as driver:
+        driver.get(address)
+        wait(driver, "ready")
+        driver.execute_script("document.forms[0].elements[0].value = 'Ulm'; document.getElementById('ask').click()")
+        wait(driver, "mean")
 
 
 def wait(driver, text):

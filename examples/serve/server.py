@@ -4,9 +4,9 @@ python server.py model.onnx            then open http://127.0.0.1:8000
 curl -d '{"rows": [{"size": 30, "city": "Ulm"}]}' http://127.0.0.1:8000/predict
 
 A model of an array takes rows of numbers: {"rows": [[1.5, null], [2, 3]]}. A missing value is null, a date a text,
-2024-02-29 or 2024-02-29T13:00. Bad requests are answered with status 4xx and the reason. The server listens to this
-computer only; put a proxy with encryption, passwords and limits of connections in front of it to serve others. The same
-server gives the files of its folder to the page that separates speech, separate.html.
+2024-02-29 or 2024-02-29T13:00. Bad requests are answered with status 4xx and the reason. The server accepts
+connections from the same computer only; put a proxy with encryption, passwords and limits of connections in front of it
+to serve others. It also serves the files of its folder, which `separate.html` needs.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -44,7 +45,8 @@ class Model:
         self.pool = ThreadPoolExecutor(os.cpu_count())
         dates = json.loads(self.session.get_modelmeta().custom_metadata_map.get("dates", "[]"))
         inputs = self.session.get_inputs()
-        self.width = inputs[0].shape[1] if [one.name for one in inputs] == ["X"] else None
+        # A column of a frame has one axis, an array two.
+        self.width = inputs[0].shape[1] if len(inputs[0].shape) == 2 else None
         kinds = {one.name: "text" if one.type == "tensor(string)" else "number" for one in inputs}
         self.inputs = kinds | dict.fromkeys(dates, "date")
         self.outputs = [one.name for one in self.session.get_outputs()]
@@ -118,7 +120,8 @@ def _date(cell, place):
     if cell is None:
         return math.nan
     days = None
-    if isinstance(cell, str) and len(cell) >= 10:  # np.datetime64("30") is a year
+    # NumPy also reads "30" and "2020010512" as years.
+    if isinstance(cell, str) and re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", cell):
         with contextlib.suppress(ValueError, OverflowError):
             days = np.datetime64(cell, "us").astype(np.int64) / 86_400e6
     if days is None:
@@ -130,7 +133,16 @@ def _text(cell, place):
     """Return a text, empty for null."""
     if isinstance(cell, list | dict):
         raise RequestError(f"{place} must be a text or null, got {_short(cell)}")
-    return "" if cell is None else json.dumps(cell) if isinstance(cell, bool) else str(cell)
+    text = "" if cell is None else json.dumps(cell) if isinstance(cell, bool) else str(cell)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{place} must be a text that can be encoded, got {_short(cell)}") from None
+    return text
+
+
+def _refuse_constant(name):
+    raise ValueError(f"{name} is not JSON; send null for a missing value")
 
 
 READERS = {"number": _number, "date": _date, "text": _text}
@@ -163,7 +175,7 @@ class Handler(SimpleHTTPRequestHandler):
             status, answer = error.status, {"error": str(error)}
         except TimeoutError:
             status, answer = 408, {"error": f"the body did not arrive within {SECONDS} seconds"}
-        except Exception as error:  # the sender need not see it
+        except Exception as error:  # details are not sent to the client
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             status, answer = 500, {"error": "the model could not answer"}
         self._send(status, answer)
@@ -177,8 +189,10 @@ class Handler(SimpleHTTPRequestHandler):
         if len(length) > 15 or int(length) > MOST_BYTES:
             raise RequestError(f"the body may have at most {MOST_BYTES} bytes; send fewer rows at a time", 413)
         body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            raise RequestError(f"the body has {len(body)} bytes, but Content-Length is {int(length)}")
         try:
-            asked = json.loads(body)
+            asked = json.loads(body, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise RequestError(f"the body must be JSON: {error}") from None
         return self.model(asked)
@@ -190,7 +204,16 @@ class Handler(SimpleHTTPRequestHandler):
         elif self.model is None:
             self._send(404, {"error": "the server was started without a model"})
         else:
-            self._send(200, {"inputs": self.model.inputs, "outputs": self.model.outputs})
+            model = self.model
+            self._send(200, {"inputs": model.inputs, "outputs": model.outputs, "array": model.width is not None})
+
+    def send_head(self):
+        """Send the headers of a file; a path that cannot be a file's name is not found."""
+        try:
+            return super().send_head()
+        except ValueError:  # a null byte, for example
+            self.send_error(404, "File not found")
+            return None
 
     def list_directory(self, path):
         """Refuse to list files."""
@@ -210,7 +233,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A server that is silent about connections broken by the sender."""
+    """A server that does not report connections closed by the client."""
 
     def handle_error(self, request, client_address):
         """Write errors other than those of connections."""

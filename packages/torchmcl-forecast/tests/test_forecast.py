@@ -125,3 +125,6 @@ def test_futures_of_many_series_are_placed_in_parts(fitted):
     assert (shares[:, :-1] >= shares[:, 1:]).all()
     means = [(p * w[:, :, None, None]).sum(dim=1) for p, w in ((few, shares), (many.paths, many.probabilities))]
     torch.testing.assert_close(*means, rtol=0.05, atol=0.0)
+    alone = found.reduced(3)[0]  # futures of a series do not depend on the others
+    torch.testing.assert_close(few[: len(alone)], alone, rtol=1e-3, atol=0.0)
+    assert many.reduced(3)[0] is few  # computed once

@@ -59,15 +59,21 @@ def test_settled_centers_are_nearer_to_new_samples():
     given = torch.from_numpy(np.random.default_rng(0).standard_t(3, size=(70, 2000, 3)))  # several groups at a time
     samples, others = given[:, :1000], given[:, 1000:]
     before = samples[:, :5]
-    after, shares = settled(before, samples)
+    after, shares = settled(before, samples, samples)
     assert nearest(after, others) < 0.9 * nearest(before, others)
-    few, _ = settled(before, before)  # each center is its only sample
+    few, _ = settled(before, before, before)  # each center is its only sample
     torch.testing.assert_close(few, before)
     torch.testing.assert_close(shares.sum(dim=1), torch.ones(70).double())
 
 
 def test_settled_centers_without_samples_stay():
     samples = torch.zeros(1, 4, 2)  # distances are zero too
-    centers, shares = settled(torch.tensor([[[0.0, 0.0], [9.0, 9.0]]]), samples)
+    centers, shares = settled(torch.tensor([[[0.0, 0.0], [9.0, 9.0]]]), samples, samples)
     assert centers.tolist() == [[[0.0, 0.0], [9.0, 9.0]]]
-    assert shares.tolist() == [[1.0, 0.0]]
+    assert shares.tolist() == [[0.9, 0.1]]  # 4 samples, and a half for each center
+
+
+def test_centers_stay_if_a_move_does_not_help_new_samples():
+    samples, others = torch.randn(2, 1, 8, 5000, generator=torch.Generator().manual_seed(0))  # few of many numbers
+    centers, _ = settled(torch.zeros(1, 2, 5000), samples, others)
+    assert torch.equal(centers, torch.zeros(1, 2, 5000))

@@ -152,5 +152,20 @@ def test_a_series_of_special_openings_only_is_named():
     grid = read_panel("fit", shop(), Columns()).grid
     sunday = pd.DataFrame({"ds": [pd.Timestamp("2024-05-12")], "y": 1.0, "unique_id": "fair"})
     frame = pd.concat([shop().assign(unique_id="shop"), sunday])
-    with pytest.raises(ValueError, match="series 'fair' on 2024-05-12, Sunday only"):
+    with pytest.raises(ValueError, match=r"series 'fair' with values on closed weekdays only, such as 2024-05-12"):
         read_panel("forecast", frame, Columns(), grid=grid)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", ["new Sundays", "another shop", "a market on Sundays"])
+def test_sundays_that_are_usual_somewhere_are_steps(case):
+    days = pd.date_range("2022-01-03", periods=700)
+    old = days[days.day_of_week != 6]
+    if case == "new Sundays":
+        frame = pd.DataFrame({"ds": days[(days.day_of_week != 6) | (days > days[-35])]})
+    else:
+        new = days[-40:] if case == "another shop" else days[days.day_of_week == 6][-14:]
+        parts = {"old": old, "new": new}
+        frame = pd.concat([pd.DataFrame({"ds": part, "unique_id": name}) for name, part in parts.items()])
+    found = read_panel("fit", frame.assign(y=1.0), Columns())
+    assert found.grid.is_open(days[:7]).all()

@@ -105,8 +105,9 @@ def test_means_of_the_last_seasons_are_read_at_the_horizon(before):
     window = each.window(torch.tensor([[0, before]]))
     found = window.inputs[0, 12 + 3 * 4 : 12 + 5 * 4].double().view(2, 4) * window.unit[0, 0] + window.naive[0, 0]
     known = np.asarray(each.known[0, 0, 12:-4])  # missing values are filled
-    for n, mean in zip((3, 8), found, strict=True):
-        np.testing.assert_allclose(mean, seasonal_mean(known, before, n), atol=1e-4)
+    np.testing.assert_allclose(found[0], seasonal_mean(known, before, 3), atol=1e-4)
+    few = before < 4 * 6  # less than half of eight seasons
+    np.testing.assert_allclose(found[1], window.naive[0, 0] if few else seasonal_mean(known, before, 8), atol=1e-4)
 
 
 def test_a_shortened_past_has_no_means_of_more_seasons_than_it_holds():

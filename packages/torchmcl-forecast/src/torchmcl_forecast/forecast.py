@@ -1,6 +1,6 @@
 """The forecast: a mixture of whole paths for each series, and the frames computed from it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,13 @@ from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_
 
 __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
 
-# Single precision suffices for quantiles, in which the error function is several times as fast, unless a hypothesis is
+# Quantiles are computed in single precision, where the error function is several times as fast, unless a hypothesis is
 # narrower than this share of the range of the mixture.
 _HALVINGS, _NARROW = 24, 1e-4
-# Paths drawn for each group to place a few representative ones: at least and at most, and in all groups in between.
-_LEAST_DRAWN, _MOST_DRAWN, _ALL_DRAWN = 1600, 6400, 400_000
-# Numbers drawn at a time, which fit into memory; fewer paths are drawn if they are longer than that.
-_NUMBERS, _FEWEST_DRAWN = 8_000_000, 200
+# Paths drawn for each group to place a few representative ones, and again to check them; fewer if they are long.
+_N_DRAWN, _FEWEST_DRAWN = 3200, 200
+# Numbers drawn at a time, which fit into memory.
+_NUMBERS = 8_000_000
 #: Default levels of quantiles, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
@@ -59,6 +59,7 @@ class Forecast:
     coverage: float
     least: float
     correlation: float = 0.0
+    _few: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def horizon(self) -> int:
@@ -82,9 +83,17 @@ class Forecast:
 
         The hypotheses are reduced to n, which then move so that the mean distance of a drawn path to the nearest one
         falls. Distances between joint paths are those of their values, assuming that all series have the same unit.
+        They are computed once.
         """
         k = min(self.n_futures, self.paths.shape[1]) if n is None else n
-        unit = self.paths.std(dim=(1, 2, 3), keepdim=True, correction=0).clamp_min(1e-12)
+        if k not in self._few:
+            self._few[k] = self._representative(k)
+        return self._few[k]
+
+    def _representative(self, k: int) -> tuple[Tensor, Tensor]:
+        """Return k paths and their probabilities, most likely first."""
+        spread = self.paths.var(dim=(1, 2, 3), keepdim=True, correction=0)
+        unit = (spread + self.scales.square().mean(dim=(1, 2, 3), keepdim=True)).sqrt().clamp_min(1e-12)
         given = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # members may have share 0
         few = reduce(given, k, scores=SoftmaxScores()).hypotheses * unit
         moved, shares = self._settled(few, unit)
@@ -93,17 +102,20 @@ class Forecast:
         return self._bounded(moved.gather(1, places)), shares.gather(1, order)
 
     def _settled(self, few: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the medians of drawn paths near the given ones, and the share of drawn paths of each."""
-        n_groups, size = len(few), few[0, 0].numel()
-        n_drawn = min(max(_ALL_DRAWN // n_groups, _LEAST_DRAWN), _MOST_DRAWN, max(_NUMBERS // size, _FEWEST_DRAWN))
-        generator, found = torch.Generator().manual_seed(0), []
-        for rows in torch.arange(n_groups).split(max(_NUMBERS // (n_drawn * size), 1)):
+        """Return the medians of drawn paths near the given ones, and the share of other drawn paths near each."""
+        size, generator, found = few[0, 0].numel(), torch.Generator().manual_seed(0), []
+        n_drawn = min(_N_DRAWN, max(_NUMBERS // size, _FEWEST_DRAWN))
+        # All groups have the same random numbers, so that the futures of a series do not depend on the others.
+        errors = [_errors((n_drawn, *few.shape[2:]), self.correlation, generator) for _ in range(2)]
+        levels = (torch.arange(n_drawn) + 0.5) / n_drawn
+        for rows in torch.arange(len(few)).split(max(_NUMBERS // (n_drawn * max(size, few.shape[1])), 1)):
             middle, of = few[rows].mean(dim=1, keepdim=True), unit[rows]
             paths, start, least = (((part - middle) / of).float() for part in (self.paths[rows], few[rows], self.least))
-            scales = (self.scales[rows] / of).float()
-            drawn = drawn_paths(paths, scales, self.probabilities[rows], n_drawn, self.correlation, generator)
-            moved, shares = settled(start.flatten(2), drawn.maximum(least).flatten(2))
-            found.append((moved.double().view_as(start) * of + middle, shares.double()))
+            scales, upto = (self.scales[rows] / of).float(), self.probabilities[rows].float().cumsum(dim=1)
+            chosen = torch.searchsorted(upto / upto[:, -1:], levels.expand(len(rows), -1).contiguous())
+            drawn = (_around(paths, scales, chosen, each).maximum(least).flatten(2) for each in errors)
+            moved, shares = settled(start.flatten(2), *drawn)
+            found.append((moved.double().view_as(start) * of + middle, shares))
         moved, shares = (torch.cat(part) for part in zip(*found, strict=True))
         return moved, shares
 
@@ -250,13 +262,24 @@ def drawn_paths(
         >>> round(float((drawn[..., 1:] * drawn[..., :-1]).mean()), 1), round(float(drawn.std()), 1)
         (0.9, 1.0)
     """
-    chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)[:, :, None, None]
-    chosen = chosen.expand(-1, -1, *paths.shape[2:])
-    noise = torch.randn(chosen.shape, dtype=paths.dtype, generator=generator)
+    chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)
+    errors = _errors((*chosen.shape, *paths.shape[2:]), correlation, generator, paths.dtype)
+    return _around(paths, scales, chosen, errors)
+
+
+def _errors(shape: Any, correlation: float, generator: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return standard normal numbers that are autocorrelated along the last axis."""
+    noise = torch.randn(shape, dtype=dtype, generator=generator)
     fresh = (1 - correlation**2) ** 0.5
     for step in range(1, noise.shape[-1]):
         noise[..., step] = correlation * noise[..., step - 1] + fresh * noise[..., step]
-    return paths.gather(1, chosen) + scales.gather(1, chosen) * noise
+    return noise
+
+
+def _around(paths: Tensor, scales: Tensor, chosen: Tensor, errors: Tensor) -> Tensor:
+    """Return the chosen paths [groups, n] with errors in units of their scales."""
+    places = chosen[:, :, None, None].expand(-1, -1, *paths.shape[2:])
+    return paths.gather(1, places) + scales.gather(1, places) * errors
 
 
 def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, levels: Any) -> Tensor:

@@ -289,10 +289,11 @@ def _on_open_days(owner: str, name: str, grid: Grid, times: NDArray[Any], series
     kept = grid.is_open(times)
     if not kept.all():
         days = pd.DatetimeIndex(times[~kept])
-        lost = set(series) - set(series[kept])
+        lost = sorted(set(series) - set(series[kept]), key=str)
         if lost:
-            got = f"series {lost.pop()!r} on {days[0]:%Y-%m-%d, %A} only"
-            raise ValueError(bad_value(owner, name, "be on the weekdays of the other values", got, "Leave it out."))
+            day = pd.Timestamp(times[series == lost[0]][0])
+            got = f"series {lost[0]!r} with values on closed weekdays only, such as {day:%Y-%m-%d (%A)}"
+            raise ValueError(bad_value(owner, name, "have values on open weekdays", got, "Remove the series."))
         message = f"{owner}: {name}: values on weekdays that are usually closed are left out: {days[0]:%Y-%m-%d (%A)}"
         more = len(days.unique()) - 1
         warnings.warn(message + (f" and {more} more" if more else "") + ".", UserWarning, stacklevel=4)

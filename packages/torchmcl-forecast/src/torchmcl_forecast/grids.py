@@ -19,8 +19,9 @@ _SHORTEST_MONTH = 28 * _DAY
 _LAST_WORKDAY = 0
 _MONDAY_TO_FRIDAY = "1111100"
 # With at least this many dates, a weekday on which none of them falls counts as closed. So does one with less than this
-# share of the dates of the most frequent weekday: special openings are exceptions that no season explains.
-_ENOUGH_DATES, _RARE = 28, 0.1
+# share of the dates of the most frequent weekday in every series with a minimum of dates, unless it became usual in the
+# last dates: special openings are exceptions that no season explains.
+_ENOUGH_DATES, _RARE, _LEAST_DATES = 28, 0.1, 7
 # 31.12.2024, 12/31/2024 or 31-12-24: which of the first two numbers is the day?
 _YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
 
@@ -222,22 +223,35 @@ def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool 
     if smallest >= _SHORTEST_MONTH and (day := _day_of_months(dates)) is not None:
         months = int(np.gcd.reduce(np.concatenate([np.diff(_months(pd.DatetimeIndex(part))) for part in times])))
         return Grid("month", months, day, zone, wall)
-    week = _open_days(dates)
-    if smallest == _DAY and "0" in week and (every > every.min()).any():
+    week = _open_days(times) if smallest == _DAY else ""
+    if "0" in week and (every > every.min()).any():
         return Grid("business", 1.0, zone=zone, wall=wall, week=week)
     return Grid("time", float(smallest), zone=zone, wall=wall)
 
 
-def _open_days(dates: pd.DatetimeIndex) -> str:
-    """Return the weekdays that occur, see `Grid.week`; with few dates, all of them or those from Monday to Friday."""
-    days = dates.normalize().unique()
+def _open_days(times: list[NDArray[Any]]) -> str:
+    """Return the usual weekdays, see `Grid.week`; with few dates, all of them or those from Monday to Friday."""
+    series = [part.astype("datetime64[D]") for part in times]
+    days = np.unique(np.concatenate(series))
     if len(days) >= _ENOUGH_DATES:
-        counts = np.bincount(days.day_of_week, minlength=7)
-        week = "".join(str(int(count > _RARE * counts.max())) for count in counts)
-        n_open = np.busday_count(days.min().date(), days.max().date(), week)
+        long = [part for part in series if len(part) >= _LEAST_DATES] or [days]
+        week = "".join("01"[int(usual)] for usual in np.any([_usual_weekdays(part) for part in long], axis=0))
+        n_open = np.busday_count(days[0], days[-1], week)
         if 2 * len(days) >= n_open:  # otherwise a weekday may be absent by chance
             return week
-    return _MONDAY_TO_FRIDAY if (dates.day_of_week < 5).all() else "1111111"
+    return _MONDAY_TO_FRIDAY if (_weekdays(days) < 5).all() else "1111111"
+
+
+def _usual_weekdays(days: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which of the seven weekdays are usual in sorted dates, or have become so."""
+    counts, late = (np.bincount(_weekdays(part), minlength=7) for part in (days, days[-_ENOUGH_DATES:]))
+    usual: NDArray[np.bool_] = (counts > _RARE * counts.max()) | (late > late.max() / 2)
+    return usual
+
+
+def _weekdays(days: NDArray[Any]) -> NDArray[np.int64]:
+    """Return 0 for Mondays; 1970-01-01 was a Thursday."""
+    return (days.astype(np.int64) + 3) % 7
 
 
 def _months(dates: pd.DatetimeIndex) -> NDArray[np.int64]:

@@ -96,31 +96,41 @@ def _energy(few: torch.Tensor, logits: torch.Tensor, paths: torch.Tensor) -> tor
 _N_ROUNDS = 15
 
 
-def settled(centers: torch.Tensor, samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return centers moved to the medians of the samples nearest to them, and the share of the samples of each.
+def settled(centers: torch.Tensor, samples: torch.Tensor, others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return centers moved to the medians of the samples nearest to them, and the share of other samples near each.
 
     Lloyd's algorithm for the mean distance, not its square: in each round a center moves to the mean of its samples,
-    weighted by the inverse of their distances.
+    weighted by the inverse of their distances. The centers of a group stay where they are unless the move brings them
+    nearer to the other samples: medians of few samples with many numbers are no better than their start.
 
     Args:
         centers: [groups, n, numbers]
         samples: [groups, samples, numbers]
+        others: of the same shape.
 
     Returns:
-        Centers of the same shape, and shares [groups, n]; a center without samples stays in place.
+        Centers of the same shape, and positive shares [groups, n] in double precision; a center without samples stays
+        in place.
 
     Example:
         >>> samples = torch.tensor([[[0.0], [1.0], [2.0], [10.0]]])
-        >>> centers, shares = settled(torch.tensor([[[0.5], [9.0]]]), samples)
+        >>> centers, shares = settled(torch.tensor([[[0.5], [9.0]]]), samples, samples)
         >>> centers.flatten().round(decimals=2), shares
-        (tensor([ 1., 10.]), tensor([[0.7500, 0.2500]]))
+        (tensor([ 1., 10.]), tensor([[0.7000, 0.3000]], dtype=torch.float64))
     """
+    start = centers
     for _ in range(_N_ROUNDS):
         far, owner = torch.cdist(samples, centers).min(dim=-1)
-        least = 1e-3 * far.mean(dim=-1, keepdim=True) + torch.finfo(far.dtype).tiny  # a sample at a center is no pole
+        least = 1e-3 * far.mean(dim=-1, keepdim=True) + torch.finfo(far.dtype).tiny  # for a sample at a center
         weights = torch.zeros(*far.shape, centers.shape[1]).to(far)
         weights.scatter_(-1, owner.unsqueeze(-1), (least / far.maximum(least)).unsqueeze(-1))
         mass = weights.sum(dim=1).unsqueeze(-1)
         centers = torch.where(mass > 0, weights.mT @ samples / mass.clamp_min(1e-30), centers)
-    nearest = torch.cdist(samples, centers).argmin(dim=-1)
-    return centers, torch.nn.functional.one_hot(nearest, centers.shape[1]).to(centers).mean(dim=1)
+    found = [torch.cdist(others, each).min(dim=-1) for each in (start, centers)]
+    worse = found[0].values.mean(dim=-1) <= found[1].values.mean(dim=-1)
+    centers = torch.where(worse[:, None, None], start, centers)
+    nearest = torch.where(worse[:, None], found[0].indices, found[1].indices)
+    # Half a sample more for each center, so that no share is 0.
+    counts = torch.full(centers.shape[:2], 0.5, dtype=torch.float64, device=centers.device)
+    counts.scatter_add_(1, nearest, torch.ones_like(nearest, dtype=torch.float64))
+    return centers, counts / counts.sum(dim=1, keepdim=True)

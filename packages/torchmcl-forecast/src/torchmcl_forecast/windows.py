@@ -180,7 +180,7 @@ class Source:
         self.known = torch.from_numpy(np.pad(known, room, constant_values=np.nan)).view(shape)
         self.truth = torch.from_numpy(np.pad(values, room, constant_values=np.nan)).view(shape)
         self.floor = torch.from_numpy(_LEAST_UNIT * deviation).view(-1, layout.n_channels, 1)
-        # Computed once: a window would read months for them.
+        # Computed once: each window would have to read months of values.
         self.means = [_seasonal_means(self.known, layout.periods[-1], n) for n in layout.means]
         self.covariates = padded_covariates(panel, past, horizon).unflatten(0, (-1, layout.n_channels))
         groups = panel.ends[:: layout.n_channels]
@@ -305,7 +305,7 @@ def _repeated(values: Tensor, period: int, horizon: int) -> Tensor:
 
 
 def _seasonal_means(values: Tensor, season: int, n: int) -> Tensor:
-    """Return the mean of each value and those 1, 2 ... n - 1 seasons before it; NaN where none is known.
+    """Return the mean of each value and those 1, 2 ... n - 1 seasons before it; NaN where less than half are known.
 
     Example:
         >>> _seasonal_means(torch.tensor([[1.0, 5.0, 3.0, torch.nan]]), season=2, n=2)
@@ -317,10 +317,11 @@ def _seasonal_means(values: Tensor, season: int, n: int) -> Tensor:
     level = values.nanmean(dim=-1, keepdim=True)  # sums of distances from it are exact for large values too
     apart = torch.nn.functional.pad((values - level).nan_to_num(), room).unflatten(-1, (-1, season))
     sums, counts = (part.cumsum(dim=-2) for part in (apart.double(), known))
+    back = min(n, sums.shape[-2])
     sums, counts = (
-        part - torch.nn.functional.pad(part, (0, 0, n, 0))[..., : part.shape[-2], :] for part in (sums, counts)
+        part - torch.nn.functional.pad(part, (0, 0, back, 0))[..., : part.shape[-2], :] for part in (sums, counts)
     )
-    means = torch.where(counts > 0, sums / counts, torch.nan).flatten(-2)[..., :n_times]
+    means = torch.where(2 * counts >= n, sums / counts, torch.nan).flatten(-2)[..., :n_times]
     return (means + level).to(values)
 
 

@@ -16,8 +16,8 @@ def run() -> None:
     """Run the command `torchmcl` and end its process with the exit code.
 
     The interpreter is not taken down in the usual way: freeing the modules of torch takes a second.
-    Nor are searches for unreachable objects, rare during a command, frequent again at its end: the first would take a
-    quarter of a second. `python -m torchmcl` does neither, because it may run inside another program.
+    Garbage collection stays rare until the end: a collection would take a quarter of a second. `python -m torchmcl`
+    exits normally, because it may run inside another program.
     """
     import atexit
     import gc

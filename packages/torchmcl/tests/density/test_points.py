@@ -207,3 +207,14 @@ def test_a_thousand_points_are_as_good_as_sixty_four_by_their_number():
         assert (points.diff(dim=-2) > 0).all()
         scaled.append(n_points**2 * float((masses * deviations.square()).sum()))
     assert scaled[1:] == pytest.approx([scaled[0]] * 2, rel=0.1)
+
+
+@for_each("n_points", [5, 13, 33])
+def test_points_of_branches_that_are_very_far_apart_are_in_order(n_points):
+    generator = torch.Generator().manual_seed(0)
+    centers = 1000 * torch.randn(80, 5, 1, generator=generator, dtype=torch.float64)
+    centers[:, 0] = 1e9
+    density = KernelMixture(centers, torch.full((80, 5), 0.2).double(), torch.full((80, 5), 0.5).double())
+    points, masses, _ = best_points(density, n_points)
+    assert (points[..., 0].diff(dim=-1) >= 0).all()
+    torch.testing.assert_close(masses.sum(dim=-1), torch.ones(80).double())

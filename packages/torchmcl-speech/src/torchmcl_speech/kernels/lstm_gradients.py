@@ -1,8 +1,8 @@
-"""The gradients of the weights of an LSTM: gradients of the gates times what the gates met, summed over all steps.
+"""The gradients of the weights of an LSTM: gradients of the gates times their operands, summed over all steps.
 
-A step met its inputs, a 1 (for the bias) and the outputs of the step before, which are read `stride_t` rows away
-instead of being copied beside the inputs. Each program sums a share of the rows for a tile of gates; `lstm_weights`
-adds up the shares.
+The operands of a step are its inputs, a 1 (for the bias) and the outputs of the previous step, which are read
+`stride_t` rows away instead of being copied beside the inputs. Each program sums a share of the rows for a tile of
+gates; `lstm_weights` adds up the shares.
 """
 
 import torch
@@ -47,7 +47,8 @@ def _weight_sums(  # type: ignore[no-untyped-def]
     to_bias = tl.zeros((GATES, ONES), tl.float32)
     ones = tl.full((ROWS, ONES), 1.0, gates.dtype.element_ty)
     end = tl.minimum((share + 1) * rows_each, n_rows)
-    # The first step of a direction follows none: steps of a sequence are `stride_t` rows apart, sequences `period`.
+    # The first step of a direction has none before it. Steps of a sequence are `stride_t` rows apart, and sequences
+    # `period`.
     period = n_steps * stride_t
     begins, ends = (1 - direction) * stride_t, period - direction * stride_t
     for start in range(share * rows_each, end, ROWS):

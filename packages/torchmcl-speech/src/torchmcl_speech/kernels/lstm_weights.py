@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS = 16
-# Few, as a program reads its rows once for each share.
+# Few, because a program reads each row once for each share.
 _ROWS_SUMMED = 4
 
 

@@ -153,7 +153,7 @@ def _mixed(g: Graph, members: list[Members], weights: NDArray[np.float64]) -> Me
     return Members(g.join(*values, axis=1), g.join(*shares, axis=1), g.join(*widths, axis=1), n)
 
 
-def _knowing(g: Graph, blend: Blend, members: list[Members]) -> Members:
+def _informed(g: Graph, blend: Blend, members: list[Members]) -> Members:
     """Return the kernels of all members, without the background unless it has nearly all of the weight."""
     n_known = len(blend.weights) - (blend.weights[-1] < MOSTLY_BACKGROUND)
     own = blend.weights[:n_known]
@@ -297,19 +297,19 @@ def _blend(g: Graph, rows: Value, estimator: Any, coverage: float, outputs: Sequ
     dtype = np.float32 if only_means else np.float64  # the networks have single precision
     members = _members(g, rows, blend, dtype, widths=not only_means)
     members.append(_background(g, rows, targets.n_outputs, dtype))
-    knowing = _knowing(g, blend, members)
+    informed = _informed(g, blend, members)
     if only_means:
-        return add_mean(g, _means_alone(g, blend, knowing).to(np.float64), targets)
+        return add_mean(g, _means_alone(g, blend, informed).to(np.float64), targets)
     whole = _mixed(g, members, blend.weights)
     if blend.values is not None:
-        return _few_values(g, whole, knowing, estimator, coverage)
+        return _few_values(g, whole, informed, estimator, coverage)
     if blend.trim:
-        knowing = _trimmed(g, knowing, blend.trim)
-    means = _means(knowing)
+        informed = _trimmed(g, informed, blend.trim)
+    means = _means(informed)
     add_mean(g, means, targets)
     exporting.check_outputs(type(estimator).__name__, targets, outputs, ["mean", "lower", "upper"])
     if targets.n_outputs == 1:
-        points, masses, _ = best_points(_lines(knowing, 1)[0], blend.n_points)
+        points, masses, _ = best_points(_lines(informed, 1)[0], blend.n_points)
         low, high = (targets.bounds - targets.scaler.mean) / targets.scaler.scale
         add_answers(g, g.clip(points, low, high).more(2), masses, targets)
     return add_sets(g, _lines(whole, targets.n_outputs), means, answers, coverage)
@@ -322,11 +322,11 @@ def _lines(k: Members, n_outputs: int) -> list[LineKernels]:
     return [LineKernels(gather(k.values, at, axis=2), k.shares, gather(k.widths, at, axis=2), k.n) for at in places]
 
 
-def _few_values(g: Graph, whole: Members, knowing: Members, estimator: Any, coverage: float) -> None:
+def _few_values(g: Graph, whole: Members, informed: Members, estimator: Any, coverage: float) -> None:
     answers, blend = estimator._answers, estimator._answers.predictive
     assert blend.atoms is not None
     atoms, values = blend.atoms.numpy(), blend.values
-    masses, informed_masses = _masses(g, whole, atoms), _masses(g, knowing, atoms)
+    masses, informed_masses = _masses(g, whole, atoms), _masses(g, informed, atoms)
     if blend.trim:
         at_atoms = Members(g.rows(atoms[None, :, None], masses), informed_masses, informed_masses, len(atoms))
         informed_masses = _trimmed(g, at_atoms, blend.trim).shares  # atoms increase

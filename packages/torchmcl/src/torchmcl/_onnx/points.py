@@ -1,7 +1,7 @@
 """The best points of one-dimensional mixtures of normal kernels as ONNX graphs.
 
-`torchmcl.density.best_points` has the definition. Candidate borders are not those of its compiled loops, but integrals
-and steps are. The number of steps is fixed, so that rows do not depend on each other.
+`torchmcl.density.best_points` has the definition. Candidate borders differ from those of the compiled loops;
+integrals and steps are the same. The number of steps is fixed, so that rows do not depend on each other.
 """
 
 import itertools
@@ -351,7 +351,7 @@ def _newton(points: Value, below: Below, whole: Whole, n: int, *, damped: bool) 
 def _tridiagonal(left: Value, right: Value, target: Value, n: int) -> tuple[Value, Value]:
     """Return the solution of (1 - left - right) x - left x_before - right x_after = target, and whether it is sound.
 
-    Otherwise pivots are replaced so that the solution leads downhill.
+    If it is not sound, pivots are replaced so that the solution leads downhill.
     """
     g = left.graph
     parts = (left, right, 1.0 - left - right, target)

@@ -85,7 +85,7 @@ class Columns:
     """A value per epoch and model: a few columns, and which of them each model has.
 
     A thousand models often share a handful of schedules. All their values are put together on the device that needs
-    them: on the host this would take as long as half of the training.
+    them: on the host this would take half as long as the training.
     """
 
     distinct: Tensor  # [epochs, columns]

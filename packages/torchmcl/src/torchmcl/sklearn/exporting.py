@@ -64,7 +64,7 @@ def network_outputs(g: Graph, inputs: Value, modules: Sequence[Any]) -> list[Val
     """Return the outputs of networks of the same shape, side by side; None for absent parts.
 
     These are values [rows, networks * hypotheses, dim], score logits [rows, networks, hypotheses] and raw scales.
-    The last column of the inputs are ones.
+    The last column of the inputs is all ones.
     """
     hidden, head, ones = inputs, modules[0].head, True
     for place, layer in enumerate(modules[0].trunk):

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torchmcl.sklearn.rows import Rows
 
 #: Standardized inputs are clipped here: networks extrapolate, and sums of numbers that differ by many orders of
-#: magnitude are not exact. A training row is at most the square root of the number of rows away.
+#: magnitude are not exact. Without sample weights, a training row is at most the square root of the number of rows
+#: away.
 MOST_DEVIATIONS = 1e4
 #: Defaults: tables with at least this many rows have one network and no bins; smaller ones this many bins if values
 #: repeat.

@@ -193,7 +193,7 @@ def _places(
 ):  # fmt: skip
     """Return which weights are trained, and their offsets in memory, for each layer.
 
-    `number` is not negative, but the compiler cannot know: it computes the offsets where they are used, instead of
+    `number` is never negative, which the compiler cannot prove: it computes the offsets where they are used, instead of
     keeping all of them in registers for the whole training.
     """
     h = tl.where(number < 0, 1, 0) + tl.arange(0, HIDDEN)[:, None]

@@ -25,9 +25,8 @@ from torchmcl.types import Batch
 # The compiled step loops over the coordinates, which is fast if there are few.
 _MAX_DIMS = 32
 # Epochs of a call, and products of the forward passes in all of them: at most a quarter of a second on a slow core, to
-# react to signals. What comes before and after them, the orders of the rows most of all, takes a millisecond per call.
-_EPOCHS = 40
-_PRODUCTS_AT_ONCE = 1_000_000_000
+# react to signals. A call takes about a millisecond more, mostly for the orders of rows: at most so many numbers.
+_EPOCHS, _PRODUCTS_AT_ONCE, _ORDERS_AT_ONCE = 40, 1_000_000_000, 8_000_000
 
 
 class CompiledStep(AutogradStep):
@@ -153,14 +152,15 @@ class CompiledTraining(ChunkTraining):
         if one_by_one or decided or not isinstance(self._step.optimizer, CompiledAdam):
             super()._run_epochs(first, last, after_epochs, one_by_one)
             return
-        n_products = self.models.flat.numel() * self._rows.data.inputs.shape[1]
+        n_orders = len(self.models.flat) * self._rows.data.inputs.shape[1]
+        n_at_once = min(_PRODUCTS_AT_ONCE // (n_orders * self.models.flat.shape[1]), _ORDERS_AT_ONCE // n_orders)
         while first < last:
-            end = min(first + max(1, _PRODUCTS_AT_ONCE // n_products), first - first % _EPOCHS + _EPOCHS, last)
+            end = min(first + max(1, n_at_once), first - first % _EPOCHS + _EPOCHS, last)
             end = next((epoch + 1 for epoch in range(first, end) if self._due(epoch)), end)
             self._train(first, end)
             after_epochs(first, end)
             first = end
-            if end % _EPOCHS == 0 and self.all_stopped():
+            if self.all_stopped():
                 break
 
     def _train(self, low: int, high: int) -> None:

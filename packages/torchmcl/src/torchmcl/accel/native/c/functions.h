@@ -49,7 +49,7 @@ typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4)));
 
 /* Square roots of numbers that are not negative, and inverses. The instructions of AVX-512 for them take so long that an
    estimate and a step of Newton's method, to a unit or two in the last place, are faster; at 0 and infinity, where that
-   step gives NaN, one instruction puts the right value: the table of `fixed` holds a code for each class of numbers. */
+   step gives NaN, one instruction sets the correct value: the table of `fixed` holds a code for each class of numbers. */
 #if VECTOR_BYTES == 64
 #define AT_ZERO(code) ((code) << 8)
 #define AT_MINUS_INFINITY(code) ((code) << 16)

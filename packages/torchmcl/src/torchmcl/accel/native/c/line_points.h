@@ -5,12 +5,13 @@
 #define EXACT_ROUNDS 30 /* at most; most rows need one */
 #define EQUAL 1e-4 /* relative difference of mean squared distances of points that are equally good */
 
-/* Mass and mean of each cell between the borders; a cell without mass keeps its point. */
+/* Mass and mean of each cell between the borders, in order; a cell without mass keeps its point. */
 static void set_means(const LineRow *row, Quantizer *q, int64_t k) {
     for (int64_t p = 0; p < k; p++) {
         const double *high = p + 1 < k ? q->cells[p].sum : row->sums + 3 * row->n_cells;
         const double mass = high[0] - (p ? q->cells[p - 1].sum[0] : 0), first = high[1] - (p ? q->cells[p - 1].sum[1] : 0);
         q->means[p] = mass > 1e-12 ? first / mass : q->points[p];
+        if (p && !(q->means[p] >= q->means[p - 1])) q->means[p] = q->means[p - 1];
     }
 }
 
@@ -75,10 +76,11 @@ static void set_exact_cells(LineRow *row, Quantizer *q, int64_t k) {
 }
 
 /* Moves points from the chosen borders until they are the means of their cells: first of the interpolated density, whose
-   errors of 1e-4 a step of Newton's method with exact integrals takes away. */
+   errors of 1e-4 are then removed by Newton's method with exact integrals. */
 static void settle(LineRow *row, Quantizer *q, int64_t k, double deviation, const int64_t *start) {
     for (int64_t p = 0; p + 1 < k; p++) q->cells[p] = q->borders[start[p]];
-    for (int64_t p = 0; p < k; p++) q->points[p] = 0, q->at[p] = row->n_cells / 2;
+    /* Groups without mass keep a point at the lower end: points must stay in order. */
+    for (int64_t p = 0; p < k; p++) q->points[p] = row->cells[0].x, q->at[p] = row->n_cells / 2;
     set_means(row, q, k);
     memcpy(q->points, q->means, (size_t)k * sizeof *q->points);
     for (int round = 0; round < ROUNDS; round++) {
@@ -113,6 +115,10 @@ static void settle(LineRow *row, Quantizer *q, int64_t k, double deviation, cons
         const double by = (q->step[p] + q->step[p + 1]) / 2, x = (q->points[p] + q->points[p + 1] + by) / 2;
         const double passed = q->cells[p].height * by;
         q->cells[p].sum[0] += passed, q->cells[p].sum[1] += passed * x, q->cells[p].sum[2] += passed * x * x;
+        /* unless branches are so far apart that they move by several widths: then masses stay between 0 and 1 */
+        const double none[3] = {0}, *before = p ? q->cells[p - 1].sum : none, *whole = row->sums + 3 * row->n_cells;
+        const double *bound = q->cells[p].sum[0] < before[0] ? before : q->cells[p].sum[0] > whole[0] ? whole : 0;
+        if (bound) memcpy(q->cells[p].sum, bound, sizeof none);
     }
     for (int64_t p = 0; p < k; p++) q->points[p] += q->step[p];
     set_means(row, q, k);
@@ -157,6 +163,7 @@ static void write_best(const Line *line, LineRow *row, Quantizer *q, int64_t r, 
         if (s && !(better > equal || (better > -equal && sum < lowest))) continue;
         least = distance, lowest = sum;
         write_points(line, row, q, r);
+        if (EQUAL * distance < 1e-14 * given[2]) break; /* rounding errors exceed the differences between starts */
     }
 }
 

@@ -130,7 +130,7 @@ static void outer(float *to, const float *const *in, int64_t n_in, const float *
     const int64_t stride = up_lanes(n_out);
     for (int64_t q = 0; q < n_in; q += SOME_SLOPES) {
         const int64_t n = n_in - q < SOME_SLOPES ? n_in - q : SOME_SLOPES;
-        for (int64_t r = 0; r < n_rows && n_in - q > SOME_SLOPES; r++) /* rows of a table lie anywhere */
+        for (int64_t r = 0; r < n_rows && n_in - q > SOME_SLOPES; r++) /* the rows of a batch are scattered in memory */
             for (int64_t i = 0; i < SOME_SLOPES; i += 16) __builtin_prefetch(in[r] + q + SOME_SLOPES + i);
         const Vectors start = {adds ? to + q * stride : 0, stride};
         product(1, PLAIN, to + q * stride, stride, n, n_out, (Factors){in, q}, n_rows, (Vectors){g, stride}, start, 0);

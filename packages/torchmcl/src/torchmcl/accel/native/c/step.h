@@ -97,7 +97,7 @@ static void block_forward(const Network *network, const Rows *data, const Ladder
     gather_rows(space->out, space->in[n_layers], n, up(n), up_lanes(sizes[n_layers]));
 }
 
-/* From the gradient of those outputs, that of the parameters, or what it adds to that of the blocks before. */
+/* Computes the gradient of the parameters from that of those outputs, or adds it to that of the previous blocks. */
 static void block_back(const Network *network, const Ladders *ladders, Space *space, int64_t n, int adds) {
     const int64_t *sizes = network->sizes, n_layers = network->n_layers, n_last = sizes[n_layers];
     float *g = space->slope[0], *to = space->grad + space->n_packed;
