@@ -5,6 +5,7 @@ python benchmarks/series_tubes.py --kinds seasonal,walk --out out/tubes.json
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ def measured(kind: Kind, options: dict[str, object]) -> dict[str, object]:
         forecast, actual = forecaster.forecast(frame.iloc[:end]), frame.iloc[end : end + horizon]
         inside.append(forecast.scores(actual, n_samples=2)["coverage"])
         first = forecaster.tube_level_
-        fixed.append(type(forecast)(**vars(forecast) | {"tube_level": first}).scores(actual, n_samples=2)["coverage"])
+        fixed.append(replace(forecast, tube_level=first).scores(actual, n_samples=2)["coverage"])
     n_paths = N_WINDOWS * kind.n_series
     return {
         "n_paths": n_paths,
