@@ -266,6 +266,8 @@ def test_the_page_sends_a_column_called_like_an_array(tmp_path):
         wait(driver, "ready")
         driver.execute_script("document.forms[0].elements[0].value = 'Ulm'; document.getElementById('ask').click()")
         wait(driver, "mean")
+        shown = float(driver.find_element("id", "said").text.split()[1].rstrip(";"))
+        assert shown == pytest.approx(float(model.predict(pd.DataFrame({"X": ["Ulm"]}))[0]), rel=1e-3)
 
 
 def wait(driver, text):
