@@ -260,7 +260,7 @@ class Forecaster(Shareable, BaseEstimator):
         """Return the forecaster that `save` wrote. Nothing from the file is executed.
 
         Raises:
-            ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.
+            ValueError: if the folder does not contain a forecaster, or one that is damaged or of a newer version.
         """
 
         def made(parameters: dict[str, Any], fitted: dict[str, Any]) -> Forecaster:

@@ -115,7 +115,7 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
         make: parameters, fitted attributes -> forecaster.
 
     Raises:
-        ValueError: if the folder holds nothing of the kind, or something damaged or of a newer version.
+        ValueError: if the folder does not contain a forecaster, or one that is damaged or of a newer version.
     """
     checkpoint = read_saved(owner, folder, _KIND, "`Forecaster.save`")
     with as_written(owner, "folder", "`Forecaster.save`"):

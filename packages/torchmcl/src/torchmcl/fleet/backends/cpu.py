@@ -24,8 +24,8 @@ from torchmcl.types import Batch
 
 # The compiled step loops over the coordinates, which is fast if there are few.
 _MAX_DIMS = 32
-# Epochs of a call, and products of the forward passes in all of them: at most a quarter of a second on a slow core, to
-# react to signals. A call takes about a millisecond more, mostly for the orders of rows: at most so many numbers.
+# Limits of a call, which takes about a millisecond more than its epochs: their number; products of the forward passes,
+# for a quarter of a second on a slow core, to react to signals; and numbers in the orders of the rows, for memory.
 _EPOCHS, _PRODUCTS_AT_ONCE, _ORDERS_AT_ONCE = 40, 1_000_000_000, 8_000_000
 
 
