@@ -336,6 +336,15 @@ def test_kernels_that_end_at_their_cells_have_gaps_too():
     assert float(density.gap_depth(0.9)) < 1e-3
 
 
+@needs_extension
+def test_gaps_of_no_density_are_closed_by_a_fill_of_0():
+    # Between narrow and wide kernels, an interpolated density may be slightly below 0.
+    density = mixture(n_rows=2000, n_kernels=20, decades=2.0)
+    density = changed(density, centres=30 * density.hypotheses)
+    assert (density.gap_depth(0.9) >= 0).all()
+    assert density.highest_density(0.9, fill=0.0).lower.shape[-1] == 1
+
+
 def test_fill_must_be_a_fraction():
     with pytest.raises(ValueError, match=r"KernelMixture: `fill` must lie in \[0, 1\], got 2.0"):
         mixture(1, 2).highest_density(0.5, fill=2.0)

@@ -158,8 +158,9 @@ static void end_piece(Pieces *p) {
     p->open = 0;
     int joins = 0;
     if (p->any) {
-        const float lower = p->peak < p->before ? p->peak : p->before;
-        const double depth = lower > 0 ? (double)(p->valley / lower) : 1.0;
+        /* Far from all kernels, an interpolated density may be slightly below 0. */
+        const float lower = smaller(p->peak, p->before), valley = greater(p->valley, 0);
+        const double depth = lower > 0 ? (double)(valley / lower) : 1.0;
         p->deepest = depth < p->deepest ? depth : p->deepest;
         joins = p->fill < 1 && depth >= p->fill;
     }
