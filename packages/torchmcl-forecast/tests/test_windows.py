@@ -139,6 +139,9 @@ def test_places_leave_out_both_ends():
 
 def test_the_context_holds_seasons_twice_but_leaves_windows_of_short_series():
     assert choose_context(13, (52,), 1000) == (104, ())
+    assert choose_context(48, (24, 168), 4 * 336) == (336, (168,))
+    assert choose_context(48, (24, 168), 4 * 336 - 1) == (144, (168,))
+    assert choose_context(20, (24, 168), 9000) == (96, (168,))  # of more than eight horizons
     assert choose_context(12, (12,), 40) == (18, ())
 
 

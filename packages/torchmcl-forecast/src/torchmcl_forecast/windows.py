@@ -27,8 +27,9 @@ _SHARES_OF_HORIZON = (0.2, 0.45, 0.7, 1.0)
 # context. On ETTh1 and ETTh2 contexts of two weeks instead had a higher CRPS. Series must be several times as long: in
 # shorter ones most windows have fewer seasons before them, and on M4's hourly series the CRPS was higher.
 _MEANS, _TIMES_LONGER = (7, 28), 10
-# Two seasons are read in full if each is at most this many horizons long: a week of hours, but not a year of days.
-_MOST_HORIZONS = 8
+# Two seasons are read in full if each is at most this many horizons long (a week of hours, but not a year of days), and
+# the series are at least this many times as long as both.
+_MOST_HORIZONS, _TIMES_CONTEXT = 8, 4
 # Minimum length of the context, if the series are long enough, even for a short horizon.
 _LEAST_CONTEXT = 96
 
@@ -128,12 +129,12 @@ def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tupl
         n_times: length of a typical series.
 
     Example:
-        >>> choose_context(48, (24, 168), 700), choose_context(28, (7, 365), 1500)
-        ((336, (168,)), (96, (365,)))
+        >>> choose_context(48, (24, 168), 700), choose_context(48, (24, 168), 2000), choose_context(28, (7, 365), 1500)
+        ((144, (168,)), (336, (168,)), (96, (365,)))
     """
-    shortest = min(seasons, default=1)
-    seen = max((season for season in seasons if season <= _MOST_HORIZONS * horizon), default=shortest)
-    context = max(3 * horizon, 2 * max(shortest, seen), _LEAST_CONTEXT)
+    longest = min(_MOST_HORIZONS * horizon, n_times // (2 * _TIMES_CONTEXT))
+    season = max((each for each in seasons if each <= longest), default=min(seasons, default=1))
+    context = max(3 * horizon, 2 * season, _LEAST_CONTEXT)
     # Keep a few windows for training if the series are short.
     context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
     lags = (season * -(-horizon // season) for season in sorted(seasons)[1:])
