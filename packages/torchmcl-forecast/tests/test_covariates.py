@@ -89,7 +89,7 @@ def test_missing_covariates_of_the_past_are_filled(parts):
         ),
         (lambda f: f.assign(promotion=np.nan), "got no 'promotion' for 'shop 0' at 2024-05-30"),
         (lambda f: f.drop(columns="promotion"), "`future` must have the column 'promotion'"),
-        (lambda f: f.drop(columns="ds"), "`future` must have the column of times"),
+        (lambda f: f.drop(columns="ds"), "`future` must have a column of times"),
         (lambda f: pd.concat([f, f]), "`future` must have each time of a series once"),
         (lambda f: f.assign(promotion="yes"), "`promotion` must hold numbers, got 'yes'"),
     ],

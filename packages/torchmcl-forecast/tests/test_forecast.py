@@ -48,8 +48,21 @@ def test_the_mean_is_that_of_the_futures_too(fitted):
 
 def test_fewer_futures_are_reduced_from_more(fitted):
     assert fitted.forecast().futures(1).filter(like="future").shape == (21, 1)
-    with pytest.raises(ValueError, match="`k` must be at most the number of hypotheses, 8"):
+    with pytest.raises(ValueError, match="Forecast.futures: `n` must be at most the number of hypotheses, 8"):
         fitted.forecast().futures(9)
+
+
+def test_no_samples_are_an_error(fitted):
+    with pytest.raises(ValueError, match="Forecast.sample: `n` must be >= 1, got 0"):
+        fitted.forecast().sample(0)
+
+
+def test_the_mean_of_values_with_a_bound_is_that_of_samples(fitted):
+    given = fitted.forecast()
+    found = replace(given, paths=given.paths - given.paths.mean(dim=1, keepdim=True), least=0.0)
+    drawn = found.sample(4000).filter(like="sample").to_numpy()
+    off = (drawn.mean(axis=1) - found.mean()["mean"]) / drawn.std(axis=1)
+    assert np.abs(off).max() < 0.08
 
 
 def test_tubes_lie_around_the_median_and_are_wider_than_the_quantiles(fitted):
@@ -128,3 +141,12 @@ def test_futures_of_many_series_are_placed_in_parts(fitted):
     alone = found.reduced(3)[0]  # futures of a series do not depend on the others
     torch.testing.assert_close(few[: len(alone)], alone, rtol=1e-3, atol=0.0)
     assert many.reduced(3)[0] is few  # computed once
+
+
+def test_scores_refuse_a_series_that_ends_before_the_others(fitted):
+    found = fitted.forecast()
+    actual = found.mean().rename(columns={"mean": "y"})
+    last = actual.index[-1]
+    assert found.scores(actual.assign(y=actual.y.where(actual.index != last)))["coverage"] == 1
+    with pytest.raises(ValueError, match="the same steps after the end of every series"):
+        found.scores(actual.drop(index=last))

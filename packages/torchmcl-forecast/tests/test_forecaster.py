@@ -30,6 +30,12 @@ def test_futures_follow_the_end_of_each_series_with_probabilities_that_sum_to_on
     assert (found.probability_1 >= found.probability_2).all()
 
 
+def test_new_series_may_be_negative(fitted, frame):
+    below = frame.assign(y=frame.y - 2 * frame.y.max())
+    assert (fitted.forecast(below).mean()["mean"] < 0).all()
+    assert (fitted.forecast().tube().low >= 0).all()
+
+
 def test_a_week_is_learned(fitted, frame):
     mean = fitted.forecast().mean()
     after = sales(157)

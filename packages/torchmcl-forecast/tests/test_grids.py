@@ -25,6 +25,17 @@ def test_places_are_counted_in_steps_whatever_is_missing(frequency):
     np.testing.assert_allclose(places - places[0], [0, 1, 2, 7, 8, 20, 39])
 
 
+@pytest.mark.parametrize(("form", "frequency"), [("%Y%m%d", "D"), ("%Y%m", "MS")])
+def test_integers_may_be_dates(form, frequency):
+    times = pd.date_range("2023-11-01", periods=40, freq=frequency)
+    frame = pd.DataFrame({"ds": times.strftime(form).astype(int), "y": 1.0})
+    found = read_panel("fit", frame, Columns())
+    assert found.values.shape == (1, 40)
+    np.testing.assert_array_equal(found.times_after(1), times[-1:] + times.freq)
+    numbers = read_panel("fit", frame.assign(ds=202490 + np.arange(40)), Columns())
+    assert numbers.times_after(1).tolist() == [202530]
+
+
 def test_numbers_have_the_step_of_their_smallest_distance():
     grid = find_grid("fit", [np.array([0, 5, 15])])
     assert grid.after(15, 2).tolist() == [20, 25]

@@ -66,7 +66,7 @@ def dated(*days):
         (LONG.assign(y=np.inf), "`y` must be finite and below 1e.100 in size, or missing, got inf in row 0"),
         (LONG.assign(y=np.nan), "`y` must have a value of every series, got none for series 'a'"),
         (LONG.assign(unique_id=["a", None, "a", "b", "b"]), "`unique_id` must name a series in every row"),
-        (LONG.drop(columns="ds"), "`frame` must have the column of times, got 'ds'"),
+        (LONG.drop(columns="ds"), "`frame` must have a column of times .ds., got none"),
         (LONG.rename(columns={"y": "sold"}), "`frame` must have the column of values 'y', or be wide"),
         (LONG.iloc[:0], "`frame` must have at least one row"),
         (pd.DataFrame(), "`frame` must have at least one row"),

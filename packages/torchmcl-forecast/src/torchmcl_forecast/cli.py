@@ -23,7 +23,7 @@ with the names of the series if there are several. Without the column of --value
 the times is a series. Times are dates or numbers at equal steps; the step is detected. Missing rows and empty cells are
 allowed; duplicate and irregular times are errors that name the series and the time.
 
-A future is a whole path over the horizon, not a quantile of single steps. If no value of a series is negative, neither
+A future is a whole path over the horizon, not a quantile of single steps. If no value of the table is negative, neither
 is any forecast. --joint predicts futures of all series together, so that a probability refers to the whole table.
 
 Columns that explain the values are covariates. --past names those that are known up to the present, such as visitors,

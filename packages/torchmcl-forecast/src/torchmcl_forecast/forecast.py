@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from torchmcl._checks import check_positive_int
 from torchmcl._messages import bad_value
 from torchmcl._pages.pictures import new_figure
 from torchmcl.density import KernelMixture
@@ -85,7 +86,11 @@ class Forecast:
         falls. Distances between joint paths are those of their values, assuming that all series have the same unit.
         They are computed once.
         """
-        k = min(self.n_futures, self.paths.shape[1]) if n is None else n
+        most = self.paths.shape[1]
+        k = min(self.n_futures, most) if n is None else n
+        check_positive_int("Forecast.futures", "n", k)
+        if k > most:
+            raise ValueError(bad_value("Forecast.futures", "n", f"be at most the number of hypotheses, {most}", k))
         if k not in self._few:
             self._few[k] = self._representative(k)
         return self._few[k]
@@ -134,8 +139,8 @@ class Forecast:
 
     def mean(self) -> Any:
         """Return the mean of each step, in a column `mean`."""
-        mean = (self.probabilities[:, :, None, None] * self.paths).sum(dim=1)
-        return self._frame({"mean": self._by_series(self._bounded(mean))})
+        means = bounded_means(self.paths, self.scales, self.least)
+        return self._frame({"mean": self._by_series((self.probabilities[:, :, None, None] * means).sum(dim=1))})
 
     def tube(self) -> Any:
         """Return columns `low` and `high`, between which whole paths lie with probability `coverage`.
@@ -180,6 +185,7 @@ class Forecast:
 
     def sample_paths(self, n: int, random_state: int = 0) -> Tensor:
         """Return n paths drawn from the mixture, [groups, n, channels, horizon]."""
+        check_positive_int("Forecast.sample", "n", n)
         generator = torch.Generator().manual_seed(random_state)
         parts = (self.paths, self.scales, self.probabilities)
         return self._bounded(drawn_paths(*parts, n, self.correlation, generator))
@@ -222,7 +228,12 @@ class Forecast:
         if panel.values.shape[1] != self.horizon:
             rule = f"hold the {self.horizon} steps of the horizon"
             raise ValueError(bad_value(owner, "actual", rule, panel.values.shape[1]))
-        rows = panel.values[[places[name] for name in self.panel.names]]
+        rows = [places[name] for name in self.panel.names]
+        steps = [self.panel.grid.places(ends) for ends in (panel.ends[rows], self.panel.ends)]
+        if np.ptp(steps[0] - steps[1]) > 0.5:  # the last values of a series would be compared with earlier steps
+            rule, got = "have the same steps after the end of every series", "others for some series"
+            raise ValueError(bad_value(owner, "actual", rule, got, "Give missing values as NaN."))
+        rows = panel.values[rows]
         return torch.from_numpy(rows).view(-1, *self.paths.shape[2:])
 
     def _bounded(self, values: Tensor) -> Tensor:
@@ -265,6 +276,21 @@ def drawn_paths(
     chosen = torch.multinomial(probabilities, n, replacement=True, generator=generator)
     errors = _errors((*chosen.shape, *paths.shape[2:]), correlation, generator, paths.dtype)
     return _around(paths, scales, chosen, errors)
+
+
+def bounded_means(paths: Tensor, scales: Tensor, least: float) -> Tensor:
+    """Return the means of normal variables whose values below `least` are raised to it.
+
+    Example:
+        >>> bounded_means(torch.zeros(1), torch.ones(1), 0.0), bounded_means(torch.zeros(1), torch.ones(1), -torch.inf)
+        (tensor([0.3989]), tensor([0.]))
+    """
+    if least == -torch.inf:
+        return paths
+    above = paths - least
+    z = above / scales
+    bell = torch.exp(-z.square() / 2) * (0.5 / torch.pi) ** 0.5
+    return least + above * torch.special.ndtr(z) + scales * bell
 
 
 def _errors(shape: Any, correlation: float, generator: Any, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -227,7 +227,8 @@ class Forecaster(Shareable, BaseEstimator):
         source = Source(panel, self.layout_, self._season)
         paths, scales, probabilities = self._answers(source, source.ends())
         columns, level = self._columns(), self._current_level(source, panel)
-        widths = (level, self.coverage, self.least_, self.correlation_)
+        least = -math.inf if (panel.values < 0).any() else self.least_  # new series may be negative
+        widths = (level, self.coverage, least, self.correlation_)
         return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, *widths)
 
     def _given(self, frame: Any, future: Any) -> Panel:

@@ -227,7 +227,7 @@ def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame"
     if columns.time not in table.columns:
         advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}."
         advice += nearest_hint(columns.time, map(str, table.columns))
-        raise ValueError(bad_value(owner, argument, "have the column of times", repr(columns.time), advice))
+        raise ValueError(bad_value(owner, argument, f"have a column of times {columns.time!r}", "none", advice))
     return table, like
 
 

@@ -154,6 +154,8 @@ def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -
         raise ValueError(bad_value(owner, name, "have a time in every row", f"none in row {row:,}", "Leave it out."))
     if pd.api.types.is_bool_dtype(column):
         raise ValueError(bad_value(owner, name, "hold numbers or dates", "truth values"))
+    if grid is None or grid.is_calendar:
+        column = _with_compact_dates(column)
     numbers = pd.api.types.is_numeric_dtype(column)
     if grid is not None and grid.is_calendar == numbers:
         rule = "hold dates, as in the fit" if numbers else "hold numbers, as in the fit"
@@ -171,6 +173,20 @@ def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -
     clock = dates.tz_localize(None)
     wall = (clock - clock.normalize()).nunique() == 1 if grid is None else grid.wall
     return Times((clock if wall else dates.tz_convert("UTC").tz_localize(None)).to_numpy(), str(dates.tz), wall)
+
+
+# Dates that are written as one integer: the first and the last one, and their form.
+_COMPACT = ((19000101, 21001231, "%Y%m%d"), (190001, 210012, "%Y%m"))
+
+
+def _with_compact_dates(column: pd.Series) -> pd.Series:
+    """Return integers such as 20241231 or 202412 as dates if all of them are; other columns as they are."""
+    if pd.api.types.is_integer_dtype(column):
+        for first, last, form in _COMPACT:
+            if column.between(first, last).all():
+                dates = pd.to_datetime(column.astype(str), format=form, errors="coerce")
+                return column if dates.isna().any() else dates
+    return column
 
 
 def _as_dates(owner: str, name: str, column: pd.Series) -> pd.DatetimeIndex:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.dates import ConciseDateFormatter
 
@@ -92,7 +93,8 @@ def _period(forecast: Forecast) -> str:
     if forecast.panel.grid.kind == "number":
         return f"From {first} to {last}"
     form = "%-d %B %Y, %H:%M" if forecast.panel.grid.per_day > 1 else "%-d %B %Y"
-    return f"From {pd.Timestamp(first).strftime(form)} to {pd.Timestamp(last).strftime(form)}"
+    first, last = (pd.Timestamp(time).strftime(form) for time in forecast.panel.grid.shown(np.array([first, last])))
+    return f"From {first} to {last}"
 
 
 def _tube_words(forecast: Forecast) -> str:
