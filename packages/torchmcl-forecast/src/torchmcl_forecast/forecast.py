@@ -233,8 +233,7 @@ class Forecast:
         if np.ptp(steps[0] - steps[1]) > 0.5:  # the last values of a series would be compared with earlier steps
             rule, got = "have the same steps after the end of every series", "others for some series"
             raise ValueError(bad_value(owner, "actual", rule, got, "Give missing values as NaN."))
-        rows = panel.values[rows]
-        return torch.from_numpy(rows).view(-1, *self.paths.shape[2:])
+        return torch.from_numpy(panel.values[rows]).view(-1, *self.paths.shape[2:])
 
     def _bounded(self, values: Tensor) -> Tensor:
         return values.clamp_min(self.least)
