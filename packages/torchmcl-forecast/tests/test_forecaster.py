@@ -36,6 +36,14 @@ def test_new_series_may_be_negative(fitted, frame):
     assert (fitted.forecast().tube().low >= 0).all()
 
 
+@pytest.mark.parametrize("values", [[20.0], [20.0, 20.0], [0.0], [5.0] * 4])
+def test_a_few_values_are_not_certain_to_stay(fitted, values):
+    days = pd.date_range("2024-05-01", periods=len(values))
+    tube = fitted.forecast(pd.DataFrame({"unique_id": "new", "ds": days, "y": values})).tube()
+    size = values[0] or 20.0
+    assert (tube.high - tube.low).between(0.1 * size, 30 * size).all()
+
+
 def test_a_week_is_learned(fitted, frame):
     mean = fitted.forecast().mean()
     after = sales(157)

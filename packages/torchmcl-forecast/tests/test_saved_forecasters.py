@@ -52,6 +52,8 @@ def test_what_cannot_be_saved_is_named(fitted, frame, tmp_path):
     [
         {"horizon": 10**9},
         {"context": -1},
+        {"usual_size": -1.0},
+        {"usual_change": "a tenth"},
         {"lags": {"$tuple": [10**9]}},
         {"horizon": 8},
         {"unknown": 1},

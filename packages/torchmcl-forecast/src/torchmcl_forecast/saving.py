@@ -1,5 +1,6 @@
 """Forecasters on disk, as a checkpoint in a folder. No pickle."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,6 +140,8 @@ def _check_sizes(state: Any) -> None:
     sizes = [*(layout[name] for name in names), *lags, *periods, *means]
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError("the sizes of windows must be integers >= 0")
+    if not all(0 <= layout.get(name, 0.0) < math.inf for name in ("usual_change", "usual_size")):
+        raise ValueError("the usual changes and sizes must be finite numbers >= 0")
     n_covariates = layout["n_known"] + layout["n_past"]
     per_channel = layout["horizon"] * (len(lags) + len(periods) + len(means) + n_covariates) + sum(sizes)
     if layout["n_channels"] * (per_channel + layout["context"] * n_covariates) > _MOST_NUMBERS:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmcl_forecast.covariates import padded_covariates, windows_of_covariates
@@ -18,6 +19,9 @@ __all__ = ["Layout", "Source", "Window", "choose_context", "choose_layout"]
 
 # Minimum unit, as a share of the deviation of the whole series, so that values after a flat stretch stay moderate.
 _LEAST_UNIT = 1e-3
+# A series with fewer values than this tells little about the size of its changes: its unit is at least a share of the
+# usual one, so that one or two values do not seem certain to stay.
+_ENOUGH_VALUES = 10
 # A window needs at least this many values of its past.
 _LEAST_PAST = 3
 # Positions in the horizon at which errors of naive forecasts are measured. If all were multiples of a season, the last
@@ -48,6 +52,8 @@ class Layout:
         n_known: covariates that are known ahead.
         n_past: covariates that are not known ahead.
         means: numbers of last seasons whose mean is read too, as a naive forecast; none without a season.
+        usual_change: of values over half of the horizon, relative to their size: the median of the series.
+        usual_size: the median of the mean absolute values of the series.
     """
 
     horizon: int
@@ -59,6 +65,8 @@ class Layout:
     n_known: int = 0
     n_past: int = 0
     means: tuple[int, ...] = ()
+    usual_change: float = 0.0
+    usual_size: float = 0.0
 
     @property
     def past(self) -> int:
@@ -161,7 +169,29 @@ def choose_layout(
     n_calendar = calendar_features(panel.grid, panel.ends[:1], 0).shape[-1]
     periods = (1, *(season for season in sorted(seasons)[:1] if season < context))
     n_channels, means = len(panel.names) if joint else 1, choose_means(horizon, periods[-1], n_times)
-    return Layout(horizon, context, periods, lags, n_channels, n_calendar, n_known, n_past, means)
+    usual = _usual_change_and_size(panel.values, horizon)
+    return Layout(horizon, context, periods, lags, n_channels, n_calendar, n_known, n_past, means, *usual)
+
+
+def _sizes(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean absolute value of each series, 0 without any."""
+    return np.nansum(np.abs(values), axis=1) / np.maximum((~np.isnan(values)).sum(axis=1), 1)
+
+
+def _usual_change_and_size(values: NDArray[np.float64], horizon: int) -> tuple[float, float]:
+    """Return the medians over the series of the relative change over half of the horizon, and of the size.
+
+    Example:
+        >>> _usual_change_and_size(np.tile([9.0, 11.0], (3, 10)), horizon=2)
+        (0.2, 10.0)
+    """
+    lag = -(-horizon // 2)
+    changes = values[:, lag:] - values[:, :-lag]
+    sizes, n_changes = _sizes(values), (~np.isnan(changes)).sum(axis=1)
+    known = (n_changes >= _ENOUGH_VALUES) & (sizes > 0)
+    if not known.any():
+        return 0.0, 0.0
+    return float(np.median(_sizes(changes)[known] / sizes[known])), float(np.median(sizes[known]))
 
 
 class Source:
@@ -179,12 +209,15 @@ class Source:
         values = panel.values
         shape = (-1, layout.n_channels, past + values.shape[1] + horizon)
         known = filled(values, season)
-        deviation = np.nanstd(values, axis=1)
+        size, n_values = _sizes(values), (~np.isnan(values)).sum(axis=1)
+        unknown = (1 - n_values / _ENOUGH_VALUES).clip(0, 1)
+        usual = unknown * layout.usual_change * np.where(size > 0, size, layout.usual_size)
+        floor = np.maximum(_LEAST_UNIT * np.nanstd(values, axis=1), usual)
         # Padding for windows that begin before the series, and for the horizon after it.
         room = ((0, 0), (past, horizon))
         self.known = torch.from_numpy(np.pad(known, room, constant_values=np.nan)).view(shape)
         self.truth = torch.from_numpy(np.pad(values, room, constant_values=np.nan)).view(shape)
-        self.floor = torch.from_numpy(_LEAST_UNIT * deviation).view(-1, layout.n_channels, 1)
+        self.floor = torch.from_numpy(floor).view(-1, layout.n_channels, 1)
         # Computed once: each window would have to read months of values.
         self.means = [_seasonal_means(self.known, layout.periods[-1], n) for n in layout.means]
         self.covariates = padded_covariates(panel, past, horizon).unflatten(0, (-1, layout.n_channels))
