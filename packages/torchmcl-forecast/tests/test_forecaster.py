@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 import torchmcl as mcl
 from torchmcl_forecast import Forecaster
+from torchmcl_forecast.page import write_page
 
 
 def quick(**options):
@@ -42,6 +43,13 @@ def test_a_few_values_are_not_certain_to_stay(fitted, values):
     tube = fitted.forecast(pd.DataFrame({"unique_id": "new", "ds": days, "y": values})).tube()
     size = values[0] or 20.0
     assert (tube.high - tube.low).between(0.1 * size, 30 * size).all()
+
+
+def test_the_page_has_the_times_of_the_zone(tmp_path):
+    hours = pd.date_range("2024-06-01", periods=240, freq="h", tz="America/New_York")
+    found = quick().fit(pd.DataFrame({"ds": hours, "y": np.arange(240.0) % 24}), horizon=6).forecast()
+    write_page(tmp_path / "page.html", found, source="rides", value="y", trained=[])
+    assert "From 11 June 2024, 00:00 to 11 June 2024, 05:00" in (tmp_path / "page.html").read_text()
 
 
 def test_a_week_is_learned(fitted, frame):

@@ -139,7 +139,7 @@ class Forecast:
 
     def mean(self) -> Any:
         """Return the mean of each step, in a column `mean`."""
-        means = bounded_means(self.paths, self.scales, self.least)
+        means = _bounded_means(self.paths, self.scales, self.least)
         return self._frame({"mean": self._by_series((self.probabilities[:, :, None, None] * means).sum(dim=1))})
 
     def tube(self) -> Any:
@@ -277,11 +277,11 @@ def drawn_paths(
     return _around(paths, scales, chosen, errors)
 
 
-def bounded_means(paths: Tensor, scales: Tensor, least: float) -> Tensor:
+def _bounded_means(paths: Tensor, scales: Tensor, least: float) -> Tensor:
     """Return the means of normal variables whose values below `least` are raised to it.
 
     Example:
-        >>> bounded_means(torch.zeros(1), torch.ones(1), 0.0), bounded_means(torch.zeros(1), torch.ones(1), -torch.inf)
+        >>> _bounded_means(torch.zeros(1), torch.ones(1), 0.0), _bounded_means(torch.zeros(1), torch.ones(1), -torch.inf)
         (tensor([0.3989]), tensor([0.]))
     """
     if least == -torch.inf:
