@@ -281,8 +281,8 @@ def _bounded_means(paths: Tensor, scales: Tensor, least: float) -> Tensor:
     """Return the means of normal variables whose values below `least` are raised to it.
 
     Example:
-        >>> _bounded_means(torch.zeros(1), torch.ones(1), 0.0), _bounded_means(torch.zeros(1), torch.ones(1), -torch.inf)
-        (tensor([0.3989]), tensor([0.]))
+        >>> [_bounded_means(torch.zeros(1), torch.ones(1), least) for least in (0.0, -torch.inf)]
+        [tensor([0.3989]), tensor([0.])]
     """
     if least == -torch.inf:
         return paths
