@@ -19,6 +19,7 @@ from torch import nn
 from torchmcl_forecast import Forecaster, reduce_samples
 from torchmcl_forecast.calibrating import choose_calibration
 from torchmcl_forecast.forecast import LEVELS, Forecast
+from torchmcl_forecast.linear import Ridge
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.training import Training, drawn, marginal_crps
 from torchmcl_forecast.windows import Source, Window
@@ -147,9 +148,8 @@ def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., to
     n_steps = forecaster.n_steps or min(max(40 * len(places) // forecaster.batch_size, 160), 2000)
     how = Training(n_steps, device=str(forecaster.device))
     torch.manual_seed(forecaster.random_state)
-    network = PathNetwork(forecaster.layout_, n_hypotheses, tuple(forecaster.hidden), forecaster.dropout)
-    window = past_windows(forecaster)
-    network.fit_linear(window.inputs, window.targets)
+    linear = Ridge(forecaster.layout_, past_windows(forecaster)).solved()
+    network = PathNetwork(forecaster.layout_, n_hypotheses, tuple(forecaster.hidden), forecaster.dropout, linear)
     network.to(how.device)
     source = source.to(how.device)
     places = places.to(source.known.device)
@@ -198,7 +198,7 @@ def mixture(forecaster: Forecaster) -> Forecaster:
 
     rival = copy.copy(forecaster)
     rival.networks_ = [trained(forecaster, forecaster.n_hypotheses, loss_of)]
-    rival.codebook_share_, rival.spread_, rival.correlation_ = 0.0, 1.0, 0.0
+    rival.shares_, rival.spread_, rival.correlation_ = (1.0, 0.0, 0.0), 1.0, 0.0
     rival.tube_scores_ = None  # tubes are not measured, and would take time
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     late = choose_calibration(source, forecaster.coverage)

@@ -69,6 +69,17 @@ def test_a_changed_layout_is_refused(fitted, tmp_path, change):
         Forecaster.load(tmp_path)
 
 
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.5, 0.0, 1.5], [1.0, 0.0, "nothing"]])
+def test_changed_shares_are_refused(fitted, tmp_path, shares):
+    fitted.save(tmp_path)
+    saved = read_checkpoint(tmp_path / FILE)
+    state = json.loads(json.dumps(saved.state))
+    state["fitted"]["shares_"]["$tuple"] = shares
+    write_checkpoint(tmp_path / FILE, saved.kind, state=state, tensors=saved.tensors)
+    with pytest.raises(ValueError, match=r"^Forecaster.load: `folder` must be as `Forecaster\.save` wrote it"):
+        Forecaster.load(tmp_path)
+
+
 def test_a_damaged_or_missing_file_is_refused(fitted, tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
         Forecaster.load(tmp_path / "none")

@@ -17,6 +17,7 @@ from torchmcl.sklearn.saving import estimator_codec
 from torchmcl_forecast.codebook import Codebook
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
+from torchmcl_forecast.linear import LinearMap
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.windows import Layout
 
@@ -25,9 +26,9 @@ __all__ = ["FITTED", "read_fitted", "write_fitted"]
 _KIND = "torchmcl forecaster"
 #: Attributes of a fitted forecaster.
 FITTED = (
-    *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "codebook_share_"),
+    *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "shares_"),
     *("spread_", "correlation_", "tube_scores_"),
-    *("networks_", "codebook_", "scaling_", "_panel"),
+    *("networks_", "codebooks_", "scaling_", "_panel"),
 )
 _Forecaster = TypeVar("_Forecaster")
 # No forecast needs more numbers per window than this; a file that requests more is rejected.
@@ -55,11 +56,15 @@ def _network(layout: Layout, n_hypotheses: int, hidden: list[int], weights: dict
 
 
 def _codebook(layout: Layout, tensors: dict[str, Tensor]) -> Codebook:
-    codebook = Codebook(len(tensors["logits"]), layout.n_channels, layout.horizon)
+    with torch.device("meta"):
+        base = LinearMap(layout) if any(name.startswith("base.") for name in tensors) else None
+        codebook = Codebook(len(tensors["logits"]), layout.n_channels, layout.horizon, base)
+    if {name: value.shape for name, value in codebook.state_dict().items()} != {n: t.shape for n, t in tensors.items()}:
+        raise ValueError("a codebook has other shapes than its description")
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-        raise ValueError("the codebook is not finite")
-    codebook.load_state_dict(tensors)
-    return codebook
+        raise ValueError("a codebook is not finite")
+    codebook.load_state_dict(tensors, assign=True)
+    return codebook.requires_grad_(False)
 
 
 def _panel_parts(panel: Panel) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any
     check_free(owner, folder, "`save`")
     parts = fitted | {
         "networks_": [_network_parts(network) for network in fitted["networks_"]],
-        "codebook_": dict(fitted["codebook_"].state_dict()),
+        "codebooks_": [dict(codebook.state_dict()) for codebook in fitted["codebooks_"]],
         "_panel": _panel_parts(fitted["_panel"]),
     }
     try:
@@ -122,11 +127,14 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
     with as_written(owner, "folder", "`Forecaster.save`"):
         _check_sizes(checkpoint.state)
         content = _CODEC.decode(checkpoint.state, checkpoint.tensors)
-        fitted = {"tube_scores_": None} | content["fitted"]  # older versions had a fixed level
+        fitted = content["fitted"]
         if set(fitted) != set(FITTED) or not fitted["networks_"]:
             raise ValueError("a forecaster has other fitted attributes")
         fitted["networks_"] = [_network(fitted["layout_"], **parts) for parts in fitted["networks_"]]
-        fitted["codebook_"] = _codebook(fitted["layout_"], fitted["codebook_"])
+        fitted["codebooks_"] = [_codebook(fitted["layout_"], tensors) for tensors in fitted["codebooks_"]]
+        shares = fitted["shares_"]
+        if len(shares) != 1 + len(fitted["codebooks_"]) or not all(0 <= share <= 1 for share in shares):
+            raise ValueError("the shares are not probabilities of the networks and of each codebook")
         fitted["_panel"] = _panel(**fitted["_panel"])
         return make(content["parameters"], fitted)
 
@@ -135,7 +143,7 @@ def _check_sizes(state: Any) -> None:
     """Reject sizes that would require more memory than any fit needs, before anything is allocated."""
     layout = state["fitted"]["layout_"]["$Layout"]
     lags, periods = layout["lags"]["$tuple"], layout["periods"]["$tuple"]
-    means = layout["means"]["$tuple"] if "means" in layout else []  # of older versions
+    means = layout["means"]["$tuple"]
     names = ("horizon", "context", "n_channels", "n_calendar", "n_known", "n_past")
     sizes = [*(layout[name] for name in names), *lags, *periods, *means]
     if not all(type(size) is int and size >= 0 for size in sizes):
