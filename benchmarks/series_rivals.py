@@ -145,7 +145,8 @@ def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., to
     """
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     places = source.places()
-    n_steps = forecaster.n_steps or min(max(40 * len(places) // forecaster.batch_size, 160), 2000)
+    n_steps = min(max(50 * len(places) // forecaster.batch_size, 200), 2000)
+    n_steps = n_steps if forecaster.n_steps is None else round(5 / 3 * forecaster.n_steps)
     how = Training(n_steps, device=str(forecaster.device))
     torch.manual_seed(forecaster.random_state)
     linear = Ridge(forecaster.layout_, past_windows(forecaster)).solved()

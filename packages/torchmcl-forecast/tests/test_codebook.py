@@ -33,6 +33,8 @@ def test_fewer_windows_than_paths_and_windows_with_gaps_do_no_harm():
     torch.testing.assert_close(found.score_logits.softmax(-1)[0, 0], torch.tensor(1.0), atol=1e-4, rtol=0)
     empty = window_of(torch.full((3, 1, 2), torch.nan), torch.ones(3, 1, 1))
     assert Codebook(4, 1, 2).fit(empty, seed=0)(window).scale.isfinite().all()
+    joint = window_of(torch.full((3, 2, 2), torch.nan), torch.full((3, 2, 1), 1e4, dtype=torch.float64))
+    torch.testing.assert_close(Codebook(4, 2, 2).fit(joint, seed=0)(joint).scale, torch.ones(3, 4, 4, 1))
 
 
 def test_channels_keep_half_of_their_usual_unit_and_the_larger_one_decides():
@@ -40,7 +42,7 @@ def test_channels_keep_half_of_their_usual_unit_and_the_larger_one_decides():
     signs = torch.randint(2, (400, 1, 1), generator=generator) * 2.0 - 1
     # The first channel moves by 10 up or down; the second moves more in its own units, but hardly in values.
     targets = torch.cat([signs.expand(-1, 1, 2), 3 * torch.randn(400, 1, 2, generator=generator)], dim=1)
-    units = torch.tensor([[[10.0], [1e-3]]], dtype=torch.float64).expand(400, -1, -1)
+    units = torch.tensor([[[10.0], [1e-3]]], dtype=torch.float64).repeat(400, 1, 1)
     codebook = Codebook(2, 2, 2).fit(window_of(targets, units), seed=0)
     usual, wild = (codebook(window_of(targets[:1], units[:1] * f)).hypotheses.view(2, 2, 2) for f in (1.0, 4.0))
     torch.testing.assert_close(usual[:, 0].sort(dim=0).values, torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))

@@ -122,6 +122,16 @@ def test_awkward_series_are_learned_from(kind):
         np.testing.assert_allclose(values, 5.0, rtol=1e-3)
 
 
+@pytest.mark.parametrize("idle", ["in the fit", "later"])
+def test_a_joint_series_may_be_0_for_a_while(frame, idle):
+    wide = frame.pivot(index="ds", columns="unique_id", values="y")
+    still = wide.assign(**{"shop 1": 0.0})
+    past, given = (still, wide) if idle == "in the fit" else (wide, still)
+    found = quick(joint=True).fit(past, horizon=4).forecast(given)
+    assert found.paths.isfinite().all()
+    assert (found.scales > 0).all()
+
+
 def test_series_that_are_joint_share_their_futures(frame):
     wide = frame.pivot(index="ds", columns="unique_id", values="y")
     forecaster = quick(joint=True).fit(wide, horizon=4)

@@ -69,7 +69,7 @@ def test_a_changed_layout_is_refused(fitted, tmp_path, change):
         Forecaster.load(tmp_path)
 
 
-@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.5, 0.0, 1.5], [1.0, 0.0, "nothing"]])
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.5, -0.5, 1.0], [0.5, 0.0, 0.2], [1.0, 0.0, "nothing"]])
 def test_changed_shares_are_refused(fitted, tmp_path, shares):
     fitted.save(tmp_path)
     saved = read_checkpoint(tmp_path / FILE)

@@ -122,7 +122,7 @@ def path_correlation(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tenso
     """
     errors = (truth.unsqueeze(1) - paths) / scales  # NaN where missing
     far = (errors.square() / 2 + scales.log()).nanmean(dim=(2, 3))
-    weights = (shares.clamp_min(1e-12).log() - far).softmax(dim=1)[:, :, None, None]
+    weights = (shares.log() - far).softmax(dim=1)[:, :, None, None]
     together = (weights * errors[..., 1:] * errors[..., :-1]).nansum()
     alone = (weights * (errors[..., 1:].square() + errors[..., :-1].square()) / 2).nansum()
     return float((together / alone.clamp_min(1e-12)).clamp(0.0, 0.99))

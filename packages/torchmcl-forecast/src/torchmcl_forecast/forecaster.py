@@ -36,9 +36,8 @@ from torchmcl_forecast.seasons import find_seasons
 from torchmcl_forecast.training import Training, train
 from torchmcl_forecast.windows import Source, Window, choose_layout
 
-# The most recent windows first calibrate the tubes; then the networks are trained on all windows, at the full rate, for
-# this many times the steps of the first training. With the same steps in all, but only a fifth of them in the end and
-# at half the rate, the CRPS of taxi rides was 5 % and that of ETTh1 1 % higher, before the test parts.
+# The most recent windows first calibrate the tubes; then the networks are trained on all windows for this many times the
+# first steps. With a fifth of all steps there, at half the rate, the CRPS was up to 5 % higher (taxi rides).
 _REFINEMENT = 2 / 3
 # Longer training is better on some data sets (ETTh1), but 400 hourly series would take several minutes. Twice the steps
 # of one network are better than two networks.
@@ -73,7 +72,8 @@ class Forecaster(Shareable, BaseEstimator):
         seasons: lengths of seasons in steps; detected by default.
         hidden: sizes of the hidden layers.
         dropout: share of hidden units dropped in training.
-        n_steps: training steps per network before the tubes are calibrated; two thirds as many follow.
+        n_steps: training steps per network, by default chosen by the number of windows; if tubes can be calibrated, two
+            thirds as many follow on all windows.
         batch_size: windows per step.
         learning_rate: the initial learning rate.
         weight_decay: the weight decay of AdamW.
@@ -295,6 +295,7 @@ class Forecaster(Shareable, BaseEstimator):
         self.networks_ = [PathNetwork(*shape, ridge.solved()) for _ in range(self.n_members)]
         strength = ridge.best_strength(None if calibration is None else self._some(source, calibration.places))
         self.codebooks_ = new_codebooks(self.n_hypotheses, past, ridge.solved(strength), self.random_state)
+        del past  # up to 20,000 windows
         self.shares_, self.spread_, self.correlation_ = _UNMEASURED, 1.0, 0.0
         again = replace(how, n_steps=max(round(_REFINEMENT * n_steps), 1))
         n_parts = self.n_members * (how.n_parts + (0 if calibration is None else again.n_parts))

@@ -69,7 +69,7 @@ class Ridge:
         """Return the linear map.
 
         Args:
-            strength: of the penalty, relative to the variance of an input.
+            strength: of the penalty, per window; inputs and targets are in units of the naive forecast.
         """
         penalty = (strength * self._n_rows + 1e-6) * torch.eye(len(self._square), dtype=self._square.dtype)
         solution = torch.linalg.solve(self._square + penalty, self._product)
@@ -80,7 +80,7 @@ class Ridge:
 
     @torch.no_grad()
     def best_strength(self, held_out: Window | None) -> float:
-        """Return the strength with the smallest mean absolute error in held-out windows; a usual one without any."""
+        """Return the strength with the smallest mean absolute error in held-out windows; the first one without any."""
         if held_out is None:
             return _STRENGTHS[0]
 

@@ -133,7 +133,7 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
         fitted["networks_"] = [_network(fitted["layout_"], **parts) for parts in fitted["networks_"]]
         fitted["codebooks_"] = [_codebook(fitted["layout_"], tensors) for tensors in fitted["codebooks_"]]
         shares = fitted["shares_"]
-        if len(shares) != 1 + len(fitted["codebooks_"]) or not all(0 <= share <= 1 for share in shares):
+        if len(shares) != 1 + len(fitted["codebooks_"]) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
             raise ValueError("the shares are not probabilities of the networks and of each codebook")
         fitted["_panel"] = _panel(**fitted["_panel"])
         return make(content["parameters"], fitted)

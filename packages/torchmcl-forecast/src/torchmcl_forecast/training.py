@@ -54,6 +54,16 @@ class Training:
         """The number of parts of the training run."""
         return min(_MOST_PARTS, self.n_steps)
 
+    def steps_of(self, part: int) -> int:
+        """Return the number of steps of a part.
+
+        Example:
+            >>> how = Training(n_steps=100)
+            >>> how.steps_of(0), sum(how.steps_of(part) for part in range(how.n_parts))
+            (2, 100)
+        """
+        return (part + 1) * self.n_steps // self.n_parts - part * self.n_steps // self.n_parts
+
 
 def train(
     network: PathNetwork,
@@ -76,7 +86,7 @@ def train(
     Raises:
         FloatingPointError: if the loss is not finite.
     """
-    network.to(how.device).train()
+    network.to(how.device).train().requires_grad_(True)
     source = source.to(how.device)
     places = places.to(source.known.device)
     optimizer = torch.optim.AdamW(
@@ -87,11 +97,10 @@ def train(
     )
     scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=how.n_parts)
     own_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
-    per_part = how.n_steps // how.n_parts
-    cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, per_part * how.n_parts)
+    cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.n_steps)
     resumable = {"optimizer": optimizer, "scheduler": scheduler} | ({} if cosine is None else {"cosine": cosine})
-    for _ in range(course.begin(network, resumable, how.n_parts), how.n_parts):
-        for _ in range(per_part):
+    for part in range(course.begin(network, resumable, how.n_parts), how.n_parts):
+        for _ in range(how.steps_of(part)):
             batch = drawn(source, places, how)
             output = mcl_step(
                 network, batch, scheduler.rule, cost_fn=pairwise_sq_ade, loss_fn=_path_nll, scores=SoftmaxScores()
@@ -109,7 +118,7 @@ def train(
         if not torch.isfinite(loss):
             raise FloatingPointError("Forecaster: the loss is not finite. Lower `learning_rate`.")
         course.step(resumable)
-    network.to("cpu").eval()
+    network.to("cpu").eval().requires_grad_(False)
 
 
 def drawn(source: Source, places: Tensor, how: Training) -> Batch:
