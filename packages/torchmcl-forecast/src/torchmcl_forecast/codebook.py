@@ -116,7 +116,8 @@ def new_codebooks(n_hypotheses: int, window: Window, linear: LinearMap, seed: in
         linear: the map.
         seed: of k-means.
     """
-    books = [Codebook(n_hypotheses, *window.targets.shape[1:], base) for base in (linear, None)]
+    _, n_channels, horizon = window.targets.shape
+    books = [Codebook(n_hypotheses, n_channels, horizon, base) for base in (linear, None)]
     return [book.fit(window, seed).requires_grad_(False) for book in books]
 
 
