@@ -92,7 +92,7 @@ def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answe
     more = {
         "fit_seconds": round(seconds, 1),
         "coverage_of_tubes": round(float(np.mean(inside)), 4),
-        "shares": forecaster.shares_,
+        "shares": [round(share, 2) for share in forecaster.shares_],
         "spread": forecaster.spread_,
         "correlation": round(forecaster.correlation_, 3),
     }
