@@ -8,7 +8,7 @@ from torchmcl.cli import main
 from torchmcl.persistence import Stopped
 from torchmcl_forecast import Forecaster
 
-QUICK = ["--steps", "8", "--members", "1", "--quiet"]
+QUICK = ["--steps", "8", "--quiet"]
 
 
 @pytest.fixture
@@ -42,7 +42,10 @@ def test_futures_quantiles_page_and_model_are_written(table, tmp_path):
     page = (tmp_path / "out" / "index.html").read_text()
     assert "shop 0 &lt;b&gt;&amp;" in page
     assert "<b>&<" not in page
-    assert len(Forecaster.load(tmp_path / "out" / "model").predict()) == 14
+    loaded, usual = Forecaster.load(tmp_path / "out" / "model"), Forecaster()
+    assert len(loaded.predict()) == 14
+    for name in ("n_futures", "n_members", "coverage", "random_state"):  # the command has the defaults of the class
+        assert getattr(loaded, name) == getattr(usual, name)
     assert main([*table, *QUICK]) == 0  # its own files are replaced
 
 

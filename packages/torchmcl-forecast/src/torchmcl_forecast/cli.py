@@ -73,9 +73,11 @@ def add_forecast_command(commands: Commands) -> None:
         "--coverage", type=probability, default=0.9, help="share of paths inside their tube (default: %(default)s)"
     )
     parser.add_argument(
-        "--steps", type=positive, help="training steps per network (default: depends on the number of windows)"
+        "--steps",
+        type=positive,
+        help="training steps per network; two thirds as many follow on all windows (default: by the number of windows)",
     )
-    parser.add_argument("--members", type=positive, default=2, help="networks in the ensemble (default: %(default)s)")
+    parser.add_argument("--members", type=positive, default=1, help="networks in the ensemble (default: %(default)s)")
     parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: %(default)s)")
     parser.add_argument(
