@@ -1,72 +1,100 @@
-# Everything a newcomer or CI needs. The virtual environment is made once and again when the pins change.
+# What a newcomer, a contributor or CI runs. Environments are created once, and again when their requirements change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+DEMO := .venv-demo
+INSTALL := $(PYTHON) requirements/install.py
+# One package alone: make test PACKAGE=torchmcl-tables
+PACKAGE ?=
+FOLDER := $(if $(PACKAGE),$(firstword $(wildcard packages/$(PACKAGE) $(PACKAGE)) packages/$(PACKAGE)))
+# Two processes share the cores: waiting threads must not keep them busy, which doubles the time.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help install demo film test test-all coverage check docs bench audit clean
+.PHONY: help install demo film quick test test-all test-gpu coverage check docs bench audit clean
 
 help:
-	@echo "make demo      set up, train the demonstration, write out/demo/index.html"
-	@echo "make film      the same, and its films into docs/_static"
-	@echo "make test      set up, run the fast tests and the doctests"
-	@echo "make test-all  also the slow tests: processes, browsers, the gallery"
+	@echo "make demo      train the demonstration and write out/demo/index.html"
+	@echo "make quick     contracts and oracles of the core: run it while moving code (a minute)"
+	@echo "make test      every public call once, in all packages (a few minutes); PACKAGE=torchmcl-tables: one package"
+	@echo "make test-all  also long contracts, processes, browsers, kernels and the gallery"
+	@echo "make test-gpu  tests that need a CUDA device"
 	@echo "make coverage  all tests with the coverage floor"
-	@echo "make check     ruff and types"
+	@echo "make check     ruff and mypy"
 	@echo "make docs      build the documentation into docs/_build/html"
 	@echo "make bench     run the benchmarks of the core on this machine"
+	@echo "make install   create .venv with what the tests need"
 	@echo "make audit     search for known vulnerabilities of the pinned packages (needs a network)"
-	@echo "make clean     remove all output of the above"
+	@echo "make clean     remove the environments and all output"
 
-install: $(STAMP)
+# One environment for the demonstration, without compiler and tools; one for the tests, which other groups extend.
+SOURCES := $(wildcard packages/*/pyproject.toml packages/*/setup.py packages/torchmcl/src/torchmcl/accel/native/c/*)
+PINS := requirements/constraints.txt requirements/install.py
 
-$(STAMP): $(wildcard packages/*/pyproject.toml studies/pyproject.toml packages/torchmcl/setup.py packages/torchmcl/src/torchmcl/accel/native/c/*) requirements-dev.txt requirements-others.txt constraints.txt
-	$(PYTHON) -c "import sys; sys.exit('torchmcl needs Python 3.11 or newer') if sys.version_info < (3, 11) else None"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --requirement requirements-others.txt
-	touch $@
+$(DEMO)/.demo: packages/torchmcl/pyproject.toml requirements/demo.txt $(PINS)
+	@TORCHMCL_PURE=1 $(INSTALL) $(DEMO) demo
+	@touch $@
 
-demo: install
-	$(BIN)/torchmcl demo --out out/demo
+$(VENV)/.test: $(SOURCES) studies/pyproject.toml requirements/test.txt $(PINS)
+	@$(INSTALL) $(VENV) test
+	@touch $@
 
-# The moving pictures of README and documentation.
+$(VENV)/.check: requirements/check.txt $(VENV)/.test
+	@$(INSTALL) $(VENV) check
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.test
+	@$(INSTALL) $(VENV) docs
+	@touch $@
+
+$(VENV)/.all: requirements/all.txt requirements/adapters.txt $(VENV)/.docs
+	@$(INSTALL) $(VENV) all adapters
+	@touch $@
+
+install: $(VENV)/.test
+
+demo: $(DEMO)/.demo
+	$(DEMO)/bin/torchmcl demo --out out/demo
+
+# The animations of README and documentation.
 film: demo
 	cp out/demo/film.gif out/demo/tree.gif docs/_static/
 
-# Two processes share the cores: threads that wait for each other must not keep them busy, which doubles the time.
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+quick: $(VENV)/.test
+	$(PYTEST) -m quick packages/torchmcl/tests
 
-test: install
-	$(PYTEST) -n 2 --dist loadfile -m "not slow"
+test: $(VENV)/.test
+	$(PYTEST) -m "not slow" $(FOLDER)
 
-test-all: install
-	$(PYTEST) -n 2 --dist loadfile --durations=25
+test-all: $(VENV)/.all
+	$(PYTEST) --durations=25 $(FOLDER)
+
+test-gpu: $(VENV)/.all
+	$(BIN)/python -m pytest -m gpu $(FOLDER)
 
 # Apart, because tracing every line takes a quarter of the time again.
-coverage: install
-	$(PYTEST) -n 2 --dist loadfile --cov --cov-report=term:skip-covered
+coverage: $(VENV)/.all
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
-check: install
+check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # GALLERY=0 leaves out running the examples, which the slow tests do too.
 GALLERY ?= 1
-docs: install
+docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W --keep-going -q -D plot_gallery=$(GALLERY) -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
-bench: install
+bench: $(VENV)/.test
 	$(BIN)/python benchmarks/core.py --out out/bench/core.json
 	$(BIN)/python benchmarks/import_time.py --out out/bench/import_time.json
 
 # Pins alone, so that nothing is installed and no package needs to be built.
-audit: install
+audit: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet pip-audit
-	mkdir -p out && grep -v '^#' constraints.txt > out/audit.txt
+	mkdir -p out && grep -v '^#' requirements/constraints.txt > out/audit.txt
 	$(BIN)/pip-audit --requirement out/audit.txt --no-deps --disable-pip --strict --progress-spinner off
 
 clean:
-	rm -rf $(VENV) out dist packages/*/build packages/*/src/*.egg-info studies/build studies/src/*.egg-info docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) out dist packages/*/build packages/*/src/*.egg-info studies/build studies/src/*.egg-info docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache

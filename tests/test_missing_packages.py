@@ -10,17 +10,18 @@ import pytest
 
 from places import PACKAGES
 
-TABLES, SPEECH = "comes with torchmcl-tables: pip install 'torchmcl[tables]'", "comes with torchmcl-speech: pip install"
+TABLES = "comes with torchmcl-tables: pip install ./packages/torchmcl ./packages/torchmcl-tables"
+SPEECH = "comes with torchmcl-speech: pip install ./packages/torchmcl ./packages/torchmcl-speech"
 COMMANDS = {
     "describe a.csv": TABLES,
     "fit a.csv --target y -o model": TABLES,
     "predict model a.csv -o b.csv": TABLES,
     "report model": TABLES,
-    "forecast a.csv --horizon 3 -o new": "comes with torchmcl-forecast: pip install",
+    "forecast a.csv --horizon 3 -o new": "comes with torchmcl-forecast: pip install ./packages/torchmcl ./packages/torchmcl-forecast",
     "separation separate a.wav": SPEECH,
     "data mix a --out new": SPEECH,
     "reproduce uci --out new": "comes with the studies in the repository",
-    "demo --out new": "torchmcl demo needs matplotlib and sklearn: pip install 'torchmcl[demo]'",
+    "demo --out new": "torchmcl demo needs matplotlib and sklearn: pip install './packages/torchmcl[demo]'",
 }
 
 

@@ -8,6 +8,25 @@ from types import ModuleType
 from typing import Any
 
 
+# Set this to True with the first release on the package index.
+PUBLISHED = False
+
+
+def install_command(package: str, extra: str = "") -> str:
+    """Return the command that installs a package and its extra: in a clone of the repository until publication.
+
+    Example:
+        >>> install_command("torchmcl-speech", "train")
+        "pip install ./packages/torchmcl './packages/torchmcl-speech[train]' (in a clone of the repository)"
+    """
+    suffix = f"[{extra}]" if extra else ""
+    if PUBLISHED:
+        return f"pip install '{package}{suffix}'"
+    words = ["./packages/torchmcl"] if package != "torchmcl" else []
+    words.append(f"'./packages/{package}{suffix}'" if suffix else f"./packages/{package}")
+    return f"pip install {' '.join(words)} (in a clone of the repository)"
+
+
 def optional_import(module: str, *, extra: str, needed_by: str) -> ModuleType:
     """Return `module`, or raise an error that names its extra.
 
@@ -18,7 +37,7 @@ def optional_import(module: str, *, extra: str, needed_by: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ImportError(f"{needed_by} needs {package}: pip install 'torchmcl[{extra}]'.") from error
+        raise ImportError(f"{needed_by} needs {package}: {install_command('torchmcl', extra)}.") from error
 
 
 def check_extra(*modules: str, extra: str, needed_by: str, package: str = "torchmcl") -> None:
@@ -37,7 +56,7 @@ def check_extra(*modules: str, extra: str, needed_by: str, package: str = "torch
     if missing:
         *others, last = missing
         listed = f"{', '.join(others)} and {last}" if others else last
-        raise ImportError(f"{needed_by} needs {listed}: pip install '{package}[{extra}]'.")
+        raise ImportError(f"{needed_by} needs {listed}: {install_command(package, extra)}.")
 
 
 def _is_installed(module: str) -> bool:

@@ -195,7 +195,7 @@ def test_importing_the_package_does_not_import_lightning():
 
 def test_without_lightning_the_extra_is_named():
     said = said_by("import sys; sys.modules.update(lightning=None); import torchmcl.lightning")[1]
-    assert "torchmcl.lightning needs lightning: pip install 'torchmcl[lightning]'" in said
+    assert "torchmcl.lightning needs lightning: pip install './packages/torchmcl[lightning]'" in said
 
 
 def test_a_scheduled_rate_is_that_of_the_epoch(tmp_path):

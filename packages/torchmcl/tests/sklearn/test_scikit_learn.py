@@ -174,4 +174,4 @@ def test_the_extra_is_named_where_scikit_learn_is_missing():
         "except ImportError as error: print(error)"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "torchmcl.sklearn needs sklearn: pip install 'torchmcl[sklearn]'."
+    assert run.stdout.strip() .startswith("torchmcl.sklearn needs sklearn: pip install './packages/torchmcl[sklearn]'")

@@ -18,7 +18,7 @@ else:
         from skpro.distributions.normal_mixture import NormalMixture
         from skpro.regression.base import BaseProbaRegressor
     except ImportError as error:
-        raise ImportError("SkproRegressor needs skpro: pip install 'torchmcl-tables[skpro]'.") from error
+        raise ImportError("SkproRegressor needs skpro: pip install skpro.") from error
 
 __all__ = ["KernelDistribution", "SkproRegressor"]
 
@@ -92,7 +92,7 @@ def _distance(apart: NDArray[Any], deviation: NDArray[Any]) -> NDArray[Any]:
 
 
 class SkproRegressor(BaseProbaRegressor):
-    """`DensityRegressor` with the interface of skpro (``pip install torchmcl-tables[skpro]``).
+    """`DensityRegressor` with the interface of skpro (``pip install skpro``).
 
     `predict_interval` returns calibrated intervals: the hull of the sets of `DensityRegressor.predict_interval`, so
     infinite with too few rows to calibrate. `predict_proba` returns the density and `predict_quantiles` its

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 
+from torchmcl._optional import install_command
 from torchmcl._version import __version__
 from torchmcl.cli.arguments import CommandParser, say
 from torchmcl.cli.demonstrations import add_demo_commands, add_diagnose_command
@@ -15,16 +16,19 @@ __all__ = ["main"]
 
 # Sibling packages add commands through entry points in this group: functions that take the subparsers.
 _GROUP = "torchmcl.commands"
-_TABLES = "This command comes with torchmcl-tables: pip install 'torchmcl[tables]'."
-_SPEECH = "This command comes with torchmcl-speech: pip install 'torchmcl[speech]'."
-_FORECAST = "This command comes with torchmcl-forecast: pip install 'torchmcl[forecast]'."
-_STUDIES = "This command comes with the studies in the repository: clone it and run `make install`."
-_HOMES = dict.fromkeys(("describe", "fit", "predict", "report"), _TABLES) | {
-    "forecast": _FORECAST,
-    "separation": _SPEECH,
-    "data": _SPEECH,
-    "reproduce": _STUDIES,
+_HOMES = dict.fromkeys(("describe", "fit", "predict", "report"), "torchmcl-tables") | {
+    "forecast": "torchmcl-forecast",
+    "separation": "torchmcl-speech",
+    "data": "torchmcl-speech",
+    "reproduce": "torchmcl-studies",
 }
+
+
+def _missing_message(command: str) -> str:
+    """Return how to install the package that provides a command."""
+    if command == "reproduce":
+        return "This command comes with the studies in the repository: clone it and run `make install`."
+    return f"This command comes with {_HOMES[command]}: {install_command(_HOMES[command])}."
 
 
 def _missing() -> set[str]:
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
     if words and words[0] in _missing():
-        parser.exit(2, f"torchmcl {words[0]}: {_HOMES[words[0]]}\n")
+        parser.exit(2, f"torchmcl {words[0]}: {_missing_message(words[0])}\n")
     options = parser.parse_args(words)
     options.words = words
     if options.version:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, column_o
 from torch import Tensor
 
 from torchmcl._checks import bad_value
+from torchmcl._optional import install_command
 from torchmcl.sklearn.preprocessing import Scaler
 from torchmcl.sklearn.rows import Rows
 
@@ -30,7 +31,7 @@ def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bo
     """
     if (column := _first_other(X)) is not None:
         owner, rule = type(estimator).__name__, "have columns of numbers"
-        advice = "Put a TableEncoder before it in a Pipeline (pip install torchmcl-tables)."
+        advice = f"Put a TableEncoder before it in a Pipeline ({install_command('torchmcl-tables')})."
         raise ValueError(bad_value(owner, "X", rule, f"the column {column}", advice))
     probe = copy.copy(estimator)  # receives the attributes, so that a failing fit changes nothing
     how = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan", **how}
