@@ -66,14 +66,14 @@ test: $(VENV)/.test
 	$(PYTEST) -m "not slow" $(FOLDER)
 
 test-all: $(VENV)/.all
-	$(PYTEST) --durations=25 $(FOLDER)
+	$(PYTEST) --hypothesis-profile=long --durations=25 $(FOLDER)
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu $(FOLDER)
 
 # Apart, because tracing every line takes a quarter of the time again.
 coverage: $(VENV)/.all
-	$(PYTEST) --cov --cov-report=term:skip-covered
+	$(PYTEST) --hypothesis-profile=long --cov --cov-report=term:skip-covered
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

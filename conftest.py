@@ -6,33 +6,55 @@ import hypothesis
 import pytest
 import torch
 
-hypothesis.settings.register_profile(
-    "torchmcl", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=False
-)
-hypothesis.settings.load_profile("torchmcl")
+# `make test-all` selects the long profile.
+for _profile, _examples in (("short", 12), ("long", 60)):
+    hypothesis.settings.register_profile(
+        _profile, max_examples=_examples, deadline=None, derandomize=True, database=None, print_blob=False
+    )
+hypothesis.settings.load_profile("short")
 
-# A module that has a class of sktime or skpro cannot be read without it. Programs train when they are read.
+# Files that cannot be imported without a package that only `make test-all` installs.
+NEEDED_BY = {
+    "triton": ("*/accel/triton/*.py", "*/torchmcl_speech/kernels/*.py", "*/tests/triton/*.py"),
+    "sktime": ("*/adapters/of_sktime.py",),
+    "skpro": ("*/adapters/of_skpro.py",),
+}
 collect_ignore_glob = [
-    *(f"*/adapters/of_{name}.py" for name in ("sktime", "skpro") if importlib.util.find_spec(name) is None),
-    "*program.py",
+    *(glob for package, globs in NEEDED_BY.items() if importlib.util.find_spec(package) is None for glob in globs),
+    "*program.py",  # trains when it is imported
 ]
 
 # Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
 SLOW = (
-    *("contracts/test_compiled_schedules", "estimators/test_coverage"),
-    *("fleet/test_awkward_modules", "fleet/test_fleet_combinations", "integration/"),
-    *(
-        "triton/",
-        "test_cluster",
-        "test_demo",
-        "test_fine_tuning",
-        "test_every_flag",
-        "test_estimator_combinations",
-        "test_missing_packages",
-    ),
-    *("test_figures", "test_gallery", "test_kernels_of_networks", "test_lightning_nodes", "test_numerical_soak"),
-    *("test_separation_study", "test_table_cli", "test_table_report"),
-    *("test_trajectory_study", "theory/test_critical", "theory/test_quantizers"),
+    "integration/",
+    "triton/",
+    "adapters/of_skpro",
+    "adapters/of_sktime",
+    "contracts/test_compiled_schedules",
+    "estimators/test_coverage",
+    "fleet/test_awkward_modules",
+    "fleet/test_fleet_combinations",
+    "fleet/test_fleet_sharding",
+    "sklearn/test_exported_estimators",
+    "test_cluster",
+    "test_demo",
+    "test_estimator_combinations",
+    "test_every_flag",
+    "test_exporting",
+    "test_figures",
+    "test_fine_tuning",
+    "test_gallery",
+    "test_kernels_of_networks",
+    "test_lightning_nodes",
+    "test_missing_packages",
+    "test_numerical_soak",
+    "test_onnx_line",
+    "test_separation_study",
+    "test_table_cli",
+    "test_table_report",
+    "test_trajectory_study",
+    "theory/test_critical",
+    "theory/test_quantizers",
 )
 
 

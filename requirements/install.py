@@ -5,6 +5,8 @@ otherwise pip does, with the same pins. uv does not read the configuration of pi
 indexes, the folders of wheels and the certificate of pip on to it.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import shutil
@@ -74,7 +76,7 @@ def main() -> None:
     parser.add_argument("groups", nargs="+", choices=known, metavar="GROUP", help=f"one of: {', '.join(known)}")
     parser.add_argument("--pip", action="store_true", help="do not use uv")
     options = parser.parse_args()
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 because this script runs before anything is installed
         sys.exit("torchmcl requires Python 3.11 or newer.")
     began = time.monotonic()
     python = options.environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")

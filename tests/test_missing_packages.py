@@ -12,12 +12,13 @@ from places import PACKAGES
 
 TABLES = "comes with torchmcl-tables: pip install ./packages/torchmcl ./packages/torchmcl-tables"
 SPEECH = "comes with torchmcl-speech: pip install ./packages/torchmcl ./packages/torchmcl-speech"
+FORECAST = "comes with torchmcl-forecast: pip install ./packages/torchmcl ./packages/torchmcl-forecast"
 COMMANDS = {
     "describe a.csv": TABLES,
     "fit a.csv --target y -o model": TABLES,
     "predict model a.csv -o b.csv": TABLES,
     "report model": TABLES,
-    "forecast a.csv --horizon 3 -o new": "comes with torchmcl-forecast: pip install ./packages/torchmcl ./packages/torchmcl-forecast",
+    "forecast a.csv --horizon 3 -o new": FORECAST,
     "separation separate a.wav": SPEECH,
     "data mix a --out new": SPEECH,
     "reproduce uci --out new": "comes with the studies in the repository",

@@ -61,6 +61,7 @@ def test_elsewhere_threads_may_change_the_last_digits_and_nothing_else_does(opti
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_workers_of_a_loader_do_not_change_a_bit():
     pytest.importorskip("lightning")

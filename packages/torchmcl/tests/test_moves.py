@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import torchmcl as mcl
@@ -54,7 +54,6 @@ def test_noise_in_many_dimensions_is_not_taken_for_modes(seed):
     assert moved(samples_of(hypotheses, torch.zeros(1, 32), noise=1.0, n=300, seed=seed))[1] == [0, 1, 2, 3]
 
 
-@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), n_modes=st.integers(1, 6), n=st.integers(2, 8), dim=st.integers(1, 3))
 def test_moves_lower_the_distortion(seed, n_modes, n, dim):
     random = torch.Generator().manual_seed(seed)

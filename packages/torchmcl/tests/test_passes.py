@@ -74,7 +74,10 @@ def compared(model, batch, rule, two_pass, **options):
         close(torch.zeros_like(other) if gradient is None else gradient, other)
 
 
-@for_each("rule, cost, masked", list(itertools.product(RULES, COSTS, (False, True))))
+@for_each(
+    "rule, cost, masked",
+    [(rule, cost, n % 2 == 0) for n, (rule, cost) in enumerate(itertools.product(RULES, COSTS))],
+)
 def test_gradients_are_those_of_all_hypotheses_at_once(rule, cost, masked):
     model, batch = problem()
     batch = batch._replace(mask=MASK if masked else None)
@@ -208,6 +211,7 @@ def test_autocast_and_gradient_checkpoints_give_the_same_gradients():
             assert all(gradient.abs().max() > 0 for gradient in other.values())
 
 
+@pytest.mark.slow
 def test_a_compiled_model_gives_the_same_gradients():
     model, batch = problem()
     compiled = torch.compile(model, backend="aot_eager")

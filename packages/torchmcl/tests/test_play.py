@@ -147,6 +147,7 @@ def test_the_critical_temperatures_are_those_of_theory(computed):
     assert pairs[2] == pytest.approx(max(values).item(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_hypotheses_split_just_below_the_critical_temperature_and_not_above(computed):
     places = computed(
         "return [1.1, 0.9].map((heat) => { const points = play.points('branches', 500, 1);"
@@ -160,6 +161,7 @@ def test_hypotheses_split_just_below_the_critical_temperature_and_not_above(comp
     assert places[1] > 1
 
 
+@pytest.mark.slow
 def test_the_rate_distortion_curve_is_that_of_python(computed):
     sources, temperature = samples(40), 0.1
     got = computed(
@@ -187,6 +189,7 @@ def test_a_step_in_parts_is_the_same_as_a_whole_one(computed):
     assert calls == 60
 
 
+@pytest.mark.slow
 def test_no_run_gets_below_the_floor(computed):
     got = computed(
         "const points = play.points('ring', 300, 1), curve = new play.RateCurve(points, 3.3); curve.advance(1e9);"

@@ -57,6 +57,7 @@ def test_names_are_found_by_star_by_dir_and_as_modules():
         torchmcl.WTAs  # noqa: B018
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_neither_torch_nor_an_optional_package_and_gives_no_warning():
     program = (
         "import sys, warnings; warnings.simplefilter('error');"

@@ -149,6 +149,7 @@ def test_half_precision_logits_give_a_float32_score_loss(dtype):
         torch.testing.assert_close(mcl.score_loss(logits.float(), labels), loss)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch.compile itself
 def test_score_loss_compiles_and_maps():
     torch.compiler.reset()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-
 # Set this to True with the first release on the package index.
 PUBLISHED = False
 

@@ -80,6 +80,7 @@ def test_the_decorated_function_keeps_its_name_and_docstring():
     assert softmin.__doc__.startswith("Return exp(-cost / T)")
 
 
+@pytest.mark.slow
 def test_the_step_is_imported_without_triton():
     program = "import sys, torchmcl.step; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
@@ -109,7 +109,6 @@ def test_masses_above_values_are_those_of_the_density(density):
     assert np.median(errors) < 5e-4
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.floats(0.02, 0.98), st.integers(0, 10), st.floats(0.0, 3.0))
 def test_a_value_is_in_a_set_where_its_score_is_below_the_mass(mass, seed, decades):
     density = mixture(50, 7, decades, seed)

@@ -6,7 +6,6 @@ import pickle
 import shutil
 
 import numpy as np
-import ot
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -32,8 +31,10 @@ def test_weights_agree_with_the_oracle(case):
     torch.testing.assert_close(case.rule(cost, mask), case.expected(cost, mask), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @for_each("n_targets", [1, 2, 3, 4, 5])
 def test_emd_agrees_with_pot(n_targets):
+    ot = pytest.importorskip("ot")
     cost = make_cost(4, n_targets=n_targets, n_hypotheses=4, dtype=torch.float64)
     weights = mcl.EMD()(cost)
     for sample, plan in zip(cost.numpy(), weights.numpy(), strict=True):
@@ -41,7 +42,9 @@ def test_emd_agrees_with_pot(n_targets):
         np.testing.assert_allclose(plan, expected * n_targets, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_emd_of_masked_targets_agrees_with_pot_on_the_real_ones():
+    ot = pytest.importorskip("ot")
     cost = make_cost(n_targets=5, n_hypotheses=3, dtype=torch.float64)
     mask = torch.tensor([True, False, True, True, True])
     expected = ot.emd(np.full(4, 1 / 4), np.full(3, 1 / 3), cost[mask].numpy())

@@ -404,6 +404,7 @@ def test_a_copy_of_a_fleet_trains_as_the_fleet(copied):
     torch.testing.assert_close(fleet.predict(INPUTS).hypotheses, other.predict(INPUTS).hypotheses, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_fleet_does_not_seed_other_generators():
     """In a process of its own: where CUDA is not initialized, a seed waits for it."""
     program = """

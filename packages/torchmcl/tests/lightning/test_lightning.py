@@ -193,6 +193,7 @@ def test_importing_the_package_does_not_import_lightning():
     assert said_by("import sys, torchmcl; print('lightning' in sys.modules)")[0] == "False"
 
 
+@pytest.mark.slow
 def test_without_lightning_the_extra_is_named():
     said = said_by("import sys; sys.modules.update(lightning=None); import torchmcl.lightning")[1]
     assert "torchmcl.lightning needs lightning: pip install './packages/torchmcl[lightning]'" in said

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import ot
 import pytest
 import torch
 
@@ -221,8 +220,10 @@ def test_wasserstein_in_one_dimension_matches_quantiles(order, scores):
     )
 
 
+@pytest.mark.slow
 @for_each("order", [1, 2])
 def test_wasserstein_agrees_with_pot(order):
+    ot = pytest.importorskip("ot")
     answers, samples, _, _ = make_problem(dim=3)
     values = [
         ot.emd2(np.full(3, 1 / 3), np.array(chances) / sum(chances), torch.cdist(y, h).numpy() ** order) ** (1 / order)

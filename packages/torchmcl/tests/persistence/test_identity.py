@@ -122,6 +122,7 @@ def test_an_object_that_holds_itself_has_an_identity():
     assert identity_of(one) == identity_of(one)
 
 
+@pytest.mark.slow
 def test_identities_are_those_of_another_process():
     program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_identity as t;"

@@ -5,7 +5,6 @@ import itertools
 import warnings
 
 import numpy as np
-import ot
 import pytest
 import torch
 from hypothesis import given
@@ -152,7 +151,9 @@ def test_sinkhorn_agrees_with_plain_scaling(n_targets, n_hypotheses, seed):
     torch.testing.assert_close(mcl.Sinkhorn(0.2, n_iters=20)(cost, mask), expected)
 
 
+@pytest.mark.slow
 def test_sinkhorn_agrees_with_pot():
+    ot = pytest.importorskip("ot")
     cost = torch.rand(3, 5, dtype=torch.float64)
     expected = ot.sinkhorn(np.full(3, 1 / 3), np.full(5, 1 / 5), cost.numpy(), reg=0.3, numItermax=5000, stopThr=1e-14)
     weights = mcl.Sinkhorn(0.3, n_iters=500)(cost)
@@ -166,7 +167,9 @@ def test_emd_costs_no_more_than_any_other_plan_with_its_marginals():
     assert (exact <= entropic + 1e-6).all()
 
 
+@pytest.mark.slow
 def test_transport_plan_has_the_marginals_and_the_cost_of_pot():
+    ot = pytest.importorskip("ot")
     generator = np.random.default_rng(0)
     for n_rows, n_columns, scale in [(3, 5, 1.0), (6, 2, 1e-8), (1, 4, 1e8), (4, 1, 1.0)]:
         cost = scale * generator.random((n_rows, n_columns))

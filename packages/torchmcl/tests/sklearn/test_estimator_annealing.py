@@ -153,6 +153,7 @@ def test_a_table_of_groups_is_searched_by_groups():
     assert [None if groups is None else len(groups.unique()) for groups in given] == [12, 15, None]
 
 
+@pytest.mark.slow
 def test_more_rows_are_annealed_on_the_way_by_themselves(tmp_path):
     model = MCLRegressor(
         n_hypotheses=2, rule=AutoAnnealing(), n_epochs=40, hidden=(32,), learning_rate=0.05, random_state=0

@@ -100,6 +100,7 @@ def test_the_loky_backend_gives_the_same_scores():
         np.testing.assert_allclose(cross_val_score(model, X, y, cv=2, n_jobs=2), alone)
 
 
+@pytest.mark.slow
 def test_fits_side_by_side_in_threads_are_the_same():
     X, y = forked(90)
     model = MCLRegressor(**{**QUICK, "n_epochs": 5})
@@ -174,4 +175,4 @@ def test_the_extra_is_named_where_scikit_learn_is_missing():
         "except ImportError as error: print(error)"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() .startswith("torchmcl.sklearn needs sklearn: pip install './packages/torchmcl[sklearn]'")
+    assert run.stdout.strip().startswith("torchmcl.sklearn needs sklearn: pip install './packages/torchmcl[sklearn]'")

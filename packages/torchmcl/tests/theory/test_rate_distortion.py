@@ -59,6 +59,7 @@ def test_blahut_arimoto_agrees_with_the_plain_loop():
         assert points.rate[index].item() == pytest.approx(rate, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_blahut_arimoto_agrees_with_dit_on_a_discrete_source():
     dit = pytest.importorskip("dit.rate_distortion.blahut_arimoto")
     masses = torch.tensor([0.5, 0.25, 0.15, 0.1], dtype=torch.float64)

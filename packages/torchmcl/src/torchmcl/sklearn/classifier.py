@@ -110,7 +110,7 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(300, 2))
         >>> y = np.where(rng.uniform(size=300) < 0.5, "up", np.where(X[:, 0] > 0, "right", "left"))
-        >>> model = MCLClassifier(n_hypotheses=2, n_epochs=100, random_state=0).fit(X, y)
+        >>> model = MCLClassifier(n_hypotheses=2, n_epochs=30, random_state=0).fit(X, y)
         >>> model.oracle_score(X, y) > 0.9 > model.score(X, y)
         True
     """
