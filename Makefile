@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := .venv-demo
+PURE := .venv-pure
 INSTALL := $(PYTHON) requirements/install.py
 # One package alone: make test PACKAGE=torchmcl-tables
 PACKAGE ?=
@@ -10,13 +11,14 @@ FOLDER := $(if $(PACKAGE),$(firstword $(wildcard packages/$(PACKAGE) $(PACKAGE))
 # Two processes share the cores: waiting threads must not keep them busy, which doubles the time.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help install demo film quick test test-all test-gpu coverage check docs bench audit clean
+.PHONY: help install demo film quick pure test test-all test-gpu coverage check docs bench audit clean
 
 help:
 	@echo "make demo      train the demonstration and write out/demo/index.html"
 	@echo "make quick     contracts and oracles of the core: run it while moving code (a minute)"
 	@echo "make test      every public call once, in all packages (a few minutes); PACKAGE=torchmcl-tables: one package"
 	@echo "make test-all  also long contracts, processes, browsers, kernels and the gallery"
+	@echo "make pure      the quick tests in an environment with the core alone, without a compiler"
 	@echo "make test-gpu  tests that need a CUDA device"
 	@echo "make coverage  all tests with the coverage floor"
 	@echo "make check     ruff and mypy"
@@ -59,14 +61,23 @@ demo: $(DEMO)/.demo
 film: demo
 	cp out/demo/film.gif out/demo/tree.gif docs/_static/
 
+# Contracts of rules, costs and schedules against slow oracles, losses, scores, schedulers and theory.
+QUICK := $(addprefix packages/torchmcl/tests/,contracts rules costs loop/test_training.py test_losses.py test_nn.py test_scoring.py test_types.py theory)
+
 quick: $(VENV)/.test
-	$(PYTEST) -m quick packages/torchmcl/tests
+	$(PYTEST) -m "not slow" $(QUICK)
+
+# The core alone in an empty environment, without a compiler: only torch and numpy, and what the tests use.
+pure:
+	@TORCHMCL_PURE=1 $(INSTALL) $(PURE) pure
+	OMP_WAIT_POLICY=passive $(PURE)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(QUICK)
 
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow" $(FOLDER)
 
-test-all: $(VENV)/.all
-	$(PYTEST) --hypothesis-profile=long --durations=25 $(FOLDER)
+# The fast tests first, in the environment that they need; then the others, and property tests with more examples.
+test-all: test $(VENV)/.all
+	$(PYTEST) --hypothesis-profile=long --durations=25 -m "slow or hypothesis" $(FOLDER)
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu $(FOLDER)
@@ -76,6 +87,7 @@ coverage: $(VENV)/.all
 	$(PYTEST) --hypothesis-profile=long --cov --cov-report=term:skip-covered
 
 check: $(VENV)/.check
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -97,4 +109,4 @@ audit: $(VENV)/.test
 	$(BIN)/pip-audit --requirement out/audit.txt --no-deps --disable-pip --strict --progress-spinner off
 
 clean:
-	rm -rf $(VENV) $(DEMO) out dist packages/*/build packages/*/src/*.egg-info studies/build studies/src/*.egg-info docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) $(PURE) out dist packages/*/build packages/*/src/*.egg-info studies/build studies/src/*.egg-info docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache

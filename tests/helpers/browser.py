@@ -1,5 +1,6 @@
-"""A real headless browser for the pages; tests that need it skip where it is not installed."""
+"""A real headless browser for the pages; tests that need it skip where it is not installed, and fail in CI."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ def opened(page: Path, width: int = 1200) -> Iterator[object]:
     """Open a page in headless Chromium and yield the selenium driver."""
     chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or chromedriver is None:
-        pytest.skip("chromium and chromedriver are not installed (Debian: chromium, chromium-driver)")
+        missing = "chromium and chromedriver are not installed (Debian: chromium, chromium-driver)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
     webdriver = pytest.importorskip("selenium.webdriver")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium

@@ -1,4 +1,4 @@
-"""Speech separation with any number of outputs (`pip install torchmcl-speech`; training needs `[train]`)."""
+"""Speech separation with any number of outputs; training needs the extra `train`."""
 
 from typing import TYPE_CHECKING
 

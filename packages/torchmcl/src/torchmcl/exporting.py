@@ -112,7 +112,7 @@ def export(
 
     Args:
         model: a module that returns `Predictions`, `Distributions`, tensors or tuples of them.
-        path: of the file: ".pt2" for `Program`, ".onnx" for `Onnx` (`pip install torchmcl[export]`), ".ts" for
+        path: of the file: ".pt2" for `Program`, ".onnx" for `Onnx` (the extra `export`), ".ts" for
             `Traced`.
         example: the input, or a tuple of the inputs, on the device of the model; only types and shapes matter.
         form: an object, if the suffix is not enough: `Compiled()`, or `Onnx(opset=21)`.

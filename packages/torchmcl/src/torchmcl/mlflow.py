@@ -1,4 +1,4 @@
-"""Estimators in MLflow (`pip install torchmcl[mlflow]`): logged in the safe format, with a signature.
+"""Estimators in MLflow (the extra `mlflow`): logged in the safe format, with a signature.
 
 A logged model is a folder in the format of `save_pretrained`, and can be used like any `mlflow.pyfunc` model.
 """

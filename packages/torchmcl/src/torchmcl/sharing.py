@@ -68,7 +68,7 @@ class Shareable:
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, revision: str | None = None, token: str | None = None) -> Self:
-        """Return the model in a folder, or in a repository on the Hub (`pip install torchmcl[hub]`).
+        """Return the model in a folder, or in a repository on the Hub (the extra `hub`).
 
         Args:
             name: a folder, or otherwise a repository such as "user/model".

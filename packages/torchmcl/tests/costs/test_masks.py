@@ -113,6 +113,7 @@ def test_anchors_choose_and_hypotheses_are_trained():
 
 
 def test_anchors_may_come_from_k_means():
+    pytest.importorskip("sklearn")
     from torchmcl.theory.quantizers import Lloyd
 
     torch.manual_seed(0)

@@ -361,7 +361,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
         The path.
 
     Raises:
-        ImportError: without the package onnx: `pip install torchmcl[export]`.
+        ImportError: without the package onnx: the extra `export`.
         ValueError: for another suffix, a coverage that is out of range or that the calibrating rows do not support, or
             outputs that cannot be exported: with several columns of y, only "mean", "lower" and "upper" can.
     """

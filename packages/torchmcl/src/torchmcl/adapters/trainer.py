@@ -1,4 +1,4 @@
-"""Continuations in the transformers Trainer (`pip install torchmcl[language]`)."""
+"""Continuations in the transformers Trainer (the extra `language`)."""
 
 from collections.abc import Mapping
 from typing import Any

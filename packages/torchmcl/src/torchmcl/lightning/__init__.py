@@ -1,4 +1,4 @@
-"""Training with Lightning: the core's step in a LightningModule, and callbacks (`pip install torchmcl[lightning]`)."""
+"""Training with Lightning: the core's step in a LightningModule, and callbacks (the extra `lightning`)."""
 
 from torchmcl.lightning.callbacks import CollapseWarning, ExponentialAverage, RecordWriter, RuleLogger
 from torchmcl.lightning.checkpoints import Checkpoints, SafeCheckpointIO

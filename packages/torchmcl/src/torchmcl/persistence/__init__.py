@@ -1,6 +1,6 @@
 """Files: atomic writes, size-limited reads, one checkpoint format, and clean stops on signals.
 
-Imported from ``torchmcl.persistence`` (``pip install torchmcl[checkpoint]``). The names are loaded on first use: the
+Imported from ``torchmcl.persistence`` (the extra `checkpoint`). The names are loaded on first use: the
 command line checks files before it loads torch.
 """
 

@@ -83,7 +83,7 @@ class PIT(AssignmentRule):
     There may be more hypotheses than targets, never fewer. A pair that costs infinity is forbidden; a sample without an
     assignment of finite cost, or with NaN or minus infinity somewhere, gets NaN weights. On a GPU a Triton kernel
     solves all samples at once without synchronization, even in a captured CUDA graph. On CPUs, and with more than 2048
-    targets or hypotheses, SciPy solves them one by one (`pip install torchmcl[transport]`). Both find the minimum; if
+    targets or hypotheses, SciPy solves them one by one (the extra `transport`). Both find the minimum; if
     several assignments attain it, they may return different ones.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Multiple choice learning with scikit-learn's interface (`pip install torchmcl[sklearn]`).
+"""Multiple choice learning with scikit-learn's interface (the extra `sklearn`).
 
 A fit is a pipeline of frozen parts: `tables` and `rows` check and split the table, a `Preprocessor` converts rows to
 tensors, a `Trainer` trains networks, a `Predictive` returns hypotheses and densities, and a `Calibrator` returns sets.

@@ -290,7 +290,7 @@ def export(self: Any, path: str | Path, *, coverage: float = 0.9, outputs: Seque
         The path.
 
     Raises:
-        ImportError: without the package onnx: `pip install torchmcl[export]`.
+        ImportError: without the package onnx: the extra `export`.
         ValueError: for a different suffix, a coverage that is out of range or that the calibration rows do not support,
             or outputs that cannot be exported: of an ensemble for several columns of y, only "mean" can.
     """
