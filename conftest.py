@@ -22,6 +22,7 @@ NEEDED_BY = {
 collect_ignore_glob = [
     *(glob for package, globs in NEEDED_BY.items() if importlib.util.find_spec(package) is None for glob in globs),
     "*program.py",  # trains when it is imported
+    "tests/net/*",
 ]
 
 # Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
