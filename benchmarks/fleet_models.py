@@ -21,11 +21,37 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import torchmcl as mcl
 from _common import parser, report
-from _growth import ceilings
 from torchmcl.fleet import Fleet, FleetData
 
 WINDOW, CHANNELS, WIDTH, N_HYPOTHESES, BATCH = 48, 4, 32, 8, 256
 RULE = mcl.AnnealedWTA(0.3)
+
+
+def ceilings(device: str) -> dict[str, float]:
+    """Return the operations and bytes of a second that large products and copies reach."""
+    n = 8192 if device == "cuda" else 1024
+    a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
+    numbers = torch.randn((1 << 28) if device == "cuda" else (1 << 24), device=device)
+    other = torch.empty_like(numbers)
+    products = _shortest(lambda: torch.mm(a, b), device)
+    copies = _shortest(lambda: other.copy_(numbers), device)
+    return {"flops": 2 * n**3 / products, "bytes": 2 * numbers.numel() * 4 / copies}
+
+
+def _shortest(work: Callable[[], object], device: str) -> float:
+    times = []
+    for _ in range(4):
+        _wait(device)
+        begin = time.perf_counter()
+        work()
+        _wait(device)
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 class Forecaster(nn.Module):

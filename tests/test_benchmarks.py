@@ -5,11 +5,9 @@ import gzip
 import json
 import runpy
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -51,18 +49,6 @@ def test_the_benchmark_of_large_tables_times_a_fit_and_scores_it(monkeypatch):
     assert (found["n_rows"], found["n_columns"]) == (200, 20)
     assert found["fit_seconds"] > 0
     assert found["rmse"] < 1.2
-
-
-def test_every_condition_of_the_robustness_benchmark_gives_a_mixture_and_two_targets():
-    pytest.importorskip("soundfile")
-    from robustness import CONDITIONS
-    from voices import voice
-
-    sources = np.stack([voice(1, 20000), voice(2, 20000)])
-    for name, condition in CONDITIONS.items():
-        mixture, targets = condition(sources.copy(), np.random.default_rng(0))
-        assert targets.shape == (2, *mixture.shape), name
-        assert np.isfinite(mixture).all(), name
 
 
 def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows(monkeypatch):
@@ -280,24 +266,3 @@ def test_a_table_of_pmlb_is_packed_with_its_folds(tmp_path):
     assert len(packed(tmp_path, "some", n_rows=10)["y"]) == 10
     with pytest.raises(FileNotFoundError, match=r"other\.tsv\.gz is not below"):
         packed(tmp_path, "other")
-
-
-def least(count, enough=-1, seconds=3.0):
-    """Return the lowest count within some seconds: helper threads end a moment after their work."""
-    end, lowest = time.monotonic() + seconds, count()
-    while lowest > enough and time.monotonic() < end:
-        time.sleep(0.1)
-        lowest = min(lowest, count())
-    return lowest
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-def test_a_soak_of_8_threads_leaves_no_files_or_threads_open(tmp_path):
-    soak = pytest.importorskip("soak", reason="needs polars")
-    process = psutil.Process()
-    assert soak.estimator_round(0, tmp_path) == 8 * 15  # makes what later rounds share
-    files, threads = least(process.num_fds, seconds=1.0), least(process.num_threads, seconds=1.0)
-    assert soak.estimator_round(1, tmp_path) == 8 * 15
-    assert least(process.num_fds, files) <= files
-    assert least(process.num_threads, threads) <= threads
