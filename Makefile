@@ -99,8 +99,8 @@ docs: $(VENV)/.docs
 	@echo "Open docs/_build/html/index.html"
 
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/core.py --out out/bench/core.json
-	$(BIN)/python benchmarks/import_time.py --out out/bench/import_time.json
+	$(BIN)/python -m benchmarks.speed.core --out out/bench/core.json
+	$(BIN)/python -m benchmarks.speed.import_time --out out/bench/import_time.json
 
 # Pins alone, so that nothing is installed and no package needs to be built.
 audit: $(VENV)/.test

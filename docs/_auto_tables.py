@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "benchmarks"))
+sys.path.insert(0, str(HERE.parent))
 
-from auto import compared, summary  # noqa: E402
+from benchmarks.annealing.auto import compared, summary  # noqa: E402
 
 RECORDS = HERE.parent / "benchmarks" / "results" / "auto-records.csv"
 

@@ -35,8 +35,9 @@ HEADS = {
     "predict_seconds": "predict, CPU s",
 }
 ABSENT = """\
-*These numbers are not here yet:* ``python benchmarks/contest.py --data FOLDER --records results/contest-records-cpu.csv
---out results/contest-cpu.json`` makes them, and ``python docs/_contest_tables.py`` writes them into this page.
+*These numbers are not here yet:* ``python -m benchmarks.tables.contest --data FOLDER
+--records results/contest-records-cpu.csv --out results/contest-cpu.json`` makes them, and
+``python docs/_contest_tables.py`` writes them into this page.
 """
 
 

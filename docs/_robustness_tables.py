@@ -1,8 +1,4 @@
-"""Write the tables of separators from cards and records: python docs/_robustness_tables.py
-
-A further model needs no more than its folder (benchmarks/ship.py), `robustness-<name>-cpu.json` and its rows in
-`separate-speed-*.json`.
-"""
+"""Write the tables of separators from cards and records: python docs/_robustness_tables.py"""
 
 import json
 import runpy

@@ -5,7 +5,6 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"
-PLACES = ("AVX-512", "AVX2", "NEON", "H200")
 
 
 def listed(head, rows, widths):
@@ -19,26 +18,6 @@ def listed(head, rows, widths):
 def rows_of(name):
     """Return the rows of a record."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-
-
-def _cell(before, after, digits, **_):
-    """Return a figure before, if there is one, and after; `after` has a value of each run."""
-    ends = dict.fromkeys(f"{value:.{digits}f}" for value in (min(after), max(after)))
-    return ("" if before is None else f"{before:.{digits}f} → ") + " to ".join(ends)
-
-
-def before_after():
-    """Return the table of all figures before and after, with the floor or the bound of each."""
-    found = {}
-    for row in rows_of("before-after-hardware"):
-        found.setdefault((row["figure"], row["bound"]), {})[row["place"]] = row
-    table = []
-    for (figure, bound), places in found.items():
-        cells = []
-        for place in PLACES:
-            cells.append("—" if place not in places else _cell(**places[place]))
-        table.append([figure, *cells, bound])
-    return listed(["figure", *PLACES, "bound"], table, "36 14 14 14 14 8")
 
 
 def fleets():
@@ -58,7 +37,7 @@ def fleets():
 
 def tables():
     """Return the text of each table by its name."""
-    return {"before_after": before_after(), "fleets": fleets()}
+    return {"fleets": fleets()}
 
 
 if __name__ == "__main__":

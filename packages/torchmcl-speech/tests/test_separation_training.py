@@ -30,7 +30,7 @@ from torchmcl_speech.objectives import (  # noqa: E402
     trained_cost,
 )
 from torchmcl_speech.pretrained import copy_weights  # noqa: E402
-from torchmcl_speech.train import differing_options, train_separator  # noqa: E402
+from torchmcl_speech.train import _launcher_options, differing_options, train_separator  # noqa: E402
 
 SIZES = {"n_filters": 8, "segment_size": 20, "hidden_size": 6, "n_blocks": 1}
 SMALL = {
@@ -227,6 +227,18 @@ def test_the_order_of_outputs_does_not_depend_on_the_size_of_the_cost(scale):
     mask = torch.arange(3) < torch.randint(0, 4, (50, 1), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(OrderedPIT()(scale * cost, mask), OrderedPIT()(cost, mask))
     torch.testing.assert_close(OrderedPIT()(scale * cost)[..., :3], PIT()(cost[..., :3]))
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "4"},
+        {"SLURM_NTASKS": "32", "SLURM_NNODES": "4", "SLURM_JOB_NAME": "train"},
+    ],
+)
+def test_the_trainer_has_the_processes_that_the_launcher_started(environment):
+    assert _launcher_options(environment) == {"devices": 8, "num_nodes": 4, "strategy": "ddp"}
+    assert _launcher_options({}) == _launcher_options({"SLURM_NTASKS": "4", "SLURM_JOB_NAME": "bash"}) == {}
 
 
 def test_only_one_to_one_rules_can_be_in_order():

@@ -1,4 +1,4 @@
-"""Models in folders with cards, on a server of the Hub's interface, and in MLflow's file store."""
+"""Models in folders with cards, and on a server with the interface of the Hub."""
 
 import os
 import subprocess
@@ -73,20 +73,3 @@ def test_a_repository_of_the_hub_takes_and_gives_a_model(tmp_path):
         command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
         subprocess.run(command, check=True, env=os.environ | settings | {"HF_HUB_DISABLE_TELEMETRY": "1"})
         assert sorted(files) == ["README.md", "model.safetensors"]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_mlflow_logs_an_estimator_with_its_signature(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    from torchmcl.mlflow import load_model, log_model
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri((tmp_path / "store").as_uri())
-    model = MCLRegressor(**SMALL).fit(X, X[:, 0])
-    with mlflow.start_run():
-        logged = log_model(model, "model", X[:5])
-    assert logged.signature.inputs is not None
-    np.testing.assert_array_equal(load_model(logged.model_uri).predict(X), model.predict(X))
-    np.testing.assert_array_equal(mlflow.pyfunc.load_model(logged.model_uri).predict(X), model.predict(X))
-    with pytest.raises(TypeError, match=r"log_model: `estimator` must be one of"):
-        log_model(object(), "model", X)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -26,7 +27,6 @@ from torchmcl.lightning import (
     MCLModule,
     RecordWriter,
     RuleLogger,
-    launcher_options,
 )
 from torchmcl.persistence.reading import read_json
 from torchmcl.persistence.writing import write_atomically
@@ -165,7 +165,7 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
         callbacks.append(ExponentialAverage(config.training.ema))
     return pl.Trainer(
         accelerator={"cuda": "gpu"}.get(device, device),
-        **({"devices": 1 if device != "auto" else "auto"} | launcher_options()),
+        **({"devices": 1 if device != "auto" else "auto"} | _launcher_options(os.environ)),
         max_epochs=config.training.epochs,
         gradient_clip_val=config.training.clip,
         precision=config.training.precision,
@@ -177,6 +177,19 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
         num_sanity_val_steps=0,
         log_every_n_steps=10,
     )
+
+
+def _launcher_options(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the `Trainer` options for processes started by torchrun or SLURM, {} without a launcher."""
+    if "TORCHELASTIC_RUN_ID" in environment:
+        n_nodes, n_per_node = int(environment["GROUP_WORLD_SIZE"]), int(environment["LOCAL_WORLD_SIZE"])
+    elif "SLURM_NTASKS" in environment and environment.get("SLURM_JOB_NAME") not in (None, "bash", "interactive"):
+        n_nodes = int(environment.get("SLURM_NNODES", 1))
+        n_per_node = int(environment["SLURM_NTASKS"]) // n_nodes
+    else:
+        return {}
+    strategy = {"strategy": "ddp"} if n_nodes * n_per_node > 1 else {}
+    return {"devices": n_per_node, "num_nodes": n_nodes, **strategy}
 
 
 def _loggers(out: Path) -> list[Any]:

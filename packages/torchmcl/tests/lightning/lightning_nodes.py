@@ -1,4 +1,4 @@
-"""Trainings in several processes on one machine, as torchrun and SLURM start them on several.
+"""Training runs in several processes on one machine, as torchrun and SLURM start them on several.
 
 python lightning_nodes.py FOLDER SCENARIO...
 
@@ -7,7 +7,6 @@ and watch theirs; those of "slurm" have the environment that srun gives, and nob
 """
 
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -16,20 +15,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed.elastic.multiprocessing.errors as torchrun_errors
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from lightning_program import PLATEAU, QUIET, Blocks, Shared, network, samples
 from torchmcl.cli import main as main_of_torchmcl
-from torchmcl.lightning import (
-    Checkpoints,
-    MCLModule,
-    RecordWriter,
-    ShardedStrategy,
-    launcher_options,
-)
+from torchmcl.lightning import Checkpoints, MCLModule, RecordWriter
 from torchmcl.lightning._backend import pl
 from voices import recordings
 
@@ -42,41 +34,20 @@ class DieInTheMiddle(pl.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class SpoilAGradient(pl.Callback):
-    """Put NaN into the part of the gradient that the last process holds, in batch 1 of epoch 0."""
-
-    def on_after_backward(self, trainer, module):
-        if trainer.global_step == 1 and trainer.global_rank == trainer.world_size - 1:
-            next(module.model.parameters()).grad.to_local().fill_(torch.nan)
+def processes():
+    """Return the options of the trainer for processes that torchrun started."""
+    n_nodes, n_per_node = (int(os.environ[name]) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return {"num_nodes": n_nodes, "devices": n_per_node, "strategy": "ddp"}
 
 
-class Sharded(MCLModule):
-    """Every process keeps a part of the weights."""
-
-    def configure_model(self):
-        fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
-
-
-def one_step(path, n_nodes, n_per_node, kind=MCLModule, **strategy):
+def one_step(path):
     """Take one step of plain descent on all samples, shared by the processes."""
-    module = kind(
+    module = MCLModule(
         network(), mcl.AnnealedWTA(0.5), score_weight=0.3, make_optimizer=lambda p: torch.optim.SGD(p, lr=1.0)
     )
-    trainer = pl.Trainer(
-        max_steps=1,
-        **launcher_options() | strategy,
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
-        **QUIET,
-    )
-    trainer.fit(module, DataLoader(samples(), batch_size=24 // (n_nodes * n_per_node), sampler=Shared()))
-    assert trainer.world_size == n_nodes * n_per_node
-    weights = module.model.state_dict()
-    if kind is Sharded:
-        assert all(
-            weight.to_local().numel() <= -(-weight.numel() // 2) + weight[0].numel() for weight in weights.values()
-        )
-    save_whole(weights, path, trainer)
+    trainer = pl.Trainer(max_steps=1, use_distributed_sampler=False, enable_checkpointing=False, **processes(), **QUIET)
+    trainer.fit(module, DataLoader(samples(), batch_size=24 // trainer.world_size, sampler=Shared()))
+    save(module, path, trainer)
 
 
 def self_annealed(folder):
@@ -84,40 +55,27 @@ def self_annealed(folder):
     far = [mcl.Batch(x, y + 5.0 * (i >= 12)) for i, (x, y, *_) in enumerate(samples())]
     module = MCLModule(network(), mcl.AutoAnnealing(), make_optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
     trainer = pl.Trainer(
-        max_epochs=2, use_distributed_sampler=False, enable_checkpointing=False, **launcher_options(), **QUIET
+        max_epochs=2, use_distributed_sampler=False, enable_checkpointing=False, **processes(), **QUIET
     )
     trainer.fit(module, DataLoader(far, batch_sampler=Blocks()))
     torch.save(module.course.state_dict(), folder / f"auto-{trainer.world_size}-{trainer.global_rank}.pt")
 
 
-def save_whole(weights, path, trainer):
-    """Write weights, put together where they are shared out; all processes take part."""
-    weights = {name: getattr(weight, "full_tensor", lambda w=weight: w)() for name, weight in weights.items()}
+def save(module, path, trainer):
     if trainer.is_global_zero:
-        torch.save(weights, path)
+        torch.save(module.model.state_dict(), path)
 
 
-def sharded_step(path):
-    """Take the step with weights and gradients shared out to two processes."""
-    one_step(path, 1, 2, Sharded, strategy=ShardedStrategy(data_parallel_size=2, tensor_parallel_size=1))
-
-
-def train(folder, dies, kind=MCLModule, more=(), **strategy):
+def train(folder, dies):
     """Train four epochs, or what is left of them."""
     rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
-    module = kind(network(dropout=0.5), rule, learning_rate=0.1, plateau=PLATEAU)
+    module = MCLModule(network(dropout=0.5), rule, learning_rate=0.1, plateau=PLATEAU)
     checkpoints = Checkpoints(folder / "checkpoints")
-    callbacks = [RecordWriter(folder / "records.jsonl"), checkpoints]
-    callbacks += [*more, DieInTheMiddle()] if dies else more
-    trainer = pl.Trainer(max_epochs=4, callbacks=callbacks, **launcher_options() | strategy, **QUIET)
+    callbacks = [RecordWriter(folder / "records.jsonl"), checkpoints, *[DieInTheMiddle()][: int(dies)]]
+    trainer = pl.Trainer(max_epochs=4, callbacks=callbacks, **processes(), **QUIET)
     loader = DataLoader(samples(), batch_size=3)
     trainer.fit(module, loader, loader, ckpt_path=checkpoints.latest())
-    save_whole(module.model.state_dict(), folder / "weights.pt", trainer)
-
-
-def train_sharded(folder, dies, *more, strategy=ShardedStrategy):
-    """Train with weights, gradients and moments shared out to two processes."""
-    train(folder, dies, Sharded, more, strategy=strategy(data_parallel_size=2, tensor_parallel_size=1))
+    save(module, folder / "weights.pt", trainer)
 
 
 SEPARATION = """
@@ -230,29 +188,14 @@ def codes(pids):
 
 
 def main(folder, *scenarios):
+    two = {"n_nodes": 1, "n_per_node": 2}
     todo = {
-        "torchrun-step": lambda at: torchrun(at, lambda: one_step(at / "weights.pt", 2, 2), n_nodes=2, n_per_node=2),
-        "slurm-step": lambda at: slurm(at, lambda: one_step(at / "weights.pt", 2, 1), n_nodes=2),
-        "sharded-step": lambda at: torchrun(at, lambda: sharded_step(at / "weights.pt"), n_nodes=1, n_per_node=2),
+        "step": lambda at: torchrun(at, lambda: one_step(at / "weights.pt"), n_nodes=2, n_per_node=2),
         "auto": lambda at: [torchrun(at, lambda: self_annealed(at), n_nodes=1, n_per_node=n)[0] for n in (1, 2)],
         "separation": separation,
-        "whole": lambda at: torchrun(at, lambda: train(at, dies=False), n_nodes=1, n_per_node=2),
-        "torchrun-killed": lambda at: torchrun(at, lambda: train(at, dies=True), n_nodes=1, n_per_node=2),
-        "slurm-killed": lambda at: slurm(at, lambda: train(at, dies=True), n_nodes=2),
-        "slurm-killed resumed": lambda at: torchrun(at, lambda: train(at, dies=False), n_nodes=1, n_per_node=2),
-        "torchrun-killed resumed": lambda at: slurm(at, lambda: train(at, dies=False), n_nodes=2),
-    }
-    two = {"n_nodes": 1, "n_per_node": 2}
-    todo |= {
-        "sharded-whole": lambda at: torchrun(at, lambda: train_sharded(at, dies=False), **two),
-        "sharded-killed": lambda at: torchrun(at, lambda: train_sharded(at, dies=True), **two),
-        "sharded-killed copied": lambda at: [int(bool(shutil.copytree(at, at.with_name("moved")))) - 1],
-        "sharded-killed resumed": lambda at: torchrun(at, lambda: train_sharded(at, dies=False), **two),
-        "moved": lambda at: torchrun(at, lambda: train(at, dies=False), **two),
-        "sharded-nan": lambda at: torchrun(at, lambda: train_sharded(at, False, SpoilAGradient()), **two),
-        "refused": lambda at: torchrun(
-            at, lambda: train_sharded(at, False, strategy=pl.strategies.ModelParallelStrategy), **two
-        ),
+        "whole": lambda at: torchrun(at, lambda: train(at, dies=False), **two),
+        "killed": lambda at: torchrun(at, lambda: train(at, dies=True), **two),
+        "killed resumed": lambda at: torchrun(at, lambda: train(at, dies=False), **two),
     }
     for name in scenarios:
         at = Path(folder) / name.partition(" ")[0]

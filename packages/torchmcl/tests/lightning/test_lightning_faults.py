@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,6 +67,12 @@ def test_checkpoints_hold_no_pickle_and_the_last_k_are_kept(undisturbed):
     loaded = SafeCheckpointIO().load_checkpoint(undisturbed[0] / "checkpoints" / names[-1])
     assert loaded["epoch"] == 3
     assert isinstance(loaded["optimizer_states"][0]["state"][0]["exp_avg"], torch.Tensor)
+
+
+def test_strategies_that_shard_the_weights_are_refused(tmp_path):
+    trainer = SimpleNamespace(strategy=pl.strategies.ModelParallelStrategy())
+    with pytest.raises(ValueError, match=r"Checkpoints: `strategy` must keep all weights in every process, got Model"):
+        Checkpoints(tmp_path).setup(trainer, None, "fit")
 
 
 def test_with_a_damaged_newest_checkpoint_the_one_before_leads_to_the_same_end(undisturbed, tmp_path):

@@ -3,7 +3,6 @@
 from torchmcl.lightning.callbacks import CollapseWarning, ExponentialAverage, RecordWriter, RuleLogger
 from torchmcl.lightning.checkpoints import Checkpoints, SafeCheckpointIO
 from torchmcl.lightning.module import MCLModule
-from torchmcl.lightning.sharding import ShardedStrategy, launcher_options
 
 __all__ = [
     "Checkpoints",
@@ -13,6 +12,4 @@ __all__ = [
     "RecordWriter",
     "RuleLogger",
     "SafeCheckpointIO",
-    "ShardedStrategy",
-    "launcher_options",
 ]

@@ -5,7 +5,6 @@ from typing import Any
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.lightning._backend import pl
-from torchmcl.lightning.sharding import ShardedStrategy, note_lost_process
 from torchmcl.persistence import CheckpointSeries, decode, encode, read_checkpoint, write_checkpoint
 from torchmcl.persistence.stopping import begin_saving, check_stop, end_saving, stop_requested
 
@@ -91,12 +90,11 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Make the trainer write the safe format, and handle signals.
 
         Raises:
-            ValueError: for a strategy that shards the weights and writes its own files.
+            ValueError: for a strategy that shards the weights, because its checkpoints are pickle files.
         """
-        sharding = (pl.strategies.ModelParallelStrategy, pl.strategies.FSDPStrategy)
-        if isinstance(trainer.strategy, sharding) and not isinstance(trainer.strategy, ShardedStrategy):
-            rule = "be ShardedStrategy where weights are sharded"
-            advice = "Other strategies only read pickles. Import it from torchmcl.lightning."
+        if isinstance(trainer.strategy, pl.strategies.ModelParallelStrategy | pl.strategies.FSDPStrategy):
+            rule = "keep all weights in every process"
+            advice = "Use Lightning's ModelCheckpoint for sharded weights."
             raise ValueError(bad_value("Checkpoints", "strategy", rule, type(trainer.strategy).__name__, advice))
         if not isinstance(trainer.strategy.checkpoint_io, SafeCheckpointIO):
             trainer.strategy.checkpoint_io = SafeCheckpointIO()
@@ -129,10 +127,8 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         self._end()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """Stop handling signals; add a note if the error was caused by the end of another process."""
+        """Stop handling signals."""
         self._end()
-        place = {"rank": trainer.global_rank, "n_processes": trainer.world_size}
-        note_lost_process(exception, **place, saved=self._saved_in_words())
 
     def _saved_in_words(self) -> str:
         steps = self.series.steps()

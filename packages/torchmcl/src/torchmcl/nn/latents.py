@@ -1,7 +1,5 @@
 """Sampled hypotheses: a network with a latent input gives one hypothesis per latent."""
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -84,54 +82,6 @@ class Concatenated(nn.Module):
         return network(torch.cat([inputs, codes.to(inputs.dtype)], dim=-1))
 
 
-class FiLM(nn.Module):
-    """Feature-wise modulation: outputs of chosen layers are scaled and shifted by functions of the latent.
-
-    Args:
-        network: contains the layers.
-        layers: number of features of each layer by its name in the network.
-        size: of one latent.
-        axis: of the features, -1, or 1 for convolutions.
-
-    Example:
-        >>> network = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 1))
-        >>> film = FiLM(network, {"0": 16}, size=2)
-        >>> film(network, torch.randn(6, 3), torch.randn(6, 2)).shape
-        torch.Size([6, 1])
-
-    Reference:
-        Perez et al., FiLM: visual reasoning with a general conditioning layer, 2018.
-    """
-
-    def __init__(self, network: nn.Module, layers: Mapping[str, int], size: int, axis: int = -1) -> None:
-        super().__init__()
-        names = dict(network.named_modules())
-        for name in layers:
-            if name not in names:
-                raise ValueError(bad_value("FiLM", "layers", f"name layers of the network {[*names][1:]}", repr(name)))
-        self.axis = axis
-        self.maps = nn.ModuleList(nn.Linear(size, 2 * width) for width in layers.values())
-        self._codes: Tensor | None = None
-        for number, name in enumerate(layers):
-            names[name].register_forward_hook(partial(self._modulated, number))
-
-    def _modulated(self, number: int, layer: nn.Module, given: Any, output: Tensor) -> Tensor:
-        if self._codes is None:
-            return output
-        shape = [1] * output.ndim
-        shape[0], shape[self.axis] = len(output), -1
-        scale, shift = self.maps[number](self._codes).chunk(2, dim=-1)
-        return output * (1 + scale.view(shape)) + shift.view(shape)
-
-    def forward(self, network: nn.Module, inputs: Tensor, codes: Tensor) -> Any:
-        """Return the output of the network for inputs [rows, ...] and latents [rows, size]."""
-        self._codes = codes.to(inputs.dtype)
-        try:
-            return network(inputs)
-        finally:
-            self._codes = None
-
-
 class LatentHypotheses(nn.Module):
     """A network with a single output and a latent input, as a model with several hypotheses.
 
@@ -143,8 +93,8 @@ class LatentHypotheses(nn.Module):
         network: from inputs to one answer, a tensor [rows, ...] or `Predictions` of one hypothesis.
         n_hypotheses: hypotheses in training.
         latent: `NormalLatent(size)` for noise, `EmbeddedLatent(n_hypotheses, size)` for one vector per hypothesis.
-        injection: how the latent enters the network: `Concatenated()`, the default, `FiLM(...)`, or another function of
-            network, inputs and latents.
+        injection: how the latent enters the network: `Concatenated()`, the default, or another module that is
+            called with the network, the inputs and the latents.
 
     Example:
         >>> network = nn.Sequential(nn.Linear(2 + 8, 32), nn.ReLU(), nn.Linear(32, 1))

@@ -10,9 +10,9 @@ from places import ROOT
 pytest.importorskip("triton", reason="triton is not installed")
 pytest.importorskip("scipy", reason="the assignments are compared with SciPy's")
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT))
 try:
-    from _assignments import MATRICES, drawn, n_faults
+    from benchmarks.speed._assignments import MATRICES, drawn, n_faults
 finally:
     sys.path.pop(0)
 
