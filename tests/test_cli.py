@@ -19,16 +19,6 @@ def test_without_a_command_the_help_is_shown(capsys):
     assert "demo" in capsys.readouterr().out
 
 
-def test_the_process_of_a_command_flushes_its_output_and_runs_what_is_registered_for_its_end(tmp_path):
-    program = "import atexit; atexit.register(print, 'the end'); from torchmcl.__main__ import run; run()"
-    command = [sys.executable, "-c", program, "play", "--out", str(tmp_path / "play.html")]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "the end")
-    assert "play.html" in run.stdout
-    command[-1] = str(tmp_path / "play.html" / "below")
-    assert subprocess.run(command, capture_output=True).returncode == 2
-
-
 def test_version_is_printed(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--version"])

@@ -15,19 +15,17 @@ from collections.abc import Sequence
 
 from benchmarks._common import parser, report
 
-_COMMAND = "from torchmcl.__main__ import run; run()"
 # What each row measures; the first three are what no program in Python, with torch or for tables can go below.
 _PROGRAMS = {
     "python": ["-c", "pass"],
     "torch": ["-c", "import torch"],
-    "packages": ["-c", "import torch, sklearn.ensemble, polars, os; os._exit(0)"],
+    "packages": ["-c", "import torch, sklearn.ensemble, polars"],
     # A name, too: the package by itself loads nothing.
     "torchmcl": ["-c", "import torchmcl; torchmcl.WTA"],
     "help": ["-m", "torchmcl", "--help"],
     "option_error": ["-m", "torchmcl", "fit", "table.csv", "--target", "y", "-o", "model", "--seed", "x"],
     "input_error": ["-m", "torchmcl", "fit", "table.csv", "--target", "z", "-o", "model"],
-    # The installed command, which ends without freeing the modules of torch.
-    "fit": ["-c", _COMMAND, "fit", "small.csv", "--target", "y", "-o", "model", "--overwrite", "--quiet"],
+    "fit": ["-m", "torchmcl", "fit", "small.csv", "--target", "y", "-o", "model", "--overwrite", "--quiet"],
 }
 _REPEATS = 7
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -22,26 +22,12 @@ def __getattr__(name: str) -> Any:
     # Modules first: a module imported while the public names are being loaded must not depend on them.
     if not name.startswith("__") and importlib.util.find_spec(f"torchmcl.{name}") is not None:
         return importlib.import_module(f"torchmcl.{name}")
-    public = _loaded_names()
+    public = importlib.import_module("torchmcl._public")
     if name == "__all__" or name in public.__all__:
         value = getattr(public, name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'torchmcl' has no attribute {name!r}")
-
-
-def _loaded_names() -> Any:
-    """Load all public names, without garbage collection: one search of the objects of torch takes 0.1 s."""
-    import gc
-    import importlib
-
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module("torchmcl._public")
-    finally:
-        if collects:
-            gc.enable()
 
 
 def __dir__() -> list[str]:

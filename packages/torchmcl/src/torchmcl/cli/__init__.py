@@ -1,10 +1,8 @@
 """The command line: parsing and dispatch only."""
 
 import argparse
-import gc
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from torchmcl._optional import install_command
@@ -56,10 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        with _rare_collections():
-            if options.check is not None:  # invalid input is detected before torch is loaded, which takes seconds
-                options.check(options)
-            return _run(options)
+        if options.check is not None:  # invalid input is detected before torch is loaded, which takes seconds
+            options.check(options)
+        return _run(options)
     except KeyboardInterrupt:  # before signals are handled, while packages are loaded
         say("torchmcl: Stopped by SIGINT.", error=True)
         return 130
@@ -69,17 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, ImportError, OSError) as error:
         say(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", error=True)
         return 2
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Search for garbage rarely: while packages are loaded there is none, and the searches take half a second."""
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, 20, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _run(options: argparse.Namespace) -> int:
