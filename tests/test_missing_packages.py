@@ -102,7 +102,6 @@ def test_help_loads_neither_torch_nor_the_packages_of_a_command(command, tmp_pat
         "scipy",
         "sklearn",
         "polars",
-        "pyarrow",
         "matplotlib",
         "safetensors",
         "lightning",

@@ -137,7 +137,8 @@ def test_the_limit_of_a_table_holds_for_every_format(tmp_path, monkeypatch):
     text = b"a,b\n" + b"1,2\n" * 1000
     (tmp_path / "a.csv").write_bytes(text)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text))
-    polars.DataFrame({"a": ["x" * 10_000]}).write_parquet(tmp_path / "a.parquet")
+    polars.DataFrame({"a": ["x"] * 10_000}).write_parquet(tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 1000
     for name in ("a.csv", "a.csv.gz", "a.parquet"):
         with pytest.raises(ValueError, match=r"1,024 bytes of a table.*set TORCHMCL_LIMIT_TABLE_BYTES"):
             read_table(tmp_path / name)

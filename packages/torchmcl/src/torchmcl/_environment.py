@@ -15,7 +15,7 @@ from torchmcl.accel.native import compiled
 _PACKAGES = (
     *("torchmcl-tables", "torchmcl-speech", "torchmcl-forecast"),
     *("safetensors", "scipy", "scikit-learn", "POT", "torchmetrics", "lightning", "pytorch-lightning", "polars"),
-    *("pandas", "pyarrow", "matplotlib", "tqdm", "pooch", "soundfile", "soxr", "PyYAML", "joblib", "distributed"),
+    *("pandas", "matplotlib", "tqdm", "pooch", "soundfile", "soxr", "PyYAML", "joblib", "distributed"),
 )
 # Variables that affect speed or the last digits of a sum.
 _VARIABLES = (

@@ -205,22 +205,11 @@ def as_polars(frame: Any) -> Any:
         >>> as_polars(pandas.DataFrame({"a": [1.0, None], "b": ["x", None]})).rows()
         [(1.0, 'x'), (None, None)]
     """
-    if _package(frame) == "polars":
-        return frame
-    if _package(frame) == "pyarrow":
-        names, _ = unique_names([str(name) for name in frame.schema.names])
-        columns = [_arrow_series(name, frame.column(place)) for place, name in enumerate(names)]
-        return pl.DataFrame(columns)
+    if _package(frame) in ("polars", "pyarrow"):
+        return pl.DataFrame(frame)
     names, _ = unique_names([str(name) for name in frame.columns])
     columns = [_series(name, frame.iloc[:, place]) for place, name in enumerate(names)]
     return pl.DataFrame([column.alias(name) for name, column in zip(names, columns, strict=True)])
-
-
-def _arrow_series(name: str, column: Any) -> Any:
-    """Return an Arrow column as a series; dictionaries of any value type become categories."""
-    series = pl.Series(name, column)
-    is_dictionary = type(column.type).__name__ == "DictionaryType"
-    return series.cast(pl.String).cast(pl.Categorical) if is_dictionary else series
 
 
 def _series(name: str, column: Any) -> Any:

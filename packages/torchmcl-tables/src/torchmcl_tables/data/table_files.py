@@ -1,10 +1,7 @@
 """Tables on disk: CSV, TSV, Parquet and JSON lines; the text formats may be compressed with gzip.
 
 Columns of text files are read as text. `kinds.py` decides their type from all of their values, not from the first
-hundred, so that a message can name the row that does not fit. Parquet is read by Arrow: the polars reader crashes the
-process if a damaged file requests more memory than is
-available. Arrow raises an error, and its result is fully validated
-(offsets, UTF-8) before it is passed to polars, which assumes that it is valid.
+hundred, so that a message can name the row that does not fit.
 """
 
 import csv
@@ -19,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as arrow
-from pyarrow.parquet import ParquetFile
 
 from torchmcl._messages import bad_value
 from torchmcl.persistence.reading import NESTING, check_limit, unpacked
@@ -36,59 +31,37 @@ def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
     Lists and structures, which no model accepts, are not decoded: their columns keep name and type, and hold nulls.
 
     Raises:
-        ValueError: if the file is damaged, or larger than the limit of a table.
+        ValueError: if it has duplicate column names, or is larger than the limit of a table.
+        PolarsError, PanicException: if it is damaged.
         OSError: if it cannot be read.
     """
+    content = path.read_bytes()  # polars would expand wildcards in the path, and map a file that may change
+    table = pl.scan_parquet(content)
     try:
-        with ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
-            groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
-            check_limit("read_table", path.name, "table_bytes", sum(group.total_byte_size for group in groups))
-            return _frame(file)
-    except (arrow.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # an operating system error, not damaged content
-            raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        got = f"{str(path)!r}: {reason[:200]}"
-        raise ValueError(bad_value("read_table", "file", "be a Parquet file", got, "Write it again.")) from error
+        schema = table.collect_schema()
+    except pl.exceptions.DuplicateError as error:
+        rule, name = "have unique column names", str(error).partition("'")[2].rpartition("'")[0]
+        advice = "Rename it when writing the file."
+        raise ValueError(bad_value("read_table", path.name, rule, f"{name!r} twice", advice)) from error
+    n_rows = table.select(pl.len()).collect().item()
+    check_limit("read_table", path.name, "table_bytes", 8 * n_rows * len(schema))  # a few bytes can encode many rows
+    nulls = [pl.lit(None, dtype).alias(name) for name, dtype in schema.items() if dtype.is_nested()]
+    frame = table.with_columns(nulls).collect()
+    if frame.height != n_rows:
+        raise pl.exceptions.ShapeError(f"it has {frame.height:,} rows, not the {n_rows:,} that its footer states")
+    categories = [name for name in _categories(content) if name in schema]
+    frame = frame.cast(dict.fromkeys(categories, pl.String)).cast(dict.fromkeys(categories, pl.Categorical))
+    frame.columns, notes = unique_names(frame.columns)
+    return frame, tuple(notes)
 
 
-def _frame(file: Any) -> tuple[Any, tuple[str, ...]]:
-    names, notes = unique_names(file.schema_arrow.names)
-    categories = _categories(file.schema_arrow)
-    types = [getattr(field.type, "storage_type", field.type) for field in file.schema_arrow]
-    flat = [not arrow.types.is_nested(kind) for kind in types]
-    # Columns can only be excluded by name, so the names must be unique.
-    chosen = None if notes else [name for name, is_flat in zip(names, flat, strict=True) if is_flat]
-    table = file.read(columns=chosen)
-    table.validate(full=True)
-    n_rows = file.metadata.num_rows
-    if table.num_rows != n_rows:
-        raise arrow.ArrowInvalid(f"its columns have {table.num_rows:,} rows, not the {n_rows:,} it promises")
-    places = iter(range(len(names)))
-    columns = []
-    for name, kind, is_flat in zip(names, types, flat, strict=True):
-        place = next(places) if is_flat or notes else -1
-        column = table.column(place) if is_flat else arrow.chunked_array([arrow.nulls(n_rows, kind)])
-        series = pl.Series(name, _plain_column(column))
-        is_category = arrow.types.is_dictionary(kind) or name in categories
-        columns.append(series.cast(pl.String).cast(pl.Categorical) if is_category else series)
-    return pl.DataFrame(columns), tuple(notes)
-
-
-def _categories(schema: Any) -> set[str]:
-    """Return the columns that pandas wrote as categories, which Arrow does not keep for numbers."""
+def _categories(content: bytes) -> list[str]:
+    """Return the columns that pandas wrote as categories, whose Parquet type is that of their values."""
     try:
-        notes = json.loads((schema.metadata or {})[b"pandas"])
-        return {str(column["name"]) for column in notes["columns"] if column["pandas_type"] == "categorical"}
+        notes = json.loads(pl.read_parquet_metadata(content)["pandas"])
+        return [str(column["name"]) for column in notes["columns"] if column["pandas_type"] == "categorical"]
     except (LookupError, TypeError, ValueError, RecursionError):  # no pandas metadata
-        return set()
-
-
-def _plain_column(column: Any) -> Any:
-    """Return a column with dictionaries and extension types replaced by their values."""
-    if isinstance(column.type, arrow.ExtensionType):
-        column = column.cast(column.type.storage_type)
-    return column.cast(column.type.value_type) if arrow.types.is_dictionary(column.type) else column
+        return []
 
 
 # The format of each ending of a file name.
@@ -151,7 +124,7 @@ def read_table(path: Path) -> Table:
 
 def _not_a_table(path: Path, kind: str, reason: str) -> ValueError:
     rule = "be a Parquet file" if kind == "parquet" else f"be a table in {kind} format, UTF-8"
-    got = f"{str(path)!r}: {reason.splitlines()[0].rstrip('.')}"
+    got = f"{str(path)!r}: {reason.splitlines()[0].rstrip('.')[:200]}"
     return ValueError(bad_value("read_table", "file", rule, got))
 
 

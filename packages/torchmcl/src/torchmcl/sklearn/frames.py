@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torchmcl._optional import optional_import
 
 # Modules with a class of this name have data frames.
-_KINDS = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
+_KINDS = {"pandas": "DataFrame", "polars": "DataFrame"}
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class RowLabels:
     """The origin of the rows of a result.
 
     Attributes:
-        library: "pandas", "polars" or "pyarrow"; None for arrays.
+        library: "pandas" or "polars"; None for arrays and Arrow tables.
         index: of a pandas data frame.
         targets: names of the outputs.
     """
@@ -35,13 +35,12 @@ class RowLabels:
         return cls(targets=tuple(targets))
 
     def frame(self, columns: Mapping[str, Any]) -> Any:
-        """Return named columns as a data frame of X's library; for arrays, of pandas if installed, else of polars."""
+        """Return named columns as a data frame of X's library; by default, of pandas if installed, else of polars."""
         has_pandas = importlib.util.find_spec("pandas") is not None
         library = self.library or ("pandas" if has_pandas else "polars")
         package = optional_import(library, extra="tables", needed_by="to_frame")
-        if library == "pandas":
-            return package.DataFrame(dict(columns), index=self.index)
-        return (package.DataFrame if library == "polars" else package.table)(dict(columns))
+        options = {"index": self.index} if library == "pandas" else {}
+        return package.DataFrame(dict(columns), **options)
 
 
 class Framed:

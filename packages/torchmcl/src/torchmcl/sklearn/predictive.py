@@ -46,8 +46,8 @@ class Hypotheses(_Hypotheses, Framed):
     def to_frame(self) -> Any:
         """Return the answers as named columns, those of `transform`.
 
-        The frame is of the library of X (pandas, polars or Arrow), with its index; for arrays it is one of pandas, or
-        of polars where pandas is not installed.
+        The frame is of the library of X (pandas or polars), with its index; for arrays and Arrow tables it is one of
+        pandas, or of polars where pandas is not installed.
 
         Example:
             >>> Hypotheses(np.array([[[1.0], [2.0]]]), np.array([[0.25, 0.75]])).to_frame().columns.tolist()
