@@ -7,8 +7,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl import losses, scoring
-from torchmcl.accel.native import extension, pairs, rows
-from torchmcl.costs import vector
+from torchmcl.accel.native import extension, rows
 from torchmcl.fleet import data
 from torchmcl.fleet.courses import MixedRule
 from torchmcl.rules import winners
@@ -27,10 +26,9 @@ def graded(function, dtype, *values, upstream=None):
     return [result.detach().double(), *(part.double() for part in torch.autograd.grad(result, leaves, upstream))]
 
 
-def assert_equal_to_definition(function, *values, upstream=None, inputs=None):
-    inputs = inputs or function
+def assert_equal_to_definition(function, *values, upstream=None):
     exact = graded(function.definition, torch.float64, *values, upstream=upstream)
-    for own, other in zip(graded(inputs, torch.float32, *values, upstream=upstream), exact, strict=True):
+    for own, other in zip(graded(function, torch.float32, *values, upstream=upstream), exact, strict=True):
         torch.testing.assert_close(own, other, rtol=4e-6, atol=4e-6 * float(other.abs().max()))
 
 
@@ -81,51 +79,15 @@ def test_extreme_logits_have_the_cross_entropy_of_the_definition():
     )
 
 
-@pytest.mark.parametrize("n_dims", [1, 2, 3, 4, 16, 17, 40, 256])
-@pytest.mark.parametrize(("n_hypotheses", "n_targets"), [(1, 1), (5, 1), (49, 1), (6, 3), (13, 17)])
-def test_squared_distances(n_dims, n_hypotheses, n_targets):
-    # A common offset costs no accuracy: differences are taken first.
-    hypotheses, targets = (100 + torch.randn(3, n, n_dims) for n in (n_hypotheses, n_targets))
-    assert pairs.__name__ in serves(vector._sq_euclidean, hypotheses, targets)
-    upstream = torch.randn(3, n_targets, n_hypotheses)
-    assert_equal_to_definition(
-        vector._sq_euclidean, hypotheses, targets, upstream=upstream, inputs=pairs.squared_distances
-    )
-
-
-def test_distances_of_equal_points_are_0_and_padded_targets_change_nothing():
-    points = 1e4 * torch.randn(4, 6, 40)
-    assert (pairs.squared_distances(points, points).diagonal(dim1=-2, dim2=-1) == 0).all()
-    hypotheses, targets, upstream = torch.randn(4, 6, 40), torch.randn(4, 3, 40), torch.rand(4, 3, 6)
-    upstream[:, 2] = 0
-    padded = targets.clone()
-    padded[:, 2] = 1e6
-    pulls = [
-        graded(pairs.squared_distances, torch.float32, hypotheses, own, upstream=upstream) for own in (targets, padded)
-    ]
-    torch.testing.assert_close(pulls[0][1], pulls[1][1])
-
-
-@pytest.mark.parametrize("n_dims", [5, 15, 1025])
-def test_other_numbers_of_dimensions_are_left_to_the_next_way(n_dims):
-    points = torch.randn(2, 3, n_dims)
-    assert pairs.squared_distances(points, points) is NotImplemented
-    assert mcl.pairwise_sq_euclidean(hypotheses=points, targets=points).shape == (2, 3, 3)
-
-
-@pytest.mark.parametrize("n_dims", [2, 20])
-def test_second_derivatives_are_those_of_the_definition(n_dims):
-    hypotheses, targets = torch.randn(2, 3, n_dims), torch.randn(2, 2, n_dims)
+def test_second_derivatives_are_those_of_the_definition():
     logits, labels = torch.randn(2, 3), torch.rand(2, 3)
 
-    def curvature(distance, entropy):
-        leaves = [part.clone().requires_grad_() for part in (hypotheses, targets, logits)]
-        loss = distance(*leaves[:2]).square().sum() + entropy(leaves[2], labels).square().sum()
-        slopes = torch.autograd.grad(loss, leaves, create_graph=True)
-        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), leaves)
+    def curvature(entropy):
+        leaf = logits.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(entropy(leaf, labels).square().sum(), leaf, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), leaf)
 
-    own = curvature(pairs.squared_distances, rows.summed_cross_entropy)
-    exact = curvature(vector._sq_euclidean.definition, scoring._cross_entropy.definition)
+    own, exact = curvature(rows.summed_cross_entropy), curvature(scoring._cross_entropy.definition)
     torch.testing.assert_close(own, exact, rtol=1e-4, atol=1e-4)
 
 
@@ -167,15 +129,12 @@ def test_rules_of_several_models_are_those_of_each(n_columns):
 
 def test_many_rows_on_several_threads_are_the_rows_one_by_one():
     cost = torch.rand(30_000, 5)
-    hypotheses, targets = torch.randn(30_000, 5, 2), torch.randn(30_000, 1, 2)
     n_threads = torch.get_num_threads()
     results = []
     try:
         for n in (1, 2):
             torch.set_num_threads(n)
-            results.append(
-                [rows.softmin(cost, 0.3), *graded(pairs.squared_distances, torch.float32, hypotheses, targets)]
-            )
+            results.append(rows.softmin(cost, 0.3))
     finally:
         torch.set_num_threads(n_threads)
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from torchmcl.accel.triton import pairs, rows, stacked
+from torchmcl.accel.triton import rows, stacked
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter computes padded entries too, with NumPy, which warns of infinity - infinity.
@@ -99,40 +99,6 @@ def test_kernels_decline_what_they_do_not_serve():
     assert rows.winner_weights(long) is NotImplemented
     assert rows.weighted_sum(long, long) is NotImplemented
     assert rows.summed_cross_entropy(long, long) is NotImplemented
-    assert pairs.squared_distances(draw(1, 3, 33), draw(1, 65, 33)) is NotImplemented
-
-
-# ------------------------------------------------------------------ pairs
-
-
-@pytest.mark.parametrize("twice", [False, True], ids=["once", "differentiable"])
-@pytest.mark.parametrize(
-    ("leading", "n_targets", "n_hypotheses", "dim"),
-    [
-        *[((5,), 1, 49, 2), ((3,), 4, 7, 3), ((2,), 3, 300, 1), ((2, 2), 3, 5, 2)],
-        *[((2,), 16, 70, 40), ((3,), 3, 130, 100), ((), 1, 5, 33), ((2, 2), 3, 5, 40)],
-    ],
-)
-def test_squared_distances_and_their_gradients(leading, n_targets, n_hypotheses, dim, twice):
-    hypotheses = draw(*leading, n_hypotheses, dim).requires_grad_()
-    targets = draw(*leading, n_targets, dim).requires_grad_()
-    upstream = draw(*leading, n_targets, n_hypotheses)
-    cost = pairs.squared_distances(hypotheses, targets)
-    differences = hypotheses.double().unsqueeze(-3) - targets.double().unsqueeze(-2)
-    exact = differences.square().sum(-1)
-    assert_close(cost.double(), exact, rtol=1e-4, atol=1e-4)
-    pulled = torch.autograd.grad(cost, (hypotheses, targets), upstream, create_graph=twice)
-    expected = torch.autograd.grad(exact, (hypotheses, targets), upstream.double(), create_graph=twice)
-    assert_close(pulled, expected, rtol=1e-3, atol=1e-3)
-    if twice:
-        second, right = (torch.autograd.grad(part[0].square().sum(), targets)[0] for part in (pulled, expected))
-        assert_close(second, right, rtol=1e-3, atol=1e-2)
-
-
-def test_squared_distances_pull_only_what_is_needed():
-    hypotheses, targets = draw(2, 3, 2).requires_grad_(), draw(2, 1, 2)
-    (pulled,) = torch.autograd.grad(pairs.squared_distances(hypotheses, targets).sum(), hypotheses)
-    assert_close(pulled, 2 * (hypotheses - targets).detach())
 
 
 # ------------------------------------------------------------------ training

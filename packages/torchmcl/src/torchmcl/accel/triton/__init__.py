@@ -14,8 +14,6 @@ def _kernel(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-#: |h - t|^2 of every pair, [..., targets, hypotheses].
-squared_distances = _kernel("pairs", "squared_distances")
 #: The softmin of each row for a single finite temperature.
 softmin = _kernel("rows", "softmin")
 #: One number at the cheapest hypothesis of each row and a different one elsewhere.

@@ -16,7 +16,6 @@
 #include "forward.h"
 #include "one_target.h"
 #include "rows.h"
-#include "pairs.h"
 #include "reduce.h"
 #include "line.h"
 #include "normal.h"

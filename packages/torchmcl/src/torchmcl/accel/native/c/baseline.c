@@ -20,7 +20,6 @@
 #include "forward.h"
 #include "one_target.h"
 #include "rows.h"
-#include "pairs.h"
 #include "reduce.h"
 #include "line.h"
 #include "normal.h"

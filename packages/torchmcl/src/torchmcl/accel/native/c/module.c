@@ -103,12 +103,6 @@ EXPORTED void torchmcl_one_target(const OneTarget *step) { chosen->one_target(st
 
 EXPORTED void torchmcl_row_wise(const RowWise *work) { chosen->row_wise(work); }
 
-EXPORTED int64_t torchmcl_pairs_scratch(const Pairs *pairs) { return chosen->pairs_scratch(pairs); }
-
-EXPORTED void torchmcl_pair_costs(const Pairs *pairs) { chosen->pair_costs(pairs); }
-
-EXPORTED void torchmcl_pair_pulls(const Pairs *pairs) { chosen->pair_pulls(pairs); }
-
 EXPORTED int64_t torchmcl_choice_scratch(const Choice *choice) { return chosen->choice_scratch(choice); }
 
 EXPORTED void torchmcl_choose(const Choice *choice) { chosen->choose(choice); }

@@ -91,22 +91,6 @@ typedef struct {
     float *sums;         /* [rows], written */
 } RowWise;
 
-/* Squared distances of the hypotheses and targets of each sample. */
-typedef struct {
-    int64_t first; /* of the samples to compute, and the one behind the last */
-    int64_t last;
-    int64_t n_hypotheses;
-    int64_t n_targets;
-    int64_t n_dims;
-    const float *hypotheses; /* [samples, hypotheses, dims] */
-    const float *targets;    /* [samples, targets, dims] */
-    const float *grad;       /* [samples, targets, hypotheses], for gradients */
-    float *cost;             /* [samples, targets, hypotheses], written */
-    float *to_hypotheses;    /* the gradients, written, or null */
-    float *to_targets;       /* null for few dimensions */
-    float *scratch; /* `pairs_scratch` floats, aligned to 64 bytes */
-} Pairs;
-
 /* Adam with decoupled weight decay. */
 typedef struct {
     int64_t n_models;
@@ -276,9 +260,6 @@ typedef struct {
     int64_t (*one_target_scratch)(const OneTarget *);
     void (*one_target)(const OneTarget *);
     void (*row_wise)(const RowWise *);
-    int64_t (*pairs_scratch)(const Pairs *);
-    void (*pair_costs)(const Pairs *);
-    void (*pair_pulls)(const Pairs *);
     int64_t (*choice_scratch)(const Choice *);
     void (*choose)(const Choice *);
     int64_t (*means_scratch)(const Means *);
