@@ -64,22 +64,6 @@ def training(n_models: int, hidden: tuple[int, ...], batch: int, n_epochs: int) 
     return lambda: fleet.fit(data, n_epochs, batch_size=batch, progress=False)
 
 
-def by_hand(n_steps: int) -> Callable[[], object]:
-    """Return steps of cost, rule, loss and scores on given hypotheses."""
-    hypotheses = torch.randn(16_384, 49, 2, requires_grad=True)
-    logits, targets = torch.randn(16_384, 49, requires_grad=True), torch.randn(16_384, 1, 2)
-
-    def run() -> None:
-        for _ in range(n_steps):
-            cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-            loss = mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.3))) + mcl.score_loss(
-                logits, mcl.score_targets(cost)
-            )
-            torch.autograd.grad(loss, (hypotheses, logits))
-
-    return run
-
-
 def plain_processes(n_processes: int) -> Callable[[], object]:
     """Return processes that each use half a second of a processor."""
     program = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"]
@@ -114,7 +98,6 @@ if __name__ == "__main__":
         "training, 5 networks of 64-64, batch 256": training(5, (64, 64), 256, 6),
         "training, 16 networks of 256-256, batch 256": training(16, (256, 256), 256, 1),
         "training, 1 network of 512-512, batch 256": training(1, (512, 512), 256, 4),
-        "cost, rule, loss and scores, B=16384 K=49 D=2": by_hand(4),
         "processes that never wait": plain_processes(len(cores)),
     }
     for run in runs.values():

@@ -47,27 +47,6 @@ def synthetic_setting(device: str) -> dict[str, object]:
     }
 
 
-def composed(device: str) -> dict[str, object]:
-    """The same setting, cost, rule, loss and scores called one after the other, against `mcl_step`."""
-    n_batch, n_hypotheses = 65_536, 49
-    hypotheses = torch.randn(n_batch, n_hypotheses, 2, device=device, requires_grad=True)
-    logits = torch.randn(n_batch, n_hypotheses, device=device, requires_grad=True)
-    targets = torch.randn(n_batch, 1, 2, device=device)
-    rule = mcl.AnnealedWTA(0.3)
-
-    def step() -> None:
-        loss = mcl.mcl_step(lambda _: mcl.Predictions(hypotheses, logits), mcl.Batch(targets, targets), rule).loss
-        torch.autograd.grad(loss, (hypotheses, logits))
-
-    def by_hand() -> None:
-        cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-        loss = mcl.mcl_loss(mcl.assign(cost, rule)) + mcl.score_loss(logits, mcl.score_targets(cost))
-        torch.autograd.grad(loss, (hypotheses, logits))
-
-    row = compare("composed by hand, B=65536 T=1 K=49 D=2", by_hand, step, device)
-    return row | {"baseline": "mcl_step", "must_show": "time_ratio <= 1.2"}
-
-
 def si_sdr(device: str) -> dict[str, object]:
     """B=22, T=K=10, 40 000 samples: forward and backward of the negative SI-SDR."""
     hypotheses = torch.randn(22, 10, 40_000, device=device, requires_grad=True)
@@ -129,5 +108,5 @@ if __name__ == "__main__":
     arguments.add_argument("--load", default="", help="what else ran on the machine, for the record")
     options = arguments.parse_args()
     torch.manual_seed(0)
-    rows = [setting(options.device) for setting in (synthetic_setting, composed, si_sdr)]
+    rows = [setting(options.device) for setting in (synthetic_setting, si_sdr)]
     report("core", options.device, [*rows, {"load": options.load}] if options.load else rows, options.out)

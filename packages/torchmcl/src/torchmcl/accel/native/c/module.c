@@ -101,8 +101,6 @@ EXPORTED int64_t torchmcl_one_target_scratch(const OneTarget *step) { return cho
 
 EXPORTED void torchmcl_one_target(const OneTarget *step) { chosen->one_target(step); }
 
-EXPORTED void torchmcl_row_wise(const RowWise *work) { chosen->row_wise(work); }
-
 EXPORTED int64_t torchmcl_choice_scratch(const Choice *choice) { return chosen->choice_scratch(choice); }
 
 EXPORTED void torchmcl_choose(const Choice *choice) { chosen->choose(choice); }

@@ -74,23 +74,6 @@ typedef struct {
     float *scratch; /* `one_target_scratch` floats, aligned to 64 bytes */
 } OneTarget;
 
-/* Rows of hypotheses: weights of costs, cross-entropies of logits, or sums of products. */
-typedef enum { WEIGHTS, ENTROPIES, PRODUCTS } RowKind;
-
-typedef struct {
-    int64_t first; /* of the rows to compute, and the one behind the last */
-    int64_t last;
-    int64_t n_columns;
-    int64_t kind;        /* a RowKind */
-    float temperature;   /* weights are soft where it is positive, hard elsewhere */
-    float top;           /* the hard weight of the winner, and of the others */
-    float rest;
-    const float *values; /* [rows, columns]: costs or logits */
-    const float *others; /* [rows, columns]: labels or weights */
-    float *out;          /* [rows, columns], written: weights, or slopes of the logits, or null */
-    float *sums;         /* [rows], written */
-} RowWise;
-
 /* Adam with decoupled weight decay. */
 typedef struct {
     int64_t n_models;
@@ -259,7 +242,6 @@ typedef struct {
     int64_t (*one_target_rows)(void);
     int64_t (*one_target_scratch)(const OneTarget *);
     void (*one_target)(const OneTarget *);
-    void (*row_wise)(const RowWise *);
     int64_t (*choice_scratch)(const Choice *);
     void (*choose)(const Choice *);
     int64_t (*means_scratch)(const Means *);

@@ -11,7 +11,6 @@ const Variant VARIANT = {
     .one_target_rows = one_target_rows,
     .one_target_scratch = one_target_scratch,
     .one_target = one_target,
-    .row_wise = row_wise,
     .choice_scratch = choice_scratch,
     .choose = choose_rows,
     .means_scratch = means_scratch,
