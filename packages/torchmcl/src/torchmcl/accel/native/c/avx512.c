@@ -15,7 +15,6 @@
 #include "step.h"
 #include "forward.h"
 #include "one_target.h"
-#include "reduce.h"
 #include "line.h"
 #include "normal.h"
 #include "line_groups.h"

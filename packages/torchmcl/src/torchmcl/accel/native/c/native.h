@@ -117,32 +117,6 @@ typedef struct {
     float *scratch;    /* `forward_scratch` floats, aligned to 64 bytes */
 } Forward;
 
-/* The selection of hypotheses of each row. */
-typedef struct {
-    int64_t n_rows;
-    int64_t n_hypotheses;
-    int64_t n_kept;
-    int64_t n_exchanges;  /* maximum number of rounds; 0: greedy steps only */
-    const float *loss;    /* [rows, candidates, hypotheses], as many candidates as hypotheses */
-    const float *weights; /* [rows, hypotheses] */
-    int64_t *chosen;      /* [rows, kept], written */
-    float *scratch;
-} Choice;
-
-/* A few centres of the hypotheses of each row for squared distances: greedy selection, then Lloyd's algorithm. */
-typedef struct {
-    int64_t n_rows;
-    int64_t n_hypotheses;
-    int64_t n_kept;
-    int64_t n_dims;
-    int64_t n_rounds;     /* maximum */
-    const float *points;  /* [rows, hypotheses, dims] */
-    const float *weights; /* [rows, hypotheses] */
-    float *centres;       /* [rows, kept, dims], written */
-    float *masses;        /* [rows, kept], written: the weight of the group of each centre */
-    float *scratch;       /* aligned to 64 bytes */
-} Means;
-
 /* Queries of mixtures of normal kernels on the line, one per row. */
 typedef struct {
     int64_t n_rows;
@@ -242,10 +216,6 @@ typedef struct {
     int64_t (*one_target_rows)(void);
     int64_t (*one_target_scratch)(const OneTarget *);
     void (*one_target)(const OneTarget *);
-    int64_t (*choice_scratch)(const Choice *);
-    void (*choose)(const Choice *);
-    int64_t (*means_scratch)(const Means *);
-    void (*move)(const Means *);
     int64_t (*line_scratch)(const Line *);
     void (*line_points)(const Line *);
     void (*line_sets)(const Line *);
