@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchmcl.accel.native import compiled, grouping, line, one_target
+from torchmcl.accel.native import compiled, line, one_target
 from torchmcl.accel.native.extension import available
 from torchmcl_speech.kernels import recurrence
 
@@ -34,8 +34,6 @@ def training_step():
 
 
 CALLS = {
-    "choices": lambda: grouping.chosen(torch.cdist(POINTS, POINTS), WEIGHTS, 3, exchanged=True),
-    "means": lambda: grouping.means(POINTS, WEIGHTS, 3, 5),
     "best points": lambda: line.best_points(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), 2),
     "sets": lambda: line.sets(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), WEIGHTS[:, 0], 1.0),
     "masses": lambda: line.mass_above(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), POINTS[:, 0, 0]),

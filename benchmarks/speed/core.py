@@ -47,52 +47,6 @@ def synthetic_setting(device: str) -> dict[str, object]:
     }
 
 
-def composed(device: str) -> dict[str, object]:
-    """The same setting, cost, rule, loss and scores called one after the other, against `mcl_step`."""
-    n_batch, n_hypotheses = 65_536, 49
-    hypotheses = torch.randn(n_batch, n_hypotheses, 2, device=device, requires_grad=True)
-    logits = torch.randn(n_batch, n_hypotheses, device=device, requires_grad=True)
-    targets = torch.randn(n_batch, 1, 2, device=device)
-    rule = mcl.AnnealedWTA(0.3)
-
-    def step() -> None:
-        loss = mcl.mcl_step(lambda _: mcl.Predictions(hypotheses, logits), mcl.Batch(targets, targets), rule).loss
-        torch.autograd.grad(loss, (hypotheses, logits))
-
-    def by_hand() -> None:
-        cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-        loss = mcl.mcl_loss(mcl.assign(cost, rule)) + mcl.score_loss(logits, mcl.score_targets(cost))
-        torch.autograd.grad(loss, (hypotheses, logits))
-
-    row = compare("composed by hand, B=65536 T=1 K=49 D=2", by_hand, step, device)
-    return row | {"baseline": "mcl_step", "must_show": "time_ratio <= 1.2"}
-
-
-def large_dimension(device: str) -> dict[str, object]:
-    """B=64, T=16, K=1024, D=256: squared Euclidean cost against its bare matrix products."""
-    shape_h, shape_t = (64, 1024, 256), (64, 16, 256)
-    hypotheses = torch.randn(shape_h, device=device, requires_grad=True)
-    targets = torch.randn(shape_t, device=device, requires_grad=True)
-    upstream = torch.randn(64, 16, 1024, device=device)
-
-    def ours() -> None:
-        cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-        torch.autograd.grad(cost, (hypotheses, targets), upstream)
-
-    def products_only() -> None:
-        torch.autograd.grad(targets @ hypotheses.mT, (hypotheses, targets), upstream)
-
-    row = compare("pairwise_sq_euclidean, B=64 T=16 K=1024 D=256", ours, products_only, device)
-    inputs = (hypotheses.numel() + targets.numel()) * 4 / 1e6
-    return row | {
-        "baseline": "the three matrix products alone",
-        "inputs_megabytes": inputs,
-        "extra_memory_over_inputs": row["ours_megabytes"] / inputs,
-        "gflop": 3 * 2 * 64 * 16 * 1024 * 256 / 1e9,
-        "must_show": "extra_memory_over_inputs <= 2",  # differences are exact, and slower than products
-    }
-
-
 def si_sdr(device: str) -> dict[str, object]:
     """B=22, T=K=10, 40 000 samples: forward and backward of the negative SI-SDR."""
     hypotheses = torch.randn(22, 10, 40_000, device=device, requires_grad=True)
@@ -154,5 +108,5 @@ if __name__ == "__main__":
     arguments.add_argument("--load", default="", help="what else ran on the machine, for the record")
     options = arguments.parse_args()
     torch.manual_seed(0)
-    rows = [setting(options.device) for setting in (synthetic_setting, composed, large_dimension, si_sdr)]
+    rows = [setting(options.device) for setting in (synthetic_setting, si_sdr)]
     report("core", options.device, [*rows, {"load": options.load}] if options.load else rows, options.out)

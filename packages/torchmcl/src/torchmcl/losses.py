@@ -5,9 +5,6 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
 from torchmcl._eager import is_plain_eager
-from torchmcl.accel import Way, accelerated, in_triton, triton, usable
-from torchmcl.accel.native import rows
-from torchmcl.accel.native.extension import in_c
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import Matching
 
@@ -89,16 +86,14 @@ def mcl_loss(
             rule = f"have the shape of the matched cost, {tuple(cost.shape)}"
             raise ValueError(bad_value("mcl_loss", "trained_cost", rule, tuple(trained_cost.shape)))
         cost = trained_cost.masked_fill(~mask.unsqueeze(-1), 0)
-    per_target = _weighted_sum(weights, cost)
+    per_target = (weights * cost).sum(dim=-1)
     if trained_cost is not None:
         per_target = per_target + _nan_unless_matched(matching)
     if sample_weights is not None:
         check_sample_weights("mcl_loss", sample_weights, mask.shape[:-1])
         per_target = per_target * sample_weights.unsqueeze(-1)
     axes = tuple(range(model_axes, mask.ndim))
-    if reduction == "mean" and model_axes == 0:
-        loss = _mean_of_real(per_target, mask)
-    elif reduction == "mean":
+    if reduction == "mean":
         loss = per_target.sum(dim=axes) / mask.sum(dim=axes).clamp_min(1)
     elif reduction == "sample_mean":
         n_real = mask.sum(dim=-1)
@@ -108,19 +103,6 @@ def mcl_loss(
     else:
         loss = per_target
     return _nan_unless_finite(loss)
-
-
-@accelerated(in_triton(triton.weighted_sum), in_c(rows.weighted_sum))
-def _weighted_sum(weights: Tensor, cost: Tensor) -> Tensor:
-    """Return sum(weights * cost) over the hypotheses, [..., targets]."""
-    return (weights * cost).sum(dim=-1)
-
-
-# The mask is not a tensor of numbers: the condition is on the values only.
-@accelerated(Way(lambda values, mask: usable(values), triton.mean_of_real))
-def _mean_of_real(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of values, 0 where padded, over the real targets."""
-    return values.sum() / mask.sum().clamp_min(1)
 
 
 def _nan_unless_matched(matching: Matching) -> Tensor:

@@ -22,10 +22,8 @@ from torchmcl._checks import (
     check_sample_weights,
     check_tensor,
 )
-from torchmcl.accel import accelerated, in_torch, in_triton, triton
+from torchmcl.accel import accelerated, in_torch
 from torchmcl.accel.eager.one_target import summed_cross_entropy
-from torchmcl.accel.native import rows
-from torchmcl.accel.native.extension import in_c
 from torchmcl.rules.winners import WTA, AssignmentRule
 
 
@@ -325,7 +323,7 @@ def _mean_loss(
     if mask is None:
         n_samples = math.prod(per_sample.shape[model_axes:])
         factor = 1 / max(n_samples * terms, 1)
-        return (per_sample * factor).sum(dim=axes) if model_axes else _total(per_sample, factor)
+        return (per_sample * factor).sum(dim=axes)
     check_boolean(owner, "mask", mask)
     check_mask(owner, mask, torch.Size((*per_sample.shape, mask.shape[-1])))
     counts = mask.any(dim=-1).expand(per_sample.shape)
@@ -351,19 +349,13 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 
-@accelerated(in_triton(triton.summed_cross_entropy), in_c(rows.summed_cross_entropy), in_torch(summed_cross_entropy))
+@accelerated(in_torch(summed_cross_entropy))
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return -sum_k [y_k log s_k + (1 - y_k) log(1 - s_k)] of each sample, with s the sigmoid of the logits x.
 
     As log s(x) = x + log s(-x), that is -sum_k [log s(-x_k) + x_k y_k].
     """
     return -(torch.nn.functional.logsigmoid(-logits) + logits * labels).sum(dim=-1)
-
-
-@accelerated(in_triton(triton.total))
-def _total(values: Tensor, factor: float) -> Tensor:
-    """Return the sum of all values, each multiplied by the factor first."""
-    return (values * factor).sum()
 
 
 def _softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

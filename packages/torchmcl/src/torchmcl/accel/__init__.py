@@ -1,12 +1,12 @@
 """Faster implementations of definitions in the rest of the package.
 
 `accelerated` decorates a definition with faster implementations, and is the only place that selects among them: the
-first that supports the arguments in the current mode. There are three kinds:
+first that supports the arguments in the current mode. There are two kinds:
 
-- `in_triton`: a kernel of `accel.triton` for float32 tensors on a CUDA device, in plain eager mode;
 - `in_torch`: a function of `accel.eager`, mostly an `autograd.Function`, that needs less memory and time than the
   formula, on any device, including under `torch.compile` and `torch.vmap`; `in_eager` where these do not support it;
-- functions of `accel.native` in C for float32 on CPUs, each with its own condition.
+- kernels of `accel.triton` and functions of `accel.native` in C, for float32 tensors in plain eager mode, each with its
+  own condition.
 
 In forward mode the definition itself is computed, because forward mode supports only plain operations.
 `one_to_one` is a torch operator instead: no formula defines it, and it runs in every mode.
@@ -85,11 +85,6 @@ def in_torch(function: Callable[..., Any]) -> Way:
 def in_eager(function: Callable[..., Any]) -> Way:
     """Return an implementation in plain torch without support for the compiler and `torch.vmap`."""
     return Way(lambda *args, **kwargs: is_plain_eager(), function)
-
-
-def in_triton(kernel: Callable[..., Any]) -> Way:
-    """Return an implementation in `torchmcl.accel.triton`, for positional tensors that its kernels support."""
-    return Way(lambda *args, **kwargs: usable(*(value for value in args if isinstance(value, Tensor))), kernel)
 
 
 @functools.cache

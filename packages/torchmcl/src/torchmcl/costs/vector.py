@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_event_pair, check_real
-from torchmcl.accel import accelerated, in_torch, in_triton, triton
+from torchmcl.accel import accelerated, in_torch
 from torchmcl.accel.eager.distances import squared_distances, sum_of_absolutes, sum_of_hubers
-from torchmcl.accel.native import pairs
-from torchmcl.accel.native.extension import in_c
 from torchmcl.costs._parts import SILENCE, InnerProducts, aligned_pair, inner_products
 from torchmcl.costs.declared import MEAN, MEDIAN, Norm, declares
 
@@ -134,7 +132,7 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return (1 - cosine).clamp(0, 2).to(hypotheses.dtype)
 
 
-@accelerated(in_triton(triton.squared_distances), in_c(pairs.squared_distances), in_torch(squared_distances))
+@accelerated(in_torch(squared_distances))
 def _sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
     return _differences(hypotheses, targets).square().sum(dim=-1)
 

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from torchmcl import accel
 from torchmcl._checks import bad_value, check_non_negative
-from torchmcl.accel.native import rows
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.fleet.options import StepSpec, plain_number
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
@@ -52,17 +50,11 @@ class MixedRule(AssignmentRule):
 
     def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         temperature, epsilon = self.values
-        if rows.serves_models(cost):
-            return rows.mixed_rows(cost, temperature, epsilon)
         if cost.device.type == "cpu":  # where reading a value is cheaper than an unneeded softmax
             if not bool((temperature > 0).any()):
                 return _hard_weights(cost, _per_model(epsilon, cost))
             if bool((temperature > 0).all()):
                 return softmin(cost, _per_model(temperature, cost))
-        if accel.usable(cost):
-            from torchmcl.accel.triton.rows import mixed_rows
-
-            return mixed_rows(cost, temperature, epsilon)
         temperature = _per_model(temperature, cost)
         cold = temperature <= 0
         soft = softmin(cost, temperature.masked_fill(cold, 1))

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_non_negative
-from torchmcl.accel import Way, accelerated
 from torchmcl.accel.eager.distances import wide_dtype
-from torchmcl.accel.native import grouping
 from torchmcl.costs.declared import Norm, declaration
 from torchmcl.postprocess._inputs import CostFn, pair_cost
 
@@ -158,7 +156,6 @@ def best_subset(loss: Tensor, weights: Tensor, k: int) -> Tensor:
     return subsets[torch.bmm(nearest, weights.unsqueeze(-1)).squeeze(-1).argmin(dim=-1)]
 
 
-@accelerated(Way(lambda loss, weights, k, **_: grouping.serves(loss, weights), grouping.chosen))
 def chosen(loss: Tensor, weights: Tensor, k: int, *, exchanged: bool) -> Tensor:
     """Return k candidates [rows, k] with a low expected loss, by greedy selection and optional swaps.
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._eager import full_precision
-from torchmcl.accel import Way, accelerated
-from torchmcl.accel.native import grouping
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.postprocess import _search as search
 from torchmcl.postprocess._inputs import (
@@ -23,7 +21,7 @@ from torchmcl.postprocess._inputs import (
     pair_cost,
     scored,
 )
-from torchmcl.postprocess._search import ExpectedCost, Geometry, ReductionObjective, squared_distance
+from torchmcl.postprocess._search import ExpectedCost, Geometry, ReductionObjective
 from torchmcl.scoring import SigmoidScores
 from torchmcl.types import Distributions, Predictions, check_predictions
 
@@ -91,19 +89,6 @@ def reduce(
     return _sorted(*solved(every, k, cost_fn, objective, moved), scores)
 
 
-def _serves_means(
-    every: WeightedHypotheses, k: int, cost_fn: CostFn, objective: ReductionObjective, moved: bool
-) -> bool:
-    squares = squared_distance(cost_fn) is not None and isinstance(objective, ExpectedCost)
-    return moved and squares and every.hypotheses.shape[1] > search.FEW_HYPOTHESES and grouping.serves(*every[:2])
-
-
-def _means(every: WeightedHypotheses, k: int, *_: Any) -> tuple[Tensor, Tensor]:
-    centres, masses = grouping.means(every.hypotheses.flatten(2), every.probabilities, k, search.LLOYD_ROUNDS)
-    return centres.unflatten(2, every.hypotheses.shape[2:]), masses
-
-
-@accelerated(Way(_serves_means, _means))
 def solved(
     every: WeightedHypotheses, k: int, cost_fn: CostFn, objective: ReductionObjective, moved: bool
 ) -> tuple[Tensor, Tensor]:

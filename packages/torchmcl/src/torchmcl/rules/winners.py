@@ -24,9 +24,6 @@ from torchmcl._checks import (
     check_non_negative,
     check_tensor,
 )
-from torchmcl.accel import accelerated, in_triton, triton
-from torchmcl.accel.native import rows
-from torchmcl.accel.native.extension import in_c
 
 # exp(x) = exp2(x * log2(e)): processors do exp2 faster than exp.
 LOG2_E = 1.4426950408889634
@@ -105,7 +102,6 @@ def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
     return value
 
 
-@accelerated(in_triton(triton.winner_weights), in_c(rows.winner_weights))
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
     """Return `winner` at the (first) cheapest hypothesis of each row and `other` elsewhere."""
     cheapest = cost.min(dim=-1, keepdim=True).indices  # twice as fast as argmin on CPUs
@@ -202,7 +198,6 @@ def hard_where_cold(
     return torch.where(cold, winner_weights(cost), soft(cost, temperature.masked_fill(cold, 1)))
 
 
-@accelerated(in_triton(triton.softmin), in_c(rows.softmin))
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     """Return exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
     # Both factors of the exponent stay finite: infinity times the 0 of the other would be NaN.

@@ -12,13 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from ctypes import Structure, c_char_p, c_float, c_int64, c_void_p
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchmcl._eager import is_plain_eager
-from torchmcl.accel import Way
 
 _ALIGNMENT = 64
 # Of the rows, for each thread; more where each still has many rows, because all threads wait for the last share.
@@ -37,14 +35,6 @@ _RESULTS = {
     "torchmcl_one_target_rows": c_int64,
     "torchmcl_one_target_scratch": c_int64,
     "torchmcl_one_target": None,
-    "torchmcl_row_wise": None,
-    "torchmcl_pairs_scratch": c_int64,
-    "torchmcl_pair_costs": None,
-    "torchmcl_pair_pulls": None,
-    "torchmcl_choice_scratch": c_int64,
-    "torchmcl_choose": None,
-    "torchmcl_means_scratch": c_int64,
-    "torchmcl_move": None,
     "torchmcl_line_scratch": c_int64,
     "torchmcl_line_points": None,
     "torchmcl_line_sets": None,
@@ -99,11 +89,6 @@ def serves(*tensors: Tensor) -> bool:
         and is_plain_eager()
         and torch._C._len_torch_dispatch_stack() == 0
     )
-
-
-def in_c(function: Callable[..., Any]) -> Way:
-    """Return an implementation in the extension, for positional tensors that it supports."""
-    return Way(lambda *args, **kwargs: serves(*(value for value in args if isinstance(value, Tensor))), function)
 
 
 def library() -> ctypes.CDLL:
@@ -164,7 +149,7 @@ def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
         wait(futures)
 
 
-def in_blocks(part: Callable[[int, int], None], n_rows: int, entries_of_row: int, block: int = 32) -> None:
+def in_blocks(part: Callable[[int, int], None], n_rows: int, entries_of_row: int, block: int) -> None:
     """Call `part` with the bounds of whole blocks of rows, on all threads if there is enough work."""
     if n_rows * entries_of_row < _MANY_ENTRIES:
         part(0, n_rows)

@@ -101,22 +101,6 @@ EXPORTED int64_t torchmcl_one_target_scratch(const OneTarget *step) { return cho
 
 EXPORTED void torchmcl_one_target(const OneTarget *step) { chosen->one_target(step); }
 
-EXPORTED void torchmcl_row_wise(const RowWise *work) { chosen->row_wise(work); }
-
-EXPORTED int64_t torchmcl_pairs_scratch(const Pairs *pairs) { return chosen->pairs_scratch(pairs); }
-
-EXPORTED void torchmcl_pair_costs(const Pairs *pairs) { chosen->pair_costs(pairs); }
-
-EXPORTED void torchmcl_pair_pulls(const Pairs *pairs) { chosen->pair_pulls(pairs); }
-
-EXPORTED int64_t torchmcl_choice_scratch(const Choice *choice) { return chosen->choice_scratch(choice); }
-
-EXPORTED void torchmcl_choose(const Choice *choice) { chosen->choose(choice); }
-
-EXPORTED int64_t torchmcl_means_scratch(const Means *means) { return chosen->means_scratch(means); }
-
-EXPORTED void torchmcl_move(const Means *means) { chosen->move(means); }
-
 EXPORTED int64_t torchmcl_line_scratch(const Line *line) { return chosen->line_scratch(line); }
 
 EXPORTED void torchmcl_line_points(const Line *line) { chosen->line_points(line); }

@@ -74,39 +74,6 @@ typedef struct {
     float *scratch; /* `one_target_scratch` floats, aligned to 64 bytes */
 } OneTarget;
 
-/* Rows of hypotheses: weights of costs, cross-entropies of logits, or sums of products. */
-typedef enum { WEIGHTS, ENTROPIES, PRODUCTS } RowKind;
-
-typedef struct {
-    int64_t first; /* of the rows to compute, and the one behind the last */
-    int64_t last;
-    int64_t n_columns;
-    int64_t kind;        /* a RowKind */
-    float temperature;   /* weights are soft where it is positive, hard elsewhere */
-    float top;           /* the hard weight of the winner, and of the others */
-    float rest;
-    const float *values; /* [rows, columns]: costs or logits */
-    const float *others; /* [rows, columns]: labels or weights */
-    float *out;          /* [rows, columns], written: weights, or slopes of the logits, or null */
-    float *sums;         /* [rows], written */
-} RowWise;
-
-/* Squared distances of the hypotheses and targets of each sample. */
-typedef struct {
-    int64_t first; /* of the samples to compute, and the one behind the last */
-    int64_t last;
-    int64_t n_hypotheses;
-    int64_t n_targets;
-    int64_t n_dims;
-    const float *hypotheses; /* [samples, hypotheses, dims] */
-    const float *targets;    /* [samples, targets, dims] */
-    const float *grad;       /* [samples, targets, hypotheses], for gradients */
-    float *cost;             /* [samples, targets, hypotheses], written */
-    float *to_hypotheses;    /* the gradients, written, or null */
-    float *to_targets;       /* null for few dimensions */
-    float *scratch; /* `pairs_scratch` floats, aligned to 64 bytes */
-} Pairs;
-
 /* Adam with decoupled weight decay. */
 typedef struct {
     int64_t n_models;
@@ -149,32 +116,6 @@ typedef struct {
     double *widths;    /* [rows, models, hypotheses, dims], or null */
     float *scratch;    /* `forward_scratch` floats, aligned to 64 bytes */
 } Forward;
-
-/* The selection of hypotheses of each row. */
-typedef struct {
-    int64_t n_rows;
-    int64_t n_hypotheses;
-    int64_t n_kept;
-    int64_t n_exchanges;  /* maximum number of rounds; 0: greedy steps only */
-    const float *loss;    /* [rows, candidates, hypotheses], as many candidates as hypotheses */
-    const float *weights; /* [rows, hypotheses] */
-    int64_t *chosen;      /* [rows, kept], written */
-    float *scratch;
-} Choice;
-
-/* A few centres of the hypotheses of each row for squared distances: greedy selection, then Lloyd's algorithm. */
-typedef struct {
-    int64_t n_rows;
-    int64_t n_hypotheses;
-    int64_t n_kept;
-    int64_t n_dims;
-    int64_t n_rounds;     /* maximum */
-    const float *points;  /* [rows, hypotheses, dims] */
-    const float *weights; /* [rows, hypotheses] */
-    float *centres;       /* [rows, kept, dims], written */
-    float *masses;        /* [rows, kept], written: the weight of the group of each centre */
-    float *scratch;       /* aligned to 64 bytes */
-} Means;
 
 /* Queries of mixtures of normal kernels on the line, one per row. */
 typedef struct {
@@ -275,14 +216,6 @@ typedef struct {
     int64_t (*one_target_rows)(void);
     int64_t (*one_target_scratch)(const OneTarget *);
     void (*one_target)(const OneTarget *);
-    void (*row_wise)(const RowWise *);
-    int64_t (*pairs_scratch)(const Pairs *);
-    void (*pair_costs)(const Pairs *);
-    void (*pair_pulls)(const Pairs *);
-    int64_t (*choice_scratch)(const Choice *);
-    void (*choose)(const Choice *);
-    int64_t (*means_scratch)(const Means *);
-    void (*move)(const Means *);
     int64_t (*line_scratch)(const Line *);
     void (*line_points)(const Line *);
     void (*line_sets)(const Line *);
