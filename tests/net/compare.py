@@ -22,10 +22,14 @@ TOLERANCES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("tables", "auto_tables", "forecasts", "auto_forecasts"), TRAINED),
     "exported": TRAINED,  # of a trained network; the means of one network are equal to 1e-5
     "speech": (1e-5, 1e-5),  # no training: six recurrent blocks in single precision
-    "pedestrian_study": (0.05, 0.05),  # statistical: the draws of dropout may change
+    # Statistical: the draws of dropout may change, and rounding differences grow in long trainings.
+    **dict.fromkeys(("pedestrian_study", "table_quality"), (0.05, 0.05)),
 }
-# Patterns of arrays with a tolerance of their own, and why.
-EXCEPTIONS: dict[str, tuple[float, str]] = {}
+# Patterns of arrays with a tolerance of their own, and why. Without the loops in C for normals on a line, prediction
+# sets and best points of several networks are those of a grid, and differ by much more than the tolerance of "tables".
+EXCEPTIONS: dict[str, tuple[float, str]] = {
+    "steps/*_long/annealed_0.1/*/f32/*": (5e-6, "the exponents are about 100: rounding errors of the cost times 10"),
+}
 # Patterns of arrays whose code was deleted on purpose, and why: they may be missing.
 DELETED: dict[str, str] = {}
 SMALLEST = 1e-2
@@ -76,7 +80,8 @@ def compared(section: str, old: dict[str, Any], new: dict[str, Any], n_worst: in
     """Return a line of the table, and the failures of a section."""
     lost = [name for name in old if name not in new]
     deleted = [name for name in lost if any(fnmatchcase(name, pattern) for pattern in DELETED)]
-    failures = [(np.inf, f"{name} is missing") for name in lost if name not in deleted]
+    missing = [name for name in lost if name not in deleted]
+    failures: list[tuple[float, str]] = []
     largest, n_equal = Difference(0.0, 0.0), 0
     for name in (name for name in old if name in new):
         each, most = difference(old[name], new[name]), tolerance(name, old[name])
@@ -86,11 +91,12 @@ def compared(section: str, old: dict[str, Any], new: dict[str, Any], n_worst: in
             what = each.problem or f"relative difference {each.relative:.1e} > {most:.0e}"
             failures.append((each.relative, f"{name}: {what}"))
     n_extra = len(new.keys() - old.keys())
-    numbers = (len(old), len(lost) - len(deleted), len(deleted), n_extra, n_equal)
+    numbers = (len(old), len(missing), len(deleted), n_extra, n_equal)
     columns = "".join(f"{number:9}" for number in numbers)
     line = f"{section:18}{columns}{largest.absolute:12.1e}{largest.relative:11.1e}{len(failures):8}"
     failures.sort(key=lambda failure: -failure[0])
-    texts = [text for _, text in failures[:n_worst]]
+    texts = [f"{section}: {len(missing)} arrays are missing, {missing[0]} for example"] if missing else []
+    texts += [text for _, text in failures[:n_worst]]
     return line, texts + [f"... and {len(failures) - n_worst} more"] * (len(failures) > n_worst)
 
 

@@ -175,7 +175,7 @@ def exported_parts(model: Any, X: Any, outputs: list[str]) -> dict[str, Any]:
 # `run.sh` computes the old values again if anything below this line changes.
 
 ARRAYS: dict[str, np.ndarray] = {}
-NOTES: list[str] = []
+NOTES: dict[str, list[str]] = {}  # the cases that failed, by error
 SECTIONS: dict[str, Callable[["Recorder"], None]] = {}
 OPTIONS = argparse.Namespace()
 DTYPES = {"f64": torch.float64, "f32": torch.float32}
@@ -211,7 +211,7 @@ class Recorder:
         except Exception as error:
             self.n_failed += 1
             first = (str(error).splitlines() or [""])[0]
-            NOTES.append(f"{self.name}/{name}: {type(error).__name__}: {first[:200]}")
+            NOTES.setdefault(f"{type(error).__name__}: {first[:200]}", []).append(f"{self.name}/{name}")
             if OPTIONS.traceback:
                 traceback.print_exc()
             return
@@ -911,6 +911,17 @@ def auto_fleets(out: Recorder) -> None:
 # ---------------------------------------------------------------------------- tables
 
 
+# Short trainings at a low rate: differences of rounding do not grow.
+SHORT = {
+    "n_hypotheses": 3,
+    "hidden": (24,),
+    "n_epochs": 4,
+    "learning_rate": 0.002,
+    "n_restarts": 2,
+    "random_state": 0,
+}
+
+
 def _diabetes() -> tuple[Any, Any, Any]:
     from sklearn.datasets import load_diabetes
 
@@ -920,16 +931,14 @@ def _diabetes() -> tuple[Any, Any, Any]:
 
 def _regressor(rule: Any, **options: Any) -> Any:
     X, y, _ = _diabetes()
-    given = {"n_hypotheses": 3, "hidden": (24,), "n_epochs": 6, "n_restarts": 2, "random_state": 0} | options
-    return mcl.MCLRegressor(rule=rule, **given).fit(X, y)
+    return mcl.MCLRegressor(rule=rule, **SHORT | options).fit(X, y)
 
 
 def _classifier(rule: Any, **options: Any) -> Any:
     from sklearn.datasets import load_wine
 
     X, y = load_wine(return_X_y=True)
-    given = {"n_hypotheses": 2, "hidden": (24,), "n_epochs": 8, "n_restarts": 2, "random_state": 0} | options
-    return mcl.MCLClassifier(rule=rule, **given).fit(X[::2], y[::2])
+    return mcl.MCLClassifier(rule=rule, **SHORT | {"n_hypotheses": 2, "n_epochs": 8} | options).fit(X[::2], y[::2])
 
 
 def _classifier_parts(model: Any) -> dict[str, Any]:
@@ -968,9 +977,8 @@ def tables(out: Recorder) -> None:
         return regression_parts(model, *test)
 
     def columns() -> dict[str, Any]:
-        options = {"n_hypotheses": 3, "hidden": (24,), "n_epochs": 6, "n_restarts": 2, "random_state": 0}
         X, y = _bimodal(240, 2)
-        model = mcl.MCLRegressor(rule=mcl.WTA(), **options).fit(X, y)
+        model = mcl.MCLRegressor(rule=mcl.WTA(), **SHORT).fit(X, y)
         region = model.predict_region(X[:30], coverage=0.8)
         parts = regression_parts(model, X[:30], y[:30])
         return parts | {"inside": region.contains(y[:30]), "volume": region.volume(200)}
@@ -979,14 +987,13 @@ def tables(out: Recorder) -> None:
         rng = generator("forked")
         X = rng.uniform(size=(340, 1))
         y = np.where(rng.uniform(size=340) < 0.5, X[:, 0], -X[:, 0])
-        options = {"n_hypotheses": 2, "hidden": (24,), "n_epochs": 40, "n_restarts": 2, "random_state": 0}
-        model = mcl.MCLRegressor(rule=mcl.WTA(), **options).fit(X[:300], y[:300])
+        options = {"n_hypotheses": 2, "n_epochs": 40, "learning_rate": 0.02}  # enough for two pieces
+        model = mcl.MCLRegressor(rule=mcl.WTA(), **SHORT | options).fit(X[:300], y[:300])
         return regression_parts(model, X[300:], y[300:])
 
     def density(**options: Any) -> dict[str, Any]:
-        given = {"n_hypotheses": 3, "hidden": (24,), "n_epochs": 40, "n_restarts": 2, "random_state": 0} | options
         X, y = _bimodal(260)
-        model = mcl.DensityRegressor(**given).fit(X[:240], y[:240])
+        model = mcl.DensityRegressor(**SHORT | {"n_epochs": 8, "keep_best": False} | options).fit(X[:240], y[:240])
         weights = [model.member_weights_[name] for name in sorted(model.member_weights_)]
         return regression_parts(model, X[230:], y[230:]) | {"members": weights}
 
@@ -999,7 +1006,7 @@ def tables(out: Recorder) -> None:
 
     def values() -> dict[str, Any]:
         X, y = _bimodal(260)
-        model = mcl.DensityRegressor(hidden=(24,), n_epochs=12, n_restarts=2, random_state=0)
+        model = mcl.DensityRegressor(**SHORT | {"n_epochs": 8, "keep_best": False})
         counts = np.round(2 * y)
         return regression_parts(model.fit(X[:240], counts[:240]), X[230:], counts[230:])
 
@@ -1008,6 +1015,45 @@ def tables(out: Recorder) -> None:
 
 def _of_epochs() -> Any:
     return mcl.Exponential(0.5, 0.6, cutoff=0.05)
+
+
+@section("table_quality")
+def table_quality(out: Recorder) -> None:
+    """Longer trainings: errors, densities and sets on test rows, where rows may differ."""
+
+    def quality(model: Any, X: Any, y: Any) -> dict[str, Any]:
+        parts = regression_parts(model, X, y)
+        inside = (parts["lower"] <= y[:, None]) & (y[:, None] <= parts["upper"])
+        return {
+            "rmse": np.sqrt(np.mean((parts["mean"] - y) ** 2)),
+            "nearest": np.sqrt(model.distortion(X, y)),
+            "perplexity": np.exp(-parts["log_prob"].mean()),
+            "coverage": inside.any(axis=1).mean(),
+            "width": np.nansum(parts["upper"] - parts["lower"], axis=1).mean(),
+        }
+
+    def diabetes() -> dict[str, Any]:
+        from sklearn.datasets import load_diabetes
+
+        X, y = load_diabetes(return_X_y=True)
+        return quality(_regressor(_cooling(), n_epochs=30, learning_rate=0.01, n_restarts=3), X[300:], y[300:])
+
+    def bimodal() -> dict[str, Any]:
+        X, y = _bimodal(1000)
+        model = mcl.DensityRegressor(**SHORT | {"n_epochs": 60, "learning_rate": 0.01})
+        return quality(model.fit(X[:400], y[:400]), X[400:], y[400:])
+
+    def wine() -> dict[str, Any]:
+        from sklearn.datasets import load_wine
+
+        X, y = load_wine(return_X_y=True)
+        model = _classifier(_cooling(), n_epochs=40, learning_rate=0.01)
+        log_loss = -np.log(model.predict_proba(X[1::2])[np.arange(len(y[1::2])), y[1::2]]).mean()
+        return {"perplexity": np.exp(log_loss), "accuracy": (model.predict(X[1::2]) == y[1::2]).mean()}
+
+    out.case("regressor", diabetes)
+    out.case("density", bimodal)
+    out.case("classifier", wine)
 
 
 @section("auto_tables")
@@ -1033,7 +1079,7 @@ def exported(out: Recorder) -> None:
 
     def density() -> dict[str, Any]:
         X, y = _bimodal(260)
-        model = mcl.DensityRegressor(hidden=(24,), n_epochs=12, n_restarts=2, random_state=0).fit(X[:240], y[:240])
+        model = mcl.DensityRegressor(**SHORT | {"n_epochs": 8, "keep_best": False}).fit(X[:240], y[:240])
         return exported_parts(model, X[230:], ["mean"])
 
     out.case("regressor/one", lambda: regressor(n_restarts=1))
@@ -1241,8 +1287,8 @@ def main() -> None:
         busy, passed = time.process_time() - start[0], time.perf_counter() - start[1]
         times = f"{busy:5.1f} s of the processor in {passed:5.1f} s"
         print(f"{name:18} {len(ARRAYS) - before:6} arrays, {times}{failed}{note}", flush=True)
-    for note in NOTES:
-        print("  " + note)
+    for error, cases in NOTES.items():
+        print(f"  {cases[0]}{f' and {len(cases) - 1} more' if cases[1:] else ''}: {error}")
     np.savez(OPTIONS.out, **ARRAYS)
 
 
