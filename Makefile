@@ -8,8 +8,10 @@ INSTALL := $(PYTHON) requirements/install.py
 # One package alone: make test PACKAGE=torchmcl-tables
 PACKAGE ?=
 FOLDER := $(if $(PACKAGE),$(firstword $(wildcard packages/$(PACKAGE) $(PACKAGE)) packages/$(PACKAGE)))
-# Two processes share the cores: waiting threads must not keep them busy, which doubles the time.
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
+# One process for each core. More threads than cores, and threads that wait for each other, would double the time.
+RUN_TESTS := -m pytest -n auto --maxprocesses 8 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python $(RUN_TESTS)
+PYTEST_WITH_THREADS := OMP_WAIT_POLICY=passive $(BIN)/python $(RUN_TESTS)
 
 .PHONY: help install demo film quick pure test test-all test-gpu coverage check docs bench audit clean
 
@@ -70,21 +72,21 @@ quick: $(VENV)/.test
 # The core alone in an empty environment, without a compiler: only torch and numpy, and what the tests use.
 pure:
 	@TORCHMCL_PURE=1 $(INSTALL) $(PURE) pure
-	OMP_WAIT_POLICY=passive $(PURE)/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(QUICK)
+	OMP_NUM_THREADS=1 $(PURE)/bin/python $(RUN_TESTS) -m "not slow" $(QUICK)
 
 test: $(VENV)/.test
 	$(PYTEST) -m "not slow" $(FOLDER)
 
 # The fast tests first, in the environment that they need; then the others, and property tests with more examples.
 test-all: test $(VENV)/.all
-	$(PYTEST) --hypothesis-profile=long --durations=25 -m "slow or hypothesis" $(FOLDER)
+	$(PYTEST_WITH_THREADS) --hypothesis-profile=long --durations=25 -m "slow or hypothesis" $(FOLDER)
 
 test-gpu: $(VENV)/.all
 	$(BIN)/python -m pytest -m gpu $(FOLDER)
 
 # Apart, because tracing every line takes a quarter of the time again.
 coverage: $(VENV)/.all
-	$(PYTEST) --hypothesis-profile=long --cov --cov-report=term:skip-covered
+	$(PYTEST_WITH_THREADS) --hypothesis-profile=long --cov --cov-report=term:skip-covered
 
 check: $(VENV)/.check
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml

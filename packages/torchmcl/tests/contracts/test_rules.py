@@ -252,6 +252,7 @@ def test_all_rules_compile_into_one_graph():
     torch.testing.assert_close(compiled(cost, mask), weights(cost, mask))
 
 
+@pytest.mark.slow
 def test_rules_can_be_made_inside_the_compiled_function():
     torch.compiler.reset()
     cost, parameters = make_cost(4, 2), [torch.tensor(values).view(4, 1, 1, 1) for _, values in PER_MODEL]
