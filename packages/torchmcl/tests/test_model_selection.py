@@ -21,7 +21,7 @@ def network(n):
 
 def test_as_many_hypotheses_as_branches_are_recommended():
     counts = choose_n_hypotheses(
-        network, *branches(240, 3), candidates=(6, 1, 2, 3, 3), n_epochs=400, n_folds=3, n_restarts=2, share=0.95
+        network, *branches(240, 3), candidates=(6, 1, 2, 3, 3), n_epochs=200, n_folds=3, n_restarts=2, share=0.95
     )
     assert counts.n_hypotheses == (1, 2, 3, 6)
     assert counts.distortions.shape == (4, 3, 2)

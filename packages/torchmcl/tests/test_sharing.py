@@ -66,6 +66,7 @@ assert torch.equal(model(torch.ones(1, 2)).hypotheses, again(torch.ones(1, 2)).h
 """
 
 
+@pytest.mark.slow
 def test_a_repository_of_the_hub_takes_and_gives_a_model(tmp_path):
     pytest.importorskip("huggingface_hub")
     with local_hub() as (address, files):

@@ -138,7 +138,8 @@ def choose_n_hypotheses(
         >>> x = torch.rand(200, 1, generator=generator)
         >>> y = x * (2.0 * torch.randint(2, (200, 1), generator=generator) - 1)  # two branches
         >>> counts = choose_n_hypotheses(
-        ...     lambda n: mcl.MultiHypothesisMLP(1, 1, n, hidden=(16,)), x, y, candidates=(1, 2, 4), n_epochs=60
+        ...     lambda n: mcl.MultiHypothesisMLP(1, 1, n, hidden=(16,)), x, y, candidates=(1, 2, 4),
+        ...     n_epochs=60, n_folds=2, n_restarts=1,
         ... )
         >>> counts.recommended
         2

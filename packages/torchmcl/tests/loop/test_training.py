@@ -73,7 +73,7 @@ def test_step_is_the_composition_of_its_parts(rule):
 
 
 @for_each("rule", ALL_RULES)
-@for_each("padding", [math.nan, math.inf, -100.0, 1e30])
+@for_each("padding", [math.nan, 1e30])
 def test_padded_targets_change_neither_loss_nor_gradients(rule, padding):
     mask, results = make_mask(), []
     batch = make_batch(mask)
