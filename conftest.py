@@ -11,11 +11,16 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("torchmcl")
 
-# A module that has a class of sktime or skpro cannot be read without it. Programs train when they are read.
-collect_ignore_glob = [
-    *(f"*/adapters/of_{name}.py" for name in ("sktime", "skpro") if importlib.util.find_spec(name) is None),
-    "*program.py",
-]
+# Files that cannot be read without a package that only `make test-all` installs.
+NEEDED = (
+    ("skpro", "*of_skpro.py"),
+    ("sktime", "*of_sktime.py"),
+    ("triton", "*/accel/triton/*.py"),
+    ("triton", "*/kernels/*.py"),
+)
+
+# Programs train when they are read.
+collect_ignore_glob = [*(files for name, files in NEEDED if importlib.util.find_spec(name) is None), "*program.py"]
 
 # Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
 SLOW = (
@@ -30,6 +35,8 @@ SLOW = (
         "test_estimator_combinations",
         "test_missing_packages",
     ),
+    *("kernels/", "of_skpro", "of_sktime", "test_exported_density", "test_exported_separators", "test_of_skpro"),
+    "test_serving",
     *("test_figures", "test_gallery", "test_kernels_of_networks", "test_lightning_nodes", "test_numerical_soak"),
     *("test_separation_study", "test_table_cli", "test_table_report"),
     *("test_trajectory_study", "theory/test_critical", "theory/test_quantizers"),
