@@ -66,6 +66,7 @@ def test_the_tables_of_the_contest_are_those_of_the_records(name):
     assert page.read_text(encoding="utf-8") == script["contest"](script[name.upper()])
 
 
+@pytest.mark.slow
 def test_a_method_for_tables_is_measured_and_its_record_is_kept(tmp_path):
     tabular = benchmark("tables.tabular")
     records = tabular.Records(tmp_path / "records.csv")
@@ -76,6 +77,7 @@ def test_a_method_for_tables_is_measured_and_its_record_is_kept(tmp_path):
     assert tabular.Records(tmp_path / "records.csv").rows.keys() == records.rows.keys()
 
 
+@pytest.mark.slow
 def test_a_fit_of_a_large_table_is_timed_and_scored(monkeypatch):
     large_table = benchmark("tables.large_table")
     monkeypatch.setattr(large_table, "_N_TEST", 100)
@@ -97,6 +99,7 @@ def test_a_table_of_pmlb_is_packed_with_its_folds(tmp_path):
     assert (found["test"].sum(axis=0) == 1).all()
 
 
+@pytest.mark.slow
 def test_forecasts_are_measured_on_the_same_windows(monkeypatch):
     series = benchmark("series.series")
     monkeypatch.setattr(series, "N_WINDOWS", 4)
@@ -112,6 +115,7 @@ def test_forecasts_are_measured_on_the_same_windows(monkeypatch):
     assert values["crps"] < 0.2
 
 
+@pytest.mark.slow
 def test_posteriors_are_drawn_for_a_simulator(tmp_path):
     inverse = benchmark("inverse.inverse_problems")
     options = argparse.Namespace(simulations=300, steps=8, members=2, starts=[1.0, 3.0], decays=[0.02], samples=50)
@@ -123,6 +127,7 @@ def test_posteriors_are_drawn_for_a_simulator(tmp_path):
     assert json.loads((tmp_path / "gaussian_mixture-300-0.json").read_text())["annealed"]["tried"]
 
 
+@pytest.mark.slow
 def test_the_postures_found_for_a_robot_reach_the_pose():
     robots = benchmark("inverse.robot_poses")
     poses = robots.space_hand(3 * torch.rand(3, 6) - 1.5)
@@ -132,6 +137,7 @@ def test_the_postures_found_for_a_robot_reach_the_pose():
     torch.testing.assert_close(reached, poses[torch.where(weights > 0)[0]], rtol=0, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_methods_of_the_segmentation_benchmark_are_trained_and_measured():
     segmentation = benchmark("segmentation.segmentation")
     line = torch.arange(96)

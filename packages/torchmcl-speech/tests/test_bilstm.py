@@ -22,6 +22,7 @@ def _run(device, **environment):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels run for real on this machine")
 def test_the_kernels_give_the_values_and_gradients_of_an_lstm_in_the_interpreter():
     pytest.importorskip("triton", reason="triton is not installed")

@@ -135,11 +135,11 @@ def test_a_temperature_that_cannot_be_is_refused_before_anything_is_written(tmp_
 @pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
 def test_the_temperature_that_made_the_counts_is_found(temperature):
     generator = torch.Generator().manual_seed(0)
-    logits = 3 * torch.randn(20_000, 4, generator=generator, dtype=torch.float64)
+    logits = 3 * temperature * torch.randn(2000, 4, generator=generator, dtype=torch.float64)
     chances = torch.sigmoid(logits / temperature)
     counts = torch.bernoulli(chances, generator=generator).sum(dim=-1).long()
     found = fit_count_temperature(logits, counts)
-    assert found == pytest.approx(temperature, rel=0.05)
+    assert found == pytest.approx(temperature, rel=0.08)  # more than three standard errors, 2.4 %
     assert count_log_loss(logits / found, counts) <= count_log_loss(logits, counts)
 
 

@@ -38,16 +38,6 @@ def check(separator, run, shape):
     torch.testing.assert_close(torch.as_tensor(found[1]), logits, atol=1e-5, rtol=1e-5)
 
 
-def test_a_shared_separator_gives_the_same_sounds(separator, tmp_path):
-    separator.save_pretrained(tmp_path, about="Untrained.")
-    again = DPRNN.from_pretrained(tmp_path)
-    mixture = torch.randn(1, 700)
-    with torch.no_grad():
-        assert torch.equal(again(mixture).hypotheses, separator(mixture).hypotheses)
-    with pytest.raises(ValueError, match=r"MultiHypothesisMLP.load: `folder` must be as `save` wrote it"):
-        torchmcl.MultiHypothesisMLP.from_pretrained(tmp_path)
-
-
 def test_a_program_separates_recordings_of_any_length(separator, tmp_path):
     run = torch.export.load(exported(separator, tmp_path / "separator.pt2")).module()
     for shape in LENGTHS:
@@ -62,7 +52,6 @@ def test_a_trace_separates_recordings_like_the_example(separator, shape, tmp_pat
         check(separator, torch.jit.load(str(path)), shape)
 
 
-@pytest.mark.slow
 def test_a_package_of_machine_code_separates_recordings_of_any_length(tmp_path):
     torch.manual_seed(0)
     small = DPRNN(n_outputs=2, n_filters=4, segment_size=6, hidden_size=4, n_blocks=1, scores=True).eval()

@@ -31,8 +31,7 @@ def model(tmp_path):
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize("rate", [8000, 11025, 16000, 44100, 48000])
-@pytest.mark.parametrize("n_channels", [1, 2])
+@pytest.mark.parametrize(("rate", "n_channels"), [(8000, 1), (11025, 2), (16000, 1), (44100, 2), (48000, 1)])
 def test_files_have_the_rate_and_length_of_the_recording(tmp_path, model, rate, n_channels):
     sound = np.stack([voice(seed, rate + 7, rate) for seed in range(n_channels)], axis=-1)
     soundfile.write(tmp_path / "a.wav", sound, rate)
@@ -144,6 +143,12 @@ def test_files_of_somebody_else_are_never_replaced(tmp_path, model, capsys, name
     assert main(command) == 2
     assert repr(name) in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "{}"
+
+
+def test_only_files_of_the_same_recording_are_replaced_unless_it_is_asked_for(tmp_path, model, capsys):
+    soundfile.write(tmp_path / "talk.wav", voice(1, 2000), 8000)
+    (tmp_path / "index.html").write_text("{}")
+    command = ["separation", "separate", str(tmp_path / "talk.wav"), "-o", str(tmp_path), "--model", str(model)]
     assert main([*command, "--overwrite", "--voices", "3"]) == 0
     assert main([*command, "--voices", "3"]) == 0  # its own files
     soundfile.write(tmp_path / "other.wav", voice(2, 2000), 8000)

@@ -146,6 +146,14 @@ def test_a_model_comes_back_as_it_was_saved(tmp_path):
     torch.testing.assert_close(again(waveform), model(waveform), rtol=0, atol=0)
 
 
+def test_a_shared_model_gives_the_same_sounds(tmp_path):
+    model, waveform = small().eval(), torch.randn(1, 77)
+    model.save_pretrained(tmp_path, about="Untrained.")
+    torch.testing.assert_close(DPRNN.from_pretrained(tmp_path)(waveform), model(waveform), rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"MultiHypothesisMLP.load: `folder` must be as `save` wrote it"):
+        mcl.MultiHypothesisMLP.from_pretrained(tmp_path)
+
+
 def test_folders_without_an_intact_model_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"load_model: `folder` must be .* has no model.safetensors"):
         load_model(tmp_path)

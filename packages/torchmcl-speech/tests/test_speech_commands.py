@@ -278,6 +278,7 @@ def test_functions_behind_the_commands_check_too(place, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_only_training_needs_lightning(place, tmp_path):
     commands = [
         [*SEPARATE, "-o", str(tmp_path / "separated")],
