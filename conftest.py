@@ -50,12 +50,11 @@ SLOW = (
     "test_missing_packages",
     "test_numerical_soak",
     "test_onnx_line",
+    "test_quantizers",
     "test_separation_study",
     "test_table_cli",
     "test_table_report",
     "test_trajectory_study",
-    "theory/test_critical",
-    "theory/test_quantizers",
 )
 
 
