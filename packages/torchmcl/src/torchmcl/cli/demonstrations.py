@@ -38,7 +38,7 @@ def add_demo_commands(commands: Commands) -> None:
 
 def _check_demo(options: argparse.Namespace) -> None:
     check_extra("matplotlib", "sklearn", extra="demo", needed_by="torchmcl demo")
-    check_page("torchmcl demo", options.out, "records.json", "film.gif", "tree.gif")
+    check_page("torchmcl demo", options.out, "records.json", "film.gif")
 
 
 def _demo(options: argparse.Namespace) -> None:
