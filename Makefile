@@ -59,9 +59,9 @@ install: $(VENV)/.test
 demo: $(DEMO)/.demo
 	$(DEMO)/bin/torchmcl demo --out out/demo
 
-# The animations of README and documentation.
+# The animation of README and documentation.
 film: demo
-	cp out/demo/film.gif out/demo/tree.gif docs/_static/
+	cp out/demo/film.gif docs/_static/
 
 # Contracts of rules, costs and schedules against slow oracles, losses, scores, schedulers and theory.
 QUICK := $(addprefix packages/torchmcl/tests/,contracts rules costs loop/test_training.py test_losses.py test_nn.py test_scoring.py test_types.py theory)

@@ -54,13 +54,12 @@ SLOW = (
     "test_numerical_soak",
     "test_of_skpro",
     "test_onnx_line",
+    "test_quantizers",
     "test_separation_study",
     "test_serving",
     "test_table_cli",
     "test_table_report",
     "test_trajectory_study",
-    "theory/test_critical",
-    "theory/test_quantizers",
 )
 
 

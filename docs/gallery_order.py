@@ -14,7 +14,6 @@ _FIRST = (
     "plot_schedules.py",
     "plot_auto_annealing.py",
     "plot_theory.py",
-    "plot_hypothesis_tree.py",
 )
 
 

@@ -17,7 +17,6 @@ import torch
 
 import torchmcl as mcl
 from torchmcl import theory
-from torchmcl.theory.quantizers import DeterministicAnnealing
 
 generator = torch.Generator().manual_seed(0)
 centres = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.float64)
@@ -27,11 +26,23 @@ first = theory.first_critical_temperature(samples).item()
 print(f"the hypotheses should part at T = {first:.3f}, and each group again near {2 * 0.1**2:.2f}")
 
 # %%
-# Twelve points, cooled by 5 % at a time. The transitions follow from the records.
+# Deterministic annealing of twelve points: at each temperature they move to the means of the samples, weighted by the
+# Boltzmann weights, until they stop. Then the temperature falls by 5 %. The transitions follow from the records.
 
-annealing = DeterministicAnnealing(12, decay=0.95, coldest=0.005, random_state=0).fit(samples)
-temperatures, records = annealing.trajectory_
-for transition in theory.observed_transitions(annealing.trajectory_)[:4]:
+temperatures = 1.2 * first * 0.95 ** torch.arange(108)
+points, records = samples.mean(dim=0).expand(12, 2), []
+for temperature in temperatures.tolist():
+    scale = 1e-3 * math.sqrt(temperature)
+    points = points + scale * torch.randn(12, 2, generator=generator)  # separates equal points
+    for update in range(100):
+        cost = mcl.pairwise_sq_euclidean(hypotheses=points, targets=samples)
+        before, points = points, theory.soft_barycentres(samples, theory.boltzmann_weights(cost, temperature))
+        if update > 20 and (points - before).norm(dim=-1).max() < scale:
+            break
+    records.append(points)
+records = torch.stack(records)
+
+for transition in theory.observed_transitions(theory.Trajectory(temperatures, records))[:4]:
     print(
         f"between T = {transition.temperature_before:.4f} and {transition.temperature:.4f}:"
         f" {transition.n_before} -> {transition.n_after} places"

@@ -15,8 +15,8 @@ import torch
 
 import torchmcl as mcl
 from benchmarks._common import parser, report
-from torchmcl.data.modes import MODE_PROBLEMS, ModeProblem
 from torchmcl.fleet import Fleet, FleetData, default_batch_size
+from torchmcl_studies.modes import MODE_PROBLEMS, ModeProblem
 
 N_STEPS = 1500
 N_TEST = 4000

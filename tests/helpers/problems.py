@@ -32,3 +32,12 @@ def matching_problem(n_samples=6, dim=2, scores=True, rule=None):
     targets, mask = torch.randn(n_samples, 3, dim, dtype=torch.float64), ragged_mask(n_samples)
     cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)
     return answers, targets, mask, mcl.assign(cost, rule or mcl.AnnealedWTA(0.5), mask)
+
+
+def three_branches(n_rows, probabilities=(1, 1, 1), seed=0):
+    """One target per input, on one of three lines through (-1.2, 0) with noise: the lowest distortion is 0.03^2."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = 2 * torch.rand(n_rows, 1, generator=generator) - 1
+    branches = torch.multinomial(torch.tensor(probabilities, dtype=torch.float), n_rows, True, generator=generator) - 1
+    targets = branches.unsqueeze(-1) * (1.2 + inputs) + 0.03 * torch.randn(n_rows, 1, generator=generator)
+    return mcl.Batch(inputs, targets.unsqueeze(1))

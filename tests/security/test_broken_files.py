@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchmcl as mcl
-from torchmcl.annealing import AnnealingRecords, WeightHistory
+from torchmcl.annealing import AnnealingRecords
 from torchmcl.persistence import read_checkpoint, write_checkpoint
 
 pl = pytest.importorskip("polars")
@@ -101,12 +101,6 @@ def save_estimator(folder):
     MCLRegressor(n_hypotheses=2, hidden=(3,), n_epochs=1, rule=mcl.WTA()).fit(inputs, inputs[:, 0]).save(folder)
 
 
-def save_snapshots(folder):
-    snapshots = WeightHistory(SMALL)
-    snapshots.add(1.0, SMALL)
-    snapshots.save(folder)
-
-
 def save_checkpoint(folder):
     write_checkpoint(folder / "model.safetensors", "mine", state={"a": [1, 2]}, tensors=SMALL.state_dict())
 
@@ -114,7 +108,6 @@ def save_checkpoint(folder):
 SMALL = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,))
 MODELS = {
     "estimator": (save_estimator, load_estimator),
-    "snapshots": (save_snapshots, lambda folder: WeightHistory.load(folder, SMALL)),
     "checkpoint": (save_checkpoint, lambda folder: read_checkpoint(folder / "model.safetensors")),
 }
 

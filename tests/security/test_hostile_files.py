@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import torchmcl as mcl
 from forged import forge
 from places import PACKAGES
-from torchmcl.annealing import AnnealingRecords, WeightHistory
+from torchmcl.annealing import AnnealingRecords
 from torchmcl.persistence import reading as _limits
 from torchmcl.persistence.reading import LIMITS, limit
 from torchmcl.sklearn import MCLRegressor
@@ -102,12 +101,10 @@ def test_a_pickle_named_safetensors_is_refused_and_not_run(network, estimator, t
 
 def loaders(network, estimator, table_model):
     """Every reader of a saved model, with a folder for it."""
-    shape = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,))
     return [
         (network, load_model),
         (estimator, load_estimator),
         (table_model, lambda folder: load_table_model(folder)),
-        (network, lambda folder: WeightHistory.load(folder, shape)),
     ]
 
 

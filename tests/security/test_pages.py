@@ -159,14 +159,6 @@ def demo_records():
             "code": "def f(): ...", "points": [[0.0, 0.1]], "grid": [0.0],
             "answers": {"1": [[[0.1, 1.0]]], "2": [[[0.1, 0.5], [0.2, 0.5]]]},
         },
-        "tree": {
-            "points": [[0.0, 0.1]], "size": 0.5, "epochs": [0, 1], "n_seeds": 1,
-            "methods": [
-                {"key": key, "label": key, "annealed": key == "amcl", "ratios": [1.0], "lost": 0,
-                 "temperature": [0.5, 0.0], "frames": [frame] * 2}
-                for key in ("mcl", "amcl")
-            ],
-        },
     }  # fmt: skip
 
 
@@ -191,7 +183,7 @@ def test_records_of_the_demonstration_cannot_run_in_its_page(browser, tmp_path, 
 
     records, accepted = poisoned_everywhere(demo_records(), written)
     texts = {("settings", "n_restarts"), ("methods", 0, "label"), ("kmeans", "starved"), ("conditional", "code")}
-    assert texts | {("tree", "methods", 0, "label"), ("tree", "methods", 0, "lost")} <= set(accepted)
+    assert texts <= set(accepted)
     written(records)
     assert_nothing_runs(browser, tmp_path / "index.html")
 

@@ -19,7 +19,7 @@ from torchmcl.demo.training import DemoSettings, run_demo
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    settings = DemoSettings(n_seeds=2, n_epochs=60, n_held_out=4000, n_restarts=5, n_frames=20, n_tree_epochs=40)
+    settings = DemoSettings(n_seeds=2, n_epochs=60, n_held_out=4000, n_restarts=5, n_frames=20)
     records = run_demo(folder, settings, progress=False)
     return folder, records, write_demo_page(folder)
 
@@ -30,15 +30,6 @@ def test_annealing_has_the_lowest_distortion_and_the_fewest_starved_hypotheses(d
     assert max(annealed["distortion"]) < min(mcl["distortion"]) < min(relaxed["distortion"])
     assert statistics.mean(annealed["starved"]) < statistics.mean(mcl["starved"])
     assert max(annealed["distortion"]) < 1.15 * records["kmeans"]["distortion"]
-
-
-def test_automatic_annealing_finds_the_tree_of_modes_and_winner_takes_all_does_not(demo):
-    folder, records, _ = demo
-    mcl, auto = records["tree"]["methods"]
-    assert max(auto["ratios"]) < min(mcl["ratios"])
-    assert min(mcl["ratios"]) > 2
-    assert len(auto["frames"]) == len(mcl["frames"]) == len(records["tree"]["epochs"])
-    assert (folder / "tree.gif").stat().st_size < 1_500_000
 
 
 def test_the_records_on_disk_are_those_returned(demo):

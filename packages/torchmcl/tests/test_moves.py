@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import torchmcl as mcl
 from grids import for_each
+from problems import three_branches
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
-from torchmcl.data.modes import MODE_PROBLEMS, mode_problem
 from torchmcl.fleet import SGD, Adam, Fleet, FleetData
 
 
@@ -115,37 +115,16 @@ def test_only_one_plain_head_can_be_changed():
     assert head_of(model.requires_grad_(False)) is None
 
 
-def distortions(problem, n_models, rule, **options):
-    batch = problem.rows(problem.n_rows, seed=0)
-    scale = batch.targets.std()
-    fleet = Fleet(
-        lambda: mcl.MultiHypothesisMLP(1, batch.targets.shape[-1], problem.n_hypotheses, hidden=(64, 64)),
-        n_models,
-        rule=rule,
-        **options,
-    )
-    fleet.fit(FleetData.shared(batch.inputs, batch.targets / scale, n_models), 60, batch_size=150, progress=False)
-    fresh = problem.rows(2000, seed=1)
-    with torch.no_grad():
-        hypotheses = scale * fleet.predict(fresh.inputs).hypotheses
-    return (hypotheses - fresh.targets).square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
-
-
 @pytest.mark.slow
-@for_each("name", ["3 branches", "rare branches", "grid of 16"])
-def test_automatic_annealing_loses_no_mode(name):
-    problem = mode_problem(name)
-    ratio = distortions(problem, 5, mcl.AutoAnnealing()) / problem.floor(n_inputs=8, n_draws=2000)
-    assert (ratio < 1.5).all()
-
-
-@for_each("problem", MODE_PROBLEMS)
-def test_every_problem_can_be_drawn(problem):
-    batch = problem.rows(50, seed=0)
-    assert batch.inputs.shape == (50, problem.n_inputs)
-    assert batch.targets.shape[:2] == (50, problem.n_targets)
-    assert torch.equal(batch.targets, problem.rows(50, seed=0).targets)
-    assert batch.targets.isfinite().all()
+@for_each("probabilities", [(1, 1, 1), (0.05, 0.9, 0.05)])
+def test_automatic_annealing_loses_no_mode(probabilities):
+    batch, fresh = three_branches(3000, probabilities), three_branches(2000, probabilities, seed=1)
+    scale = batch.targets.std()
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 3, hidden=(64, 64)), 5, rule=mcl.AutoAnnealing())
+    fleet.fit(FleetData.shared(batch.inputs, batch.targets / scale, 5), 60, batch_size=150, progress=False)
+    hypotheses = scale * fleet.predict(fresh.inputs).hypotheses
+    distortions = (hypotheses - fresh.targets).square().sum(dim=-1).amin(dim=-1).mean(dim=-1)
+    assert (distortions < 1.5 * 0.03**2).all()
 
 
 AUTO = mcl.AutoAnnealing()
@@ -160,11 +139,6 @@ def test_hypotheses_of_a_fleet_begin_to_cool_with_constants_between_them(rule, n
     gaps = hypotheses[:, :, 1:] - hypotheses[:, :, :1]
     assert bool((gaps.std(dim=1) < 1e-5).all()) == constants
     assert (gaps.abs().amax(dim=1) > 1e-3).all()
-
-
-def test_an_unknown_problem_is_named():
-    with pytest.raises(ValueError, match=r"mode_problem: `name` must be one of 3 branches, .*, got 'spiral'"):
-        mode_problem("spiral")
 
 
 @for_each("dtype, optimizer", [(torch.bfloat16, Adam()), (torch.float64, SGD()), (torch.bfloat16, SGD(momentum=0.9))])

@@ -1,7 +1,10 @@
-"""Elapsed time and peak memory of the process."""
+"""Elapsed time, peak memory and garbage collection of the process."""
 
+import gc
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _START = time.perf_counter()
 
@@ -19,3 +22,15 @@ def peak_mebibytes() -> float | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Pause the collector: freeing a CUDA graph or event of an earlier training run would invalidate a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,26 +1,12 @@
-"""Phase transitions and the hypothesis tree, on hand-made coolings and on a network that was really annealed."""
+"""Phase transitions, of hand-made coolings and of a network that was annealed."""
 
-import matplotlib as mpl
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import torchmcl as mcl
-from places import FORMATS
-from torchmcl.annealing import (
-    AnnealingRecords,
-    HypothesisTree,
-    WeightHistory,
-    draw_dendrogram,
-    draw_tree,
-    network_tolerance,
-    phase_transitions,
-)
-from torchmcl.data.synthetic import CENTRES, conditional_covariance, conditional_three_gaussians
+from torchmcl.annealing import AnnealingRecords, network_tolerance, phase_transitions
+from torchmcl.data.synthetic import conditional_covariance, conditional_three_gaussians
 from torchmcl.loop import Recorder
-
-mpl.use("Agg")
 
 
 def records_of(temperatures, places):
@@ -74,234 +60,8 @@ def test_a_probe_that_was_not_recorded_is_refused():
         phase_transitions(records_of([1.0, 0.5], [[0.0, 0.0], [0.0, 1.0]]), probe=2)
 
 
-# ------------------------------------------------------------------ the tree
-
-T = torch.tensor([8.0, 4.0, 2.0, 1.0, 0.01])
-# Together, then {0, 1} and {2, 3}, then all apart.
-PLACES = torch.tensor([[0.0] * 4, [0.0] * 4, [-2.0, -2.0, 2.0, 2.0], [-2.0, -2.0, 2.1, 1.9], [-2.1, -1.9, 2.2, 1.8]])
-TREE = HypothesisTree.of(T, PLACES.unsqueeze(-1), torch.tensor([0.1, 0.2, 0.3, 0.4]))
-
-
-def test_nodes_have_members_births_and_deaths():
-    members = {node.members: (node.birth_temperature, node.death_temperature) for node in TREE.nodes}
-    assert members == {
-        (0, 1, 2, 3): (8.0, 4.0),
-        (0, 1): (2.0, 1.0),
-        (2, 3): (2.0, 1.0),
-        (0,): (pytest.approx(0.01), 0.0),
-        (1,): (pytest.approx(0.01), 0.0),
-        (2,): (pytest.approx(0.01), 0.0),
-        (3,): (pytest.approx(0.01), 0.0),
-    }
-
-
-def test_a_node_stands_where_its_members_were_before_they_parted():
-    left, right = TREE.children(TREE.root)
-    assert left.position.item() == pytest.approx(-2.0)
-    assert right.position.item() == pytest.approx((0.3 * 2.1 + 0.4 * 1.9) / 0.7)
-    assert TREE.leaves[0].position.item() == pytest.approx(-2.1)
-
-
-def test_masses_add_up():
-    assert TREE.root.mass == pytest.approx(1.0)
-    for node in TREE.nodes:
-        if node.children:
-            assert sum(child.mass for child in TREE.children(node)) == pytest.approx(node.mass)
-
-
-def test_parents_come_before_children():
-    for number, node in enumerate(TREE.nodes):
-        assert (node.parent is None) == (number == 0)
-        assert all(child > number and TREE.nodes[child].parent == number for child in node.children)
-
-
-@pytest.mark.parametrize(
-    ("temperature", "n"), [(100.0, 1), (4.0, 1), (2.0, 2), (1.0, 2), (0.011, 2), (0.005, 4), (0.0, 4)]
-)
-def test_a_cut_at_a_temperature_gives_the_groups_there(temperature, n):
-    cut = TREE.cut(temperature=temperature)
-    assert len(cut) == n
-    assert sorted(k for node in cut for k in node.members) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(("n_clusters", "n"), [(1, 1), (2, 2), (3, 2), (4, 4)])
-def test_a_cut_by_number_is_the_finest_with_at_most_so_many(n_clusters, n):
-    assert len(TREE.cut(n_clusters=n_clusters)) == n
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "Choose one of the two"),
-        ({"temperature": 1.0, "n_clusters": 2}, "Choose one of the two"),
-        ({"temperature": -1.0}, "`temperature` must be >= 0"),
-        ({"n_clusters": 0}, "`n_clusters` must be >= 1"),
-        ({"n_clusters": 5}, "`n_clusters` must be at most the number of leaves, 4, got 5"),
-    ],
-)
-def test_cuts_that_do_not_exist_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        TREE.cut(**options)
-
-
-def test_groups_on_the_way_are_left_out_unless_asked_for():
-    t = torch.tensor([4.0, 2.0, 1.9, 0.01])
-    places = torch.tensor([[0.0] * 3, [-2.0, 2.0, 2.0], [-2.0, 1.5, 2.5], [-2.0, 1.5, 2.5]]).unsqueeze(-1)
-    assert [node.members for node in HypothesisTree.of(t, places).nodes] == [(0, 1, 2), (0,), (1,), (2,)]
-    every = HypothesisTree.of(t, places, persistence=1.0)
-    assert (1, 2) in [node.members for node in every.nodes]
-
-
-def test_a_hypothesis_that_changes_sides_joins_the_sides_until_it_has():
-    t = torch.tensor([4.0, 2.0, 1.0])
-    places = torch.tensor([[0.0] * 3, [-2.0, -2.0, 2.0], [-2.0, 2.0, 2.0]]).unsqueeze(-1)
-    tree = HypothesisTree.of(t, places)
-    assert [(node.members, node.birth_temperature) for node in tree.nodes] == [
-        ((0, 1, 2), 4.0),
-        ((0,), 1.0),
-        ((1, 2), 1.0),
-    ]
-
-
-def test_hypotheses_that_are_never_together_have_a_root_all_the_same():
-    tree = HypothesisTree.of(torch.tensor([2.0, 1.0]), torch.tensor([[-5.0, 5.0]] * 2).unsqueeze(-1))
-    assert [node.members for node in tree.nodes] == [(0, 1), (0,), (1,)]
-    assert tree.root.position.item() == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("coldest", [1.0, 0.0])
-def test_identical_hypotheses_are_one_leaf(coldest):
-    tree = HypothesisTree.of(torch.tensor([2.0, coldest]), torch.rand(2).expand(2, 49, 2))
-    assert len(tree.nodes) == 1
-    assert tree.leaves == [tree.root]
-    assert tree.cut(n_clusters=1) == [tree.root]
-
-
-@pytest.mark.parametrize(
-    ("temperatures", "shape", "options", "words"),
-    [
-        ([1.0], (1, 2, 1), {}, "`temperatures` must hold at least two temperatures"),
-        ([1.0, 1.0], (2, 2, 1), {}, "`temperatures` must hold at least two temperatures"),
-        ([1.0, 2.0], (2, 2, 1), {}, "`temperatures` must be >= 0 and fall or stay"),
-        ([1.0, -2.0], (2, 2, 1), {}, "`temperatures` must be >= 0 and fall or stay"),
-        ([2.0, 1.0], (3, 2, 1), {}, r"`hypotheses` must have shape \[snapshots, hypotheses, dim\] with 2 snapshots"),
-        ([2.0, 1.0], (2, 2, 1), {"persistence": 0.5}, "`persistence` must be >= 1, got 0.5. 1 keeps every group"),
-    ],
-)
-def test_coolings_that_are_none_are_refused(temperatures, shape, options, words):
-    with pytest.raises(ValueError, match=words):
-        HypothesisTree.of(torch.tensor(temperatures), torch.zeros(shape), **options)
-
-
 def test_the_tolerance_of_networks_falls_with_the_temperature():
     torch.testing.assert_close(network_tolerance(torch.tensor([4.0, 1.0, 0.0])), torch.tensor([0.6, 0.3, 0.0]))
-
-
-@given(seed=st.integers(0, 10**6), n_hypotheses=st.integers(1, 7), persistence=st.sampled_from([1.0, 1.2, 3.0]))
-def test_every_cut_of_every_cooling_is_a_partition_of_mass_one(seed, n_hypotheses, persistence):
-    generator = torch.Generator().manual_seed(seed)
-    temperatures = torch.rand(6, generator=generator).sort(descending=True).values
-    places = 0.3 * torch.randn(6, n_hypotheses, 2, generator=generator)
-    masses = torch.rand(n_hypotheses, generator=generator).softmax(dim=0)
-    tree = HypothesisTree.of(temperatures, places, masses, persistence=persistence)
-    before = 0
-    for temperature in (2.0, *temperatures.tolist(), 0.0):
-        cut = tree.cut(temperature=temperature)
-        assert sorted(k for node in cut for k in node.members) == list(range(n_hypotheses))
-        assert sum(node.mass for node in cut) == pytest.approx(1.0, abs=1e-5)
-        assert len(cut) >= before
-        before = len(cut)
-    assert before == len(tree.leaves)
-    for node in tree.nodes:
-        children = tree.children(node)
-        assert not children or sorted(k for child in children for k in child.members) == list(node.members)
-        assert all(child.birth_temperature <= node.birth_temperature for child in children)
-
-
-# ------------------------------------------------------------------ history
-
-
-def network(**options):
-    return mcl.MultiHypothesisMLP(1, 2, 3, hidden=(4,), **options)
-
-
-def test_predictions_of_a_history_are_those_of_the_models():
-    history, models, x = WeightHistory(network()), [network(), network()], torch.rand(5, 1)
-    for temperature, model in zip((1.0, 0.5), models, strict=True):
-        history.add(temperature, model)
-    assert history.temperatures == [1.0, 0.5]
-    for i, model in enumerate(models):
-        expected = model(x)
-        torch.testing.assert_close(history.predict(x).hypotheses[i], expected.hypotheses.detach())
-        torch.testing.assert_close(history.predict(x).score_logits[i], expected.score_logits.detach())
-    (tree,) = HypothesisTree.for_inputs(x[:1], history)
-    masses = mcl.normalized_scores(models[1](x[:1]).score_logits)[0].tolist()
-    for leaf in tree.leaves:
-        assert leaf.mass == pytest.approx(sum(masses[i] for i in leaf.members))
-
-
-def test_a_snapshot_does_not_follow_the_model():
-    model, x = network(), torch.rand(5, 1)
-    history = WeightHistory(model)
-    history.add(1.0, model)
-    before = model(x).hypotheses.detach().clone()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(1.0)
-    history.add(0.5, model)
-    torch.testing.assert_close(history.predict(x).hypotheses[0], before)
-
-
-def test_without_scores_all_hypotheses_weigh_the_same():
-    model = network(scores=False)
-    history = WeightHistory(model)
-    history.add(1.0, model)
-    history.add(0.5, model)
-    assert history.predict(torch.rand(5, 1)).score_logits is None
-    (tree,) = HypothesisTree.for_inputs(torch.rand(1, 1), history)
-    assert all(leaf.mass == pytest.approx(len(leaf.members) / 3) for leaf in tree.leaves)
-
-
-def test_snapshots_on_disk_read_back(tmp_path):
-    history, x = WeightHistory(network()), torch.rand(5, 1)
-    for temperature in (1.0, 0.5):
-        history.add(temperature, network())
-    history.save(tmp_path)
-    loaded = WeightHistory.load(tmp_path, network())
-    assert loaded.temperatures == history.temperatures
-    torch.testing.assert_close(loaded.predict(x), history.predict(x))
-
-
-def test_snapshots_of_the_first_version_can_be_read_for_ever():
-    folder = FORMATS / "snapshots-1"
-    history = WeightHistory.load(folder, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
-    assert history.temperatures == [1.0, 0.5]
-    expected = [-0.591591, -0.858524, 0.242839, -0.492734]
-    assert history.predict(torch.tensor([[0.25]])).hypotheses.flatten().tolist() == pytest.approx(expected, rel=1e-4)
-
-
-def test_changed_or_other_snapshots_are_refused(tmp_path):
-    history = WeightHistory(network())
-    history.add(1.0, network())
-    history.save(tmp_path)
-    with pytest.raises(ValueError, match=r"WeightHistory.load: `folder` must be as `WeightHistory.save` wrote it"):
-        WeightHistory.load(tmp_path, mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,)))
-    content = bytearray((tmp_path / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match=r"WeightHistory.load: .* has changed since it was written"):
-        WeightHistory.load(tmp_path, network())
-
-
-def test_snapshots_must_cool_and_be_two():
-    history = WeightHistory(network())
-    history.add(0.5, network())
-    with pytest.raises(ValueError, match=r"`temperature` must not rise above the previous one 0.5, got 1"):
-        history.add(1.0, network())
-    with pytest.raises(ValueError, match="`temperature` must be >= 0"):
-        history.add(-1.0, network())
-    with pytest.raises(ValueError, match=r"`temperatures` must hold at least two temperatures, got 1. Call add"):
-        HypothesisTree.for_inputs(torch.zeros(1, 1), history)
 
 
 # ------------------------------------------------------------------ a network that was annealed
@@ -309,19 +69,15 @@ def test_snapshots_must_cool_and_be_two():
 
 @pytest.fixture(scope="module")
 def annealed_network():
-    """Train one network on the conditional three Gaussians, with a recorder and history."""
+    """Return the records of one network, trained on the conditional three Gaussians."""
     torch.manual_seed(0)
     model = mcl.MultiHypothesisMLP(1, 2, 49, hidden=(64, 64), output_activation=torch.tanh)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
     n_steps = 1500
-    # A falling rate: the places of the modes are asked for to a few hundredths.
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps, eta_min=1e-3)
     rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.7, 0.0, n_steps))
     generator = torch.Generator().manual_seed(0)
-    history, recorder = (
-        WeightHistory(model),
-        Recorder(every=15, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]])),
-    )
+    recorder = Recorder(every=15, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]]))
     for step in range(n_steps):
         batch = conditional_three_gaussians(200, generator)
         output = mcl.mcl_step(model, batch, rule(step))
@@ -330,37 +86,11 @@ def annealed_network():
         optimizer.step()
         rates.step()
         recorder(step, output, rule(step))
-        if step % 15 == 14:
-            history.add(rule(step).temperature, model)
-    return history, recorder.records()
-
-
-def test_the_tree_has_one_root_three_modes_and_leaves_below_them(annealed_network):
-    history, _ = annealed_network
-    (tree,) = HypothesisTree.for_inputs(torch.tensor([[0.9]]), history)
-    assert len(tree.root.members) == 49
-    modes = tree.children(tree.root)
-    assert len(modes) == 3
-    means = 0.9 * torch.tensor(CENTRES)
-    distance = torch.cdist(torch.stack([mode.position for mode in modes]), means)
-    assert sorted(distance.argmin(dim=1).tolist()) == [0, 1, 2]
-    assert distance.amin(dim=1).max() < 0.05
-    for mode in modes:
-        assert mode.mass == pytest.approx(1 / 3, abs=0.08)
-        assert len(mode.children) >= 2
-        assert 0.02 / 2 < mode.death_temperature < mode.birth_temperature < 0.38
-    assert len(tree.cut(n_clusters=3)) == 3
-    assert len(tree.cut(temperature=0.1)) == 3
-
-
-def test_a_tree_of_the_records_is_that_of_the_snapshots(annealed_network):
-    _, records = annealed_network
-    tree = HypothesisTree.of(records.temperature, records.hypotheses[:, 2])
-    assert len(tree.children(tree.root)) == 3
+    return recorder.records()
 
 
 def test_inputs_with_a_larger_variance_split_first_and_near_the_prediction(annealed_network):
-    _, records = annealed_network
+    records = annealed_network
     predicted = 2 * torch.linalg.eigvalsh(conditional_covariance(records.probes[:, 0]))[:, -1]
     observed = [phase_transitions(records, probe)[0].temperature for probe in range(3)]
     assert observed == sorted(observed)
@@ -369,7 +99,7 @@ def test_inputs_with_a_larger_variance_split_first_and_near_the_prediction(annea
 
 
 def test_free_energy_rate_and_entropy_tell_the_same_story(annealed_network):
-    _, records = annealed_network
+    records = annealed_network
     hot, cold = records.temperature > 0.5, records.temperature < 0.05
     assert records.rate[hot][5:].mean() < 0.2
     assert records.rate[-1] > 2
@@ -377,30 +107,3 @@ def test_free_energy_rate_and_entropy_tell_the_same_story(annealed_network):
     torch.testing.assert_close(
         records.free_energy, records.soft_distortion - records.temperature * records.entropy, atol=1e-5, rtol=0
     )
-
-
-# ------------------------------------------------------------------ pictures
-
-
-def test_a_tree_is_drawn_over_data_in_the_plane_and_on_a_line():
-    plane = HypothesisTree.of(T, torch.stack([PLACES, -PLACES], dim=-1))
-    axis = draw_tree(plane, data=torch.randn(50, 2))
-    assert len(axis.lines) == 6  # one to each child
-    axis = draw_tree(TREE, data=torch.randn(50, 1))
-    assert axis.get_yscale() == "log"
-    assert len(axis.lines) == 6
-    mpl.pyplot.close("all")
-
-
-def test_a_dendrogram_has_a_branch_for_each_node():
-    axis = draw_dendrogram(TREE)
-    assert len(axis.lines) == 7 + 6
-    mpl.pyplot.close("all")
-
-
-def test_targets_of_many_dimensions_are_not_drawn_over_data():
-    tree = HypothesisTree.of(T, PLACES.unsqueeze(-1).expand(-1, -1, 3))
-    with pytest.raises(
-        ValueError, match=r"`tree` must have positions of one or two dimensions, got 3. draw_dendrogram"
-    ):
-        draw_tree(tree)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from problems import three_branches
 from torchmcl.annealing import move_hypotheses, part_hypotheses
-from torchmcl.data.modes import mode_problem
 
 
 def merged_network(apart=0.0):
@@ -18,7 +18,7 @@ def merged_network(apart=0.0):
 
 
 def trained(model, optimizer, *, moves):
-    batch = mode_problem("3 branches").rows(600, seed=0)
+    batch = three_branches(600)
     n_moved = 0
     for epoch in range(150):
         output = mcl.mcl_step(model, batch, mcl.WTA())

@@ -113,12 +113,10 @@ def test_anchors_choose_and_hypotheses_are_trained():
 
 
 def test_anchors_may_come_from_k_means():
-    pytest.importorskip("sklearn")
-    from torchmcl.theory.quantizers import Lloyd
-
+    cluster = pytest.importorskip("sklearn.cluster")
     torch.manual_seed(0)
     y = torch.cat([torch.randn(50, 2) * 0.1 + 3, torch.randn(50, 2) * 0.1 - 3])
-    centers = torch.as_tensor(Lloyd(2).fit(y.numpy()).cluster_centers_, dtype=torch.float32)
+    centers = torch.from_numpy(cluster.KMeans(2).fit(y.numpy()).cluster_centers_)
     cost = Anchored(mcl.pairwise_euclidean, centers)(hypotheses=torch.zeros(100, 2, 2), targets=y[:, None])
     winners = cost.argmin(-1).flatten()
     assert (winners[:50] == winners[0]).all()

@@ -1,4 +1,4 @@
-"""A diagnosis finds what was done to the predictions, and says what to change."""
+"""A diagnosis finds what was done to the predictions."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 import torchmcl as mcl
 from torchmcl.cli import main
 from torchmcl.loop import Recorder
-from torchmcl.postprocess import diagnose, read_predictions
+from torchmcl.postprocess import diagnose
 
 
 def healthy(n=4000, k=4, seed=0):
@@ -27,7 +27,7 @@ def test_nothing_stands_out_in_a_healthy_network():
     assert found.distortion == pytest.approx(0.02, rel=0.2)
     assert found.distortion_of_mean == pytest.approx(1.02, rel=0.1)
     assert found.split_temperature == pytest.approx(1.02, rel=0.2)
-    assert found.advice == ("Nothing stands out.",)
+    assert found.misplaced == ()
 
 
 def test_starved_and_duplicated_hypotheses_are_found():
@@ -36,11 +36,10 @@ def test_starved_and_duplicated_hypotheses_are_found():
     far[:, 2] += 100
     found = diagnose(mcl.Predictions(far), targets)
     assert found.starved == (2,)
-    assert "1 of 4 hypotheses hardly ever win" in str(found)
     twice[:, 3] = twice[:, 1] + 1e-5
     found = diagnose(mcl.Predictions(twice), targets)
     assert found.duplicated == ((1, 3),)
-    assert "same place" in str(found)
+    assert "duplicated hypotheses    1 and 3" in str(found)
 
 
 def test_a_collapse_and_bad_scores_are_found():
@@ -49,10 +48,9 @@ def test_a_collapse_and_bad_scores_are_found():
     found = diagnose(mcl.Predictions(centre), targets)
     assert found.collapsed == 1.0
     assert found.score_error is None
-    assert any("anneal below" in line for line in found.advice)
     assert found.distortion_of_offsets < 0.1 * found.distortion
     sure = torch.tensor([9.0, -9.0, -9.0, -9.0]).expand(400, 4)
-    assert "calibrate_scores" in str(diagnose(mcl.Predictions(given.hypotheses, sure), targets))
+    assert diagnose(mcl.Predictions(given.hypotheses, sure), targets).score_error > 0.2
 
 
 def test_padded_targets_do_not_count_and_sequences_are_flattened():
@@ -83,28 +81,7 @@ def test_the_command_says_what_the_function_says(tmp_path, capsys):
     assert main(["diagnose", str(path), "--out", str(page)]) == 0
     expected = str(diagnose(given, targets, scores=arrays["scores"]))
     assert expected in capsys.readouterr().out
-    assert "Nothing stands out." in page.read_text()
-
-
-def test_files_that_hold_something_else_are_refused(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "predictions.npz"
-    assert main(["diagnose", str(path)]) == 2
-    assert "must be a file" in capsys.readouterr().err
-    path.write_bytes(b"PK\x03\x04 nothing")
-    with pytest.raises(ValueError, match="must be an npz file of arrays"):
-        read_predictions(path)
-    np.savez(path, hypotheses=np.array([object()], dtype=object))
-    with pytest.raises(ValueError, match="must be an npz file of arrays"):
-        read_predictions(path)
-    np.savez(path, hypotheses=np.zeros((2, 2, 1)))
-    with pytest.raises(ValueError, match="hold an array `targets`, got hypotheses"):
-        read_predictions(path)
-    np.savez(path, hypotheses=np.zeros((2, 2, 1)), targets=np.zeros((2, 1), dtype=int))
-    with pytest.raises(ValueError, match="`targets` must be floating numbers, got int64"):
-        read_predictions(path)
-    monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "10")
-    with pytest.raises(ValueError, match="TORCHMCL_LIMIT_TABLE_BYTES"):
-        read_predictions(path)
+    assert expected in page.read_text()
 
 
 def recorded(temperatures, n_hypotheses=3, path=None):
@@ -131,7 +108,6 @@ def test_the_records_of_a_hot_training_show_a_collapse():
     assert found.collapsed == 1.0
     assert (found.n_targets, found.score_error, found.distortion_of_mean) == (None, None, None)
     assert found.final_temperature == 50.0
-    assert "all hypotheses in one place" in str(found)
 
 
 def test_the_records_of_a_cooled_training_show_the_split(tmp_path, capsys):
@@ -145,10 +121,6 @@ def test_the_records_of_a_cooled_training_show_the_split(tmp_path, capsys):
     assert sum(found.win_shares) == pytest.approx(1.0)
     assert main(["diagnose", str(tmp_path / "records.jsonl")]) == 0
     assert "temperature of a split" in capsys.readouterr().out
-
-
-def test_a_training_that_ends_warm_is_told_to_cool_further():
-    assert any("cool further" in line for line in diagnose(recorded([8.0] * 100 + [0.5] * 150)).advice)
 
 
 def test_records_take_no_targets_and_predictions_need_them():
@@ -196,7 +168,6 @@ def test_hypotheses_between_two_modes_are_named_with_their_cost():
     lost = diagnose(mcl.Predictions(torch.tensor([[[0.0], [5.0], [5.02]]]).expand(600, 3, 1)), targets)
     assert [split for _, split in lost.misplaced] == [0]
     assert lost.distortion_of_moves < 0.01 < 0.6 < lost.distortion
-    assert "1 hypotheses lie between two modes" in "\n".join(lost.advice)
     found = diagnose(mcl.Predictions(torch.tensor([[[-1.0], [1.0], [5.0]]]).expand(600, 3, 1)), targets)
     assert found.misplaced == ()
     assert found.distortion_of_moves == found.distortion

@@ -7,7 +7,7 @@ import torchmcl as mcl
 from forged import answers_of_forged
 from tables import QUICK, forked, two_outputs
 from torchmcl.density import VoronoiKernels
-from torchmcl.persistence import read_checkpoint
+from torchmcl.persistence import read_checkpoint, write_checkpoint
 from torchmcl.sklearn import Cooling, MCLClassifier, MCLRegressor, load_estimator
 
 SHORT = {**QUICK, "n_epochs": 5}
@@ -131,8 +131,8 @@ def test_folders_without_a_model_are_refused(model, tmp_path):
     model.save(folder)
     with pytest.raises(ValueError, match=r"MCLClassifier.load: `folder` must hold a saved MCLClassifier, got 'MCLReg"):
         MCLClassifier.load(folder)
-    mcl.annealing.WeightHistory(mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2)).save(folder)
-    with pytest.raises(ValueError, match="must be of kind 'torchmcl estimator', got 'torchmcl snapshots'"):
+    write_checkpoint(folder / "model.safetensors", "torchmcl other", state={}, tensors={})
+    with pytest.raises(ValueError, match="must be of kind 'torchmcl estimator', got 'torchmcl other'"):
         MCLRegressor.load(folder)
 
 

@@ -1,4 +1,4 @@
-const part = (suffix) => document.getElementById(name + suffix);
+const part = (suffix) => document.getElementById("film" + suffix);
 const canvas = part(""), context = canvas.getContext("2d");
 canvas.film = film; // to look at from a console
 const slider = part("-frame"), button = part("-play");
@@ -15,7 +15,7 @@ function draw(frame) {
     const hypotheses = method.frames[frame], top = Math.max(...hypotheses.map(h => h[2]), 1e-6);
     for (const [x, y, score] of hypotheses) {
       const [px, py] = place(x, y, panel);
-      context.beginPath(); context.arc(px, py, 7 * (film.size ?? 1), 0, 2 * Math.PI);
+      context.beginPath(); context.arc(px, py, 7, 0, 2 * Math.PI);
       context.fillStyle = `rgba(0,72,153,${0.12 + 0.88 * score / top})`; context.fill();
       context.strokeStyle = "#00345f"; context.lineWidth = 1; context.stroke();
     }

@@ -112,7 +112,7 @@ def _draw_frame(pencil: Any, film: dict[str, Any], place: int, epoch: int, font:
         top = max(*(score for _, _, score in answers), 1e-6)
         for x, y, score in (answer for answer in answers if max(map(abs, answer[:2])) <= 1):
             cx, cy = _place(x, y, panel)
-            radius = 4.5 * film.get("size", 1.0) * _SHARPER
+            radius = 4.5 * _SHARPER
             opacity = round(255 * (0.12 + 0.88 * score / top))
             box = (cx - radius, cy - radius, cx + radius, cy + radius)
             pencil.ellipse(box, fill=(0, 72, 153, opacity), outline="#00345f", width=_SHARPER)
@@ -121,27 +121,25 @@ def _draw_frame(pencil: Any, film: dict[str, Any], place: int, epoch: int, font:
         pencil.text((middle, _SHARPER * _HEAD / 2), f"{method['label']}{heat}", INK, font=font, anchor="mm")
 
 
-def film_player(n_frames: int, name: str = "film") -> str:
-    """Return the canvas and its controls, with identifiers that begin with the name of the animation."""
+def film_player(n_frames: int) -> str:
+    """Return the canvas of the animation and its controls."""
     return f"""
-<canvas id="{name}" width="1500" height="550" role="img" aria-label="Animation of the trainings"></canvas>
-<div class="controls"><button id="{name}-play" type="button">Pause</button>
-<input id="{name}-frame" type="range" min="0" max="{n_frames - 1}" value="0" aria-label="epoch">
-<span id="{name}-label" class="note"></span></div>"""
+<canvas id="film" width="1500" height="550" role="img" aria-label="Animation of the training runs"></canvas>
+<div class="controls"><button id="film-play" type="button">Pause</button>
+<input id="film-frame" type="range" min="0" max="{n_frames - 1}" value="0" aria-label="epoch">
+<span id="film-label" class="note"></span></div>"""
 
 
-def film_script(film: dict[str, Any], name: str = "film") -> str:
+def film_script(film: dict[str, Any]) -> str:
     """Return the script of a page with `film_player`.
 
     Args:
         film: `points` [[x, y], ...] behind the hypotheses, `epochs` of the frames, and `methods`, each with a `label`,
-            `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`; `size`
-            scales the discs.
-        name: of the player.
+            `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`.
     """
     # "<" could end the script element; inside JSON strings its escape means the same.
     data = json.dumps(film).replace("<", "\\u003c")
-    return f"(function (film, name) {{{_SCRIPT}}})({data}, {json.dumps(name)});"
+    return f"(function (film) {{{_SCRIPT}}})({data});"
 
 
 _SCRIPT = "\n" + (files("torchmcl._pages") / "film.js").read_text(encoding="utf-8")

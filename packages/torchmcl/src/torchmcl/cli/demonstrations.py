@@ -38,7 +38,7 @@ def add_demo_commands(commands: Commands) -> None:
 
 def _check_demo(options: argparse.Namespace) -> None:
     check_extra("matplotlib", "sklearn", extra="demo", needed_by="torchmcl demo")
-    check_page("torchmcl demo", options.out, "records.json", "film.gif", "tree.gif")
+    check_page("torchmcl demo", options.out, "records.json", "film.gif")
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -69,8 +69,8 @@ def add_diagnose_command(commands: Commands) -> None:
     diagnose = commands.add_parser(
         "diagnose",
         help="diagnose a trained network from a file of its predictions",
-        description="Find unused and duplicate hypotheses and miscalibrated scores, compare "
-        "the distortion with that of simpler answers, and recommend changes. The file is written by numpy.savez with "
+        description="Find unused and duplicate hypotheses and miscalibrated scores, and compare "
+        "the distortion with that of simpler answers. The file is written by numpy.savez with "
         "the arrays hypotheses [rows, hypotheses, ...], targets [rows, ...], and optionally scores "
         "(probabilities) or score_logits [rows, hypotheses] and mask [rows, targets]. Records of a training run, "
         "written as .jsonl by torchmcl.loop.Recorder, give a shorter diagnosis.",
@@ -95,18 +95,17 @@ def _check(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchmcl._pages.page import escape, page
     from torchmcl.annealing import AnnealingRecords
+    from torchmcl.cli.predictions import read_predictions
     from torchmcl.persistence.writing import write_atomically
     from torchmcl.postprocess.diagnosis import diagnose
-    from torchmcl.postprocess.files import read_predictions
     from torchmcl.scoring import SigmoidScores, SoftmaxScores
 
     if options.predictions.suffix == ".jsonl":
         found = diagnose(AnnealingRecords.load(options.predictions))
     else:
-        saved = read_predictions(options.predictions)
+        predictions, targets, mask, probabilities = read_predictions(options.predictions)
         reader = SoftmaxScores() if options.softmax else SigmoidScores()
-        scores = reader if saved.probabilities is None else saved.probabilities
-        found = diagnose(saved.predictions, saved.targets, saved.mask, scores=scores)
+        found = diagnose(predictions, targets, mask, scores=reader if probabilities is None else probabilities)
     say(found)
     if options.out is not None:
         title = f"Diagnosis of {options.predictions.name}"

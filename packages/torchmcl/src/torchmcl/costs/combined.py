@@ -66,8 +66,7 @@ class Anchored:
 
     Args:
         cost_fn: the cost between an anchor and a target, `pairwise_fde` for example.
-        anchors: [hypotheses, ...]; `torchmcl.theory.quantizers.Lloyd` computes them from training targets by
-            k-means.
+        anchors: Points [hypotheses, ...], for example the cluster centers of the training targets (k-means).
 
     Example:
         >>> import torch, torchmcl as mcl

@@ -1,6 +1,5 @@
 """Synthetic problems with known answers, as batches or samples."""
 
-from torchmcl.data import modes
 from torchmcl.data.synthetic import (
     CENTRES,
     DEVIATION,
@@ -16,6 +15,5 @@ __all__ = [
     "conditional_covariance",
     "conditional_three_gaussians",
     "folded_response",
-    "modes",
     "three_gaussians",
 ]

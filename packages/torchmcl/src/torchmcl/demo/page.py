@@ -14,7 +14,7 @@ from torchmcl.theory import first_critical_temperature
 
 
 def write_demo_page(folder: Path) -> Path:
-    """Read `records.json` in `folder`, write the page and both animations beside it, and return the path of the page.
+    """Read `records.json` in `folder`, write the page and the animation beside it, and return the path of the page.
 
     Raises:
         ValueError: if the records are not in the format of `torchmcl demo`.
@@ -24,7 +24,6 @@ def write_demo_page(folder: Path) -> Path:
     with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
         content = _page(records)
         pictures.write_moving_picture(demo_film(records), folder / "film.gif")
-        pictures.write_moving_picture(records["tree"], folder / "tree.gif")
     write_atomically(target, content)
     return target
 
@@ -79,18 +78,18 @@ three clouds (green). Annealing starts with all answers together, and they split
             "the dotted line is k-means.",
         )
     }
-{_tree(records["tree"])}
 {_conditional(records["conditional"])}
 {_WHERE_NEXT}
 <p class="note">Trained in {records["seconds"]:.0f} s: {len(records["methods"]) * n_seeds} networks of two hidden layers
 as one fleet, {
         escape(settings["n_epochs"])
     } epochs. The numbers behind this page are in <code>records.json</code> beside
-it, the films are <code>film.gif</code> and <code>tree.gif</code>.</p>
+it, the film is <code>film.gif</code>.</p>
 """
     command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
-    script = pictures.film_script(demo_film(records)) + pictures.film_script(records["tree"], "tree")
-    return page(f"torchmcl: {n} answers to one question", body, script, command=command)
+    return page(
+        f"torchmcl: {n} answers to one question", body, pictures.film_script(demo_film(records)), command=command
+    )
 
 
 def _coverage(records: dict[str, Any], n: int) -> str:
@@ -110,22 +109,6 @@ def _coverage(records: dict[str, Any], n: int) -> str:
 answer; an unused answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
 seeds. k-means uses the same {settings["n_points"]:,} training points, without a network.</p>
 {picture}
-"""
-
-
-def _tree(tree: dict[str, Any]) -> str:
-    n_seeds = int(tree["n_seeds"])
-    rows = [
-        (method["label"], f"{spread_of(method['ratios']).mean:.2f}", f"{method['lost']} of {n_seeds}")
-        for method in tree["methods"]
-    ]
-    return f"""
-<h2>A tree of modes</h2>
-<p>Three branches over the input, each with three close ones (green), and a network with nine answers (blue). Under
-winner-takes-all, an answer that starts far away never wins, and others stay between branches. Automatic annealing
-sets the temperature during training and moves redundant answers.</p>
-{pictures.film_player(len(tree["epochs"]), "tree")}
-{table(["rule", "distortion / lowest", "networks above twice the lowest"], rows, best=1, identity="tree-results")}
 """
 
 

@@ -1,6 +1,6 @@
 """Tools for training loops: a rule scheduler, a recorder, a guard against NaN losses, and models as CUDA graphs."""
 
-from torchmcl.accel.captured import CapturedModel
+from torchmcl.loop.captured import CapturedModel
 from torchmcl.loop.finite import FiniteGuard, NonFiniteLossError
 from torchmcl.loop.recorder import Recorder
 from torchmcl.loop.scheduler import RuleScheduler

@@ -1,6 +1,6 @@
 """The header of a saved file, read without torch: kind, version, description and checksum.
 
-Everything that is saved (checkpoints, models, snapshots) is one safetensors file that any safetensors reader can open.
+Everything that is saved (checkpoints, models) is one safetensors file that any safetensors reader can open.
 Its header has an additional entry, `torchmcl_checkpoint`: a checksum (SHA-256, in hexadecimal), a space, and JSON with
 the version of the format, the version of torchmcl, the kind and the state. `torchmcl.persistence` reads and writes it.
 """

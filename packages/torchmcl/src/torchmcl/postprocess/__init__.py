@@ -18,7 +18,6 @@ from torchmcl.postprocess.calibration import (
     calibrate_scores,
 )
 from torchmcl.postprocess.diagnosis import Diagnosis, diagnose
-from torchmcl.postprocess.files import SavedPredictions, load_fitted, read_predictions, save_fitted
 from torchmcl.postprocess.levels import MixtureLevels
 from torchmcl.postprocess.nonconformity import BallScore, DensityLevels, Nonconformity, TubeScore, union_volume
 from torchmcl.postprocess.reducing import concatenate, expected_cost, reduce
@@ -38,7 +37,6 @@ __all__ = [
     "MixtureLevels",
     "Nonconformity",
     "ReductionObjective",
-    "SavedPredictions",
     "ScoreCalibration",
     "ScoreMap",
     "TemperatureMap",
@@ -52,10 +50,7 @@ __all__ = [
     "conformal",
     "diagnose",
     "expected_cost",
-    "load_fitted",
-    "read_predictions",
     "reduce",
-    "save_fitted",
     "select_nonconformity",
     "union_volume",
 ]

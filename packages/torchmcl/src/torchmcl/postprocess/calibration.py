@@ -246,7 +246,7 @@ def isotonic(
 
 @dataclass(frozen=True, eq=False)
 class ScoreCalibration:
-    """A fitted calibration, called on predictions. It can be pickled, and saved by `save_fitted`.
+    """A fitted calibration, called on predictions. It can be pickled.
 
     Attributes:
         score_map: the fitted map.

@@ -1,6 +1,6 @@
-"""Diagnosis of a trained network: measures and recommendations."""
+"""Diagnosis of a trained network: unused, merged and misplaced hypotheses, scores and distortions, as numbers."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +22,6 @@ from torchmcl.types import Distributions, Predictions
 _STARVED = 0.1
 # Hypotheses closer than this share of the typical error count as equal (as in `theory.thermal_tolerance`).
 _TOGETHER = 0.1
-# Above this calibration error, in units of the average score of a hypothesis, calibration is recommended.
-_UNCALIBRATED = 0.2
 # Residuals for k-means: all pairs of them are compared.
 _RESIDUALS = 1000
 # Numbers processed at a time, in double precision.
@@ -34,7 +32,7 @@ _LISTED = 25
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`, printed as a page of text. Values that are missing in records are None.
+    """The result of `diagnose`, printed as a table. Values that are missing in records are None.
 
     Attributes:
         win_shares: how often each hypothesis wins; they sum to 1.
@@ -53,7 +51,6 @@ class Diagnosis:
         split_temperature: temperature below which hypotheses at that mean would split, in the units of the squared
             cost; in records the temperature of the first observed split.
         final_temperature: temperature at the end of the records.
-        advice: recommended changes, as text.
     """
 
     win_shares: tuple[float, ...]
@@ -70,10 +67,9 @@ class Diagnosis:
     distortion_of_moves: float | None = None
     split_temperature: float | None = None
     final_temperature: float | None = None
-    advice: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return a page of text."""
+        """Return the table."""
         pairs = ", ".join(f"{i} and {j}" for i, j in self.duplicated[:5]) + (" ..." if len(self.duplicated) > 5 else "")
         found: dict[str, str | float | None] = {
             "distortion": self.distortion,
@@ -99,8 +95,6 @@ class Diagnosis:
                 f"{seen}{len(self.win_shares)} hypotheses",
                 *(f"  {name:<23}  {value}" for name, value in known.items()),
                 *self._of_each(),
-                "",
-                *(f"- {line}" for line in self.advice),
             ]
         )
 
@@ -200,10 +194,9 @@ def _of_records(records: AnnealingRecords) -> Diagnosis:
 def _diagnosis(
     shares: Tensor, together: tuple[tuple[tuple[int, int], ...], float], distortion: float, **facts: Any
 ) -> Diagnosis:
-    """Return a diagnosis with its advice, from the shares of wins [hypotheses] and the result of `_together`."""
+    """Return a diagnosis, from the shares of wins [hypotheses] and the result of `_together`."""
     starved = tuple((shares < _STARVED / len(shares)).nonzero().flatten().tolist())
-    found = Diagnosis(tuple(shares.tolist()), starved, *together, distortion, **facts)
-    return replace(found, advice=_advice(found))
+    return Diagnosis(tuple(shares.tolist()), starved, *together, distortion, **facts)
 
 
 def _moves(hypotheses: Tensor, targets: Tensor, real: Tensor) -> tuple[tuple[tuple[int, int], ...], float]:
@@ -286,46 +279,3 @@ def _of_offsets(residuals: Tensor, n_hypotheses: int) -> float | None:
         cost = pair_cost("diagnose", pairwise_sq_euclidean, centres, residuals[judged].unsqueeze(0))
         total += float(cost.amin(dim=-1).double().sum())
     return total / len(residuals)
-
-
-def _advice(found: Diagnosis) -> tuple[str, ...]:
-    """Return recommended changes, the most important first."""
-    n_hypotheses = len(found.win_shares)
-    lines = []
-    n_starved, n_pairs = len(found.starved), len(found.duplicated)
-    split = found.split_temperature
-    if found.collapsed > 0.5:
-        border = "that of a split" if split is None else f"the split, about {split:.3g}"
-        lines.append(
-            f"Most rows have all hypotheses in one place. The temperature ended above {border}: anneal below it, or "
-            "check that the loss is not an average."
-        )
-    elif n_starved:
-        above = "" if split is None else f"Start annealed training above a temperature of {split:.3g}, or train"
-        lines.append(
-            f"{n_starved} of {n_hypotheses} hypotheses hardly ever win. {above or 'Train'} with AutoAnnealing, so that "
-            "none is left behind."
-        )
-    if n_pairs and found.collapsed <= 0.5:
-        lines.append(f"{n_pairs} pairs of hypotheses are in the same place. Cool further, or use fewer hypotheses.")
-    if found.misplaced and found.distortion_of_moves is not None:
-        saved = 1 - found.distortion_of_moves / max(found.distortion, 1e-30)
-        lines.append(
-            f"{len(found.misplaced)} hypotheses lie between two modes, and as many others are of little use: moving "
-            f"those would lower the distortion by {saved:.0%}. AutoAnnealing makes such moves in training."
-        )
-    offsets = found.distortion_of_offsets
-    if offsets is not None and found.distortion > offsets * 1.02:
-        lines.append(
-            "Fixed offsets from the mean would do better than the hypotheses: train longer, with a slower cooling."
-        )
-    error = found.score_error
-    if error is not None and error > _UNCALIBRATED / n_hypotheses:
-        lines.append(f"The scores are off by {error:.3g} on average: calibrate_scores on held-out rows repairs that.")
-    final = found.final_temperature
-    if final and split is not None and final > 0.1 * split and found.collapsed <= 0.5:
-        lines.append(
-            f"The training ended at a temperature of {final:.3g}, not far below the first split at {split:.3g}: cool "
-            "further, to a hundredth of that."
-        )
-    return tuple(lines) or ("Nothing stands out.",)

@@ -81,7 +81,7 @@ def rows_needed(alpha: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ConformalRegions:
-    """Calibrated regions: targets with a nonconformity up to a level. They can be pickled, and saved by `save_fitted`.
+    """Calibrated regions: targets with a nonconformity up to a level. They can be pickled.
 
     Attributes:
         nonconformity: the calibrated nonconformity.

@@ -1,7 +1,6 @@
 """The theory of annealed multiple choice learning as functions.
 
-Free energy and critical temperatures (statistical physics), rate-distortion (information theory),
-and in `torchmcl.theory.quantizers` the classical algorithms that annealed MCL grew out of.
+Free energy and critical temperatures (statistical physics), and rate-distortion (information theory).
 """
 
 from torchmcl.theory.bounds import (

@@ -133,8 +133,7 @@ def high_resolution_distortion(n: int, covariance: float | Tensor) -> Tensor:
     """Return the distortion of the best n points for a Gaussian, for large n, in 1 or 2 dimensions.
 
     D_n n^(2/d) tends to J_d 2 pi ((d + 2) / d)^((d + 2) / 2) det(Cov)^(1/d): sqrt(3) pi / 2 for N(0, 1)
-    (Panter and Dite), 4.03067 for two independent ones. For other densities in 1-D see
-    `torchmcl.theory.quantizers.panter_dite_constant`.
+    (Panter and Dite), 4.03067 for two independent ones.
 
     Args:
         n: number of points.

@@ -287,11 +287,6 @@ def _check_temperature(owner: str, temperature: float | Tensor) -> None:
         raise ValueError(bad_value(owner, "temperature", "be > 0 and finite", got, advice))
 
 
-def distortion_of(samples: Tensor, points: Tensor) -> Tensor:
-    """Return the mean squared distance of samples [..., samples, dim] to the nearest point, [...]."""
-    return pairwise_sq_euclidean(hypotheses=points, targets=samples).amin(dim=-1).mean(dim=-1)
-
-
 def lloyd_steps(samples: Tensor, points: Tensor, n_steps: int, tolerance: float = 0.0) -> tuple[Tensor, int]:
     """Return points after steps of Lloyd's algorithm, and the number of steps; unused points stay.
 

@@ -35,7 +35,7 @@
       const along = 1.7 * random() - 0.85, side = random() < 0.5 ? 1 : -1;
       return [along, side * 0.75 * Math.max(0, along + 0.25) + 0.04 * normal(random)];
     },
-    // Problems of torchmcl.data.modes, in the plane: many equal modes, modes at two scales, and rare ones.
+    // Problems in the plane: many equal modes, modes at two scales, and rare ones.
     circle(random) {
       const angle = (Math.PI / 4) * Math.floor(8 * random());
       return [0.7 * Math.cos(angle) + 0.04 * normal(random), 0.7 * Math.sin(angle) + 0.04 * normal(random)];

@@ -1,8 +1,6 @@
-"""Quantisers: optimal points of known densities, and algorithms that should find them."""
+"""Quantizers: optimal points of known densities, algorithms that should find them, and where cooled points split."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,8 +10,8 @@ import torchmcl as mcl
 from grids import for_each
 from torchmcl import theory
 from torchmcl.data.synthetic import three_gaussians
-from torchmcl.theory import quantizers
-from torchmcl.theory.quantizers import DeterministicAnnealing, Lloyd, SimulatedAnnealing, lloyd_max, scalar_distortion
+from torchmcl_studies import quantizers
+from torchmcl_studies.quantizers import DeterministicAnnealing, Lloyd, SimulatedAnnealing, lloyd_max, scalar_distortion
 
 # Optimal distortions of N(0, 1), known to seven places.
 NORMAL = {
@@ -172,6 +170,63 @@ def test_all_points_are_used_after_annealing():
     assert set(annealing.labels_) == set(range(12))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_points_stay_on_the_device_of_the_samples():
+    annealing = DeterministicAnnealing(4, random_state=0).fit(torch.randn(200, 2, dtype=torch.float64).cuda())
+    assert annealing.trajectory_.hypotheses.is_cuda
+
+
+# ------------------------------------------------------------------ splits: theory against observation
+
+
+COVARIANCES = {
+    "line": [[0.3]],
+    "round": [[1.0, 0.0], [0.0, 1.0]],
+    "long": [[4.0, 0.0], [0.0, 1.0]],
+    "tilted": [[1.0, 0.8], [0.8, 1.0]],
+    "three dimensions": [[1.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.1]],
+}
+
+
+def gaussian_samples(covariance, n_samples=500):
+    covariance = torch.tensor(covariance, dtype=torch.float64)
+    return torch.randn(n_samples, len(covariance), dtype=torch.float64) @ torch.linalg.cholesky(covariance).mT
+
+
+def first_split(samples, **options):
+    """Cool points slowly around the predicted temperature and return the observed one over it."""
+    settings = {"hottest": 1.1, "coldest": 0.93, "decay": 0.99, "n_updates": 600, "tolerance": 1e-5} | options
+    annealing = DeterministicAnnealing(4, random_state=0, **settings).fit(samples)
+    transition = theory.observed_transitions(annealing.trajectory_)[0]
+    assert transition.n_before == 1
+    return transition.temperature / theory.first_critical_temperature(samples).item()
+
+
+@for_each("name", COVARIANCES)
+def test_first_split_of_gaussians_is_observed_where_it_is_predicted(name):
+    assert first_split(gaussian_samples(COVARIANCES[name])) == pytest.approx(1, abs=0.03)
+
+
+def test_first_split_of_three_gaussians_is_observed_where_it_is_predicted():
+    assert first_split(three_gaussians(500).double()) == pytest.approx(1, abs=0.03)
+
+
+def test_each_group_of_three_gaussians_splits_again_at_its_own_temperature():
+    samples = three_gaussians(900).double()
+    annealing = DeterministicAnnealing(6, coldest=0.03, decay=0.97, n_updates=200, random_state=0).fit(samples)
+    transitions = theory.observed_transitions(annealing.trajectory_)
+    assert [t.n_after for t in transitions][:2] == [2, 3]
+    # Just before the third split there are three groups of two; their blocks say that it comes, and where.
+    split = transitions[2]
+    temperatures, hypotheses = annealing.trajectory_
+    before = split.step - 1
+    assert theory.n_distinct(hypotheses[before], 0.05) == 3
+    announced = theory.next_critical_temperatures(samples, hypotheses[before], temperatures[before].item())
+    assert split.temperature == pytest.approx(announced.max().item(), rel=0.1)  # cooled in steps of 3 %
+    assert announced.max().item() == pytest.approx(2 * 0.1**2, rel=0.25)  # of 300 samples, deviation 0.1
+
+
 # ------------------------------------------------------------------ one interface
 
 
@@ -225,22 +280,6 @@ def test_lloyd_starts_where_it_is_told():
     samples = torch.tensor([[0.0], [1.0], [9.0], [10.0]])
     told = Lloyd(2, init=torch.tensor([[0.0], [8.0]])).fit(samples)
     assert told.cluster_centers_.flatten().tolist() == [0.5, 9.5]
-
-
-def test_importing_the_quantizers_does_not_load_scikit_learn():
-    program = (
-        "import sys, torchmcl.theory.quantizers; print(any(m.startswith(('sklearn', 'scipy')) for m in sys.modules))"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "False"
-
-
-def test_without_scikit_learn_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ImportError, match=r"quantizers.Lloyd needs sklearn: pip install"):
-        quantizers.Lloyd  # noqa: B018
-    with pytest.raises(AttributeError, match="has no attribute 'KMeans'"):
-        quantizers.KMeans  # noqa: B018
 
 
 @for_each("quantizer", ALL)

@@ -13,7 +13,8 @@ import torch
 from torch import Generator, Tensor
 
 from torchmcl._checks import check_positive_int
-from torchmcl.theory.rate_distortion import distortion_of, lloyd_steps
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.theory.rate_distortion import lloyd_steps
 from torchmcl.types import Batch
 
 Draw = Callable[[Tensor, Generator], Tensor]
@@ -87,7 +88,8 @@ def _k_means(points: Tensor, n: int, seed: int) -> Tensor:
         nearer = torch.minimum(distance.unsqueeze(1), torch.cdist(new, points).square())
         best = nearer.sum(dim=-1).argmin(dim=-1)
         centers, distance = torch.cat([centers, new[sets, best].unsqueeze(1)], dim=1), nearer[sets, best]
-    return distortion_of(points, lloyd_steps(points, centers, n_steps=40)[0])
+    centers, _ = lloyd_steps(points, centers, n_steps=40)
+    return pairwise_sq_euclidean(hypotheses=centers, targets=points).amin(dim=-1).mean(dim=-1)
 
 
 def _noise(x: Tensor, generator: Generator, dim: int = 1) -> Tensor:

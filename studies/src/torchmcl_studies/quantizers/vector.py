@@ -18,7 +18,7 @@ from torchmcl._checks import bad_value, check_positive, check_positive_int, chec
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.critical import Trajectory, first_critical_temperature
 from torchmcl.theory.free_energy import boltzmann_weights, soft_barycentres
-from torchmcl.theory.rate_distortion import distortion_of, lloyd_steps, max_distortion
+from torchmcl.theory.rate_distortion import lloyd_steps, max_distortion
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
@@ -270,14 +270,14 @@ class SimulatedAnnealing(Quantizer):
         n = self.n_hypotheses
         start = torch.randperm(len(samples), generator=generator)[:n]
         points = best = samples[start.to(samples.device)]
-        current = lowest = float(distortion_of(samples, points))
+        current = lowest = float(_distortion_of(samples, points))
         widest = float(max_distortion(samples)) * n ** (-2 / samples.shape[1])
         for step in range(self.n_steps if widest > 0 else 0):
             temperature = widest * (1 - step / self.n_steps) ** 3
             noise = torch.randn(points.shape, generator=generator, dtype=torch.float64).to(points)
             shaken = points + math.sqrt(temperature / points.shape[1]) * noise
             proposal, _ = lloyd_steps(samples, shaken, 1, 0.0)
-            proposed = float(distortion_of(samples, proposal))
+            proposed = float(_distortion_of(samples, proposal))
             draw = float(torch.rand((), generator=generator))
             if self.always_accept or proposed <= current or draw < math.exp(-n * (proposed - current) / temperature):
                 points, current = proposal, proposed
@@ -285,6 +285,11 @@ class SimulatedAnnealing(Quantizer):
                     best, lowest = points, current
         points, n_last = lloyd_steps(samples, best, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
         return points, self.n_steps + n_last
+
+
+def _distortion_of(samples: Tensor, points: Tensor) -> Tensor:
+    """Return the mean squared distance of samples to the nearest point, []."""
+    return pairwise_sq_euclidean(hypotheses=points, targets=samples).amin(dim=-1).mean(dim=-1)
 
 
 def _spread(samples: Tensor) -> float:

@@ -1,19 +1,21 @@
-"""The hypothesis tree of an input: splits of the hypotheses as the temperature falls, from a history of weights."""
+"""The hypothesis tree of an input: splits of the hypotheses as the temperature falls, from a history of weights.
+
+`draw_tree` and `draw_dendrogram` draw it with matplotlib.
+"""
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import torch
+from matplotlib import pyplot
+from matplotlib.colors import LogNorm
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
-from torchmcl.annealing.records import network_tolerance
+from torchmcl.annealing import network_tolerance
 from torchmcl.costs import pairwise_euclidean
-from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
-from torchmcl.persistence.headers import MODEL_FILE
-from torchmcl.persistence.reading import as_written
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions
 
@@ -255,9 +257,6 @@ def _depth_temperature(birth: float, is_root: bool) -> float:
     return float("inf") if is_root else birth
 
 
-_KIND = "torchmcl snapshots"
-
-
 class WeightHistory:
     """Weights of one model at falling temperatures.
 
@@ -320,26 +319,94 @@ class WeightHistory:
             torch.stack([each.hypotheses for each in predictions]), torch.stack(logits) if logits else None
         )
 
-    def save(self, folder: str | Path) -> None:
-        """Write `model.safetensors`, the temperatures and the weights, into a folder."""
-        tensors = {f"{i}.{name}": value for i, state in enumerate(self.states) for name, value in state.items()}
-        state = {"temperatures": self.temperatures}
-        write_checkpoint(Path(folder) / MODEL_FILE, _KIND, state=state, tensors=tensors)
 
-    @classmethod
-    def load(cls, folder: str | Path, model: nn.Module) -> "WeightHistory":
-        """Read a folder written by `save`, for a model of the same structure.
+_DATA_COLOUR = "#9fb8a0"
 
-        Raises:
-            ValueError: if the folder contains anything else, or weights of a different structure.
-        """
-        checkpoint = read_saved("WeightHistory.load", Path(folder), _KIND, "`WeightHistory.save`")
-        history = cls(model)
-        with as_written("WeightHistory.load", "folder", "`WeightHistory.save`"):
-            history.temperatures = [float(temperature) for temperature in checkpoint.state["temperatures"]]
-            for i in range(len(history.temperatures)):
-                prefix = f"{i}."
-                state = {n.removeprefix(prefix): v for n, v in checkpoint.tensors.items() if n.startswith(prefix)}
-                history._template.load_state_dict(state)  # raises for weights of a different structure
-                history.states.append(state)
-        return history
+
+def draw_tree(tree: HypothesisTree, axis: Any = None, data: Tensor | None = None) -> Any:
+    """Draw a tree over its data: a point per node, sized by its mass, and a line to each child.
+
+    Targets in the plane are drawn in the plane, colors giving the temperature at which a node appears; targets on
+    a line against the temperature.
+
+    Args:
+        tree: of one input.
+        axis: a matplotlib axis; a new one by default.
+        data: [points, dim], samples of the targets of that input.
+
+    Returns:
+        The axis.
+
+    Raises:
+        ValueError: if the targets have more than two dimensions.
+    """
+    dim = len(tree.root.position)
+    if dim > 2:
+        rule = "have positions of one or two dimensions"
+        raise ValueError(bad_value("draw_tree", "tree", rule, dim, "draw_dendrogram needs no positions."))
+    axis = pyplot.subplots(figsize=(6, 5))[1] if axis is None else axis
+    births = [node.birth_temperature for node in tree.nodes]
+    coldest = min(birth for birth in births if birth > 0)
+    if dim == 2:
+        places = [tuple(node.position.tolist()) for node in tree.nodes]
+    else:
+        places = [(float(node.position), max(node.birth_temperature, coldest / 2)) for node in tree.nodes]
+    if data is not None:
+        y = data[:, 1] if dim == 2 else [coldest / 3] * len(data)
+        axis.scatter(data[:, 0], y, s=4, c=_DATA_COLOUR, alpha=0.5, linewidths=0, zorder=0)
+    for node, place in zip(tree.nodes, places, strict=True):
+        for child in node.children:
+            axis.plot(*zip(place, places[child], strict=True), color="#44546a", lw=0.9, zorder=1)
+    points = axis.scatter(
+        [place[0] for place in places],
+        [place[1] for place in places],
+        s=[20 + 220 * node.mass for node in tree.nodes],
+        c=[max(birth, coldest / 2) for birth in births],
+        cmap="plasma",
+        norm=LogNorm(vmin=coldest / 2, vmax=max(births)),
+        edgecolors="#222",
+        linewidths=0.5,
+        zorder=2,
+    )
+    if dim == 1:
+        axis.set(yscale="log", ylabel="temperature of birth", xlabel="target")
+    axis.figure.colorbar(points, ax=axis, label="temperature of birth", fraction=0.046, pad=0.03)
+    return axis
+
+
+def draw_dendrogram(tree: HypothesisTree, axis: Any = None) -> Any:
+    """Draw a tree as a dendrogram: temperature upwards, a branch per group, as wide as its mass.
+
+    Args:
+        tree: of one input.
+        axis: a matplotlib axis; a new one by default.
+
+    Returns:
+        The axis.
+    """
+    axis = pyplot.subplots(figsize=(6, 5))[1] if axis is None else axis
+    # Leaves side by side in the order of a walk through the tree; a parent above the middle of its children.
+    column: dict[int, float] = {}
+    order: list[int] = []
+
+    def walk(number: int) -> None:
+        for child in tree.nodes[number].children:
+            walk(child)
+        children = tree.nodes[number].children
+        if children:
+            column[number] = sum(column[child] for child in children) / len(children)
+        else:
+            column[number] = len(order)
+            order.append(number)
+
+    walk(0)
+    floor = min(node.birth_temperature for node in tree.nodes if node.birth_temperature > 0) / 2
+    for number, node in enumerate(tree.nodes):
+        top = max(node.birth_temperature, floor)
+        births = [max(tree.nodes[child].birth_temperature, floor) for child in node.children]
+        bottom = min(births) if births else floor
+        axis.plot([column[number]] * 2, [top, bottom], color="#0072B2", lw=0.8 + 5 * node.mass, solid_capstyle="butt")
+        for child, birth in zip(node.children, births, strict=True):
+            axis.plot([column[number], column[child]], [birth, birth], color="#44546a", lw=0.8)
+    axis.set(yscale="log", ylabel="temperature", xlabel="hypotheses", xticks=[])
+    return axis

@@ -1,0 +1,85 @@
+"""The forward and backward passes of a model as CUDA graphs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl._resources import without_garbage_collection
+from torchmcl.types import Distributions, Predictions
+
+
+class CapturedModel:
+    """Call a model by replaying recorded CUDA graphs if that gives the same result.
+
+    A network of many small kernels, such as `torchmcl_speech.nn.DPRNN`, keeps a GPU waiting for Python. The passes of
+    the first training batch are recorded and replayed for every later batch of that shape; for other shapes, evaluation
+    and other devices, the model itself is called. Parameters and gradients are those of the model: optimizers, clipping
+    and checkpoints work as usual.
+
+    The model must do the same for every batch of one shape: no random numbers outside of PyTorch's, no data-dependent
+    control flow. Use the predictions of a batch before the next one, which overwrites them.
+
+    Args:
+        model: takes one tensor, returns `Predictions`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 2), nn.Unflatten(-1, (2, 1)))
+        >>> CapturedModel(lambda inputs: Predictions(model(inputs)))(torch.zeros(4, 3)).hypotheses.shape
+        torch.Size([4, 2, 1])
+    """
+
+    def __init__(self, model: Callable[[Tensor], Predictions | Distributions]) -> None:
+        self.model = model
+        self._replay: Callable[[Tensor], tuple[Tensor, ...]] | None = None
+        self._recorded: object = None
+        self._form: tuple[Any, tuple[str, ...]] = (Predictions, ())  # the kind of predictions, fields that are not None
+
+    def __call__(self, inputs: Tensor) -> Predictions | Distributions:
+        """Return the predictions of the model."""
+        model = self.model
+        if not (isinstance(model, nn.Module) and model.training and inputs.is_cuda and torch.is_grad_enabled()):
+            return model(inputs)
+        half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+        key = (inputs.shape, inputs.dtype, inputs.device, half)
+        if self._replay is None:
+            self._recorded = key
+            wrapped = _Tensors(model)
+            self._replay = _recorded(wrapped, inputs, half)
+            self._form = wrapped.form
+        if key != self._recorded:
+            return model(inputs)
+        kind, names = self._form
+        predictions: Predictions | Distributions = kind(
+            **dict.fromkeys(kind._fields) | dict(zip(names, self._replay(inputs), strict=True))
+        )
+        return predictions
+
+
+class _Tensors(nn.Module):
+    """A model that returns its predictions as a tuple of tensors, as recording requires."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.form: tuple[Any, tuple[str, ...]] = (Predictions, ())
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        predictions = self.model(inputs)
+        given = {name: part for name, part in predictions._asdict().items() if part is not None}
+        self.form = (type(predictions), tuple(given))
+        return tuple(given.values())
+
+
+def _recorded(wrapped: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    # The recording keeps gradient accumulation nodes of a different stream alive. If a batch of a different shape calls
+    # the model itself, autograd synchronizes with that stream, which is correct and needs no warning.
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    # A cached cast would be made once, inside the recording, and never again.
+    with torch.autocast("cuda", dtype=half or torch.bfloat16, enabled=half is not None, cache_enabled=False):
+        wrapped.train()
+        sample = torch.zeros_like(inputs).normal_()  # never the batch itself, which must not change
+        with without_garbage_collection():
+            replay: Any = torch.cuda.make_graphed_callables(wrapped, (sample,), allow_unused_input=True)
+    return replay

@@ -1,0 +1,34 @@
+"""Classical quantizers with one interface: the predecessors of annealed MCL, for comparison.
+
+`Lloyd`, `DeterministicAnnealing` and `SimulatedAnnealing` place points among samples; they are scikit-learn clusterers.
+`lloyd_max` gives the optimal points of a known density on the line.
+"""
+
+from torchmcl_studies.quantizers.scalar import (
+    Density,
+    ExponentialDensity,
+    LaplaceDensity,
+    NormalDensity,
+    ScalarQuantizer,
+    UniformDensity,
+    lloyd_max,
+    panter_dite_constant,
+    scalar_distortion,
+)
+from torchmcl_studies.quantizers.vector import DeterministicAnnealing, Lloyd, Quantizer, SimulatedAnnealing
+
+__all__ = [
+    "Density",
+    "DeterministicAnnealing",
+    "ExponentialDensity",
+    "LaplaceDensity",
+    "Lloyd",
+    "NormalDensity",
+    "Quantizer",
+    "ScalarQuantizer",
+    "SimulatedAnnealing",
+    "UniformDensity",
+    "lloyd_max",
+    "panter_dite_constant",
+    "scalar_distortion",
+]
