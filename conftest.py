@@ -15,7 +15,7 @@ hypothesis.settings.load_profile("short")
 
 # Files that cannot be imported without a package that only `make test-all` installs.
 NEEDED_BY = {
-    "triton": ("*/accel/triton/*.py", "*/torchmcl_speech/kernels/*.py", "*/tests/triton/*.py"),
+    "triton": ("*/accel/triton/*.py", "*/torchmcl_speech/kernels/*.py", "*/tests/*/gpu/*.py", "*/tests/kernels/*.py"),
     "sktime": ("*/adapters/of_sktime.py",),
     "skpro": ("*/adapters/of_skpro.py",),
 }
@@ -28,8 +28,8 @@ collect_ignore_glob = [
 # Files and folders that only `make test-all` runs; single slow tests of other files have the marker themselves.
 SLOW = (
     "integration/",
-    "torchmcl_speech/kernels/",
-    "triton/",
+    "kernels/",
+    "gpu/",
     "adapters/of_skpro",
     "adapters/of_sktime",
     "contracts/test_compiled_schedules",
