@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
+from torchmcl import Batch
 from torchmcl._checks import check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.rate_distortion import lloyd_steps
-from torchmcl.types import Batch
 
 Draw = Callable[[Tensor, Generator], Tensor]
 

@@ -13,11 +13,10 @@ from matplotlib import pyplot
 from matplotlib.colors import LogNorm
 from torch import Tensor, nn
 
+from torchmcl import Predictions, normalized_scores
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
 from torchmcl.annealing import network_tolerance
 from torchmcl.costs import pairwise_euclidean
-from torchmcl.scoring import normalized_scores
-from torchmcl.types import Predictions
 
 
 @dataclass(frozen=True)

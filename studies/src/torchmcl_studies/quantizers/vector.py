@@ -16,9 +16,14 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive, check_positive_int, check_share
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.theory.critical import Trajectory, first_critical_temperature
-from torchmcl.theory.free_energy import boltzmann_weights, soft_barycentres
-from torchmcl.theory.rate_distortion import lloyd_steps, max_distortion
+from torchmcl.theory import (
+    Trajectory,
+    boltzmann_weights,
+    first_critical_temperature,
+    max_distortion,
+    soft_barycentres,
+)
+from torchmcl.theory.rate_distortion import lloyd_steps
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
