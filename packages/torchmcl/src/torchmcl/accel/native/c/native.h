@@ -174,17 +174,6 @@ typedef struct {
     double *found;         /* [rows, trees, held], written: the numbers of the leaves */
 } Trees;
 
-/* Permutations of rows. */
-typedef struct {
-    int64_t n_orders;
-    int64_t n_rows;
-    int64_t epoch;
-    const int64_t *seeds;   /* [orders] */
-    const int64_t *lengths; /* [orders], real rows, at most n_rows */
-    int64_t *orders;        /* [orders, rows], written */
-    uint64_t *scratch;      /* [2, rows] */
-} Shuffle;
-
 /* A bidirectional LSTM without gradients. Inputs and outputs have the same row numbers: a sequence begins at
    outer * outer_stride + inner * inner_stride, its steps are step_stride apart. */
 typedef struct {
