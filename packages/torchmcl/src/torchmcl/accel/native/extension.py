@@ -41,9 +41,6 @@ _RESULTS = {
     "torchmcl_line_above": None,
     "torchmcl_leaves": None,
     "torchmcl_trim": None,
-    "torchmcl_lstm_lanes": c_int64,
-    "torchmcl_lstm_scratch": c_int64,
-    "torchmcl_lstm": None,
 }
 
 

@@ -112,12 +112,6 @@ EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
 
 EXPORTED void torchmcl_trim(const Trim *trim) { trim_rows(trim); }
 
-EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
-
-EXPORTED int64_t torchmcl_lstm_scratch(const Recurrence *lstm) { return chosen->lstm_scratch(lstm); }
-
-EXPORTED void torchmcl_lstm(const Recurrence *lstm) { chosen->lstm(lstm); }
-
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "Compiled loops.", -1, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
