@@ -19,7 +19,7 @@ from torch import Tensor
 import torchmcl as mcl
 from _common import parser, report
 from torchmcl import postprocess as after
-from torchmcl.density import KernelMixture, fit_bandwidth
+from torchmcl.density import fit_bandwidth
 from torchmcl.fleet import Fleet, FleetData
 
 N_HYPOTHESES, ALPHA = 16, 0.1
@@ -55,7 +55,7 @@ def part(predictions: mcl.Predictions, rows: Tensor) -> mcl.Predictions:
 def offered(predictions: mcl.Predictions, targets: Tensor) -> list[after.Nonconformity]:
     """Return kinds of regions, with widths that were fitted."""
     shares = mcl.normalized_scores(predictions.score_logits)
-    widths = fit_bandwidth(KernelMixture, predictions.hypotheses, shares, targets)
+    widths = fit_bandwidth(predictions.hypotheses, shares, targets)
     typical = float(widths(predictions.hypotheses, shares).mean())
     return [
         after.DensityLevels(typical),
