@@ -105,8 +105,7 @@ def speed_rows(rows):
         if row["what"] == "separate":
             name = f"``{row['model']}``" if row["model"] in shipped_models() else row["model"]
             where = "GPU" if row["device"] == "cuda" else f"{row['threads']} CPU core{'s' * (row['threads'] > 1)}"
-            ways = (row["times_real_time"], row.get("times_real_time_lstm_of_torch"))
-            lines.append([name, where, *("" if times is None else f"{times:.1f}" for times in ways)])
+            lines.append([name, where, f"{row['times_real_time']:.1f}"])
     return lines
 
 
@@ -133,7 +132,7 @@ def tables():
         ),
         "speed": (
             "Speed of the command after start-up, as a multiple of real time",
-            ["model", "device", "times real time", "without the C extension"],
+            ["model", "device", "times real time"],
         ),
     }
     rows = {

@@ -5,18 +5,11 @@ import torch
 
 from torchmcl.accel.native import compiled, line, one_target
 from torchmcl.accel.native.extension import available
-from torchmcl_speech.kernels import recurrence
 
 pytestmark = pytest.mark.skipif(not available(), reason="the extension was not built")
 IN_C = {"dtype": torch.float32, "device": "cpu"}
 POINTS = torch.randn(5, 9, 3, generator=torch.Generator().manual_seed(0))
 WEIGHTS = torch.full((5, 9), 1 / 9)
-
-
-def lstm():
-    shapes = [(12, 3), (12, 3), (12,), (12,)] * 2
-    parameters = [torch.linspace(-1, 1, torch.Size(shape).numel(), **IN_C).view(shape) for shape in shapes]
-    return recurrence.bilstm(POINTS.view(45, 3), (5, 1, 9), (9, 9, 1), parameters)
 
 
 def training_step():
@@ -38,7 +31,6 @@ CALLS = {
     "sets": lambda: line.sets(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), WEIGHTS[:, 0], 1.0),
     "masses": lambda: line.mass_above(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), POINTS[:, 0, 0]),
     "one target": lambda: one_target.one_target_losses(POINTS, POINTS[:, :1], WEIGHTS, 0.3, 0.0),
-    "LSTM": lstm,
     "training": training_step,
 }
 

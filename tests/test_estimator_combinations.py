@@ -10,7 +10,6 @@ from sklearn.base import clone
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.density import VoronoiKernels
 from torchmcl.fleet import Candidate, FleetSearch
 from torchmcl.sklearn import Cooling, MCLClassifier, MCLRegressor
 from torchmcl_tables import DensityRegressor
@@ -42,9 +41,6 @@ OF_RULES = [
 CASES = [
     *((kind, case) for kind in (MCLRegressor, MCLClassifier, DensityRegressor) for case in OF_ALL),
     *((kind, case) for kind in (MCLRegressor, MCLClassifier) for case in OF_RULES),
-    (MCLRegressor, {"density": VoronoiKernels, "rule": Cooling(), "several_outputs": True}),
-    (MCLRegressor, {"density": VoronoiKernels, "n_restarts": 1, "weighted": True}),
-    (MCLRegressor, {"density": VoronoiKernels, "search": SEARCH, "validation_fraction": 0}),
     (MCLClassifier, {"class_weight": "balanced", "weighted": True, "grouped": True}),
     (MCLClassifier, {"class_weight": {"low": 2.0, "middle": 1.0, "high": 0.5}, "search": SEARCH}),
     (DensityRegressor, {"keep_best": False, "validation_fraction": 0, "n_bins": 10}),

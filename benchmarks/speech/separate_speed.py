@@ -6,7 +6,7 @@ python -m benchmarks.speech.separate_speed [--models two-speakers] [--seconds 60
 Reading, resampling, the network, joining the chunks, and writing the files; not the page, the import of torch and the
 loading of the weights, which are the row "start". Each is the shortest of --repeats, since what other processes take
 comes on top; `load` is the load average before. `times_real_time_of_a_core` counts processor time, which a busy machine
-distorts less. On CPUs the same is measured with the LSTMs of torch in place of those in C, in turn, as the baseline.
+distorts less.
 `--untrained 4x96` adds a network of that many blocks and units. `--cards` also writes the numbers of the last number of
 threads into the cards of the models, where `torchmcl separation models` finds them.
 """
@@ -16,10 +16,8 @@ import json
 import os
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -47,32 +45,20 @@ def seconds_of(folder: Path, model: str, device: str, chunk: float) -> tuple[flo
     return time.perf_counter() - start[0], time.process_time() - start[1]
 
 
-def with_lstms_of_torch() -> AbstractContextManager[object]:
-    """Return a context in which the extension in C serves no LSTM."""
-    return mock.patch("torchmcl_speech.kernels.recurrence.serves", return_value=False)
-
-
 def rows_of(folder: Path, name: str, model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row for each number of threads."""
     begin = time.perf_counter()
     network = load_separator(model)[0]
     rows: list[dict[str, Any]] = [{"model": name, "what": "start", "seconds": round(time.perf_counter() - begin, 3)}]
-    ways = {"times_real_time": nullcontext}
-    if options.device == "cpu":
-        ways["times_real_time_lstm_of_torch"] = with_lstms_of_torch
     for threads in options.threads:
         torch.set_num_threads(threads)
         row: dict[str, Any] = {"model": name, "what": "separate", "device": options.device, "threads": threads}
         row |= {"audio_seconds": options.seconds, "load": round(os.getloadavg()[0], 1)}
         row |= {"parameters": sum(weight.numel() for weight in network.parameters())}
-        times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         seconds_of(folder, model, options.device, options.chunk)
-        for _ in range(options.repeats):
-            for way, context in ways.items():
-                with context():
-                    times[way].append(seconds_of(folder, model, options.device, options.chunk))
-        row |= {way: round(options.seconds / min(wall for wall, _ in found), 2) for way, found in times.items()}
-        row["times_real_time_of_a_core"] = round(options.seconds / min(own for _, own in times["times_real_time"]), 2)
+        times = [seconds_of(folder, model, options.device, options.chunk) for _ in range(options.repeats)]
+        row["times_real_time"] = round(options.seconds / min(wall for wall, _ in times), 2)
+        row["times_real_time_of_a_core"] = round(options.seconds / min(own for _, own in times), 2)
         print(json.dumps(row), flush=True)
         rows.append(row)
     return rows

@@ -5,7 +5,7 @@ import torch
 import torchmcl as mcl
 from grids import for_each
 from torchmcl import metrics, theory
-from torchmcl.density import KernelMixture, VoronoiKernels, best_points
+from torchmcl.density import KernelMixture, best_points
 from torchmcl.postprocess import BallScore, TubeScore, conformal, expected_cost, reduce
 
 
@@ -19,7 +19,6 @@ MANY = mcl.Predictions(draw(8, 30, 2), draw(8, 30, seed=1))
 TARGETS = draw(8, 1, 2, seed=2)
 SHARES = draw(8, 30, seed=1).softmax(dim=-1)
 LINE, PLANE = (kind(draw(8, 30, dim), SHARES, 0.7) for kind, dim in ((KernelMixture, 1), (KernelMixture, 2)))
-CELLS = VoronoiKernels(draw(8, 6, 2), SHARES[:, :6].softmax(dim=-1), 0.7)
 
 FUNCTIONS = {
     "MixtureNLLWithCRPS": lambda: mcl.MixtureNLLWithCRPS(3.0)(
@@ -49,8 +48,6 @@ FUNCTIONS = {
     "best_points on the line": lambda: best_points(LINE, 4),
     "best_points in the plane": lambda: best_points(PLANE, 4),
     "density": lambda: PLANE.log_prob(TARGETS[:, 0]),
-    "density of cells": lambda: CELLS.log_prob(TARGETS[:, 0]),
-    "moments of cells": lambda: (CELLS.mean, CELLS.variance),
 }
 
 

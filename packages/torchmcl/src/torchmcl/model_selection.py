@@ -235,7 +235,7 @@ def _floor(
             shares = reader.probabilities(predictions.score_logits[models].cpu())
             probabilities = shares.transpose(0, 1).flatten(1) / n_restarts
         truth = held.targets[place, :n_rows, 0].flatten(1).cpu()
-        bandwidth = fit_bandwidth(KernelMixture, hypotheses, probabilities, truth)
+        bandwidth = fit_bandwidth(hypotheses, probabilities, truth)
         density = KernelMixture(hypotheses, probabilities, bandwidth(hypotheses, probabilities))
         of_folds.append(least_distortions(density, numbers))
     columns = zip(*of_folds, strict=True)

@@ -5,18 +5,8 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.accel.native import extension
-from torchmcl.fleet import data
 
 pytestmark = pytest.mark.skipif(not extension.available(), reason="the C extension was not built")
-
-
-@pytest.mark.parametrize("n_rows", [1, 2, 300, 70_000])
-def test_shuffles_are_those_of_the_definition(n_rows):
-    seeds = torch.tensor([0, 1, -5, 2**40])
-    lengths = torch.tensor([n_rows, max(1, n_rows // 2), n_rows, max(1, n_rows - 1)])
-    for epoch in (0, 7):
-        own = data.shuffled_rows(seeds, epoch, lengths, n_rows)
-        assert torch.equal(own, data.shuffled_rows.definition(seeds, epoch, lengths, n_rows))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import oracles
 from torchmcl.accel.native import line
 from torchmcl.accel.native.extension import available
-from torchmcl.density import KernelMixture, VoronoiKernels, best_points
+from torchmcl.density import KernelMixture, best_points
 
 needs_extension = pytest.mark.skipif(not available(), reason="the extension was not built")
 
@@ -327,12 +327,6 @@ def test_tensors_that_need_a_gradient_are_left_to_torch():
         assert (changed(density, centres).compiled() is not None) == available()
     points = best_points(changed(density, centres), 2).points
     assert points.requires_grad
-
-
-def test_kernels_that_end_at_their_cells_have_gaps_too():
-    density = VoronoiKernels(torch.tensor([[0.0], [3.0]]).double(), torch.tensor([0.5, 0.5]).double(), 0.3)
-    assert density.highest_density(0.9, fill=0.0).lower.shape == (1,)
-    assert float(density.gap_depth(0.9)) < 1e-3
 
 
 @needs_extension

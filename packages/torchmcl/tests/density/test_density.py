@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from grids import for_each
-from torchmcl.density import Bandwidth, KernelMixture, VoronoiKernels, fit_bandwidth
+from torchmcl.density import Bandwidth, KernelMixture, fit_bandwidth
 
-KINDS = (KernelMixture, VoronoiKernels)
 POINTS_1D = torch.tensor([[-1.0], [0.2], [2.0]], dtype=torch.float64)
 POINTS_2D = torch.tensor([[-1.0, 0.5], [0.2, -0.3], [1.0, 1.0], [0.9, -1.2]], dtype=torch.float64)
 POINTS_3D = torch.tensor([[-1.0, 0.5, 0.0], [0.2, -0.3, 0.4], [1.0, 1.0, -1.0]], dtype=torch.float64)
@@ -20,12 +19,12 @@ SHARES = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
 SHARES_4 = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
 
 
-def on_line(kind, bandwidth=0.4, scale=None):
-    return kind(POINTS_1D, SHARES, bandwidth, scale)
+def on_line(bandwidth=0.4, scale=None):
+    return KernelMixture(POINTS_1D, SHARES, bandwidth, scale)
 
 
-def in_plane(kind, bandwidth=0.5, scale=None):
-    return kind(POINTS_2D, SHARES_4, bandwidth, scale)
+def in_plane(bandwidth=0.5, scale=None):
+    return KernelMixture(POINTS_2D, SHARES_4, bandwidth, scale)
 
 
 def integral_1d(density, values=lambda y: 1.0, low=-9.0, high=10.0, n=20001):
@@ -38,42 +37,37 @@ def plane(n=801, reach=5.0):
     return side, torch.stack(torch.meshgrid(side, side, indexing="ij"), dim=-1)
 
 
-@for_each("kind", KINDS)
 @for_each("bandwidth", [0.05, 0.4, 1.5])
 @for_each("scale", [None, torch.tensor([0.5], dtype=torch.float64)])
-def test_density_on_the_line_integrates_to_one(kind, bandwidth, scale):
-    assert float(integral_1d(on_line(kind, bandwidth, scale))) == pytest.approx(1.0, abs=1e-4)
+def test_density_on_the_line_integrates_to_one(bandwidth, scale):
+    assert float(integral_1d(on_line(bandwidth, scale))) == pytest.approx(1.0, abs=1e-4)
 
 
-@for_each("kind", KINDS)
 @for_each("scale", [None, torch.tensor([0.6, 1.3], dtype=torch.float64)])
-def test_density_in_the_plane_integrates_to_one(kind, scale):
+def test_density_in_the_plane_integrates_to_one(scale):
     side, grid = plane()
-    values = in_plane(kind, 0.5, scale).log_prob(grid).exp()
+    values = in_plane(0.5, scale).log_prob(grid).exp()
     total = torch.trapezoid(torch.trapezoid(values, side), side)
     assert float(total) == pytest.approx(1.0, abs=2e-3)
 
 
-@for_each("kind", KINDS)
-def test_samples_on_the_line_agree_with_the_distribution_function(kind):
-    density = on_line(kind)
+def test_samples_on_the_line_agree_with_the_distribution_function():
+    density = on_line()
     samples = density.sample((4000,)).squeeze(-1)
     result = stats.kstest(samples.numpy(), lambda y: density.cdf(torch.from_numpy(y).unsqueeze(-1)).numpy())
     assert result.pvalue > 0.01
 
 
-@for_each("kind", KINDS)
-def test_distribution_function_is_the_integral_of_the_density(kind):
-    density = on_line(kind)
+def test_distribution_function_is_the_integral_of_the_density():
+    density = on_line()
     for y in (-1.5, -0.4, 0.0, 1.1, 2.5):
         below = integral_1d(density, high=y)
         assert float(density.cdf(torch.tensor([y], dtype=torch.float64))) == pytest.approx(float(below), abs=1e-4)
 
 
-@for_each("kind", KINDS)
-def test_samples_in_the_plane_agree_with_the_density(kind):
+def test_samples_in_the_plane_agree_with_the_density():
     # The log density of samples against its distribution under quadrature: a test in one dimension of both.
-    density = in_plane(kind)
+    density = in_plane()
     logs = density.log_prob(density.sample((3000,))).sort().values.numpy()
     side, grid = plane(n=601)
     on_grid = density.log_prob(grid).flatten()
@@ -87,28 +81,25 @@ def test_samples_in_the_plane_agree_with_the_density(kind):
     assert stats.kstest(logs, below).pvalue > 0.01
 
 
-@for_each("kind", KINDS)
-def test_mean_and_variance_on_the_line_are_those_of_the_density(kind):
-    density = on_line(kind, 0.7)
+def test_mean_and_variance_on_the_line_are_those_of_the_density():
+    density = on_line(0.7)
     mean = float(integral_1d(density, lambda y: y))
     second = float(integral_1d(density, lambda y: (y - mean) ** 2))
     assert float(density.mean) == pytest.approx(mean, abs=1e-4)
     assert float(density.variance) == pytest.approx(second, abs=1e-3)
 
 
-@for_each("kind", KINDS)
 @for_each("points, shares", [(POINTS_2D, SHARES_4), (POINTS_3D, SHARES)])
-def test_mean_and_variance_agree_with_samples(kind, points, shares):
-    density = kind(points, shares, 0.6)
+def test_mean_and_variance_agree_with_samples(points, shares):
+    density = KernelMixture(points, shares, 0.6)
     samples = density.sample((40_000,))
     torch.testing.assert_close(density.mean, samples.mean(dim=0), atol=0.03, rtol=0)
     torch.testing.assert_close(density.variance, samples.var(dim=0), atol=0.05, rtol=0.03)
 
 
-@for_each("kind", KINDS)
 @for_each("points, shares", [(POINTS_1D, SHARES), (POINTS_2D, SHARES_4)])
-def test_small_bandwidth_gives_the_weighted_points(kind, points, shares):
-    density = kind(points, shares, 1e-6)
+def test_small_bandwidth_gives_the_weighted_points(points, shares):
+    density = KernelMixture(points, shares, 1e-6)
     samples = density.sample((20_000,))
     nearest = torch.cdist(samples, points)
     assert float(nearest.amin(dim=-1).max()) < 1e-4
@@ -119,60 +110,8 @@ def test_small_bandwidth_gives_the_weighted_points(kind, points, shares):
     torch.testing.assert_close(density.variance, expected, atol=1e-5, rtol=0)
 
 
-def test_mass_of_a_cell_is_the_probability_of_its_hypothesis_whatever_the_bandwidth():
-    for bandwidth in (0.01, 0.5, 20.0):
-        density = on_line(VoronoiKernels, bandwidth)
-        borders = torch.tensor([[-0.4], [1.1]], dtype=torch.float64)
-        torch.testing.assert_close(density.cdf(borders), torch.tensor([0.5, 0.7], dtype=torch.float64))
-
-
-def test_hypotheses_in_one_place_share_a_cell():
-    density = VoronoiKernels(torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([0.3, 0.3, 0.4]), 0.2)
-    assert float(density.cdf(torch.tensor([0.5]))) == pytest.approx(0.6, abs=1e-5)
-    assert float(integral_1d(VoronoiKernels(density.hypotheses.double(), density.probabilities.double(), 0.2))) == (
-        pytest.approx(1.0, abs=1e-4)
-    )
-    assert torch.isfinite(density.sample((50,))).all()
-
-
-@for_each("spacing", [0.0, 1e-7, 1e-6, 1e-3, 0.1])
-@for_each("bandwidth", [0.3, 10.0])
-@for_each("dtype", [torch.float32, torch.float64])
-def test_crowded_hypotheses_leave_a_distribution_on_the_line(spacing, bandwidth, dtype):
-    centres = (0.5 + spacing * torch.arange(6, dtype=dtype)).view(-1, 1)
-    density = VoronoiKernels(centres, torch.full((6,), 1 / 6, dtype=dtype), bandwidth)
-    middle = 0.5 + 2.5 * spacing
-    reach = torch.tensor([-100, -1, -0.1, 0, 0.1, 1, 100], dtype=dtype)
-    values = density.cdf((middle + bandwidth * reach).unsqueeze(-1))
-    assert (values.diff() >= 0).all()
-    tolerance = 1e-3 if dtype == torch.float64 else 0.1
-    assert values[0].item() == pytest.approx(0, abs=1e-6)
-    assert values[3].item() == pytest.approx(0.5, abs=tolerance)
-    assert values[-1].item() == pytest.approx(1, abs=1e-6)
-    # Samples are uniform under the distribution function; the density beyond all hypotheses is that of the two ends.
-    draws = density.sample((4000,), torch.Generator().manual_seed(0))
-    assert density.cdf(draws).mean().item() == pytest.approx(0.5, abs=0.03)
-    far = (middle + 2 * bandwidth + 5 * spacing) * torch.ones(1, dtype=dtype)
-    step = 1e-2 * bandwidth
-    slope = (density.cdf(far + step) - density.cdf(far - step)) / (2 * step)
-    assert density.log_prob(far).exp().item() == pytest.approx(slope.item(), rel=0.02)
-
-
-@for_each("batch", [(), (2, 3)])
-def test_samples_in_cells_far_smaller_than_their_kernels_stay_in_them(batch):
-    for dim, spacing in ((1, 1e-3), (2, 1e-2)):
-        steps = spacing * torch.arange(-3.0, 4.0, dtype=torch.float64)
-        grid = torch.cartesian_prod(*[steps] * dim).view(-1, dim)
-        shares = torch.full((len(grid),), 1 / len(grid), dtype=torch.float64)
-        density = VoronoiKernels(grid.expand(*batch, *grid.shape), shares.expand(*batch, -1), 10.0)
-        draws = density.sample((400,), torch.Generator().manual_seed(0))
-        inner = (draws.abs() < 2.5 * spacing).all(dim=-1).double().mean().item()
-        assert inner == pytest.approx((5 / 7) ** dim, abs=0.07)
-
-
-@for_each("kind", KINDS)
-def test_a_bandwidth_keeps_the_digits_of_float64(kind):
-    density = kind(POINTS_1D, SHARES, 0.3)
+def test_a_bandwidth_keeps_the_digits_of_float64():
+    density = KernelMixture(POINTS_1D, SHARES, 0.3)
     assert (density.bandwidth == 0.3).all()
     assert (density.widths == 0.3).all()
 
@@ -181,31 +120,30 @@ def test_mixture_agrees_with_torch_distributions():
     components = torch.distributions.Independent(torch.distributions.Normal(POINTS_2D, 0.5), 1)
     expected = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(SHARES_4), components)
     at = torch.randn(7, 2, dtype=torch.float64)
-    density = in_plane(KernelMixture)
+    density = in_plane()
     torch.testing.assert_close(density.log_prob(at), expected.log_prob(at))
     torch.testing.assert_close(density.mean, expected.mean)
     torch.testing.assert_close(density.variance, expected.variance)
 
 
 def test_marginal_of_a_mixture_is_the_density_of_one_coordinate():
-    density = in_plane(KernelMixture, 0.5, torch.tensor([1.0, 3.0], dtype=torch.float64))
+    density = in_plane(0.5, torch.tensor([1.0, 3.0], dtype=torch.float64))
     marginal = density.marginal(1)
     assert marginal.event_shape == (1,)
     torch.testing.assert_close(marginal.mean, density.mean[1:])
     torch.testing.assert_close(marginal.variance, density.variance[1:])
 
 
-@for_each("kind", KINDS)
-def test_batches_are_computed_as_one_by_one(kind):
+def test_batches_are_computed_as_one_by_one():
     points = torch.randn(4, 5, 2, dtype=torch.float64)
     shares = torch.rand(4, 5, dtype=torch.float64).softmax(dim=-1)
     widths = torch.rand(4, 1, dtype=torch.float64) + 0.1
     at = torch.randn(3, 4, 2, dtype=torch.float64)
-    together = kind(points, shares, widths)
+    together = KernelMixture(points, shares, widths)
     assert together.batch_shape == (4,)
     assert together.sample((3,)).shape == (3, 4, 2)
     for i in range(4):
-        alone = kind(points[i], shares[i], widths[i])
+        alone = KernelMixture(points[i], shares[i], widths[i])
         torch.testing.assert_close(together.log_prob(at)[:, i], alone.log_prob(at[:, i]))
         torch.testing.assert_close(together.variance[i], alone.variance)
 
@@ -213,18 +151,16 @@ def test_batches_are_computed_as_one_by_one(kind):
 def test_log_density_has_the_right_gradient():
     points = POINTS_2D.clone().requires_grad_()
     at = torch.tensor([0.3, 0.1], dtype=torch.float64)
-    for kind in KINDS:
-        assert torch.autograd.gradcheck(lambda p, k=kind: k(p, SHARES_4, 0.5).log_prob(at), (points,), atol=1e-4)
+    assert torch.autograd.gradcheck(lambda p: KernelMixture(p, SHARES_4, 0.5).log_prob(at), (points,), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @given(mass=st.floats(0.05, 0.95))
-def test_highest_density_set_holds_its_mass_and_is_densest(kind, mass):
-    density = on_line(kind, 0.2)
+def test_highest_density_set_holds_its_mass_and_is_densest(mass):
+    density = on_line(0.2)
     lower, upper = density.highest_density(mass)
     held = (density.cdf(upper.unsqueeze(-1)) - density.cdf(lower.unsqueeze(-1))).nansum()
     # Whole cells, or cells that are cut where the set ends.
-    assert mass - (1e-3 if kind is KernelMixture else 1e-5) <= float(held) <= mass + 0.03
+    assert mass - 1e-3 <= float(held) <= mass + 0.03
     y = torch.linspace(-3, 4, 4001, dtype=torch.float64).unsqueeze(-1)
     inside = ((y >= lower) & (y <= upper)).any(dim=-1)
     logs = density.log_prob(y)
@@ -240,14 +176,14 @@ def test_highest_density_set_of_two_modes_has_two_pieces_and_of_one_mode_one():
 
 
 def test_mass_above_a_sample_is_uniform():
-    density = on_line(KernelMixture, 0.2)
+    density = on_line(0.2)
     samples = density.sample((2000,))
     many = density.expand((2000,))
     assert stats.kstest(many.mass_above(samples).numpy(), "uniform").pvalue > 0.01
 
 
 def test_level_of_a_highest_density_set_holds_its_mass_in_the_plane():
-    density = in_plane(KernelMixture)
+    density = in_plane()
     level = density.highest_density_level(0.8, n_samples=20_000)
     side, grid = plane(n=601)
     values = density.log_prob(grid)
@@ -255,13 +191,12 @@ def test_level_of_a_highest_density_set_holds_its_mass_in_the_plane():
     assert float(mass) == pytest.approx(0.8, abs=0.02)
 
 
-@for_each("kind", KINDS)
-def test_bandwidth_of_the_highest_likelihood_is_found(kind):
+def test_bandwidth_of_the_highest_likelihood_is_found():
     generator = torch.Generator().manual_seed(0)
     points = torch.tensor([-3.0, 0.0, 3.0]).expand(800, 3).unsqueeze(-1)
     branch = torch.randint(0, 3, (800,), generator=generator)
     targets = points[0, branch] + 0.2 * torch.randn(800, 1, generator=generator)
-    found = fit_bandwidth(kind, points, torch.full((800, 3), 1 / 3), targets)
+    found = fit_bandwidth(points, torch.full((800, 3), 1 / 3), targets)
     assert found(points, torch.full((800, 3), 1 / 3)).mean() == pytest.approx(0.2, rel=0.1)
 
 
@@ -270,7 +205,7 @@ def test_bandwidth_follows_the_spread_of_the_answers_where_the_noise_does():
     noise = torch.linspace(0.1, 2.0, 2000).unsqueeze(-1)
     points = (noise * torch.tensor([-1.2, -0.4, 0.4, 1.2])).unsqueeze(-1)
     targets = noise * torch.randn(2000, 1, generator=generator)
-    found = fit_bandwidth(KernelMixture, points, torch.full((2000, 4), 0.25), targets)
+    found = fit_bandwidth(points, torch.full((2000, 4), 0.25), targets)
     assert found.spread > 0.2
     width = found(points, torch.full((2000, 4), 0.25))
     assert float(width[-1] / width[0]) > 4
@@ -279,9 +214,9 @@ def test_bandwidth_follows_the_spread_of_the_answers_where_the_noise_does():
 def test_weights_of_rows_count_in_the_bandwidth():
     targets = torch.tensor([[0.1], [-0.1], [3.0]])
     points, shares = torch.zeros(3, 1, 1), torch.ones(3, 1)
-    light = fit_bandwidth(KernelMixture, points, shares, targets, torch.tensor([1.0, 1.0, 0.0]))
+    light = fit_bandwidth(points, shares, targets, torch.tensor([1.0, 1.0, 0.0]))
     assert light.floor == pytest.approx(0.1, rel=0.1)
-    assert fit_bandwidth(KernelMixture, points, shares, targets).floor == pytest.approx(math.sqrt(9.02 / 3), rel=0.1)
+    assert fit_bandwidth(points, shares, targets).floor == pytest.approx(math.sqrt(9.02 / 3), rel=0.1)
 
 
 def test_bandwidth_rule_is_the_root_of_two_squares():
@@ -294,12 +229,12 @@ def test_bandwidth_rule_is_the_root_of_two_squares():
     [
         (lambda: KernelMixture(POINTS_1D, SHARES, 0.0), r"KernelMixture: `bandwidth` must be > 0, got 0.0"),
         (lambda: KernelMixture(POINTS_1D, SHARES, -1.0), r"KernelMixture: `bandwidth` must be >= 0, got -1.0"),
-        (lambda: VoronoiKernels(POINTS_1D, SHARES_4, 1.0), r"`probabilities` must have the shape of `hypotheses`"),
-        (lambda: in_plane(KernelMixture).cdf(torch.zeros(2)), r"cdf: `hypotheses` must have one dimension here, got 2"),
-        (lambda: in_plane(VoronoiKernels).highest_density(0.9), r"`hypotheses` must have one dimension here, got 2"),
-        (lambda: on_line(KernelMixture).highest_density(1.5), r"KernelMixture: `mass` must lie in \[0, 1\], got 1.5"),
+        (lambda: KernelMixture(POINTS_1D, SHARES_4, 1.0), r"`probabilities` must have the shape of `hypotheses`"),
+        (lambda: in_plane().cdf(torch.zeros(2)), r"cdf: `hypotheses` must have one dimension here, got 2"),
+        (lambda: in_plane().highest_density(0.9), r"`hypotheses` must have one dimension here, got 2"),
+        (lambda: on_line().highest_density(1.5), r"KernelMixture: `mass` must lie in \[0, 1\], got 1.5"),
         (
-            lambda: fit_bandwidth(KernelMixture, torch.zeros(3, 2, 1), torch.ones(3, 2), torch.zeros(2, 1)),
+            lambda: fit_bandwidth(torch.zeros(3, 2, 1), torch.ones(3, 2), torch.zeros(2, 1)),
             r"fit_bandwidth: `targets` must have one row for each",
         ),
     ],

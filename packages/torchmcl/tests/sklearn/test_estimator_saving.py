@@ -6,7 +6,6 @@ import pytest
 import torchmcl as mcl
 from forged import answers_of_forged
 from tables import QUICK, forked, two_outputs
-from torchmcl.density import VoronoiKernels
 from torchmcl.persistence import read_checkpoint, write_checkpoint
 from torchmcl.sklearn import Cooling, MCLClassifier, MCLRegressor, load_estimator
 
@@ -43,7 +42,7 @@ def test_a_saved_model_answers_alike(model, tmp_path):
             "rule": mcl.RelaxedWTA(0.2),
             "learning_rate": mcl.JoinedSchedule((mcl.Constant(0.1), mcl.Constant(0.01)), (3,)),
         },
-        {"rule": Cooling(), "density": VoronoiKernels, "n_restarts": 2, "ensemble": True},
+        {"rule": Cooling(), "n_restarts": 2, "ensemble": True},
         {"n_restarts": 2, "n_bins": 7, "keep_best": False},
         {"ensemble": False, "n_restarts": 2, "validation_fraction": 0.0},
         {"random_state": np.random.RandomState(0), "n_hypotheses": np.int64(3), "hidden": []},

@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 
 import torchmcl as mcl
 from tables import QUICK, Counting, forked, noisy, two_outputs
-from torchmcl.density import KernelMixture, VoronoiKernels, best_points
+from torchmcl.density import KernelMixture, best_points
 from torchmcl.sklearn import Cooling, Hypotheses, MCLRegressor, PredictionIntervals
 from torchmcl.sklearn.predictive import network_answers
 
@@ -127,15 +127,6 @@ def test_a_column_of_targets_stays_a_column():
     fitted = MCLRegressor(**QUICK).fit(X, y[:, None])
     assert fitted.predict(X).shape == (60, 1)
     assert fitted.predict_interval(X).lower.shape[:2] == (60, 1)
-
-
-def test_voronoi_kernels_serve_as_the_density(model):
-    X, y = forked(200)
-    fitted = MCLRegressor(**QUICK, rule=Cooling(), density=VoronoiKernels).fit(X, y)
-    assert isinstance(fitted.predict_distribution(X[:2]), VoronoiKernels)
-    assert isinstance(model.predict_distribution(X[:2]), KernelMixture)
-    assert np.isfinite(fitted.log_prob(X, y)).all()
-    assert fitted.predict_interval(X).contains(y).mean() > 0.7
 
 
 def test_the_fit_does_not_depend_on_the_order_of_the_rows():
@@ -370,7 +361,6 @@ def test_unfitted_estimators_say_so():
             TypeError,
             r"MCLRegressor: `rule` must be an assignment rule, a function step -> rule or AutoAnn.* got 3",
         ),
-        ({"density": "voronoi"}, ValueError, r"`density` must be KernelMixture or VoronoiKernels, got 'voronoi'"),
     ],
 )
 def test_bad_parameters_are_named_in_fit(parameters, error, message):

@@ -1,1 +1,1 @@
-"""Faster LSTM layers and norms, in Triton and C."""
+"""Faster LSTM layers and norms, in Triton."""

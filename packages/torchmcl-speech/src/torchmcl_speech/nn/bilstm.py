@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from torchmcl import accel
 from torchmcl._checks import bad_value, check_tensor
-from torchmcl._eager import is_plain_eager
-from torchmcl_speech.kernels import recurrence
 
 # The kernels pad the hidden size to a power of two and hold four gates of it.
 _FUSED_SIZES = range(16, 257)
@@ -63,8 +61,6 @@ class BiLSTM(nn.LSTM):
         if torch.compiler.is_exporting():
             exported: Tensor = exported_bilstm(sequences, list(self._parameters.values()))
             return exported
-        if sequences.device.type == "cpu" and self._can_compile(sequences):
-            return self._compiled(sequences)
         batch_shape = sequences.shape[:2]
         time_first = sequences.permute(2, 0, 1, 3).flatten(1, 2)  # the layout of cuDNN; the only copy
         if sequences.device.type == "cpu":
@@ -83,18 +79,6 @@ class BiLSTM(nn.LSTM):
         from torchmcl_speech.nn.lstm_onnx import translations
 
         return translations()
-
-    def _can_compile(self, sequences: Tensor) -> bool:
-        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
-        return is_plain_eager() and sequences.numel() > 0 and recurrence.serves(sequences, *parameters)
-
-    def _compiled(self, sequences: Tensor) -> Tensor:
-        """Compute without gradients in C: the gates never leave the registers."""
-        ordered, order = _in_memory_order(sequences)
-        strides = [ordered.stride(order.index(axis)) // ordered.shape[-1] for axis in range(3)]
-        parameters: list[Tensor] = list(self._flat_weights)  # type: ignore[arg-type]
-        rows = ordered.reshape(-1, ordered.shape[-1])
-        return _restored(recurrence.bilstm(rows, sequences.shape[:3], strides, parameters), ordered.shape[:3], order)
 
     def _on_cpu(self, time_first: Tensor) -> Tensor:
         """Return the hidden states of sequences on a CPU."""

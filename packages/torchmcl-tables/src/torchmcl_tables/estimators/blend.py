@@ -185,8 +185,8 @@ class Blend:
         members = self.members(X)
         return self.kernels_of(members).density(), self.kernels_of(members, knowing=True).means()
 
-    def density(self, X: NDArray[Any], kind: type[Any] = KernelMixture) -> KernelMixture:
-        """Return the density of each row in the units of y; it is always a `KernelMixture`."""
+    def density(self, X: NDArray[Any]) -> KernelMixture:
+        """Return the density of each row in the units of y."""
         scaler = self.targets.scaler
         return self.kernels(X).moved(torch.from_numpy(scaler.scale), torch.from_numpy(scaler.mean)).density()
 

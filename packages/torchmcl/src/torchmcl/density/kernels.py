@@ -1,7 +1,6 @@
-"""Densities around hypotheses: the common base, the mixture of kernels, and bandwidths fitted on held-out targets."""
+"""Densities around hypotheses: the mixture of kernels, and bandwidths fitted on held-out targets."""
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
@@ -17,8 +16,23 @@ from torchmcl.density.on_line import OnLine
 _LOG_TAU = math.log(2 * math.pi)
 
 
-class HypothesisDensity(OnLine):
-    """Base class of `KernelMixture` and `VoronoiKernels`; see `KernelMixture` for the arguments."""
+class KernelMixture(OnLine):
+    """A Gaussian kernel around each hypothesis, mixed by the probabilities.
+
+    Args:
+        hypotheses: [..., hypotheses, dim]
+        probabilities: [..., hypotheses], summing to 1.
+        bandwidth: standard deviation of the kernels, > 0: a number, or [..., hypotheses] (or broadcast to it).
+        scale: the unit of each coordinate, [dim], or of each kernel in each coordinate, [..., hypotheses, dim]; the
+            standard deviation of a kernel there is bandwidth * scale.
+
+    Example:
+        >>> density = KernelMixture(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.25, 0.75]), bandwidth=0.1)
+        >>> density.mean, density.cdf(torch.tensor([0.0]))
+        (tensor([0.5000]), tensor(0.2500))
+        >>> density.sample((5,)).shape
+        torch.Size([5, 1])
+    """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (as in torch.distributions)
     support = constraints.real_vector
@@ -76,27 +90,18 @@ class HypothesisDensity(OnLine):
         squares = offsets.square().sum(dim=-1)
         units = self.scale.log().sum(dim=-1) + self.dim * 0.5 * _LOG_TAU
         kernel = squares * (-0.5 / self._width.square()) - self.dim * self._width.log() - units
-        return self._log_mixed(squares, kernel)
-
-    @abstractmethod
-    def _log_mixed(self, squares: Tensor, kernel: Tensor) -> Tensor:
-        """Return the log density from squared distances and log kernels [..., hypotheses]."""
+        return torch.logsumexp(self.probabilities.log() + kernel, dim=-1)
 
     @property
     def mean(self) -> Tensor:
         """The mean, [..., dim]."""
-        return (self.probabilities.unsqueeze(-1) * self._kernel_moments()[0]).sum(dim=-2)
+        return (self.probabilities.unsqueeze(-1) * self.hypotheses).sum(dim=-2)
 
     @property
     def variance(self) -> Tensor:
         """The variance of each coordinate, [..., dim]."""
-        centres, variances = self._kernel_moments()
-        offsets = centres - self.mean.unsqueeze(-2)
-        return (self.probabilities.unsqueeze(-1) * (variances + offsets.square())).sum(dim=-2)
-
-    @abstractmethod
-    def _kernel_moments(self) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of each kernel, [..., hypotheses, dim]."""
+        offsets = self.hypotheses - self.mean.unsqueeze(-2)
+        return (self.probabilities.unsqueeze(-1) * (self.widths.square() + offsets.square())).sum(dim=-2)
 
     def highest_density_level(self, mass: float, n_samples: int = 2000) -> Tensor:
         """Return the log density above which the region has `mass`, [...], estimated by sampling.
@@ -128,13 +133,8 @@ class HypothesisDensity(OnLine):
             wide = index[..., None, None].expand(*index.shape, 1, self.dim)
             centres = self.hypotheses.expand(*shape, *self.hypotheses.shape).gather(-2, wide).squeeze(-2)
             widths = self.widths.expand(*shape, *self.hypotheses.shape).gather(-2, wide).squeeze(-2)
-            return self._sample_around(index, centres, widths, generator)
-
-    @abstractmethod
-    def _sample_around(
-        self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
-    ) -> Tensor:
-        """Return a sample from the kernels with the given index, around centers [..., dim]."""
+            normal = torch.randn(centres.shape, dtype=centres.dtype, device=centres.device, generator=generator)
+            return centres + widths * normal
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function at value [..., 1], [...]; in one dimension only.
@@ -143,11 +143,16 @@ class HypothesisDensity(OnLine):
             ValueError: in more than one dimension.
         """
         self._check_one_dimension("cdf")
-        return (self.probabilities * self._kernel_cdf(value)).sum(dim=-1)
+        offsets = (value - self.hypotheses.squeeze(-1)) / self.widths.squeeze(-1)
+        below = 0.5 + 0.5 * torch.erf(offsets * math.sqrt(0.5))  # several times as fast as ndtr
+        return (self.probabilities * below).sum(dim=-1)
 
-    @abstractmethod
-    def _kernel_cdf(self, value: Tensor) -> Tensor:
-        """Return the cumulative distribution function of each kernel, [..., hypotheses], at `value` [..., 1]."""
+    def marginal(self, output: int) -> "KernelMixture":
+        """Return the density of one coordinate."""
+        columns = slice(output, output + 1) if output != -1 else slice(-1, None)
+        return KernelMixture(
+            self.hypotheses[..., columns], self.probabilities, self.bandwidth, self.scale[..., columns]
+        )
 
     def expand(self, batch_shape: torch.Size | list[int] | tuple[int, ...], _instance: Any = None) -> Self:
         """Return the same distribution with a larger batch shape."""
@@ -167,58 +172,12 @@ class HypothesisDensity(OnLine):
         scale = self.scale if self.scale.ndim == 1 else change(self.scale.expand_as(self.hypotheses), 2)
         return type(self)(change(self.hypotheses, 2), change(self.probabilities, 1), change(self.bandwidth, 1), scale)
 
-
-class KernelMixture(HypothesisDensity):
-    """A Gaussian kernel around each hypothesis, mixed by the probabilities.
-
-    Args:
-        hypotheses: [..., hypotheses, dim]
-        probabilities: [..., hypotheses], summing to 1.
-        bandwidth: standard deviation of the kernels, > 0: a number, or [..., hypotheses] (or broadcast to it).
-        scale: the unit of each coordinate, [dim], or of each kernel in each coordinate, [..., hypotheses, dim]; the
-            standard deviation of a kernel there is bandwidth * scale.
-
-    Example:
-        >>> density = KernelMixture(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.25, 0.75]), bandwidth=0.1)
-        >>> density.mean, density.cdf(torch.tensor([0.0]))
-        (tensor([0.5000]), tensor(0.2500))
-        >>> density.sample((5,)).shape
-        torch.Size([5, 1])
-    """
-
-    def marginal(self, output: int) -> "KernelMixture":
-        """Return the density of one coordinate."""
-        columns = slice(output, output + 1) if output != -1 else slice(-1, None)
-        return KernelMixture(
-            self.hypotheses[..., columns], self.probabilities, self.bandwidth, self.scale[..., columns]
-        )
-
-    def _log_mixed(self, squares: Tensor, kernel: Tensor) -> Tensor:
-        return torch.logsumexp(self.probabilities.log() + kernel, dim=-1)
-
-    def _kernel_moments(self) -> tuple[Tensor, Tensor]:
-        return self.hypotheses, self.widths.square()
-
-    def _sample_around(
-        self, index: Tensor, centres: Tensor, widths: Tensor, generator: torch.Generator | None
-    ) -> Tensor:
-        return centres + widths * normal_like(centres, generator)
-
-    def _kernel_cdf(self, value: Tensor) -> Tensor:
-        offsets = (value - self.hypotheses.squeeze(-1)) / self.widths.squeeze(-1)
-        return 0.5 + 0.5 * torch.erf(offsets * math.sqrt(0.5))  # several times as fast as ndtr
-
     def compiled(self) -> line.Mixtures | None:
         """Return the kernels of each row in the format of the compiled loops, or None if those do not apply."""
         parts = (self.hypotheses, self.probabilities, self.widths)
         if self.dim != 1 or not line.serves(*parts):
             return None
         return line.Mixtures(*(part.reshape(-1, self.probabilities.shape[-1]) for part in parts))
-
-
-def normal_like(values: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return standard normal numbers with the shape of `values`."""
-    return torch.randn(values.shape, dtype=values.dtype, device=values.device, generator=generator)
 
 
 class Bandwidth(NamedTuple):
@@ -242,25 +201,19 @@ class Bandwidth(NamedTuple):
 
 
 def fit_bandwidth(
-    kind: type[HypothesisDensity],
-    hypotheses: Tensor,
-    probabilities: Tensor,
-    targets: Tensor,
-    weights: Tensor | None = None,
+    hypotheses: Tensor, probabilities: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Bandwidth:
-    """Return the bandwidth rule with the highest likelihood of held-out targets.
+    """Return the bandwidth rule of a `KernelMixture` with the highest likelihood of held-out targets.
 
     Args:
-        kind: `KernelMixture` or `VoronoiKernels`.
         hypotheses: [rows, hypotheses, dim], of rows that the model was not trained on, in units of the scale.
         probabilities: [rows, hypotheses]
         targets: [rows, dim]
         weights: [rows], how much each row counts.
 
     Example:
-        >>> from torchmcl.density import KernelMixture
         >>> noise = 0.3 * torch.randn(1000, 1, generator=torch.Generator().manual_seed(0))
-        >>> round(fit_bandwidth(KernelMixture, torch.zeros(1000, 1, 1), torch.ones(1000, 1), noise).floor, 1)
+        >>> round(fit_bandwidth(torch.zeros(1000, 1, 1), torch.ones(1000, 1), noise).floor, 1)
         0.3
     """
     if targets.shape != (len(hypotheses), hypotheses.shape[-1]) or len(targets) == 0:
@@ -273,7 +226,7 @@ def fit_bandwidth(
 
     def likelihood(floor: float, spread: float) -> float:
         width = (floor**2 + spread**2 * deviation.square()).sqrt()
-        logs = kind(hypotheses, probabilities, width).log_prob(targets)
+        logs = KernelMixture(hypotheses, probabilities, width).log_prob(targets)
         return float((weights * logs).sum())
 
     # A coarse search over all scales from 1e-4 to 10, then two finer ones around the best.

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
-from torchmcl.accel import Way, accelerated
-from torchmcl.accel.native import shuffling
 from torchmcl.types import Batch
 
 
@@ -357,7 +355,6 @@ _MIX_1 = -4658895280553007687
 _MIX_2 = -7723592293110705685
 
 
-@accelerated(Way(shuffling.serves, shuffling.shuffled_rows))
 def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: int) -> Tensor:
     """Return a permutation of each model's rows, [..., models, n_rows]; padding stays at the end.
 
@@ -374,19 +371,16 @@ def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: i
     """
     row = torch.arange(n_rows, device=seeds.device)
     stream = mixed(mixed(seeds + 1) + epoch)
-    keys = mixed(stream.unsqueeze(-1) + row * _GOLDEN) >> 1  # non-negative with the mask below; padding sorts last
-    keys = keys & 0x3FFFFFFFFFFFFFFF
-    keys = keys.masked_fill(row >= lengths[:, None], 0x7FFFFFFFFFFFFFFF)
-    # A stable sort keeps the padding in order, so that results do not depend on the sorting algorithm.
-    return keys.argsort(dim=-1, stable=True)
+    keys = mixed(stream.unsqueeze(-1) + row * _GOLDEN) >> 1 & 0x3FFFFFFFFFFFFFFF  # not negative
+    keys = torch.where(row < lengths[:, None], keys, row | 1 << 62)  # padding comes last, in order
+    if keys.device.type == "cpu":
+        return torch.from_numpy(keys.numpy().argsort(axis=-1))  # a quarter of the time of torch
+    return keys.argsort(dim=-1)
 
 
 def mixed(number: Tensor) -> Tensor:
     """Return a pseudo-random integer for each given integer."""
-    number = (number ^ (_logical_shift(number, 30))) * _MIX_1
-    number = (number ^ (_logical_shift(number, 27))) * _MIX_2
-    return number ^ _logical_shift(number, 31)
-
-
-def _logical_shift(number: Tensor, bits: int) -> Tensor:
-    return (number >> bits) & ((1 << (64 - bits)) - 1)
+    for bits, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
+        shifted = (number >> bits).bitwise_and_((1 << (64 - bits)) - 1)  # without the sign
+        number = shifted.bitwise_xor_(number).mul_(factor)
+    return number

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from torchmcl._checks import bad_value, check_positive_int, check_share
-from torchmcl.density import HypothesisDensity, KernelMixture
+from torchmcl.density import KernelMixture
 from torchmcl.sklearn.calibration import blocks
 from torchmcl.sklearn.frames import Framed, hypothesis_names
 from torchmcl.sklearn.predictive import Hypotheses
@@ -210,7 +210,7 @@ def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hy
     return whole.labelled(X, predictive.targets.names)
 
 
-def predict_distribution(self: Any, X: Any) -> HypothesisDensity:
+def predict_distribution(self: Any, X: Any) -> KernelMixture:
     """Return the density of y for each row: a torch distribution with batch shape [rows] and event shape [outputs]."""
     predictive, X = _asked(self, X)
     return predictive.density(X)
@@ -252,7 +252,7 @@ def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegion
     predictive, X = _asked(self, X)
     in_units_of_y = float(np.log(predictive.targets.scaler.scale).sum())
     level = -self._answers.calibrator.surprise_at(coverage) - in_units_of_y
-    return PredictionRegions(predictive.density(X, KernelMixture), level)
+    return PredictionRegions(predictive.density(X), level)
 
 
 def sample(self: Any, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:

@@ -19,7 +19,6 @@ from torchmcl._checks import (
 )
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import RuleLike, check_rule_like
-from torchmcl.density import KernelMixture, VoronoiKernels
 from torchmcl.fleet import Candidate, FleetSearch
 from torchmcl.rules.winners import AnnealedWTA
 from torchmcl.schedules import Cosine, Exponential, Linear, Schedule, annealed
@@ -101,9 +100,6 @@ def check_parameters(estimator: Any) -> None:
         check_non_negative(owner, "weight_decay", given["weight_decay"])
     if given.get("rule") is not None and not isinstance(given["rule"], Cooling):
         check_rule_like(owner, given["rule"])
-    if given.get("density", KernelMixture) not in (KernelMixture, VoronoiKernels):
-        rule = "be KernelMixture or VoronoiKernels"
-        raise ValueError(bad_value(owner, "density", rule, repr(given["density"])))
     if given.get("search") is not None:
         _check_search(owner, type(estimator), given)
     class_weight = given.get("class_weight")

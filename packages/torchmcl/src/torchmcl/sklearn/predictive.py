@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl._checks import bad_value
-from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture, VoronoiKernels, best_points, fit_bandwidth
+from torchmcl.density import Bandwidth, KernelMixture, best_points, fit_bandwidth
 from torchmcl.fleet.placement import on_cores
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.scoring import normalized_scores
@@ -22,7 +22,7 @@ from torchmcl.sklearn.tables import Targets
 from torchmcl.types import Predictions
 
 # A bandwidth has two parameters: this many rows determine them.
-_BANDWIDTH_ROWS, _VORONOI_ROWS = 4096, 512
+_BANDWIDTH_ROWS = 4096
 _ROWS_AT_ONCE = 65_536
 # Rows of a block on a CPU: fewer are not worth the reading of the weights, more do not fit in the cache.
 _FEWEST_ROWS, _ROWS_IN_CACHE = 64, 1024
@@ -70,23 +70,19 @@ class Predictive:
         modules: the networks, on encoded columns and standardized targets.
         encoder: of the columns.
         targets: their units.
-        kind: of density.
         bandwidth: of the kernels around all hypotheses, in standardized units.
-        bandwidth_of_kind: of the density around the answers.
         device: where to compute.
     """
 
     modules: list[nn.Module]
     encoder: Encoder
     targets: Targets
-    kind: type[HypothesisDensity]
     bandwidth: Bandwidth
-    bandwidth_of_kind: Bandwidth
     device: str | torch.device
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_numbers("the numbers of a bandwidth", [*self.bandwidth, *self.bandwidth_of_kind])
+        check_numbers("the numbers of a bandwidth", self.bandwidth)
 
     @classmethod
     def fit(
@@ -94,24 +90,14 @@ class Predictive:
         modules: list[nn.Module],
         encoder: Encoder,
         targets: Targets,
-        kind: type[HypothesisDensity],
         rows: Rows,
         device: str | torch.device,
     ) -> "Predictive":
-        """Return a predictive with the bandwidths that maximize the likelihood of rows, preferably held-out rows."""
-
-        def fitted(to: type[HypothesisDensity], rows: Rows, answers: tuple[Tensor, Tensor]) -> Bandwidth:
-            return fit_bandwidth(to, *answers, targets.standardised(rows.targets), torch.from_numpy(rows.weights))
-
+        """Return a predictive with the bandwidth that maximizes the likelihood of rows, preferably held-out rows."""
         rows = rows.head(_BANDWIDTH_ROWS)
         answers = network_answers(modules, encoder(rows.inputs.astype(np.float64), np.float64), device)
-        bandwidth = fitted(KernelMixture, rows, answers)
-        predictive = cls(modules, encoder, targets, kind, bandwidth, bandwidth, device)
-        if kind is VoronoiKernels:
-            rows = rows.head(_VORONOI_ROWS)
-            points = predictive._answers(rows.inputs.astype(np.float64))[:2]
-            predictive = replace(predictive, bandwidth_of_kind=fitted(VoronoiKernels, rows, points))
-        return predictive
+        bandwidth = fit_bandwidth(*answers, targets.standardised(rows.targets), torch.from_numpy(rows.weights))
+        return cls(modules, encoder, targets, bandwidth, device)
 
     @property
     def n_answers(self) -> int:
@@ -153,22 +139,19 @@ class Predictive:
         values, probabilities, _ = self._answers(X, n_hypotheses)
         return Hypotheses(self.targets.restored(values.numpy()), probabilities.numpy())
 
-    def standardised(self, X: NDArray[Any], kind: type[HypothesisDensity] = KernelMixture) -> Any:
+    def standardised(self, X: NDArray[Any]) -> KernelMixture:
         """Return the density of each row in standardized units."""
-        values, probabilities, widths = self._answers(X)
-        if kind is VoronoiKernels:
-            widths = self.bandwidth_of_kind(values, probabilities)
-        return kind(values, probabilities, widths)
+        return KernelMixture(*self._answers(X))
 
     def standardised_with_means(self, X: NDArray[Any]) -> tuple[KernelMixture, Tensor]:
         """Return the density of each row, and its mean [rows, outputs], in standardized units."""
         return self.standardised(X), self.means(X)
 
-    def density(self, X: NDArray[Any], kind: type[HypothesisDensity] | None = None) -> HypothesisDensity:
+    def density(self, X: NDArray[Any]) -> KernelMixture:
         """Return the density of each row in the units of y."""
-        density: HypothesisDensity = self.standardised(X, kind or self.kind)
+        density = self.standardised(X)
         scale, mean = (torch.from_numpy(part) for part in (self.targets.scaler.scale, self.targets.scaler.mean))
-        return type(density)(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
+        return KernelMixture(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
 
     def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
         """Return draws in the units of y, [rows, samples, outputs]."""

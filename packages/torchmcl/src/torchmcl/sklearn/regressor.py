@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from torch import Tensor, nn
 
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.density import Bandwidth, HypothesisDensity, KernelMixture
+from torchmcl.density import Bandwidth
 from torchmcl.fleet import FleetSearch, default_batch_size
 from torchmcl.fleet.models import build_modules
 from torchmcl.nn import MultiHypothesisMLP
@@ -75,7 +75,6 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
         device: where to train and predict, "cpu" or "cuda".
         random_state: of the initial weights, the shuffles and the held-out rows.
         progress: show a progress bar.
-        density: `KernelMixture` or `VoronoiKernels`: the density of `predict_distribution`, `sample` and `log_prob`.
 
     Attributes:
         modules_: the selected networks, ordinary torch modules on encoded inputs and standardized targets.
@@ -122,7 +121,6 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
     device: str | torch.device = "cpu"
     random_state: Any = None
     progress: bool = False
-    density: type[HypothesisDensity] = KernelMixture
 
     def __sklearn_tags__(self) -> Any:
         """Return the capabilities of the estimator."""
@@ -213,7 +211,7 @@ def fitted_by_rule(
     attributes = trained.attributes(trainer.rule) | found
     selection = split.selection
     judges = selection if len(selection) else split.train
-    predictive = Predictive.fit(modules, encoder, targets, estimator.density, judges, estimator.device)
+    predictive = Predictive.fit(modules, encoder, targets, judges, estimator.device)
     fill = supported_gaps(predictive, selection)
     if estimator.final_fit_on_all_rows and len(selection):
         examples = preprocessor(split.train.joined(selection))
@@ -339,7 +337,7 @@ def _selected(estimator: Any, before: Answers | None, parts: Any, state: trainin
     if before is None or len(selection) >= _ENOUGH_TO_SELECT:
         judges = selection if len(selection) else train
         modules, encoder, targets = parts
-        predictive = Predictive.fit(modules, encoder, targets, estimator.density, judges, estimator.device)
+        predictive = Predictive.fit(modules, encoder, targets, judges, estimator.device)
         fill = supported_gaps(predictive, selection)
     else:
         modules, _, targets = parts

@@ -33,7 +33,7 @@ from torchmcl.sklearn.training import Continuation
 
 _KIND = "torchmcl estimator"
 _MOST_ANSWERS = 10_000
-# Types of parameters that are saved by name: rules, schedules and densities.
+# Types that are saved by name: rules, schedules, and the records of densities.
 _KNOWN: dict[str, Any] = {
     name: getattr(module, name) for module in (rules, schedules, density) for name in module.__all__
 }

@@ -40,11 +40,7 @@ _RESULTS = {
     "torchmcl_line_sets": None,
     "torchmcl_line_above": None,
     "torchmcl_leaves": None,
-    "torchmcl_shuffle": None,
     "torchmcl_trim": None,
-    "torchmcl_lstm_lanes": c_int64,
-    "torchmcl_lstm_scratch": c_int64,
-    "torchmcl_lstm": None,
 }
 
 

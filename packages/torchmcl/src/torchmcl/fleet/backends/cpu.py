@@ -26,7 +26,7 @@ from torchmcl.types import Batch
 _MAX_DIMS = 32
 # Limits of a call, which takes about a millisecond more than its epochs: their number; products of the forward passes,
 # for a quarter of a second on a slow core, to react to signals; and numbers in the orders of the rows, for memory.
-_EPOCHS, _PRODUCTS_AT_ONCE, _ORDERS_AT_ONCE = 40, 1_000_000_000, 8_000_000
+_EPOCHS, _PRODUCTS_AT_ONCE, _ORDERS_AT_ONCE = 40, 1_000_000_000, 1_000_000
 
 
 class CompiledStep(AutogradStep):

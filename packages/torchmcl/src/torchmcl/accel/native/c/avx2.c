@@ -20,7 +20,6 @@
 #include "line_groups.h"
 #include "line_points.h"
 #include "line_sets.h"
-#include "lstm.h"
 #include "variant.h"
 #if defined(__clang__)
 #pragma clang attribute pop

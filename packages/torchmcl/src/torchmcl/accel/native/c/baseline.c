@@ -24,5 +24,4 @@
 #include "line_groups.h"
 #include "line_points.h"
 #include "line_sets.h"
-#include "lstm.h"
 #include "variant.h"

@@ -102,9 +102,6 @@ ALWAYS vec inner_powers(vec x) {
 /* 2^x for x <= 126; 2^-126 below -126. */
 ALWAYS vec powers_of_two(vec x) { return inner_powers(pick(x < -126.0f, all_of(-126.0f), x)); }
 
-/* 2^x with x clamped to at most 62: the product of two values is finite, and 1 / (1 + 2^62) is practically 0. */
-ALWAYS vec bounded_powers(vec x) { return powers_of_two(pick(x > 62.0f, all_of(62.0f), x)); }
-
 /* 2^x for x <= 126; 0 below -126. */
 ALWAYS vec vanishing_powers(vec x) { return (vec)((ivec)powers_of_two(x) & ~(x < -126.0f)); }
 

@@ -12,7 +12,6 @@
 #endif
 
 #include "native.h"
-#include "shuffle.h"
 #include "trees.h"
 #include "trimming.h"
 
@@ -111,14 +110,7 @@ EXPORTED void torchmcl_line_above(const Line *line) { chosen->line_above(line); 
 
 EXPORTED void torchmcl_leaves(const Trees *trees) { find_leaves(trees); }
 
-EXPORTED void torchmcl_shuffle(const Shuffle *shuffle) { shuffle_rows(shuffle); }
 EXPORTED void torchmcl_trim(const Trim *trim) { trim_rows(trim); }
-
-EXPORTED int64_t torchmcl_lstm_lanes(void) { return chosen->lstm_lanes(); }
-
-EXPORTED int64_t torchmcl_lstm_scratch(const Recurrence *lstm) { return chosen->lstm_scratch(lstm); }
-
-EXPORTED void torchmcl_lstm(const Recurrence *lstm) { chosen->lstm(lstm); }
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "Compiled loops.", -1, NULL};
 

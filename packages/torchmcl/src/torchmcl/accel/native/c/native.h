@@ -1,5 +1,5 @@
 /* Arguments of the compiled functions. Python declares the same structures, field by field: `torchmcl.accel.native`, and
-   the callers in torchmcl-tables and torchmcl-speech. */
+   the caller in torchmcl-tables. */
 
 #ifndef TORCHMCL_NATIVE_H
 #define TORCHMCL_NATIVE_H
@@ -174,36 +174,6 @@ typedef struct {
     double *found;         /* [rows, trees, held], written: the numbers of the leaves */
 } Trees;
 
-/* Permutations of rows. */
-typedef struct {
-    int64_t n_orders;
-    int64_t n_rows;
-    int64_t epoch;
-    const int64_t *seeds;   /* [orders] */
-    const int64_t *lengths; /* [orders], real rows, at most n_rows */
-    int64_t *orders;        /* [orders, rows], written */
-    uint64_t *scratch;      /* [2, rows] */
-} Shuffle;
-
-/* A bidirectional LSTM without gradients. Inputs and outputs have the same row numbers: a sequence begins at
-   outer * outer_stride + inner * inner_stride, its steps are step_stride apart. */
-typedef struct {
-    int64_t first; /* of the sequences outer * n_inner + inner to compute, and the end */
-    int64_t last;
-    int64_t n_inner;
-    int64_t n_steps;
-    int64_t outer_stride; /* in rows */
-    int64_t inner_stride;
-    int64_t step_stride;
-    int64_t n_in;
-    int64_t n_hidden;
-    const float *inputs;  /* [rows, n_in] */
-    const float *weights; /* [2, panels, n_in + n_hidden, 4, lanes]: gates i, f, g, o of as many units as a vector has lanes */
-    const float *bias;    /* [2, panels, 4, lanes]; both aligned to 64 bytes, units beyond the last are 0 */
-    float *outputs;       /* [rows, 2, n_hidden], written */
-    float *scratch;       /* `lstm_scratch` floats, aligned to 64 bytes */
-} Recurrence;
-
 /* The functions as compiled for one instruction set. */
 typedef struct {
     const char *name;
@@ -220,9 +190,6 @@ typedef struct {
     void (*line_points)(const Line *);
     void (*line_sets)(const Line *);
     void (*line_above)(const Line *);
-    int64_t (*lstm_lanes)(void);
-    int64_t (*lstm_scratch)(const Recurrence *);
-    void (*lstm)(const Recurrence *);
 } Variant;
 
 #endif

@@ -15,7 +15,4 @@ const Variant VARIANT = {
     .line_points = line_points,
     .line_sets = line_sets,
     .line_above = line_above,
-    .lstm_lanes = lstm_lanes,
-    .lstm_scratch = lstm_scratch,
-    .lstm = lstm_run,
 };
