@@ -11,13 +11,14 @@ from torchmcl_tables import DensityRegressor
 from torchmcl_tables.plots import plot_calibration, plot_density, plot_intervals, plot_pit
 
 PLOTS = {"density": plot_density, "intervals": plot_intervals, "calibration": plot_calibration, "pit": plot_pit}
+SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_bins": 0}
 
 
 @pytest.fixture(scope="module", params=["one", "two", "integers"])
 def fitted(request):
     X, y = two_outputs(150) if request.param == "two" else forked(150)
     y = np.round(2 * y) if request.param == "integers" else y
-    return DensityRegressor(**{**QUICK, "n_epochs": 5}).fit(X, y), X, y
+    return DensityRegressor(**SHORT).fit(X, y), X, y
 
 
 @pytest.mark.parametrize("name", PLOTS)
@@ -32,7 +33,7 @@ def test_every_plot_draws_on_given_axes_and_returns_them(fitted, name):
 
 @pytest.fixture(scope="module")
 def model():
-    return DensityRegressor(**{**QUICK, "n_epochs": 1}).fit(*forked(80))
+    return DensityRegressor(**SHORT).fit(*forked(80))
 
 
 def test_new_axes_are_the_default(model):
@@ -83,10 +84,9 @@ def test_coverage_and_frequencies_are_those_of_the_rows(fitted):
         np.testing.assert_allclose([bar.get_height() for bar in bars[:5]], expected)
 
 
-def test_discrete_targets_are_spread_over_the_steps_of_the_distribution_function():
-    X, y = forked(150)
-    y = np.round(2 * y)
-    model = DensityRegressor(**{**QUICK, "n_epochs": 5}).fit(X, y)
+@pytest.mark.parametrize("fitted", ["integers"], indirect=True)
+def test_discrete_targets_are_spread_over_the_steps_of_the_distribution_function(fitted):
+    model, X, y = fitted
     density = model.predict_distribution(X).marginal(0)
     low, high = (density.cdf(torch.from_numpy(y + side)[:, None]).numpy() for side in (-0.5, 0.5))
     assert (high - low).mean() > 0.2
@@ -103,9 +103,9 @@ def test_the_band_of_frequencies_holds_19_of_20_bars(model):
     assert 0.94 < ((low <= 4 * counts / 80) & (4 * counts / 80 <= high)).mean() < 0.98
 
 
-def test_the_second_output_is_drawn_on_demand():
-    X, y = two_outputs(80)
-    model = DensityRegressor(**{**QUICK, "n_epochs": 1}).fit(X, y)
+@pytest.mark.parametrize("fitted", ["two"], indirect=True)
+def test_the_second_output_is_drawn_on_demand(fitted):
+    model, X, y = fitted
     axis = plot_intervals(model, X, y, output=np.int64(1), ax=Figure().subplots())
     np.testing.assert_allclose(axis.get_lines()[0].get_ydata(), np.sort(model.predict(X)[:, 1]))
     axis = plot_density(model, X[:1], y[:1], output=1, ax=Figure().subplots())

@@ -16,6 +16,9 @@ from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_summary, fit_table, load_table_model, save_table_model, table_records
 from torchmcl_tables.model.fitting import _rows
 
+# One network: for tests that do not look at what was learned.
+ONE = {"n_epochs": 1, "hidden": (4,), "n_restarts": 1, "ensemble": False}
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
@@ -24,14 +27,14 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(path):
-    how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 60, "hidden": (32,)})
+    how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 60, "hidden": (32,), "n_restarts": 2})
     return fit_table(read_table(path), how)
 
 
 @pytest.fixture(scope="module")
 def two(path):
-    how = TableFit(["price", "days"], test_fraction=0.2, parameters={"n_epochs": 3, "hidden": (8,), "n_hypotheses": 3})
-    return fit_table(read_table(path), how)
+    small = {"n_epochs": 3, "hidden": (8,), "n_hypotheses": 3, "n_restarts": 1}
+    return fit_table(read_table(path), TableFit(["price", "days"], test_fraction=0.2, parameters=small))
 
 
 def test_answers_are_in_the_units_of_the_target_and_the_most_probable_comes_first(model, path):
@@ -118,7 +121,7 @@ def test_no_column_of_the_answers_takes_the_name_of_another(targets, kept):
     columns = {name: list(range(i, i + 30)) for i, name in enumerate(dict.fromkeys(["x", *targets, *kept]))}
     table = Table("t", pl.DataFrame(columns))
     how = TableFit(targets, drop=[name for name in kept if name not in targets], test_fraction=0.0)
-    how.parameters.update(n_epochs=1, hidden=(4,), n_hypotheses=2, n_restarts=1)
+    how.parameters.update(ONE, n_hypotheses=2)
     answers = fit_table(table, how).predict(table, interval=0.5, keep=kept)
     # Each target has a mean, two answers, two ends and a set; then there are two probabilities.
     assert len(set(answers.columns)) == len(answers.columns) == len(kept) + 6 * len(targets) + 2
@@ -146,7 +149,7 @@ def test_answers_far_from_zero_keep_the_digits_that_tell_them_apart():
 def test_numbers_as_categories_are_known_in_every_part_of_the_table(seed):
     values = [1.0, 2.0] * 14 + [2.5, 2.5]
     table = Table("t", pl.DataFrame({"c": values, "y": np.arange(30) % 7}))
-    how = TableFit(["y"], categorical=["c"], seed=seed, parameters={"n_epochs": 1, "hidden": (4,), "n_restarts": 1})
+    how = TableFit(["y"], categorical=["c"], seed=seed, parameters=ONE)
     made = fit_table(table, how)
     assert made.schema.categories[0].categories == ("1", "2", "2.5")
     texts = Table("t", pl.DataFrame({"c": ["1", "1.0", "+1", "1e0", "2.50", ""][:5]}))
@@ -241,7 +244,7 @@ def test_rows_without_a_target_are_left_out_and_counted():
     rows = houses(80)
     for i in (3, 30, 60):
         rows[i]["price"] = ""
-    how = TableFit(["price"], parameters={"n_epochs": 1, "hidden": (4,)})
+    how = TableFit(["price"], parameters=ONE)
     fitted = fit_table(Table("t", pl.DataFrame(rows)), how)
     assert fitted.metrics["rows"] == {"learned_from": 69, "set_apart": 8, "without_target": 3}
     assert "3 rows without a target" in fit_summary(fitted)
@@ -298,15 +301,15 @@ def test_the_trajectory_of_a_blend_has_the_scores_of_the_epochs_that_were_traine
 
 
 def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
-    other = write_csv(tmp_path / "other.csv", houses(50, seed=1))
+    other = write_csv(tmp_path / "other.csv", houses(20, seed=1))
     records = table_records(model, read_table(other))
     assert records["evaluation"]["source"] == "other.csv"
-    assert records["evaluation"]["n_rows"] == 50
+    assert records["evaluation"]["n_rows"] == 20
     assert not records["set_apart"]
 
 
 def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
-    how = TableFit(["price"], test_fraction=0.0, parameters={"n_epochs": 1, "hidden": (4,)})
+    how = TableFit(["price"], test_fraction=0.0, parameters=ONE)
     fitted = fit_table(Table("t", pl.DataFrame(houses(40))), how)
     with pytest.raises(ValueError, match=r"`--data` must be given for a model without test rows"):
         table_records(fitted)
@@ -351,7 +354,7 @@ def test_a_model_of_another_format_is_refused_with_the_way_out(model, tmp_path):
 
 def _set_apart(frame, **how):
     table = Table("made", frame)
-    options = TableFit(["y"], parameters={"n_epochs": 1, "n_restarts": 1, "hidden": (4,)}, **how)
+    options = TableFit(["y"], parameters=ONE, **how)
     schema = options.schema(table)
     values, targets = schema.values(table), schema.target_values(table)
     return [np.c_[values, targets][rows] for rows in _rows(table, schema, values, targets, options)[1:]]

@@ -106,7 +106,7 @@ def series(n_rows=120, seed=0):
     ]
 
 
-SMALL = ["--epochs", "2", "--hidden", "4", "--restarts", "1", "--rule", "mcl"]
+SMALL = ["--epochs", "2", "--hidden", "4", "--restarts", "1"]
 
 
 def test_fit_says_that_the_last_rows_are_set_apart_and_the_page_shows_the_error_over_time(tmp_path, capsys):
@@ -123,7 +123,7 @@ def test_fit_says_that_the_last_rows_are_set_apart_and_the_page_shows_the_error_
 
 def test_a_random_split_of_dated_rows_is_never_called_good(tmp_path, capsys):
     csv, model = str(write_csv(tmp_path / "t.csv", series())), tmp_path / "model"
-    for options in ([], ["--drop", "day"]):
+    for options in (["--rule", "mcl"], ["--rule", "mcl", "--drop", "day"]):
         fit = ["fit", csv, "--target", "y", "-o", str(model), "--split", "random", "--overwrite", *options, *SMALL]
         assert main(fit) == 0
         assert "its rows are dated by day, but the test rows are random" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from torchmcl.sklearn.rows import Rows
 from torchmcl.sklearn.tables import bounds_of, unbounded, without_crossed
 from torchmcl_tables import DensityRegressor
 
-SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_bins": 0}
+SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_bins": 0, "ensemble": False}
 
 
 def bounds(targets, weights=None):
@@ -77,7 +77,7 @@ def test_answers_and_sets_of_counts_are_never_negative():
 def test_a_censored_scale_is_not_left_at_its_end():
     X, y = noisy(300)
     y = np.minimum(y, 2.5)
-    model = DensityRegressor(**SHORT).fit(X, y)
+    model = DensityRegressor(**SHORT | {"ensemble": True}).fit(X, y)
     assert model.predict_hypotheses(X).values.max() <= 2.5
     sets = model.predict_interval(X)
     assert sets.upper.max() == 2.5

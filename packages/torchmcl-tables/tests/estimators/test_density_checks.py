@@ -6,7 +6,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torchmcl_tables import DensityRegressor
 
 # One network, no forest and a batch of the whole table: few steps, which are what takes the time.
-CHEAP = {"n_epochs": 25, "hidden": (16,), "batch_size": 512, "learning_rate": 0.1, "n_restarts": 1, "n_bins": 0}
+CHEAP = {"n_epochs": 12, "hidden": (16,), "batch_size": 512, "learning_rate": 0.1, "n_restarts": 1, "n_bins": 0}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")

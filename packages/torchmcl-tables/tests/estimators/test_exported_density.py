@@ -97,12 +97,6 @@ def test_rows_far_from_all_others_have_the_same_answers(tmp_path, far):
     np.testing.assert_allclose(found["probabilities"], wanted.probabilities, atol=1e-5)
 
 
-def test_a_shared_model_gives_the_same_answers(exported, tmp_path):
-    model, _ = exported
-    model.save_pretrained(tmp_path)
-    np.testing.assert_array_equal(DensityRegressor.from_pretrained(tmp_path).predict(FRAME), model.predict(FRAME))
-
-
 @pytest.mark.parametrize("exported", ["few values"], indirect=True)
 def test_answers_and_sets_of_a_target_with_few_values_are_the_same(exported):
     model, path = exported

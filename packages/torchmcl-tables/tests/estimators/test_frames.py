@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+import functools
 import pickle
 
 import numpy as np
@@ -14,7 +15,7 @@ from tables import QUICK
 from torchmcl.sklearn import MCLClassifier
 from torchmcl_tables import DensityRegressor, TableEncoder
 
-FAST = {**QUICK, "n_epochs": 4, "n_restarts": 2}
+FAST = {**QUICK, "n_epochs": 4, "n_restarts": 1, "n_bins": 0}
 N = 80
 RANDOM = np.random.default_rng(0)
 DAYS = [datetime.date(2024, 1, 1) + datetime.timedelta(days=7 * i) for i in range(N)]
@@ -53,10 +54,19 @@ def arrow_table():
     return polars_frame().to_arrow()
 
 
-@pytest.mark.parametrize("frame", [pandas_frame, polars_frame, arrow_table])
+FRAMES = [pandas_frame, polars_frame, arrow_table]
+
+
+@functools.cache
+def fitted(frame, n_outputs=1):
+    """Return a model of a frame."""
+    y = pd.DataFrame({f"price{k}": PRICE * (k + 1) for k in range(n_outputs)})
+    return DensityRegressor(**FAST).fit(frame(), y.iloc[:, 0] if n_outputs == 1 else y)
+
+
+@pytest.mark.parametrize("frame", FRAMES)
 def test_frames_are_taken_as_they_are(frame, tmp_path):
-    X, y = frame(), PRICE
-    model = DensityRegressor(**FAST).fit(X, y)
+    X, model = frame(), fitted(frame)
     kinds = {column.name: column.kind for column in model.schema_.columns}
     assert kinds["area"] == kinds["rooms"] == "number"
     assert kinds["town"] == kinds["mixed"] == "category"
@@ -102,29 +112,29 @@ def test_missing_numbers_are_told_to_the_regressor():
 
 
 def test_another_fit_forgets_the_frame():
-    model = DensityRegressor(**FAST).fit(pandas_frame(), PRICE)
+    model = fitted(pandas_frame)
     with pytest.raises(
         ValueError, match=r"DensityRegressor: `X` must be a data frame with the columns 'area', .*ndarray"
     ):
         model.predict(np.zeros((2, 6)))
-    model.fit(RANDOM.normal(size=(N, 2)), PRICE)
+    model = copy.deepcopy(model).fit(RANDOM.normal(size=(N, 2)), PRICE)
     assert not hasattr(model, "schema_")
     assert not hasattr(model, "feature_names_in_")
 
 
 def test_all_that_is_wrong_with_a_frame_is_in_one_message():
-    model = DensityRegressor(**FAST).fit(pandas_frame(), PRICE)
     other = pandas_frame().rename(columns={"town": "Town"}).drop(columns="rooms").assign(area="wide")
     with pytest.raises(ValueError, match=r"(?s)X has 3 problems:.*'area'.*'wide'.*'rooms'.*Rename 'Town' to 'town'"):
-        model.predict(other)
+        fitted(pandas_frame).predict(other)
     useless = pd.DataFrame({"a": ["x"] * N, "b": [f"name {i}" for i in range(N)]})
     with pytest.raises(ValueError, match=r"(?s)besides the targets.*'a' is dropped.*'b' is dropped.*ColumnTran"):
         DensityRegressor(**FAST).fit(useless, PRICE)
 
 
-@pytest.mark.parametrize("frame", [pandas_frame, polars_frame, arrow_table])
+@pytest.mark.parametrize("frame", FRAMES)
 def test_an_encoder_makes_numbers_of_frames_for_other_estimators(frame):
-    model = make_pipeline(TableEncoder(), MCLClassifier(**FAST)).fit(frame(), PRICE > 300)
+    quick = {**QUICK, "n_epochs": 4, "n_restarts": 1}
+    model = make_pipeline(TableEncoder(), MCLClassifier(**quick)).fit(frame(), PRICE > 300)
     np.testing.assert_array_equal(model.predict_proba(polars_frame()), model.predict_proba(frame()))
     assert {column.name: column.kind for column in model[0].schema_.columns}["town"] == "category"
     assert len(model[0].get_feature_names_out()) == model[1].n_features_in_
@@ -132,12 +142,10 @@ def test_an_encoder_makes_numbers_of_frames_for_other_estimators(frame):
         TableEncoder().fit(np.zeros((3, 2)))
 
 
-@pytest.mark.parametrize("frame", [pandas_frame, polars_frame, arrow_table])
+@pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_results_are_frames_of_the_library_of_x(frame, n_outputs):
-    X = frame()
-    y = pd.DataFrame({f"price{k}": PRICE * (k + 1) for k in range(n_outputs)})
-    model = DensityRegressor(**FAST).fit(X, y.iloc[:, 0] if n_outputs == 1 else y)
+    X, model = frame(), fitted(frame, n_outputs)
     answers, sets = model.predict_hypotheses(X), model.predict_interval(X, 0.5)
     found, ends = answers.to_frame(), sets.to_frame()
     assert type(found) is type(X)
@@ -157,7 +165,7 @@ def test_results_are_frames_of_the_library_of_x(frame, n_outputs):
 
 def test_frames_of_pandas_keep_their_index_and_arrays_get_a_new_one():
     X = pandas_frame().set_index(np.arange(len(PRICE))[::-1] * 10)
-    model = DensityRegressor(**FAST).fit(X, PRICE)
+    model = fitted(pandas_frame)
     assert model.predict_hypotheses(X[:3]).to_frame().index.equals(X.index[:3])
     assert model.predict_interval(X[:3]).to_frame().index.equals(X.index[:3])
     numbers = np.linspace(0, 1, len(PRICE))[:, None]
@@ -167,8 +175,7 @@ def test_frames_of_pandas_keep_their_index_and_arrays_get_a_new_one():
 
 
 def test_labels_survive_pickle_and_change_no_unpacking():
-    X = pandas_frame()
-    answers = DensityRegressor(**FAST).fit(X, PRICE).predict_hypotheses(X)
+    answers = fitted(pandas_frame).predict_hypotheses(pandas_frame())
     values, probabilities = pickle.loads(pickle.dumps(answers))
     assert values.shape[:2] == probabilities.shape
     assert pickle.loads(pickle.dumps(answers)).to_frame().equals(answers.to_frame())
@@ -177,14 +184,21 @@ def test_labels_survive_pickle_and_change_no_unpacking():
 
 def test_read_only_columns_of_pandas_are_accepted_as_targets():
     X, y = pandas_frame(), pd.Series(PRICE)
-    model = DensityRegressor(**FAST).fit(X, y)
+    model = fitted(pandas_frame)  # of a series
     assert np.isfinite(model.log_prob(X, y.to_numpy())).all()
     assert model.predict_region(X, 0.5).contains(y.to_numpy()).shape == y.shape
 
 
+def test_a_shared_model_gives_the_same_answers(tmp_path):
+    model, X = fitted(pandas_frame), pandas_frame()
+    model.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(DensityRegressor.from_pretrained(tmp_path).predict(X), model.predict(X))
+
+
 def test_classes_are_frames_too():
     X = pd.DataFrame({"a": np.arange(80.0), "b": np.arange(80.0) % 7}, index=range(5, 85))
-    found = MCLClassifier(**QUICK, n_hypotheses=2).fit(X, np.arange(80) % 3).predict_hypotheses(X[:4])
+    model = MCLClassifier(**{**QUICK, "n_epochs": 4}, n_hypotheses=2, n_restarts=1).fit(X, np.arange(80) % 3)
+    found = model.predict_hypotheses(X[:4])
     frame = found.to_frame()
     assert frame.columns.tolist() == ["class0", "class1", "probability0", "probability1"]
     assert frame.index.equals(X.index[:4])

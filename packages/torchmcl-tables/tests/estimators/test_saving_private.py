@@ -16,7 +16,7 @@ Y = 100 * X[:, 0] + RNG.normal(size=150)
 
 @pytest.fixture(scope="module")
 def regressor():
-    return DensityRegressor(**{**QUICK, "n_epochs": 3}).fit(X, Y)
+    return DensityRegressor(**{**QUICK, "n_epochs": 3, "n_restarts": 1}).fit(X, Y)
 
 
 def numbers_in(folder):
@@ -88,10 +88,10 @@ def test_arrays_that_no_fit_writes_are_refused_when_a_model_is_read(regressor, t
         DensityRegressor.load(tmp_path / "model")
 
 
-@pytest.mark.parametrize("few_values", [False, True])
-def test_arrays_that_do_not_fit_are_refused_and_others_give_numbers(tmp_path, few_values):
-    y = Y.round(-2) if few_values else Y
-    DensityRegressor(**{**QUICK, "n_epochs": 1, "n_restarts": 1, "hidden": (4,)}).fit(X.round(1), y).save(tmp_path)
+@pytest.mark.parametrize(("few_values", "n_bins"), [(False, 0), (True, 5)])
+def test_arrays_that_do_not_fit_are_refused_and_others_give_numbers(tmp_path, few_values, n_bins):
+    settings = {**QUICK, "n_epochs": 1, "n_restarts": 1, "hidden": (4,), "n_bins": n_bins}
+    DensityRegressor(**settings).fit(X.round(1), Y.round(-2) if few_values else Y).save(tmp_path)
     answers = answers_of_forged(DensityRegressor, tmp_path, X[:3])
     for change, (mean, (values, _)) in answers.items():
         assert np.isfinite(mean).all(), change

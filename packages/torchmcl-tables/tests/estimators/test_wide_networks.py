@@ -64,6 +64,7 @@ def test_they_are_saved_and_trained_further(model, tmp_path):
     assert steps[1] < 0.6 * steps[0]
 
 
+@pytest.mark.slow
 def test_a_single_wide_network_is_trained_further_at_its_lower_rate():
     X, y = smooth()
     model = widened(X, y, ensemble=False)
@@ -82,6 +83,7 @@ def test_wide_networks_have_no_weight_decay_of_their_own():
         assert _of_wide(_trainer(estimator, 0.01, 5, 64), estimator).weight_decay == used
 
 
+@pytest.mark.slow
 def test_columns_of_little_relevance_stay_small_in_wide_networks_with_bins():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(400, 6))
