@@ -13,6 +13,8 @@ from torchmcl_forecast.network import PathNetwork
 
 #: A training of a second: what is tested here is not how good it is.
 QUICK = {"n_members": 1, "n_steps": 40, "hidden": (16,), "n_hypotheses": 4, "batch_size": 64, "n_futures": 3}
+#: For tests that do not look at what was learned.
+UNTRAINED = QUICK | {"n_steps": 2}
 
 
 def sales(n_days=150, n_series=3, seed=0):

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from quick_sales import QUICK, sales
+from quick_sales import UNTRAINED, sales
 
 from torchmcl_forecast import Forecaster, adapters
 
@@ -22,6 +22,7 @@ def test_a_dataset_of_gluonts_is_a_long_frame():
         adapters.frame_of_dataset([])
 
 
+@pytest.mark.slow
 def test_forecasts_of_gluonts_have_the_same_numbers(fitted):
     pytest.importorskip("gluonts", reason="gluonts is not installed")
     forecast = fitted.forecast()
@@ -34,39 +35,43 @@ def test_forecasts_of_gluonts_have_the_same_numbers(fitted):
     assert of_samples[0].index[0].to_timestamp() == forecast.futures().ds[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frequency", ["h", "15min", "W-WED", "MS", "QS"])
 def test_periods_of_gluonts_are_those_of_the_times(frequency):
     pytest.importorskip("gluonts", reason="gluonts is not installed")
     frame = pd.DataFrame({"ds": pd.date_range("2023-01-01", periods=30, freq=frequency), "y": np.arange(30.0)})
-    forecast = Forecaster(**QUICK | {"n_steps": 1}, joint=True).fit(frame, horizon=2).forecast()
+    forecast = Forecaster(**UNTRAINED, joint=True).fit(frame, horizon=2).forecast()
     index = adapters.sample_forecasts(forecast, 3)[0].index
     assert all(
         period.start_time <= time <= period.end_time for period, time in zip(index, forecast.mean().ds, strict=True)
     )
 
 
+@pytest.mark.slow
 def test_numbers_are_no_periods():
     pytest.importorskip("gluonts", reason="gluonts is not installed")
-    forecast = Forecaster(**QUICK | {"n_steps": 1}).fit(pd.DataFrame({"ds": range(30), "y": range(30)}), horizon=2)
+    forecast = Forecaster(**UNTRAINED).fit(pd.DataFrame({"ds": range(30), "y": range(30)}), horizon=2)
     with pytest.raises(ValueError, match="`forecast` must have dates, got numbers"):
         adapters.sample_forecasts(forecast.forecast())
 
 
+@pytest.mark.slow
 def test_weeks_without_sundays_are_no_periods():
     pytest.importorskip("gluonts", reason="gluonts is not installed")
     days = pd.date_range("2024-01-01", periods=70)
     frame = pd.DataFrame({"ds": days[days.day_of_week != 6]}).assign(y=1.0)
-    forecast = Forecaster(**QUICK | {"n_steps": 1}).fit(frame, horizon=2).forecast()
+    forecast = Forecaster(**UNTRAINED).fit(frame, horizon=2).forecast()
     with pytest.raises(ValueError, match="dates of all days, or of Monday to Friday, got the week 1111110"):
         adapters.sample_forecasts(forecast)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joint", [False, True])
 def test_the_forecaster_of_sktime_is_the_forecaster(joint):
     pytest.importorskip("sktime", reason="sktime is not installed")
     frame = sales(100, 2)
     wide = frame.pivot(index="ds", columns="unique_id", values="y").asfreq("D")
-    ours = Forecaster(**QUICK, joint=joint)
+    ours = Forecaster(**UNTRAINED, joint=joint)
     theirs = adapters.SktimeForecaster(ours).fit(wide, fh=[1, 3])
     expected = ours.fit(frame, horizon=3).forecast()
     np.testing.assert_allclose(theirs.predict()["shop 1"], expected.mean()["mean"].to_numpy()[[3, 5]])
@@ -75,13 +80,13 @@ def test_the_forecaster_of_sktime_is_the_forecaster(joint):
     assert len(theirs.forecast().futures()) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("periods", [False, True])
 def test_panels_of_sktime_are_one_network_and_keep_their_order(periods):
     pytest.importorskip("sktime", reason="sktime is not installed")
     frame = sales(60, 2).assign(unique_id=lambda f: f.unique_id.replace({"shop 0": "z", "shop 1": "a"}))
-    found = (
-        adapters.SktimeForecaster(Forecaster(**QUICK)).fit(frame.set_index(["unique_id", "ds"]), fh=[1, 2]).predict()
-    )
+    forecaster = adapters.SktimeForecaster(Forecaster(**UNTRAINED))
+    found = forecaster.fit(frame.set_index(["unique_id", "ds"]), fh=[1, 2]).predict()
     assert found.index.get_level_values(0).tolist() == ["a", "a", "z", "z"]
     assert found.loc["a"].y.min() > found.loc["z"].y.max()  # shop 1 sells twice as much
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from quick_sales import QUICK
+from quick_sales import QUICK, UNTRAINED
 
 from torchmcl_forecast import Forecaster
 from torchmcl_forecast.calibrating import best_spread, choose_calibration, path_correlation, places_since, tube_level
@@ -128,7 +128,7 @@ def test_windows_since_the_fit_begin_after_its_end_and_end_with_the_series():
 @pytest.mark.parametrize("joint", [False, True])
 def test_tubes_widen_after_windows_that_left_them_and_are_kept_in_files(tmp_path, joint):
     frame = frame_of(400)
-    forecaster = Forecaster(**QUICK, joint=joint).fit(frame.iloc[:360], horizon=4)
+    forecaster = Forecaster(**UNTRAINED, joint=joint).fit(frame.iloc[:360], horizon=4)
     assert forecaster.forecast().tube_level == forecaster.tube_level_
     assert forecaster.forecast(frame.iloc[:362]).tube_level == forecaster.tube_level_  # no whole window yet
     wild = frame.copy()

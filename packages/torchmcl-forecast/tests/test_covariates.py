@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from quick_sales import QUICK, sales
+from quick_sales import QUICK, UNTRAINED, sales
 
 from torchmcl_forecast import Forecaster
 
@@ -64,7 +64,7 @@ def test_covariates_of_a_wide_frame_are_shared_by_all_series_and_by_joint_ones(p
     wide = past.pivot(index="ds", columns="unique_id", values="y").assign(promotion=shared)
     future = ahead[ahead.unique_id == "shop 0"][["ds", "promotion"]]
     for joint in (False, True):
-        forecaster = Forecaster(**QUICK, known=["promotion"], joint=joint).fit(wide, horizon=HORIZON)
+        forecaster = Forecaster(**UNTRAINED, known=["promotion"], joint=joint).fit(wide, horizon=HORIZON)
         assert forecaster.predict(future=future).unique_id.unique().tolist() == ["shop 0", "shop 1"]
 
 
@@ -76,7 +76,7 @@ def test_frames_of_polars_have_covariates(informed, parts):
 
 def test_missing_covariates_of_the_past_are_filled(parts):
     past = parts[0].assign(visitors=parts[0].visitors.where(parts[0].index % 3 == 0))
-    assert Forecaster(**QUICK, past=["visitors"]).fit(past, horizon=3).predict().future_1.notna().all()
+    assert Forecaster(**UNTRAINED, past=["visitors"]).fit(past, horizon=3).predict().future_1.notna().all()
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_far_path_costs_the_others_no_digits():
 
 def test_futures_of_many_series_are_placed_in_parts(fitted):
     found = fitted.forecast()
-    copies = 300  # more than are placed at a time
+    copies = 120  # 360 series, more than are placed at a time
     parts = [part.repeat(copies, *[1] * (part.ndim - 1)) for part in (found.paths, found.scales, found.probabilities)]
     many = replace(found, paths=parts[0], scales=parts[1], probabilities=parts[2])
     few, shares = many.reduced(3)

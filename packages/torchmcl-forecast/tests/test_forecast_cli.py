@@ -8,7 +8,7 @@ from torchmcl.cli import main
 from torchmcl.persistence import Stopped
 from torchmcl_forecast import Forecaster
 
-QUICK = ["--steps", "8", "--quiet"]
+QUICK = ["--steps", "2", "--quiet"]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_futures_quantiles_page_and_model_are_written(table, tmp_path):
 
 def test_the_example_runs_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["forecast", "--example", "-o", "out", "--steps", "4", "--members", "1", "--horizon", "14"]) == 0
+    assert main(["forecast", "--example", "-o", "out", "--steps", "2", "--members", "1", "--horizon", "7"]) == 0
     assert "Open the page" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "sales.csv"]
 
@@ -120,7 +120,7 @@ def test_special_openings_are_noted_once(tmp_path, monkeypatch, capsys, recwarn)
     days = pd.date_range("2024-01-01", periods=140)
     days = days[(days.day_of_week != 6) | (days == "2024-03-31")]
     pd.DataFrame({"ds": days, "y": range(len(days))}).to_csv("shop.csv", index=False)
-    assert main(["forecast", "shop.csv", "--horizon", "6", "-o", "out", "--steps", "8"]) == 0
+    assert main(["forecast", "shop.csv", "--horizon", "6", "-o", "out", "--steps", "2"]) == 0
     note = "values on weekdays that are usually closed are left out: 2024-03-31 (Sunday)."
     assert capsys.readouterr().out.count(note) == (tmp_path / "out/index.html").read_text().count(note) == 1
     assert not [warning for warning in recwarn if "closed" in str(warning.message)]
@@ -128,8 +128,8 @@ def test_special_openings_are_noted_once(tmp_path, monkeypatch, capsys, recwarn)
 
 def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys):
     folder = tmp_path / "out.checkpoint"
-    with pytest.raises(Stopped), counted_steps(7):
-        Forecaster(5, n_members=1, n_steps=8, time="date", value="sold", series="shop").fit(
+    with pytest.raises(Stopped), counted_steps(3):
+        Forecaster(5, n_members=1, n_steps=4, time="date", value="sold", series="shop").fit(
             pd.read_csv("sales.csv"), horizon=7, checkpoint=folder
         )
     assert main([*table, *QUICK, "--seed", "1"]) == 2

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from quick_sales import QUICK, sales
+from quick_sales import UNTRAINED, sales
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -14,7 +14,7 @@ from torchmcl_forecast.page import write_page
 
 
 def quick(**options):
-    return Forecaster(**(QUICK | options))
+    return Forecaster(**(UNTRAINED | options))
 
 
 def test_futures_follow_the_end_of_each_series_with_probabilities_that_sum_to_one(fitted, frame):

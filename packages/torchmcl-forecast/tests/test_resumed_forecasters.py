@@ -8,8 +8,8 @@ import torchmcl as mcl
 from torchmcl.persistence import Stopped
 from torchmcl_forecast import Forecaster
 
-# 40 steps of each of two networks, one in each part, and 27 more with the last windows.
-QUICKER = QUICK | {"n_members": 2, "hidden": (8,)}
+# 9 steps of each of two networks, one in each part, and 6 more with the last windows.
+QUICKER = QUICK | {"n_steps": 9, "n_members": 2, "hidden": (8,)}
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +22,14 @@ def whole(short):
     return Forecaster(**QUICKER).fit(short, horizon=4).forecast()
 
 
-@pytest.mark.parametrize("step", [7, 80, 95])
+@pytest.mark.parametrize("step", [7, 18, 23])
 def test_a_stopped_fit_resumes_exactly(short, whole, tmp_path, step):
     message = "The training is saved in .*: the same call resumes it"
     with pytest.raises(Stopped, match=message), counted_steps(step):
         Forecaster(**QUICKER).fit(short, horizon=4, checkpoint=tmp_path)
     with counted_steps() as steps:
         resumed = Forecaster(**QUICKER).fit(short, horizon=4, checkpoint=tmp_path).forecast()
-    assert len(steps) == 134 - step
+    assert len(steps) == 30 - step
     pd.testing.assert_frame_equal(resumed.futures(), whole.futures())
     pd.testing.assert_frame_equal(resumed.tube(), whole.tube())
 

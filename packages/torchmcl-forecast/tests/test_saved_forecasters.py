@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from quick_sales import QUICK
+from quick_sales import UNTRAINED
 
 from torchmcl.persistence import read_checkpoint, write_checkpoint
 from torchmcl_forecast import Forecaster
@@ -29,7 +29,7 @@ def test_a_shared_forecaster_gives_the_same_frames(fitted, tmp_path):
 
 def test_series_named_by_numbers_and_times_that_are_numbers_are_saved(tmp_path):
     frame = pd.DataFrame({"unique_id": np.repeat([7, 8], 40), "ds": np.tile(np.arange(40), 2), "y": np.arange(80.0)})
-    forecaster = Forecaster(**QUICK).fit(frame, horizon=3)
+    forecaster = Forecaster(**UNTRAINED).fit(frame, horizon=3)
     forecaster.save(tmp_path)
     pd.testing.assert_frame_equal(Forecaster.load(tmp_path).predict(), forecaster.predict())
 
@@ -41,7 +41,7 @@ def test_what_cannot_be_saved_is_named(fitted, frame, tmp_path):
     (tmp_path / "b" / "mine.txt").write_text("x")
     with pytest.raises(ValueError, match="`folder` must be new, empty or hold a model"):
         fitted.save(tmp_path / "b")
-    own = Forecaster(**QUICK, rule=lambda part: fitted.rule)
+    own = Forecaster(**UNTRAINED, rule=lambda part: fitted.rule)
     own.networks_, own.__dict__ = fitted.networks_, vars(fitted) | {"rule": own.rule}
     with pytest.raises(ValueError, match="torchmcl's own rules"):
         own.save(tmp_path / "c")
