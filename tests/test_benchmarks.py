@@ -9,7 +9,6 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -19,6 +18,7 @@ from places import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
+@pytest.mark.slow
 def test_a_method_of_the_tabular_benchmark_gives_finite_measures_that_are_stored(tmp_path):
     tabular = pytest.importorskip("tabular", reason="needs scikit-learn and scipy")
     records = tabular.Records(tmp_path / "records.csv")
@@ -31,6 +31,7 @@ def test_a_method_of_the_tabular_benchmark_gives_finite_measures_that_are_stored
     assert row["distortion"]["mean"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["skpro-mdn", "xgboostlss", "treeffuser"])
 def test_a_rival_with_its_own_package_gives_a_distribution_of_each_row(method):
     rivals = pytest.importorskip("_rivals", reason="needs scikit-learn and scipy")
@@ -43,6 +44,7 @@ def test_a_rival_with_its_own_package_gives_a_distribution_of_each_row(method):
     assert forecast.mixture.crps(x[100:, 0]).mean() < 0.4  # 0.56 without the inputs
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_large_tables_times_a_fit_and_scores_it(monkeypatch):
     large_table = pytest.importorskip("large_table", reason="needs torchmcl-tables")
     monkeypatch.setattr(large_table, "_N_TEST", 100)
@@ -65,6 +67,7 @@ def test_every_condition_of_the_robustness_benchmark_gives_a_mixture_and_two_tar
         assert np.isfinite(mixture).all(), name
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows(monkeypatch):
     series = pytest.importorskip("series", reason="needs torchmcl-forecast")
     monkeypatch.setattr(series, "N_WINDOWS", 4)
@@ -83,6 +86,7 @@ def test_the_benchmark_of_series_measures_all_methods_on_the_same_windows(monkey
         assert all(np.isfinite(list(values.values())).all() and values["crps"] < 0.2 for values in found)
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_tubes_measures_coverage_after_the_fit(monkeypatch):
     tubes = pytest.importorskip("series_tubes", reason="needs torchmcl-forecast")
     for kind in tubes.KINDS.values():
@@ -94,6 +98,7 @@ def test_the_benchmark_of_tubes_measures_coverage_after_the_fit(monkeypatch):
     assert 0.5 <= found["coverage"] <= 1
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_inverse_problems_simulates_fits_draws_and_compares(tmp_path):
     inverse = pytest.importorskip("inverse_problems")
     torch.manual_seed(0)
@@ -125,6 +130,7 @@ def test_the_benchmark_of_inverse_problems_simulates_fits_draws_and_compares(tmp
         torch.testing.assert_close(space.forward(space.back(z / 2)), z / 2)
 
 
+@pytest.mark.slow
 def test_the_classifier_of_draws_tells_distant_points_apart():
     c2st = pytest.importorskip("inverse_c2st", reason="needs scikit-learn").c2st
     rows = np.random.default_rng(0).normal(size=(40, 2))
@@ -182,6 +188,7 @@ def test_the_targets_of_a_click_are_the_regions_of_the_annotators_that_contain_i
     torch.testing.assert_close(moved.targets[:, 1][inside], torch.ones(int(inside.sum())))
 
 
+@pytest.mark.slow
 def test_every_method_of_the_benchmark_of_segmentations_learns_answers_and_is_measured():
     segmentation = pytest.importorskip("segmentation")
     data = nested_pictures(segmentation, 1)
@@ -223,6 +230,7 @@ def test_reduced_annotations_keep_regions_and_reduced_pictures_mean_colors():
     assert reduction.lying(small).shape == (64, 96, 3)
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_fleets_of_models_compares_a_fleet_with_loops_and_a_floor(monkeypatch):
     fleet_models = pytest.importorskip("fleet_models")
     monkeypatch.setattr(fleet_models, "WINDOW", 3)
@@ -294,7 +302,7 @@ def least(count, enough=-1, seconds=3.0):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_soak_of_8_threads_leaves_no_files_or_threads_open(tmp_path):
-    soak = pytest.importorskip("soak", reason="needs polars")
+    soak, psutil = pytest.importorskip("soak", reason="needs polars"), pytest.importorskip("psutil")
     process = psutil.Process()
     assert soak.estimator_round(0, tmp_path) == 8 * 15  # makes what later rounds share
     files, threads = least(process.num_fds, seconds=1.0), least(process.num_threads, seconds=1.0)

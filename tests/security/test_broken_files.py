@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import torchmcl as mcl
@@ -87,7 +87,6 @@ def table_values(path):
 
 @pytest.mark.parametrize("suffix", TABLES)
 def test_damaged_tables_are_read_or_refused(suffix, tmp_path):
-    @settings(max_examples=100)
     @given(damaged(TABLES[suffix]))
     def check(content):
         found = answer(table_values, tmp_path / f"table{suffix}", content)

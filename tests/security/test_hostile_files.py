@@ -3,6 +3,7 @@
 import gzip
 import io
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -322,7 +323,6 @@ YAML = [
 @pytest.mark.parametrize(("text", "message"), YAML)
 def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, message):
     pytest.importorskip("yaml")
-    pytest.importorskip("lightning")
     from torchmcl_speech.config import load_config
 
     (tmp_path / "hostile.yaml").write_text(text)
@@ -332,7 +332,6 @@ def test_a_configuration_holds_plain_values_of_the_right_types(tmp_path, text, m
 
 def test_a_billion_laughs_are_not_laughed(tmp_path):
     pytest.importorskip("yaml")
-    pytest.importorskip("lightning")
     from torchmcl_speech.config import load_config
 
     lines = ["a0: &a0 [ha, ha]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
@@ -439,12 +438,14 @@ def test_the_sources_run_nothing_that_they_read():
     """No eval, no exec, no pickle, no unsafe loader anywhere in the packages (ruff's S rules see most of it too)."""
     import ast
 
-    for path in (path for package in PACKAGES for path in package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    words = re.compile(r"\b(eval|exec|compile|__import__|load|pickle|shelve|marshal|joblib|dill)\b")
+    texts = {path: path.read_text() for package in PACKAGES for path in package.rglob("*.py")}
+    for path in (path for path, text in texts.items() if words.search(text)):
+        for node in ast.walk(ast.parse(texts[path])):
             if isinstance(node, ast.Call):
-                if "Loader=_PlainLoader" in ast.unparse(node):  # a SafeLoader, tested above
-                    continue
                 called = ast.unparse(node.func)
+                if called == "yaml.load" and "Loader=_PlainLoader" in ast.unparse(node):  # a SafeLoader, tested above
+                    continue
                 assert called not in ("eval", "exec", "compile", "__import__", "yaml.load", "torch.load"), path
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]

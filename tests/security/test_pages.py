@@ -1,14 +1,16 @@
 """Whatever stands in records, names and cells is shown by the pages and never run."""
 
 import copy
+import html
 import json
+import re
 
 import numpy as np
 import pytest
 
 from browser import opened
-from torchmcl._pages.page import escape, page
-from torchmcl._pages.pictures import film_player, film_script
+from torchmcl._pages.page import escape, image, page
+from torchmcl._pages.pictures import film_player, film_script, new_figure
 from torchmcl.demo import page as demo
 from torchmcl_speech.reports import separation_page
 from torchmcl_studies.reports import figures, trajectories, uci
@@ -276,3 +278,19 @@ def test_records_that_are_none_are_refused_in_words(tmp_path, file, content, wri
     with pytest.raises(ValueError, match=r"must be (JSON|as `torchmcl)"):
         write(tmp_path)
     assert not (tmp_path / "index.html").exists()
+
+
+def test_pictures_tell_their_values_and_labels_from_outside_stay_text():
+    figure = new_figure(4, 3)
+    axis = figure.add_subplot()
+    axis.plot([1, 2, 3], [1.0, float("nan"), 100.0], label=PAYLOAD)
+    axis.set(yscale="log", xlabel=PAYLOAD, ylabel="loss", title="two\nlines")
+    text = image(figure, PAYLOAD)
+    assert "<script" not in text
+    assert "<img src=x" not in text
+    (found,) = json.loads(html.unescape(re.search(r'data-plot="([^"]*)"', text)[1]))["axes"]
+    assert found["series"] == [{"label": PAYLOAD, "x": [1, 2, 3], "y": [1, None, 100]}]
+    assert (found["title"], found["log"], found["x"], found["y"]) == ("two, lines", [False, True], PAYLOAD, "loss")
+    x0, x1, low, high = found["box"]
+    assert 0 < x0 < x1 < 1
+    assert 0 < high < low < 1

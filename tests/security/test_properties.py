@@ -95,7 +95,6 @@ def test_normalised_scores_are_probabilities(logits):
 @given(st.text(max_size=200))
 def test_any_text_is_a_configuration_or_refused(tmp_path_factory, text):
     pytest.importorskip("yaml")
-    pytest.importorskip("lightning")
     from torchmcl_speech.config import yaml_value
 
     with contextlib.suppress(ValueError):
@@ -103,6 +102,7 @@ def test_any_text_is_a_configuration_or_refused(tmp_path_factory, text):
         assert isinstance(found, str | int | float | list | dict | None)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=12), max_size=6))
 def test_any_words_end_the_command_with_a_sentence(words):
     from torchmcl.cli import main
