@@ -27,9 +27,9 @@ def training_step():
 
 
 CALLS = {
-    "best points": lambda: line.best_points(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), 2),
-    "sets": lambda: line.sets(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), WEIGHTS[:, 0], 1.0),
-    "masses": lambda: line.mass_above(line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS), POINTS[:, 0, 0]),
+    "best points": lambda: line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS).best_points(2),
+    "sets": lambda: line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS).sets(WEIGHTS[:, 0], 1.0),
+    "masses": lambda: line.Mixtures(POINTS[..., 0], WEIGHTS, WEIGHTS).mass_above(POINTS[:, 0, 0]),
     "one target": lambda: one_target.one_target_losses(POINTS, POINTS[:, :1], WEIGHTS, 0.3, 0.0),
     "training": training_step,
 }

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torchmcl._version import __version__
-from torchmcl.accel.native import compiled
+from torchmcl.dispatch import active_kernels
 
 # Distribution names; only versions are looked up, nothing is imported.
 _PACKAGES = (
@@ -21,7 +21,7 @@ _PACKAGES = (
 _VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES"),
     *("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET", "TORCHMCL_FLEET_BYTES"),
-    "TORCHMCL_INSTRUCTIONS",
+    *("TORCHMCL_INSTRUCTIONS", "TORCHMCL_PURE"),
 )
 
 
@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
         "threads": f"{torch.get_num_threads()} inside an operation, {torch.get_num_interop_threads()} between them",
         "linear algebra": _linear_algebra(),
         "deterministic": "yes" if torch.are_deterministic_algorithms_enabled() else "not asked for",
-        "compiled step": compiled.instruction_set() or "not built: no C compiler when torchmcl was installed",
+        "kernels": active_kernels(),
         "cuda": _cuda(),
         "triton": _version("triton") or "not installed",
         "numpy": np.__version__,

@@ -22,8 +22,8 @@ from torchmcl._checks import (
     check_sample_weights,
     check_tensor,
 )
-from torchmcl.accel import accelerated, in_torch
-from torchmcl.accel.eager.one_target import summed_cross_entropy
+from torchmcl._cross_entropy import summed_cross_entropy
+from torchmcl._eager import in_forward_mode
 from torchmcl.rules.winners import WTA, AssignmentRule
 
 
@@ -349,12 +349,13 @@ def normalized_scores(score_logits: Tensor) -> Tensor:
     return torch.nn.functional.logsigmoid(score_logits).softmax(dim=-1)
 
 
-@accelerated(in_torch(summed_cross_entropy))
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return -sum_k [y_k log s_k + (1 - y_k) log(1 - s_k)] of each sample, with s the sigmoid of the logits x.
 
     As log s(x) = x + log s(-x), that is -sum_k [log s(-x_k) + x_k y_k].
     """
+    if not in_forward_mode():
+        return summed_cross_entropy(logits, labels)
     return -(torch.nn.functional.logsigmoid(-logits) + logits * labels).sum(dim=-1)
 
 

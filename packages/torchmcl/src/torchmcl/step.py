@@ -2,22 +2,50 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_callable, check_finite, check_mask, check_non_negative
-from torchmcl.accel import accelerated
 from torchmcl.batches import as_batch, with_targets_axis
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs._parts import call_cost
-from torchmcl.fused_step import IN_C, IN_TRITON, StepProblem
+from torchmcl.dispatch import faster
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.winners import AssignmentRule, SceneWinners
 from torchmcl.scoring import QualityScores, ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Batch, Distributions, Predictions, StepOutput
 
 _SIGMOID_SCORES = SigmoidScores()
+
+
+class StepProblem(NamedTuple):
+    """A step after the call of the model: the checked arguments of `mcl_step`, with the axes that costs require.
+
+    Attributes:
+        targets: [..., targets, *event], 0 where padded.
+        mask: [..., targets], or None.
+        steps: [..., targets, steps], the real steps of each target, or None.
+    """
+
+    predictions: Predictions | Distributions
+    targets: Tensor
+    rule: AssignmentRule
+    cost_fn: Callable[..., Tensor]
+    scores: ScoreObjective
+    score_weight: float
+    loss_fn: Callable[..., Tensor] | None = None
+    mask: Tensor | None = None
+    steps: Tensor | None = None
+    scene: Tensor | None = None
+    stacked: bool = False
+    sample_weights: Tensor | None = None
+
+    @property
+    def event_dims(self) -> int:
+        """Axes of one hypothesis."""
+        return self.predictions.hypotheses.ndim - 2 - self.stacked
 
 
 def mcl_step(
@@ -89,27 +117,26 @@ def mcl_step(
     targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
     targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
     check_finite("mcl_step", "targets", targets, advice="Mark targets that are missing in the mask.")
-    return solved(
-        StepProblem(
-            predictions,
-            targets,
-            rule,
-            cost_fn,
-            scores,
-            score_weight,
-            loss_fn=loss_fn,
-            mask=mask,
-            steps=steps,
-            scene=batch.scene,
-            stacked=stacked,
-            sample_weights=sample_weights,
-        )
+    problem = StepProblem(
+        predictions,
+        targets,
+        rule,
+        cost_fn,
+        scores,
+        score_weight,
+        loss_fn=loss_fn,
+        mask=mask,
+        steps=steps,
+        scene=batch.scene,
+        stacked=stacked,
+        sample_weights=sample_weights,
     )
+    output = faster("step", problem)
+    return step_output(problem) if output is NotImplemented else output
 
 
-@accelerated(IN_TRITON, IN_C)
-def solved(problem: StepProblem) -> StepOutput:
-    """Return the output of a step: matching, assignment loss and score loss."""
+def step_output(problem: StepProblem) -> StepOutput:
+    """Compute matching, assignment loss and score loss in plain torch: the definition of every faster step."""
     predictions, targets, rule, cost_fn, scores, score_weight, loss_fn, mask, steps, scene, stacked, weights = problem
     with torch.set_grad_enabled(torch.is_grad_enabled() and loss_fn is None):
         cost = _cost(problem, "cost_fn", cost_fn)

@@ -1,4 +1,4 @@
-"""Which way a definition is computed: by itself, by a function in torch or by a kernel; and that all agree."""
+"""Functions that save memory have the values and gradients of their definitions, and kernels are optional."""
 
 import math
 import subprocess
@@ -9,47 +9,19 @@ import torch
 
 import torchmcl as mcl
 from torchmcl import accel, scoring
-from torchmcl.accel.eager import sequences
-from torchmcl.accel.eager.sequences import weighted_distances
 from torchmcl.costs import _parts, vector
-
-
-def labelled(name):
-    def function(values):
-        function.calls.append(name)
-        return values.square()
-
-    function.calls = []
-    return function
-
-
-def test_the_first_way_that_serves_is_taken_and_forward_mode_follows_the_definition():
-    kernel, lean, definition = labelled("kernel"), labelled("lean"), labelled("definition")
-    unfit = accel.Way(lambda values: False, kernel)
-    square = accel.accelerated(unfit, accel.in_torch(lean))(definition)
-    assert square(torch.tensor(3.0)) == 9
-    assert (kernel.calls, lean.calls, definition.calls) == ([], ["lean"], [])
-    with torch.autograd.forward_ad.dual_level():
-        square(torch.tensor(3.0))
-    assert (kernel.calls, lean.calls, definition.calls) == ([], ["lean"], ["definition"])
-
-
-def test_a_way_may_leave_arguments_beyond_its_limits_to_the_next():
-    definition = labelled("definition")
-    never = accel.Way(lambda values: True, lambda values: NotImplemented)
-    assert accel.accelerated(never)(definition)(torch.tensor(3.0)) == 9
-    assert definition.calls == ["definition"]
-
+from torchmcl.costs import _sequence_sums as sequences
+from torchmcl.costs._sequence_sums import weighted_distances
 
 WEIGHTS = torch.rand(5, 3, 4, dtype=torch.float64)
 POINTS = torch.randn(5, 4, 2, dtype=torch.float64), torch.randn(5, 3, 2, dtype=torch.float64)
 PATHS = torch.randn(5, 4, 6, 2, dtype=torch.float64), torch.randn(5, 3, 6, 2, dtype=torch.float64)
-WAYS_IN_TORCH = {
+LEAN = {
     "squares": (vector._sq_euclidean, POINTS),
     "long squares": (vector._sq_euclidean, [torch.cat(20 * [part], dim=-1) for part in POINTS]),
     "absolutes": (vector._l1, POINTS),
     "hubers": (vector._huber, (*POINTS, 0.5)),
-    "products": (_parts._products, POINTS),
+    "products": (_parts.inner_products, POINTS),
     "distances": (weighted_distances, (*PATHS, torch.rand(5, 3, 6, dtype=torch.float64))),
     "cross-entropy": (scoring._cross_entropy, (torch.randn(5, 4, dtype=torch.float64), torch.rand(5, 4).double())),
     "normal": (sequences._without_constants, (sequences.GAUSSIAN, *POINTS, POINTS[0].exp(), None)),
@@ -57,28 +29,34 @@ WAYS_IN_TORCH = {
 }
 
 
-@pytest.mark.parametrize(("function", "arguments"), WAYS_IN_TORCH.values(), ids=WAYS_IN_TORCH)
-def test_ways_in_torch_have_values_and_gradients_of_their_definition(function, arguments):
+@pytest.mark.parametrize(("function", "arguments"), LEAN.values(), ids=LEAN)
+def test_lean_functions_have_values_and_gradients_of_their_definition(function, arguments):
     leaves = [part.clone().requires_grad_() if isinstance(part, torch.Tensor) else part for part in arguments]
     inputs = [leaf for leaf in leaves[:3] if isinstance(leaf, torch.Tensor)][:2]
     inputs = inputs[:1] if function is scoring._cross_entropy else inputs
-    ways = [way.compute for way in function.ways if way.serves(*leaves)]
-    results = []
-    for compute in (function.definition, *ways):
-        computed = compute(*leaves)
-        if computed is not NotImplemented:
-            parts = computed if isinstance(computed, tuple) else (computed,)
-            results.append([*parts, *torch.autograd.grad(sum(part.square().sum() for part in parts), inputs)])
-    assert len(results) > 1, "no way supports these arguments: choose arguments within its limits"
-    for result in results[1:]:
-        torch.testing.assert_close(result, results[0])
+
+    def values_and_gradients():
+        computed = function(*leaves)
+        parts = computed if isinstance(computed, tuple) else (computed,)
+        return [*parts, *torch.autograd.grad(sum(part.square().sum() for part in parts), inputs)]
+
+    lean = values_and_gradients()
+    with torch.autograd.forward_ad.dual_level():  # forward mode follows the definition
+        defined = values_and_gradients()
+    torch.testing.assert_close(lean, defined)
 
 
-def test_the_decorated_function_keeps_its_name_and_docstring():
-    from torchmcl.rules.winners import softmin
-
-    assert softmin.__name__ == "softmin"
-    assert softmin.__doc__.startswith("Return exp(-cost / T)")
+def test_without_kernels_everything_is_plain_torch():
+    program = """
+import os
+os.environ["TORCHMCL_PURE"] = "1"
+import sys, torch, torchmcl
+from torchmcl import dispatch
+assert dispatch.active_kernels() == "none: plain torch"
+torchmcl.assign(torch.rand(2, 3, 3), torchmcl.PIT())
+assert "torchmcl.accel.kernels" not in sys.modules
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 @pytest.mark.slow

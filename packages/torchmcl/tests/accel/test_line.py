@@ -296,12 +296,12 @@ def test_equal_centres_are_one_place_however_narrow_their_kernels(width):
 def test_numbers_at_the_end_of_their_range_give_a_result_or_nan():
     weights, ones = torch.tensor([[0.3, 0.3, 0.4]]).double(), torch.ones(1, 3).double()
     wide = line.Mixtures(ones, weights, 1e308 * ones)
-    assert line.best_points(wide, 3)[0].isfinite().all()
-    assert line.sets(wide, torch.tensor([0.5]), 1.0).lower.isfinite().all()
+    assert wide.best_points(3)[0].isfinite().all()
+    assert wide.sets(torch.tensor([0.5]), 1.0).lower.isfinite().all()
     for bad in (line.Mixtures(1e308 * ones, 9 * weights, ones), line.Mixtures(ones, 1e-320 * weights, ones)):
-        assert line.best_points(bad, 3)[0].isnan().all()
+        assert bad.best_points(3)[0].isnan().all()
     for mass in (torch.nan, -1.0):
-        assert line.sets(line.Mixtures(ones, weights, ones), torch.tensor([mass]), 1.0).lower.isnan().all()
+        assert line.Mixtures(ones, weights, ones).sets(torch.tensor([mass]), 1.0).lower.isnan().all()
 
 
 @pytest.mark.parametrize("mass", [1e-4, 1e-3, 0.05, 0.9])
@@ -309,7 +309,7 @@ def test_small_sets_are_at_the_peak_and_have_their_mass(mass):
     generator = torch.Generator().manual_seed(0)
     centers, widths = 4 * torch.randn(500, 2, generator=generator), 0.2 + torch.rand(500, 2, generator=generator)
     shares = torch.rand(500, 2, generator=generator).double().softmax(dim=-1)
-    found = line.sets(line.Mixtures(centers.double(), shares, widths.double()), torch.full((500,), mass), 1.0)
+    found = line.Mixtures(centers.double(), shares, widths.double()).sets(torch.full((500,), mass), 1.0)
 
     def below(ends):
         each = torch.special.ndtr((ends.nan_to_num().unsqueeze(-1) - centers.unsqueeze(1)) / widths.unsqueeze(1))

@@ -8,7 +8,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
-from torchmcl.accel.eager import sequences
+from torchmcl.costs import _sequence_sums as sequences
 from torchmcl.types import collate_batches
 
 MASKED = [

@@ -649,7 +649,7 @@ def test_the_instruction_set_is_named_by_the_verbose_version(capsys):
     assert name in ("AVX-512", "AVX2", "SSE2", "NEON", "plain C")
     with pytest.raises(SystemExit):
         main(["--version", "--verbose"])
-    assert re.search(rf"^compiled step +{name}$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert re.search(rf"^kernels +{name}$", capsys.readouterr().out, flags=re.MULTILINE)
 
 
 WITHOUT_EXTENSION = """
@@ -683,4 +683,4 @@ sys.exit(main(["--version", "--verbose"]))
 def test_without_the_extension_everything_is_left_to_autograd():
     run = subprocess.run([sys.executable, "-c", WITHOUT_EXTENSION], capture_output=True, text=True, timeout=300)
     assert "got 'compiled'. The extension was not built when torchmcl was installed." in run.stdout, run.stderr
-    assert re.search("compiled step .*not built", run.stdout), run.stdout
+    assert re.search("kernels .*not built", run.stdout), run.stdout

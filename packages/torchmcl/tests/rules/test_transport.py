@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import oracles
 import torchmcl as mcl
 from grids import for_each
-from torchmcl.accel.eager.one_to_one import one_to_one_weights
+from torchmcl.rules._one_to_one import one_to_one_weights
 from torchmcl.rules.transport import transport_plan
 
 

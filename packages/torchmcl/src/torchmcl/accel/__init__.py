@@ -1,28 +1,14 @@
-"""Faster implementations of definitions in the rest of the package.
-
-`accelerated` decorates a definition with faster implementations, and is the only place that selects among them: the
-first that supports the arguments in the current mode. There are two kinds:
-
-- `in_torch`: a function of `accel.eager`, mostly an `autograd.Function`, that needs less memory and time than the
-  formula, on any device, including under `torch.compile` and `torch.vmap`; `in_eager` where these do not support it;
-- kernels of `accel.triton` and functions of `accel.native` in C, for float32 tensors in plain eager mode, each with its
-  own condition.
-
-In forward mode the definition itself is computed, because forward mode supports only plain operations.
-`one_to_one` is a torch operator instead: no formula defines it, and it runs in every mode.
-"""
+"""Faster functions for the slots of `torchmcl.dispatch`, in C (`native`) and in Triton (`triton`)."""
 
 import functools
 import importlib.util
 import math
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from torchmcl._eager import in_forward_mode, is_plain_eager
+from torchmcl._eager import is_plain_eager
 
 # A kernel of `linear` holds the whole weight of a model in the registers of a program. Larger ones spill and are slower
 # than the library for any number of models: 0.62 instead of 0.15 ms an epoch of 8 networks of 50 units, 105 outputs.
@@ -30,61 +16,6 @@ _MAX_HELD = 1024
 
 # The kernels index with 32-bit integers.
 _MAX_ENTRIES = 2**31 - 1
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class Way(NamedTuple):
-    """A faster implementation of a definition.
-
-    Attributes:
-        serves: returns whether it supports these arguments in the current mode.
-        compute: has the signature of the definition, and returns `NotImplemented` for arguments beyond its limits.
-    """
-
-    serves: Callable[..., bool]
-    compute: Callable[..., Any]
-
-
-class Accelerated(Protocol[P, R]):
-    """A definition with faster implementations; tests compare them, and backward passes may need the definition."""
-
-    definition: Callable[P, R]
-    ways: tuple[Way, ...]
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the result of the first implementation that supports the arguments, or of the definition."""
-
-
-def accelerated(*ways: Way) -> Callable[[Callable[P, R]], Accelerated[P, R]]:
-    """Return a decorator that computes a definition by the first implementation that supports the arguments."""
-
-    def decorate(definition: Callable[P, R]) -> Accelerated[P, R]:
-        @functools.wraps(definition)
-        def fastest(*args: P.args, **kwargs: P.kwargs) -> R:
-            for way in ways:
-                if way.serves(*args, **kwargs):
-                    result: R = way.compute(*args, **kwargs)
-                    if result is not NotImplemented:
-                        return result
-            return definition(*args, **kwargs)
-
-        decorated = cast(Accelerated[P, R], fastest)
-        decorated.definition, decorated.ways = definition, ways
-        return decorated
-
-    return decorate
-
-
-def in_torch(function: Callable[..., Any]) -> Way:
-    """Return an implementation in plain torch, for all arguments except in forward mode."""
-    return Way(lambda *args, **kwargs: not in_forward_mode(), function)
-
-
-def in_eager(function: Callable[..., Any]) -> Way:
-    """Return an implementation in plain torch without support for the compiler and `torch.vmap`."""
-    return Way(lambda *args, **kwargs: is_plain_eager(), function)
 
 
 @functools.cache

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value, check_boolean, check_leading_axes, check_tensor
-from torchmcl._eager import broadcast_shapes, without_autocast
-from torchmcl.accel import accelerated, in_torch
-from torchmcl.accel.eager.distances import wide_dtype, wide_products
+from torchmcl._eager import broadcast_shapes, in_forward_mode, without_autocast
+from torchmcl.costs._distances import wide_dtype, wide_products
 from torchmcl.costs.declared import needs
 from torchmcl.types import Distributions, Predictions
 
@@ -33,14 +32,11 @@ class InnerProducts(NamedTuple):
 
 def inner_products(hypotheses: Tensor, targets: Tensor) -> InnerProducts:
     """Return the products of all pairs, accumulated in float64 if the device supports it."""
-    return InnerProducts(*_products(hypotheses, targets))
-
-
-@accelerated(in_torch(wide_products))
-def _products(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if not in_forward_mode():
+        return InnerProducts(*wide_products(hypotheses, targets))
     h, t = hypotheses.to(wide_dtype(hypotheses)), targets.to(wide_dtype(targets))
     with without_autocast(h):
-        return t @ h.mT, h.square().sum(dim=-1), t.square().sum(dim=-1)
+        return InnerProducts(t @ h.mT, h.square().sum(dim=-1), t.square().sum(dim=-1))
 
 
 def aligned_pair(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

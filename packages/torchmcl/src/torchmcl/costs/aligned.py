@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_callable
 from torchmcl._eager import without_autocast
-from torchmcl.accel.eager.distances import wide_dtype
+from torchmcl.costs._distances import wide_dtype
 from torchmcl.costs._parts import aligned_events, inner_products
 from torchmcl.costs.declared import CostDeclaration, declaration, declares
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import bad_value
-from torchmcl.accel.eager.distances import wide_dtype
+from torchmcl.costs._distances import wide_dtype
 
 # Steps of Weiszfeld's algorithm; it runs inside several rounds of Lloyd's algorithm.
 _WEISZFELD_STEPS = 8

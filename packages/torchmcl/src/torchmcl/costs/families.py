@@ -14,7 +14,7 @@ from torch.distributions import Distribution, Independent, LowRankMultivariateNo
 
 from torchmcl._checks import bad_value, check_positive_int, check_tensor
 from torchmcl._eager import broadcast_shapes, without_autocast
-from torchmcl.accel.eager.distances import wide_dtype
+from torchmcl.costs._distances import wide_dtype
 from torchmcl.costs._parts import aligned_events
 from torchmcl.costs.declared import CostDeclaration
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d, softplus
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
-from torchmcl.accel import accelerated, in_eager
-from torchmcl.accel.eager.distances import wide_dtype
-from torchmcl.accel.eager.pixels import CROSS_ENTROPY, SIGMOID, PixelFunctions, recomputed_sums
+from torchmcl._eager import is_plain_eager
+from torchmcl.costs._distances import wide_dtype
 from torchmcl.costs._parts import aligned_events, inner_products
+from torchmcl.costs._pixels import CROSS_ENTROPY, SIGMOID, PixelFunctions, recomputed_sums
 from torchmcl.costs.declared import declares
 
 
@@ -47,11 +47,12 @@ class _Pixels(NamedTuple):
         return (total / self.real.sum(dim=-1, keepdim=True).clamp_min(1)).to(self.logits.dtype)
 
 
-@accelerated(in_eager(recomputed_sums))
 def _pixel_sums(
     functions: PixelFunctions, logits: Tensor, targets: Tensor, real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the sums [..., targets, hypotheses] of the first function times each target, and of the second."""
+    if is_plain_eager():
+        return recomputed_sums(functions, logits, targets, real)
     one, other = functions.values(logits)
     return inner_products(one, targets).cross, _Pixels(logits, targets, real).sums(other)
 

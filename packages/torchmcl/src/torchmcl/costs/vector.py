@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_event_pair, check_real
-from torchmcl.accel import accelerated, in_torch
-from torchmcl.accel.eager.distances import squared_distances, sum_of_absolutes, sum_of_hubers
+from torchmcl._eager import in_forward_mode
+from torchmcl.costs._distances import squared_distances, sum_of_absolutes, sum_of_hubers
 from torchmcl.costs._parts import SILENCE, InnerProducts, aligned_pair, inner_products
 from torchmcl.costs.declared import MEAN, MEDIAN, Norm, declares
 
@@ -132,18 +132,22 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return (1 - cosine).clamp(0, 2).to(hypotheses.dtype)
 
 
-@accelerated(in_torch(squared_distances))
+# Forward mode supports plain operations only; `_distances` needs less memory and time.
 def _sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
+    if not in_forward_mode():
+        return squared_distances(hypotheses, targets)
     return _differences(hypotheses, targets).square().sum(dim=-1)
 
 
-@accelerated(in_torch(sum_of_absolutes))
 def _l1(hypotheses: Tensor, targets: Tensor) -> Tensor:
+    if not in_forward_mode():
+        return sum_of_absolutes(hypotheses, targets)
     return _differences(hypotheses, targets).abs().sum(dim=-1)
 
 
-@accelerated(in_torch(sum_of_hubers))
 def _huber(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
+    if not in_forward_mode():
+        return sum_of_hubers(hypotheses, targets, delta)
     distances = _differences(hypotheses, targets).abs()
     inside = distances.clamp(max=delta)
     return (inside * (distances - inside / 2)).sum(dim=-1)

@@ -10,8 +10,8 @@ from torch.distributions import constraints
 
 from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_tensor
 from torchmcl._eager import broadcast_shapes
-from torchmcl.accel.native import line
 from torchmcl.density.on_line import OnLine
+from torchmcl.dispatch import faster
 
 _LOG_TAU = math.log(2 * math.pi)
 
@@ -172,12 +172,13 @@ class KernelMixture(OnLine):
         scale = self.scale if self.scale.ndim == 1 else change(self.scale.expand_as(self.hypotheses), 2)
         return type(self)(change(self.hypotheses, 2), change(self.probabilities, 1), change(self.bandwidth, 1), scale)
 
-    def compiled(self) -> line.Mixtures | None:
-        """Return the kernels of each row in the format of the compiled loops, or None if those do not apply."""
-        parts = (self.hypotheses, self.probabilities, self.widths)
-        if self.dim != 1 or not line.serves(*parts):
+    def compiled(self) -> Any:
+        """Return the kernels of each row for faster functions, or None if those do not apply."""
+        if self.dim != 1:
             return None
-        return line.Mixtures(*(part.reshape(-1, self.probabilities.shape[-1]) for part in parts))
+        parts = (self.hypotheses, self.probabilities, self.widths)
+        mixtures = faster("univariate", *(part.reshape(-1, self.probabilities.shape[-1]) for part in parts))
+        return None if mixtures is NotImplemented else mixtures
 
 
 class Bandwidth(NamedTuple):

@@ -2,14 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from torchmcl._checks import bad_value, check_fraction
-from torchmcl.accel.native import line
 
 
 class HighestDensitySet(NamedTuple):
@@ -135,8 +134,8 @@ class OnLine(Distribution):
     def rows(self, chosen: slice | Tensor) -> Self:
         """Return the distributions at the given indices of the first batch axis."""
 
-    def compiled(self) -> line.Mixtures | None:
-        """Return the kernels of each row in the format of the compiled loops, or None if those do not apply."""
+    def compiled(self) -> Any:
+        """Return the kernels of each row for faster functions, or None if those do not apply."""
         return None
 
     def highest_density(self, mass: float | Tensor, fill: float = 1.0) -> HighestDensitySet:
@@ -164,7 +163,7 @@ class OnLine(Distribution):
         masses = self._of_rows(torch.as_tensor(mass, dtype=torch.float64))
         mixtures = self.compiled()
         if mixtures is not None:
-            lower, upper, _ = line.sets(mixtures, masses, fill)
+            lower, upper, _ = mixtures.sets(masses, fill)
         else:
             parts = [densest(cells, some, fill) for cells, some in self._cells(masses)]
             n_pieces = max((part.lower.shape[-1] for part in parts), default=1)
@@ -193,7 +192,7 @@ class OnLine(Distribution):
         masses = self._of_rows(torch.as_tensor(mass, dtype=torch.float64))
         mixtures = self.compiled()
         if mixtures is not None:
-            depths = line.sets(mixtures, masses, 1.0).depths
+            depths = mixtures.sets(masses, 1.0).depths
         else:
             depths = torch.cat([gap_depth(cells, some) for cells, some in self._cells(masses)])
         return depths.to(self.hypotheses).view(self.batch_shape)
@@ -209,7 +208,7 @@ class OnLine(Distribution):
         values = self._of_rows(value.squeeze(-1)).to(self.hypotheses)
         mixtures = self.compiled()
         if mixtures is not None:
-            masses = line.mass_above(mixtures, values)
+            masses = mixtures.mass_above(values)
         else:
             masses = torch.cat([mass_above(cells, some.unsqueeze(-1)) for cells, some in self._cells(values)])
         return masses.to(self.hypotheses).view(self.batch_shape)

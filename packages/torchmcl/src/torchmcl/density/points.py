@@ -12,7 +12,6 @@ from torch import Tensor
 
 from torchmcl._checks import bad_value, check_positive_int
 from torchmcl._eager import full_precision
-from torchmcl.accel.native import line
 from torchmcl.density.kernels import KernelMixture
 from torchmcl.density.on_line import REACH
 
@@ -77,7 +76,7 @@ def best_points(density: KernelMixture, n_points: int) -> BestPoints:
     unit, shape = _unit(density), density.batch_shape
     mixtures = density.compiled()
     if mixtures is not None:
-        places, masses, deviations = (x.to(density.hypotheses) for x in line.best_points(mixtures, n_points))
+        places, masses, deviations = (x.to(density.hypotheses) for x in mixtures.best_points(n_points))
         points = places.view(*shape, n_points, 1)
         return BestPoints(points, masses.view(*shape, n_points), deviations.view(*shape, n_points) / unit)
     # Far from 0, rounding errors would be large: each density is centered at its mean.

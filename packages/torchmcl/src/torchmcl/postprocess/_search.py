@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._checks import check_non_negative
-from torchmcl.accel.eager.distances import wide_dtype
+from torchmcl.costs._distances import wide_dtype
 from torchmcl.costs.declared import Norm, declaration
 from torchmcl.postprocess._inputs import CostFn, pair_cost
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchmcl._checks import bad_value, check_non_negative, check_positive_int
 from torchmcl._eager import is_plain_eager
 from torchmcl._optional import optional_import
-from torchmcl.accel.eager.one_to_one import one_to_one_weights, solved_by_scipy
+from torchmcl.rules._one_to_one import one_to_one_weights, solved_by_scipy
 from torchmcl.rules.winners import AssignmentRule, hard_where_cold
 
 

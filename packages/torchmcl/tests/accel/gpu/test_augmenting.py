@@ -17,8 +17,8 @@ finally:
     sys.path.pop(0)
 
 import torchmcl as mcl
-from torchmcl.accel.eager.one_to_one import one_to_one_weights
 from torchmcl.accel.triton.augmenting import MAX_SIDE, one_to_one_rows
+from torchmcl.rules._one_to_one import one_to_one_weights
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

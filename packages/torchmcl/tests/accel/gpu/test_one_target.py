@@ -11,11 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 import torchmcl as mcl
 from torchmcl import accel
 from torchmcl.accel import triton
-from torchmcl.accel.native import one_target
+from torchmcl.accel.kernels import fused_step, step_tensors
+from torchmcl.accel.native import extension, one_target
 from torchmcl.accel.native.extension import available
 from torchmcl.costs import Norm, declares
-from torchmcl.fused_step import IN_C, IN_TRITON, StepProblem
-from torchmcl.step import solved
+from torchmcl.dispatch import faster
+from torchmcl.step import StepProblem, step_output
 
 HAS_GPU = torch.cuda.is_available()
 # Triton's interpreter computes padded entries too, with NumPy, which warns of infinity - infinity.
@@ -26,9 +27,9 @@ SHAPES = [(5, 4, 2), (1, 1, 1), (70, 49, 2), (3, 7, 32)]
 
 
 class Kernel(NamedTuple):
-    """A way of the step, its kernel, and where its tensors are."""
+    """Whether a kernel supports tensors, the kernel, and the device of its tensors."""
 
-    way: accel.Way
+    serves: Any
     losses: Any
     device: str
 
@@ -39,9 +40,9 @@ def kernel(request):
     if request.param == "compiled":
         if not available():
             pytest.skip("the extension was not built")
-        return Kernel(IN_C, one_target.one_target_losses, "cpu")
+        return Kernel(extension.serves, one_target.one_target_losses, "cpu")
     pytest.importorskip("triton", reason="triton is not installed")
-    return Kernel(IN_TRITON, triton.one_target_losses, "cuda" if HAS_GPU else "cpu")
+    return Kernel(accel.usable, triton.one_target_losses, "cuda" if HAS_GPU else "cpu")
 
 
 only_in_c = pytest.mark.parametrize("kernel", ["compiled"], indirect=True)
@@ -59,13 +60,13 @@ def problem(leaves, rule, **options):
 
 
 def step(kernel, leaves, rule, **options):
-    return kernel.way.compute(problem(leaves, rule, **options))
+    return fused_step(kernel.losses, problem(leaves, rule, **options))
 
 
 def defined(leaves, rule, **options):
     """Return the step by the definition, in float64."""
     twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    return twins, solved.definition(problem(twins, rule, **options))
+    return twins, step_output(problem(twins, rule, **options))
 
 
 def assert_same(actual, expected):
@@ -158,11 +159,11 @@ def test_everything_else_is_left_to_the_definition(kernel):
         problem([hypotheses, logits, two], mcl.WTA()),
     ]
     for each in others:
-        assert kernel.way.compute(each) is NotImplemented
-        assert solved(each).loss.isfinite()
+        assert fused_step(kernel.losses, each) is NotImplemented
+        assert step_output(each).loss.isfinite()
     with mcl.debug_checks():
         assert step(kernel, leaves, mcl.WTA()) is NotImplemented
-    assert not kernel.way.serves(problem([hypotheses.double(), logits, targets], mcl.WTA()))
+    assert not kernel.serves(*step_tensors(problem([hypotheses.double(), logits, targets], mcl.WTA())))
     assert kernel.losses(torch.randn(1, 3, 33), torch.randn(1, 1, 33), None, 0.0, 0.0) is NotImplemented
 
 
@@ -171,7 +172,7 @@ def test_everything_else_is_left_to_the_definition(kernel):
 def test_a_step_is_fused_in_plain_eager_mode():
     device = "cuda" if HAS_GPU else "cpu"
     leaves = drawn(6, 5, 2, device)
-    assert any(way.serves(problem(leaves, mcl.WTA())) for way in solved.ways) == (HAS_GPU or available())
+    assert (faster("step", problem(leaves, mcl.WTA())) is not NotImplemented) == (HAS_GPU or available())
 
     def loss(hypotheses, logits, targets):
         model = lambda _: mcl.Predictions(hypotheses, logits)  # noqa: E731
@@ -246,10 +247,15 @@ def test_strided_tensors_are_served(kernel):
 def test_many_hypotheses_and_modes_that_watch_operations_go_by_the_definition(kernel):
     leaves = drawn(3, 101, 2, "cpu")
     assert step(kernel, leaves, mcl.WTA()) is NotImplemented
-    assert kernel.way.serves(problem(leaves, mcl.WTA()))
+    assert kernel.serves(*step_tensors(problem(leaves, mcl.WTA())))
     with FlopCounterMode(display=False):
-        assert not kernel.way.serves(problem(leaves, mcl.WTA()))
-    torch.func.grad(lambda hypotheses: solved(problem([hypotheses, *leaves[1:]], mcl.WTA())).loss)(leaves[0].detach())
+        assert not kernel.serves(*step_tensors(problem(leaves, mcl.WTA())))
+
+    def checked(hypotheses):
+        assert faster("step", problem([hypotheses, *leaves[1:]], mcl.WTA())) is NotImplemented
+        return hypotheses.sum()
+
+    torch.func.grad(checked)(leaves[0].detach())
 
 
 def test_a_cost_declared_as_the_squared_distance_is_served(kernel):

@@ -18,6 +18,14 @@ _ROWS_AT_ONCE = 1024
 _DOUBLE: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 
 
+class Sets(NamedTuple):
+    """Ends [rows, pieces], padded with NaN, and the depth of the deepest gap between two pieces, [rows]."""
+
+    lower: Tensor
+    upper: Tensor
+    depths: Tensor
+
+
 class Mixtures(NamedTuple):
     """Centers, weights and widths of kernels, each [rows, kernels] and of the same dtype."""
 
@@ -25,13 +33,63 @@ class Mixtures(NamedTuple):
     weights: Tensor
     widths: Tensor
 
+    def best_points(self, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return points, masses and deviations, [rows, points] each in double precision."""
+        mixtures = _contiguous(self)
+        n_rows = len(mixtures.centres)
+        points, masses, deviations = (torch.empty(n_rows, n_points, **_DOUBLE) for _ in range(3))
 
-class Sets(NamedTuple):
-    """Ends [rows, pieces], padded with NaN, and the depth of the deepest gap between two pieces, [rows]."""
+        def part(start: int, stop: int) -> None:
+            line, scratch = _asked(mixtures, start, stop, n_points)
+            line.first, line.second, line.third = (x[start:].data_ptr() for x in (points, masses, deviations))
+            line.scratch = scratch.data_ptr()
+            library().torchmcl_line_points(ctypes.byref(line))
 
-    lower: Tensor
-    upper: Tensor
-    depths: Tensor
+        on_threads(part, n_rows)
+        return points, masses, deviations
+
+    def mass_above(self, values: Tensor) -> Tensor:
+        """Return the mass of the region denser than at the values [rows], [rows] in double precision."""
+        mixtures, values = _contiguous(self), values.double().contiguous()
+        masses = torch.empty(len(values), **_DOUBLE)
+
+        def part(start: int, stop: int) -> None:
+            line, scratch = _asked(mixtures, start, stop, 1)
+            line.given, line.first = values[start:].data_ptr(), masses[start:].data_ptr()
+            line.scratch = scratch.data_ptr()
+            library().torchmcl_line_above(ctypes.byref(line))
+
+        on_threads(part, len(values))
+        return masses
+
+    def sets(self, masses: Tensor, fill: float) -> Sets:
+        """Return the highest-density sets with the masses [rows], in double precision."""
+        mixtures, masses = _contiguous(self), masses.double().contiguous()
+        n_rows = len(masses)
+        depths = torch.empty(n_rows, **_DOUBLE)
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def part(start: int, stop: int) -> None:
+            most = mixtures.centres.shape[1] + 1
+            lower, upper = (torch.empty(_ROWS_AT_ONCE, most, **_DOUBLE) for _ in range(2))
+            counts = torch.empty(_ROWS_AT_ONCE, dtype=torch.int64, device="cpu")
+            for low in range(start, stop, _ROWS_AT_ONCE):
+                high = min(low + _ROWS_AT_ONCE, stop)
+                line, scratch = _asked(mixtures, low, high, most)
+                line.fill, line.given, line.scratch = fill, masses[low:].data_ptr(), scratch.data_ptr()
+                line.first, line.second, line.third = lower.data_ptr(), upper.data_ptr(), depths[low:].data_ptr()
+                line.counts = counts.data_ptr()
+                library().torchmcl_line_sets(ctypes.byref(line))
+                n = max(int(counts[: high - low].max()), 1)
+                found[low] = lower[: high - low, :n].clone(), upper[: high - low, :n].clone()
+
+        on_threads(part, n_rows)
+        n_pieces = max((lower.shape[1] for lower, _ in found.values()), default=1)
+        lower, upper = (torch.full((n_rows, n_pieces), torch.nan, **_DOUBLE) for _ in range(2))
+        for low, (ends, stops) in found.items():
+            lower[low : low + len(ends), : ends.shape[1]] = ends
+            upper[low : low + len(ends), : ends.shape[1]] = stops
+        return Sets(lower, upper, depths)
 
 
 class _Line(Structure):
@@ -64,36 +122,6 @@ def serves(*tensors: Tensor) -> bool:
     )
 
 
-def best_points(mixtures: Mixtures, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return points, masses and deviations, [rows, points] each in double precision."""
-    mixtures = _contiguous(mixtures)
-    n_rows = len(mixtures.centres)
-    points, masses, deviations = (torch.empty(n_rows, n_points, **_DOUBLE) for _ in range(3))
-
-    def part(start: int, stop: int) -> None:
-        line, scratch = _asked(mixtures, start, stop, n_points)
-        line.first, line.second, line.third = (x[start:].data_ptr() for x in (points, masses, deviations))
-        line.scratch = scratch.data_ptr()
-        library().torchmcl_line_points(ctypes.byref(line))
-
-    on_threads(part, n_rows)
-    return points, masses, deviations
-
-
-def mass_above(mixtures: Mixtures, values: Tensor) -> Tensor:
-    """Return the mass of the region denser than at the values [rows], [rows] in double precision."""
-    mixtures, values = _contiguous(mixtures), values.double().contiguous()
-    masses = torch.empty(len(values), **_DOUBLE)
-
-    def part(start: int, stop: int) -> None:
-        line, scratch = _asked(mixtures, start, stop, 1)
-        line.given, line.first, line.scratch = values[start:].data_ptr(), masses[start:].data_ptr(), scratch.data_ptr()
-        library().torchmcl_line_above(ctypes.byref(line))
-
-    on_threads(part, len(values))
-    return masses
-
-
 def trimmed(centres: Tensor, weights: Tensor, share: float) -> Tensor:
     """Return weights [rows, kernels] without a share of the mass at each end; all are in double precision."""
     centres, weights = (part.detach().double().contiguous() for part in (centres, weights))
@@ -107,36 +135,6 @@ def trimmed(centres: Tensor, weights: Tensor, share: float) -> Tensor:
 
     on_threads(part, len(weights))
     return kept
-
-
-def sets(mixtures: Mixtures, masses: Tensor, fill: float) -> Sets:
-    """Return the highest-density sets with the masses [rows], in double precision."""
-    mixtures, masses = _contiguous(mixtures), masses.double().contiguous()
-    n_rows = len(masses)
-    depths = torch.empty(n_rows, **_DOUBLE)
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def part(start: int, stop: int) -> None:
-        most = mixtures.centres.shape[1] + 1
-        lower, upper = (torch.empty(_ROWS_AT_ONCE, most, **_DOUBLE) for _ in range(2))
-        counts = torch.empty(_ROWS_AT_ONCE, dtype=torch.int64, device="cpu")
-        for low in range(start, stop, _ROWS_AT_ONCE):
-            high = min(low + _ROWS_AT_ONCE, stop)
-            line, scratch = _asked(mixtures, low, high, most)
-            line.fill, line.given, line.scratch = fill, masses[low:].data_ptr(), scratch.data_ptr()
-            line.first, line.second, line.third = lower.data_ptr(), upper.data_ptr(), depths[low:].data_ptr()
-            line.counts = counts.data_ptr()
-            library().torchmcl_line_sets(ctypes.byref(line))
-            n = max(int(counts[: high - low].max()), 1)
-            found[low] = lower[: high - low, :n].clone(), upper[: high - low, :n].clone()
-
-    on_threads(part, n_rows)
-    n_pieces = max((lower.shape[1] for lower, _ in found.values()), default=1)
-    lower, upper = (torch.full((n_rows, n_pieces), torch.nan, **_DOUBLE) for _ in range(2))
-    for low, (ends, stops) in found.items():
-        lower[low : low + len(ends), : ends.shape[1]] = ends
-        upper[low : low + len(ends), : ends.shape[1]] = stops
-    return Sets(lower, upper, depths)
 
 
 def _contiguous(mixtures: Mixtures) -> Mixtures:

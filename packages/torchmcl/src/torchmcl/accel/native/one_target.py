@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl._cross_entropy import plain_pull
 from torchmcl._eager import may_work_in_place
-from torchmcl.accel.eager.distances import MAX_TURNS
-from torchmcl.accel.eager.one_target import plain_pull
 from torchmcl.accel.native.compiled import MAX_HYPOTHESES
 from torchmcl.accel.native.extension import aligned, floats, in_blocks, integers, library, pointers
+from torchmcl.costs._distances import MAX_TURNS
 
 
 class _OneTarget(Structure):

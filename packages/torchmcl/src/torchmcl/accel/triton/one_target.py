@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchmcl._cross_entropy import plain_pull
 from torchmcl._eager import may_work_in_place
-from torchmcl.accel.eager.distances import MAX_TURNS
-from torchmcl.accel.eager.one_target import plain_pull
+from torchmcl.costs._distances import MAX_TURNS
 
 # A program holds at least one sample: all of its hypotheses, and in the backward pass all of their coordinates.
 _MAX_ENTRIES = 8192

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchmcl._eager import is_plain_eager, may_work_in_place
-from torchmcl.accel.eager.distances import centred_pull
+from torchmcl.costs._distances import centred_pull
 
 _LOG2_E = math.log2(math.e)  # processors do exp2 faster than exp
 # A product of this many factors in (1, 2] is far from overflow.

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._eager import may_work_in_place
-from torchmcl.accel import accelerated, in_eager
+from torchmcl._eager import is_plain_eager, may_work_in_place
 
 # Entries of one intermediate result: small enough for the cache of a core, large enough to hide the call overhead.
 _ENTRIES_ON_CPU = 1 << 16
@@ -74,15 +73,6 @@ class _InChunks(torch.autograd.Function):
         return None, *pulls, *others
 
 
-def _in_chunks(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
-    if hypotheses.shape[-1] == 0:
-        return NotImplemented
-    definition = partial(weighted_distances.definition, squared=squared)
-    formula = _Formula(partial(_weighted, squared=squared), partial(_pull, squared=squared), definition, n_leaves=2)
-    return _InChunks.apply(formula, hypotheses, targets, weights)
-
-
-@accelerated(in_eager(_in_chunks))
 def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
     """Return sum_s weights_s |h_s - y_s| of every pair, [samples, targets, hypotheses].
 
@@ -92,6 +82,19 @@ def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, 
         weights: [samples, targets, steps], without a gradient.
         squared: take the squares of the distances.
     """
+    if not is_plain_eager() or hypotheses.shape[-1] == 0:
+        return all_weighted_distances(hypotheses, targets, weights, squared=squared)
+    formula = _Formula(
+        value=partial(_weighted, squared=squared),
+        pull=partial(_pull, squared=squared),
+        definition=partial(all_weighted_distances, squared=squared),
+        n_leaves=2,
+    )
+    return _InChunks.apply(formula, hypotheses, targets, weights)
+
+
+def all_weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
+    """Compute `weighted_distances` from a tensor of all distances: the definition, for compilers and transforms."""
     distances = (hypotheses.unsqueeze(-4) - targets.unsqueeze(-3)).square().sum(dim=-1)
     if not squared:
         hit = distances == 0  # where the gradient of the distance is taken as 0
@@ -196,17 +199,23 @@ def summed_nll(family: Family, locations: Tensor, targets: Tensor, scale: Tensor
     return cost + family.constant * n_real
 
 
-def _nll_in_chunks(family: Family, *tensors: Tensor | None) -> Tensor:
-    definition = partial(_without_constants.definition, family)
-    formula = _Formula(partial(_summed, family), partial(_pull_likelihoods, family), definition, n_leaves=3)
-    return _InChunks.apply(formula, *tensors)
-
-
-@accelerated(in_eager(_nll_in_chunks))
 def _without_constants(
     family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None
 ) -> Tensor:
     """Return the sum over the real coordinates without the constants of the family."""
+    if not is_plain_eager():
+        return all_likelihoods(family, locations, targets, scale, real)
+    formula = _Formula(
+        value=partial(_summed, family),
+        pull=partial(_pull_likelihoods, family),
+        definition=partial(all_likelihoods, family),
+        n_leaves=3,
+    )
+    return _InChunks.apply(formula, locations, targets, scale, real)
+
+
+def all_likelihoods(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
+    """Compute the same from a tensor of all coordinates: the definition, for compilers and transforms."""
     nll = family.nll(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale.unsqueeze(-3))
     return (nll if real is None else nll.masked_fill(~real.unsqueeze(-2), 0)).sum(dim=-1)
 

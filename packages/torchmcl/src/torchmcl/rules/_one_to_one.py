@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchmcl._eager import is_plain_eager
 from torchmcl._optional import optional_import
-from torchmcl.accel import has_triton
+from torchmcl.dispatch import faster
 
 
 @torch.library.custom_op("torchmcl::one_to_one_weights", mutates_args=(), device_types="cpu")
@@ -23,14 +23,8 @@ def _weights(cost: Tensor, mask: Tensor | None) -> Tensor:
 def _on_cuda(cost: Tensor, mask: Tensor | None) -> Tensor:
     if cost.numel() == 0:
         return torch.empty_like(cost)
-    if not has_triton():
-        return _on_host(cost, mask)
-    from torchmcl.accel.triton.augmenting import MAX_SIDE, one_to_one_rows
-
-    if max(cost.shape[-2:]) > MAX_SIDE:
-        return _on_host(cost, mask)
-    flat = cost.reshape(-1, *cost.shape[-2:])
-    return one_to_one_rows(flat, None if mask is None else mask.reshape(flat.shape[:-1])).view(cost.shape)
+    weights = faster("assignment", cost, mask)
+    return _on_host(cost, mask) if weights is NotImplemented else weights
 
 
 _weights.register_kernel("cuda")(_on_cuda)
