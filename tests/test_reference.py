@@ -1,9 +1,6 @@
 """Links to the reference lead somewhere, and names and signatures are shown as they are written."""
 
-import html
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,31 +48,3 @@ def test_every_backend_is_described():
         assert f'"{name}"' in Fleet.__doc__, f"describe the backend {name} in the docstring of Fleet"
         assert f'``"{name}"``' in pages[0], f"describe the backend {name} in docs/fleets.rst"
         assert f"* - ``{name}``" in pages[1], f"describe the backend {name} in docs/developer/backends.rst"
-
-
-@pytest.mark.slow
-def test_fitted_attributes_keep_their_underscore_and_signatures_are_parsed(tmp_path):
-    pytest.importorskip("sphinx")
-    conf = f"""
-import runpy, sys
-sys.path.insert(0, {str(DOCS)!r})
-globals().update(runpy.run_path({str(DOCS / "conf.py")!r}))
-extensions = [name for name in extensions if "gallery" not in name]
-templates_path = [{str(DOCS / "_templates")!r}]
-html_theme = "basic"
-"""
-    (tmp_path / "conf.py").write_text(conf)
-    (tmp_path / "index.rst").write_text(
-        "Reference\n=========\n\n"
-        ".. autoclass:: torchmcl.sklearn.MCLRegressor\n\n"
-        ".. autoclass:: torchmcl.fleet.Fleet\n\n"
-        ".. autoclass:: torchmcl_tables.model.TableFit\n\n"
-        ".. autofunction:: torchmcl.mcl_step\n"
-    )
-    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(tmp_path), str(tmp_path / "out")]
-    subprocess.run(command, check=True)
-    shown = html.unescape(re.sub(r"<[^>]*>", "", (tmp_path / "out" / "index.html").read_text()))
-    assert re.search(r"^modules_ .{0,200}the selected networks", shown, re.MULTILINE)
-    assert re.search(r"^best_epoch_ ", shown, re.MULTILINE)
-    assert "cost_fn: Callable[[...], Tensor] = pairwise_sq_euclidean" in shown
-    assert not re.search(r"~[a-z]+\.[\w.]+", shown)

@@ -244,10 +244,10 @@ def test_records_are_added_with_notes_of_their_own_and_never_replaced(committed,
     )
     results, folder = tmp_path / "results", tmp_path / "study"
     results.mkdir()
-    command = [sys.executable, RESULTS.parent / "separation_study.py", folder, "--results", results, "--commit"]
+    command = [sys.executable, "-m", "benchmarks.studies.separation", folder, "--results", results, "--commit"]
     for study, more in ((first, ["abc"]), (second, ["def", "--add"])):
         _write(folder, study.runs)
-        subprocess.run([*command, *more], check=True)
+        subprocess.run([*command, *more], check=True, cwd=RESULTS.parents[1])
         (folder / study.runs[0].name).rename(tmp_path / more[0])
     files = results / "separation-training-h200.jsonl", results / "separation-evaluation-h200.csv"
     both = read_packed_study(*files)

@@ -1,6 +1,5 @@
 """The names that users rely on: adding or removing one must be a decision, seen in this file."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,25 +98,3 @@ def test_the_version_is_the_installed_one():
     from importlib.metadata import version
 
     assert torchmcl.__version__ == version("torchmcl")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_every_part_of_the_package_can_be_imported_first():
-    parts = [path.stem for path in SOURCE.glob("[!_]*") if path.suffix == ".py" or (path / "__init__.py").exists()]
-    names = [f"torchmcl.{part}" for part in sorted(parts)]
-    program = """
-import importlib, os, sys
-import torch, numpy  # once, for all of them
-for name in sys.argv[1:]:
-    if (child := os.fork()) == 0:
-        try:
-            importlib.import_module(name)
-            os._exit(0)
-        except BaseException as error:
-            print(name, repr(error), flush=True)
-            os._exit(1)
-    os.waitpid(child, 0)
-"""
-    found = subprocess.run([sys.executable, "-W", "ignore", "-c", program, *names], capture_output=True, text=True)
-    assert (found.returncode, found.stdout) == (0, "")
