@@ -41,9 +41,14 @@ CROSS_ENTROPY = PixelFunctions(lambda x: (-x, softplus(x)), lambda x: (-1.0, x.s
 def recomputed_sums(
     functions: PixelFunctions, logits: Tensor, targets: Tensor, real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the two sums over pixels, [samples, targets, hypotheses]; logits must be [samples, hypotheses, pixels]."""
-    if logits.ndim != 3 or logits.dtype != targets.dtype:
-        return NotImplemented
+    """Return the two sums over pixels, [samples, targets, hypotheses].
+
+    Args:
+        functions: Functions of the logits.
+        logits: [samples, hypotheses, pixels]
+        targets: [samples, targets, pixels], of the dtype of the logits.
+        real: [samples, targets, pixels], True where a pixel counts; None when all do.
+    """
     result: tuple[Tensor, Tensor] = _RecomputedSums.apply(functions, logits, targets, real)
     return result
 

@@ -51,7 +51,7 @@ def _pixel_sums(
     functions: PixelFunctions, logits: Tensor, targets: Tensor, real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the sums [..., targets, hypotheses] of the first function times each target, and of the second."""
-    if is_plain_eager():
+    if logits.ndim == 3 and logits.dtype == targets.dtype and is_plain_eager():
         return recomputed_sums(functions, logits, targets, real)
     one, other = functions.values(logits)
     return inner_products(one, targets).cross, _Pixels(logits, targets, real).sums(other)
