@@ -31,10 +31,10 @@ help:
 	@echo "make clean     remove the environments and all output"
 
 # One environment for the demonstration, without compiler and tools; one for the tests, which other groups extend.
-SOURCES := $(wildcard packages/*/pyproject.toml packages/*/setup.py packages/torchmcl/src/torchmcl/accel/native/c/*)
+SOURCES := $(wildcard packages/*/pyproject.toml packages/*/setup.py packages/torchmcl-fleet/src/torchmcl_fleet/native/c/*)
 PINS := requirements/constraints.txt requirements/install.py
 
-$(DEMO)/.demo: packages/torchmcl/pyproject.toml requirements/demo.txt $(PINS)
+$(DEMO)/.demo: packages/torchmcl/pyproject.toml packages/torchmcl-fleet/pyproject.toml requirements/demo.txt $(PINS)
 	@TORCHMCL_PURE=1 $(INSTALL) $(DEMO) demo
 	@touch $@
 

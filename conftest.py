@@ -15,7 +15,12 @@ hypothesis.settings.load_profile("short")
 
 # Files that cannot be imported without a package that only `make test-all` installs.
 NEEDED_BY = {
-    "triton": ("*/accel/triton/*.py", "*/torchmcl_speech/kernels/*.py", "*/tests/*/gpu/*.py", "*/tests/kernels/*.py"),
+    "triton": (
+        *(f"*/gpu/{name}.py" for name in ("augmenting", "one_target", "stacked", "training")),
+        "*/torchmcl_speech/kernels/*.py",
+        "*/tests/gpu/*.py",
+        "*/tests/kernels/*.py",
+    ),
     "sktime": ("*/adapters/of_sktime.py",),
     "skpro": ("*/adapters/of_skpro.py",),
 }
@@ -35,10 +40,10 @@ SLOW = (
     "contracts/test_compiled_schedules",
     "estimators/test_coverage",
     "estimators/test_exported_density",
-    "fleet/test_awkward_modules",
-    "fleet/test_fleet_combinations",
-    "fleet/test_fleet_sharding",
-    "sklearn/test_exported_estimators",
+    "torchmcl-fleet/tests/test_awkward_modules",
+    "torchmcl-fleet/tests/test_fleet_combinations",
+    "torchmcl-fleet/tests/test_fleet_sharding",
+    "mcl/test_exported_estimators",
     "test_cluster",
     "test_demo",
     "test_estimator_combinations",

@@ -11,7 +11,7 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from torchmcl import __version__
-from torchmcl.demo.play_page import write_play_page
+from torchmcl.app.play import write_play_page
 
 # The examples are small, and threads on busy cores wait for each other.
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl_fleet import Fleet, FleetData
 
 # %%
 # In both tables the target forks into two branches around a curve. In the first the branches are close together, so

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl_fleet import Fleet, FleetData
 
 # %%
 # The truth forks into three branches. Ten seeds of three rules make thirty networks.

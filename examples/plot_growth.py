@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl_fleet import Fleet, FleetData
 
 # %%
 # The same few epochs for fleets of 1 to 300 networks, on one core.

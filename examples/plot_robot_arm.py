@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import torchmcl as mcl
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl_fleet import Fleet, FleetData
 
 UPPER, LOWER = 0.6, 0.4  # meters
 N_HYPOTHESES = 8

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl.cli import _parser, main
+from torchmcl.app import _parser, main
 from torchmcl_tables import DensityRegressor
 
 

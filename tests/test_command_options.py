@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from grids import for_each
-from torchmcl._messages import option_text
-from torchmcl.cli import _parser, main
-from torchmcl.persistence import read_checkpoint
+from torchmcl.app import _parser, main
+from torchmcl.errors import option_text
+from torchmcl.io import read_checkpoint
 
 TABLE = ["fit", "a.csv", "--target", "y", "-o", "model"]
 ANSWERS = ["predict", "model", "a.csv", "-o", "b.csv"]

@@ -12,7 +12,7 @@ import pytest
 from grids import for_each
 from house_tables import houses, write_csv
 from places import ROOT
-from torchmcl.cli import _parser, main
+from torchmcl.app import _parser, main
 from voices import tables as speech_tables
 from walkers import write_walkers
 
@@ -71,7 +71,7 @@ ELSEWHERE = {
         ("--known", "--past", "--future"), "packages/torchmcl-forecast/tests/test_forecast_cli.py"
     ),
     "reproduce uci": {"--cluster": "studies/tests/test_cluster.py"},
-    "play": {"--open": "packages/torchmcl/tests/test_play.py"},
+    "play": {"--open": "packages/torchmcl/tests/app/test_play.py"},
 }
 
 

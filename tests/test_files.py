@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from places import PACKAGES
-from torchmcl.persistence.writing import remove_abandoned, replaced_file, single_writer, write_atomically
+from torchmcl.io.writing import remove_abandoned, replaced_file, single_writer, write_atomically
 
 TEMPORARY = ".torchmcl-0123456789abcdef.tmp"
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs locks, links and permissions of POSIX")
@@ -190,7 +190,7 @@ def test_files_that_belong_together_are_those_of_one_writer(tmp_path):
 HANGING_SAVER = """
 import sys, time
 from pathlib import Path
-from torchmcl.persistence.writing import replaced_file
+from torchmcl.io.writing import replaced_file
 with replaced_file(Path(sys.argv[1])) as file:
     file.write(b"half")
     print("writing", flush=True)
@@ -230,7 +230,7 @@ def test_a_pipe_or_a_link_with_a_temporary_name_is_left_alone(tmp_path):
 def test_estimators_save_through_links_and_from_several_threads(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("safetensors")
-    from torchmcl.sklearn import MCLRegressor
+    from torchmcl_tables.mcl import MCLRegressor
 
     x = torch.linspace(0, 1, 20)[:, None].numpy()
     model = MCLRegressor(n_hypotheses=2, hidden=(4,), n_epochs=1).fit(x, x[:, 0])
@@ -290,8 +290,8 @@ def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
 
 # Whatever writes without these functions, and why it may.
 EXEMPT = {
-    "torchmcl/persistence/writing.py": "here they are",
-    "torchmcl/persistence/records.py": "appends lines in place, under a lock, and takes back a part of them",
+    "torchmcl/io/writing.py": "here they are",
+    "torchmcl/io/records.py": "appends lines in place, under a lock, and takes back a part of them",
     "torchmcl_studies/uci/distributed.py": "an empty file of a random name, made anew or not at all",
     "torchmcl_studies/data/__init__.py": "into the new file of a random name that pooch makes and then renames",
 }

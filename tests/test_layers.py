@@ -10,17 +10,19 @@ from places import PACKAGES, ROOT
 # Which packages each may import.
 BELOW = {
     "torchmcl": set(),
-    "torchmcl_tables": {"torchmcl"},
+    "torchmcl_fleet": {"torchmcl"},
+    "torchmcl_tables": {"torchmcl", "torchmcl_fleet"},
     "torchmcl_speech": {"torchmcl"},
-    "torchmcl_forecast": {"torchmcl"},
-    "torchmcl_studies": {"torchmcl", "torchmcl_speech", "torchmcl_tables"},
+    "torchmcl_forecast": {"torchmcl", "torchmcl_fleet", "torchmcl_tables"},
+    "torchmcl_studies": {"torchmcl", "torchmcl_fleet", "torchmcl_speech", "torchmcl_tables"},
 }
 # A report reads records only, never a model in these rooms.
 MODELS = ("nn", "model", "estimators", "fleet", "loop")
 # A page of the demonstration shows this program as users write it.
-AS_USERS = {"torchmcl.demo.conditional_example"}
-STREET_PRIVATE = {"torchmcl.lightning._backend", "torchmcl.postprocess._search"}
-MOST_FLOORS = 10
+AS_USERS = {"torchmcl_fleet.demo.conditional_example"}
+STREET_PRIVATE = {"torchmcl.lightning._backend", "torchmcl.postprocess._search", "torchmcl.postprocess._inputs"}
+# Longest chain of imports between rooms of the core.
+MOST_FLOORS = 9
 
 
 def module_of(path, source):
@@ -58,7 +60,7 @@ def rooms(package):
     graph = {}
     for module, imports in IMPORTS.items():
         home, room = room_of(module)
-        if home == package and room not in ("__init__", "_public", "__main__"):
+        if home == package and room not in ("__init__", "__main__"):
             below = {other for there, other in map(room_of, imports) if there == package}
             graph.setdefault(room, set()).update(below - {room})
     return graph
@@ -80,7 +82,9 @@ def test_rooms_stand_on_each_other_without_a_circle(package):
         return 1 + max((floor(other, (*above, room)) for other in graph.get(room, ())), default=-1)
 
     floors = {room: floor(room) for room in graph}
-    assert max(floors.values()) < MOST_FLOORS, sorted(floors.items(), key=lambda pair: -pair[1])
+    assert package != "torchmcl" or max(floors.values()) < MOST_FLOORS, sorted(
+        floors.items(), key=lambda pair: -pair[1]
+    )
 
 
 @for_each("module", sorted(FILES))
@@ -95,7 +99,7 @@ def test_a_module_imports_only_packages_below_and_no_report_reads_a_model(module
             assert not private, f"{module} imports the private {other}"
         elif below != room:
             assert module in AS_USERS or other != package, f"{module} imports the package: import from the module"
-        reads_model = room in ("reports", "_pages") and below in MODELS
+        reads_model = room in ("reports", "app") and below in MODELS
         assert not reads_model, f"{module} imports {other}: a report reads records only"
 
 
@@ -116,22 +120,22 @@ def test_modules_import_each_other_without_a_circle():
 
 
 def test_nothing_that_is_published_names_the_studies():
-    for source in PACKAGES[:4]:
+    for source in PACKAGES[:5]:
         for path in source.rglob("*.py"):
             assert "torchmcl_studies" not in path.read_text(), path.relative_to(ROOT)
 
 
 def test_the_table_of_the_developer_guide_has_every_module_above_those_it_imports():
     guide = (ROOT / "docs" / "developer" / "index.rst").read_text(encoding="utf-8")
-    table = guide.partition("The modules of the library, from the top.")[2].partition("``_public`` collects")[0]
+    table = guide.partition("The core, from the top.")[2].partition("``torchmcl`` itself")[0]
     rows = re.findall(r"^   \* - (.*)$", table, re.MULTILINE)[1:]
     heights = {room: len(rows) - row for row, names in enumerate(rows) for room in re.findall(r"``(\w+)``", names)}
-    graph = {room: below for room, below in rooms("torchmcl").items() if not room.startswith("_")}
+    graph = {room: below for room, below in rooms("torchmcl").items() if room != "_version"}
     assert sorted(heights) == sorted(graph), "name each module once in the table of docs/developer/index.rst"
     wrong = [
         f"{room} imports {other}"
         for room in graph
         for other in graph[room] & graph.keys()
-        if heights[other] >= heights[room]
+        if heights[other] > heights[room]
     ]
     assert wrong == [], "correct the table of docs/developer/index.rst, or import from below"

@@ -10,9 +10,14 @@ import pytest
 
 from places import PACKAGES
 
-TABLES = "comes with torchmcl-tables: pip install ./packages/torchmcl ./packages/torchmcl-tables"
+TABLES = (
+    "comes with torchmcl-tables: pip install ./packages/torchmcl ./packages/torchmcl-fleet ./packages/torchmcl-tables"
+)
 SPEECH = "comes with torchmcl-speech: pip install ./packages/torchmcl ./packages/torchmcl-speech"
-FORECAST = "comes with torchmcl-forecast: pip install ./packages/torchmcl ./packages/torchmcl-forecast"
+FORECAST = (
+    "comes with torchmcl-forecast: "
+    "pip install ./packages/torchmcl ./packages/torchmcl-fleet ./packages/torchmcl-tables ./packages/torchmcl-forecast"
+)
 COMMANDS = {
     "describe a.csv": TABLES,
     "fit a.csv --target y -o model": TABLES,
@@ -22,7 +27,7 @@ COMMANDS = {
     "separation separate a.wav": SPEECH,
     "data mix a --out new": SPEECH,
     "reproduce uci --out new": "comes with the studies in the repository",
-    "demo --out new": "torchmcl demo needs matplotlib and sklearn: pip install './packages/torchmcl[demo]'",
+    "demo --out new": "comes with torchmcl-fleet: pip install ./packages/torchmcl ./packages/torchmcl-fleet",
 }
 
 
@@ -50,7 +55,7 @@ def bare(tmp_path_factory):
 
 
 def in_bare(bare, folder, *words):
-    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from torchmcl.cli import main; sys.exit(main())"
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from torchmcl.app import main; sys.exit(main())"
     call = [sys.executable, "-I", "-S", "-c", program, str(bare), *words]
     return subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -83,7 +88,7 @@ class Hidden(PathFinder):  # entry points are still found
         return PathFinder.find_distributions(context)
 
 sys.meta_path = [Hidden() if finder is PathFinder else finder for finder in sys.meta_path]
-from torchmcl.cli import main
+from torchmcl.app import main
 sys.exit(main(words))
 """
 

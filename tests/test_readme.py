@@ -8,7 +8,7 @@ import torch
 
 import torchmcl
 from places import ROOT
-from torchmcl.cli import main
+from torchmcl.app import main
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)

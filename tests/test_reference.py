@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from torchmcl.fleet import Fleet
-from torchmcl.fleet.backends import BACKENDS
+from torchmcl_fleet import Fleet
+from torchmcl_fleet.backends import BACKENDS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -32,7 +32,7 @@ def documented():
 
 def test_links_of_the_pages_lead_to_the_reference():
     known = documented()
-    assert "torchmcl.sklearn.MCLRegressor" in known
+    assert "torchmcl_tables.mcl.MCLRegressor" in known
     lost = {}
     for path in [*DOCS.glob("*.rst"), *DOCS.glob("developer/*.rst"), *(ROOT / "examples").glob("*.py")]:
         for name in ROLE.findall(path.read_text()):

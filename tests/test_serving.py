@@ -21,9 +21,9 @@ import torch
 import torchmcl
 from browser import console_errors, opened
 from places import ROOT
-from torchmcl.sklearn import MCLRegressor
 from torchmcl_speech.nn import DPRNN, StreamingSeparator
 from torchmcl_tables import DensityRegressor
+from torchmcl_tables.mcl import MCLRegressor
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

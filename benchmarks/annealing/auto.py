@@ -20,9 +20,9 @@ from scipy.stats import wilcoxon
 import torchmcl as mcl
 from benchmarks._common import parser, report
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.fleet import Candidate, Fleet, FleetData, Validation, default_candidates, hard_distortion
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.io.writing import write_atomically
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
+from torchmcl_fleet import Candidate, Fleet, FleetData, Validation, default_candidates, hard_distortion
 from torchmcl_studies.data.uci import load_uci, uci_set
 from torchmcl_studies.uci.methods import published_cells
 from torchmcl_studies.uci.study import UciStudy

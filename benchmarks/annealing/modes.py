@@ -15,7 +15,7 @@ import torch
 
 import torchmcl as mcl
 from benchmarks._common import parser, report
-from torchmcl.fleet import Fleet, FleetData, default_batch_size
+from torchmcl_fleet import Fleet, FleetData, default_batch_size
 from torchmcl_studies.modes import MODE_PROBLEMS, ModeProblem
 
 N_STEPS = 1500

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import torchmcl as mcl
 from torchmcl.costs import FullNormal, pairwise_geodesic, pairwise_sq_angle, wrapped
 from torchmcl.density import mixture_distribution
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl_fleet import Fleet, FleetData
 
 LENGTHS = (0.6, 0.4, 0.25)
 # Rows of the table of Denavit and Hartenberg (shift along z, shift along x, turn about x) of an arm with six joints and

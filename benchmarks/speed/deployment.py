@@ -22,9 +22,9 @@ import torch
 
 import torchmcl
 from benchmarks._common import parser, report
-from torchmcl.sklearn import MCLClassifier, MCLRegressor
 from torchmcl_speech import load_separator
 from torchmcl_tables import DensityRegressor
+from torchmcl_tables.mcl import MCLClassifier, MCLRegressor
 
 # Rows at a time: points and sets need more memory for each than means.
 _BLOCKS = {"predict": 1000}
@@ -104,12 +104,12 @@ def estimators(folder: Path, seconds: float, n_threads: int) -> list[dict]:
     y = np.where(rng.random(1000) < 0.5, 1, -1) * X[:, 0] + 0.1 * rng.normal(size=1000)
     fits = {
         "DensityRegressor": (DensityRegressor(n_epochs=20, random_state=0).fit(X, y), "torchmcl_tables"),
-        "MCLRegressor": (MCLRegressor(n_epochs=20, random_state=0).fit(X, y), "torchmcl.sklearn"),
+        "MCLRegressor": (MCLRegressor(n_epochs=20, random_state=0).fit(X, y), "torchmcl_tables.mcl"),
         "MCLRegressor, one network": (
             MCLRegressor(n_epochs=20, n_restarts=1, random_state=0).fit(X, y),
-            "torchmcl.sklearn",
+            "torchmcl_tables.mcl",
         ),
-        "MCLClassifier": (MCLClassifier(n_epochs=20, random_state=0).fit(X, y > 0), "torchmcl.sklearn"),
+        "MCLClassifier": (MCLClassifier(n_epochs=20, random_state=0).fit(X, y > 0), "torchmcl_tables.mcl"),
     }
     rows, many = [], rng.normal(size=(20 * _BLOCK, 8))
     for name, (model, home) in fits.items():

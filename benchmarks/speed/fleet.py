@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torchmcl as mcl
 from benchmarks._common import parser, report
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl_fleet import Fleet, FleetData
 from torchmcl_studies.data.uci import load_uci
 from torchmcl_studies.uci.methods import METHODS
 

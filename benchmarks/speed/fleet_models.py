@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import torchmcl as mcl
 from benchmarks._common import parser, report
-from torchmcl.fleet import Fleet, FleetData
+from torchmcl_fleet import Fleet, FleetData
 
 WINDOW, CHANNELS, WIDTH, N_HYPOTHESES, BATCH = 48, 4, 32, 8, 256
 RULE = mcl.AnnealedWTA(0.3)

@@ -14,7 +14,7 @@ from torch import nn
 import torchmcl as mcl
 from benchmarks._common import in_turn_milliseconds, parser, peak_extra_megabytes, report
 from torchmcl.nn import LatentHypotheses, NormalLatent
-from torchmcl.passes import TwoPass
+from torchmcl.two_pass import TwoPass
 
 K, LATENT, OUT = 16, 16, 16
 

@@ -40,7 +40,7 @@ from benchmarks.tables._tree_rivals import (
     xgboostlss,
 )
 from torchmcl import Cosine, MultiHypothesisMLP
-from torchmcl.fleet import Fleet, FleetData, default_batch_size, even_batch_size
+from torchmcl_fleet import Fleet, FleetData, default_batch_size, even_batch_size
 from torchmcl_tables import DensityRegressor
 
 # The trunk of all networks, and the optimizer steps of the mixture density network.

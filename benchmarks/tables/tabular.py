@@ -21,8 +21,8 @@ from scipy.stats import wilcoxon
 from benchmarks._common import parser, report
 from benchmarks.tables._forecasts import measures
 from benchmarks.tables._rivals import METHODS, Predict, installed
-from torchmcl.data import folded_response
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.io.writing import write_atomically
+from torchmcl_fleet.demo.gaussians import folded_response
 from torchmcl_studies.data.uci import load_uci
 
 # How many of the official folds, counted from the first: all, but for a large set, which tells more with each.

@@ -1,7 +1,7 @@
 """The figures in seconds: small networks, few seeds, short trainings."""
 
-from torchmcl.fleet import Adam
 from torchmcl.schedules import Cosine
+from torchmcl_fleet import Adam
 from torchmcl_studies.figures.settings import FigureSettings
 
 WITHOUT_INPUT = FigureSettings(

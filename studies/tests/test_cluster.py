@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl_studies.uci import distributed as on_cluster
 from torchmcl_studies.uci.distributed import connected, results_from, run_study_on_cluster
 from torchmcl_studies.uci.run import forget_unit, run_study, saved_training
@@ -32,7 +32,7 @@ class Watched(distributed.WorkerPlugin):
         self.log = str(log)
 
     def setup(self, worker):
-        from torchmcl.fleet import Fleet
+        from torchmcl_fleet import Fleet
 
         fit, log = Fleet.fit, self.log
 

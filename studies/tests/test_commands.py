@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from torchmcl.cli import main
+from torchmcl.app import main
 
 OUT = ["--out", "new"]
 UNUSABLE = [

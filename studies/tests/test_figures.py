@@ -9,9 +9,9 @@ import torch
 from figure_presets import WITH_INPUT, WITHOUT_INPUT
 
 from browser import console_errors, opened
-from torchmcl.cli import main
-from torchmcl.data.synthetic import conditional_covariance, conditional_three_gaussians
-from torchmcl.fleet import SGD, Adam
+from torchmcl.app import main
+from torchmcl_fleet import SGD, Adam
+from torchmcl_fleet.demo.gaussians import conditional_covariance, conditional_three_gaussians
 from torchmcl_studies.figures import FIGURES, run_figure
 from torchmcl_studies.figures.settings import FigureSettings, conditional, unconditional
 from torchmcl_studies.reports.figures import write_figure, write_figures_page

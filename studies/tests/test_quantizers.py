@@ -9,7 +9,7 @@ import torch
 import torchmcl as mcl
 from grids import for_each
 from torchmcl import theory
-from torchmcl.data.synthetic import three_gaussians
+from torchmcl_fleet.demo.gaussians import three_gaussians
 from torchmcl_studies import quantizers
 from torchmcl_studies.quantizers import DeterministicAnnealing, Lloyd, SimulatedAnnealing, lloyd_max, scalar_distortion
 

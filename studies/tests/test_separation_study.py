@@ -14,15 +14,15 @@ from scipy.stats import tukey_hsd, wilcoxon
 
 from browser import console_errors, opened
 from places import ROOT
-from torchmcl.cli import main
+from torchmcl.app import main
 from voices import tables
 
 pytest.importorskip("soundfile")
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from torchmcl._pages.numbers import difference, spread_of  # noqa: E402
+from torchmcl.app.numbers import difference, spread_of  # noqa: E402
 from torchmcl_speech.config import SeparationConfig  # noqa: E402
 from torchmcl_speech.evaluate import trained_precision  # noqa: E402
 from torchmcl_speech.nn import DPRNN  # noqa: E402

@@ -9,7 +9,7 @@ import torch
 
 import places
 from browser import console_errors, opened
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl.types import Distributions
 from torchmcl_studies.data import pedestrians
 from torchmcl_studies.reports.trajectories import overall_rows, paired_rows, results_of, write_trajectories_page

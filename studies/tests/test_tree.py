@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchmcl as mcl
-from torchmcl.data.synthetic import CENTRES, conditional_three_gaussians
+from torchmcl_fleet.demo.gaussians import CENTRES, conditional_three_gaussians
 from torchmcl_studies.tree import HypothesisTree, WeightHistory, draw_dendrogram, draw_tree
 
 mpl.use("Agg")

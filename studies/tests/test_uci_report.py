@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from browser import console_errors, opened
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl_studies.reports.uci import cells_of, deviations, write_uci_page
 from torchmcl_studies.uci.methods import METHODS, published_cells
 

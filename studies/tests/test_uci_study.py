@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from torchmcl import WTA, AnnealedWTA, RelaxedWTA, accel
-from torchmcl.fleet import Fleet
+from torchmcl import WTA, AnnealedWTA, RelaxedWTA, dispatch
+from torchmcl_fleet import Fleet
 from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits
 from torchmcl_studies.uci import run
 from torchmcl_studies.uci.methods import METHODS
@@ -277,7 +277,7 @@ def test_what_ends_one_unit_is_raised_without_a_wait_for_the_others():
 
 def test_units_share_a_gpu_only_where_kernels_draw_their_own_numbers(folder):
     assert not run.trains_side_by_side(UciStudy(sets=("yacht",)))
-    assert run.trains_side_by_side(UciStudy(sets=("yacht",), device="cuda")) == accel.has_triton()
+    assert run.trains_side_by_side(UciStudy(sets=("yacht",), device="cuda")) == dispatch.has_triton()
     assert not run.trains_side_by_side(UciStudy(sets=("yacht", "year"), device="cuda"))
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from torchmcl.persistence import read_checkpoint, write_checkpoint
+from torchmcl.io import read_checkpoint, write_checkpoint
 
 
 def forge(folder, change=None, **values):

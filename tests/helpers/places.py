@@ -7,8 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 FORMATS = ROOT / "tests" / "fixtures" / "formats"
 PACKAGES = [
-    *(ROOT / "packages" / name / "src" for name in ("torchmcl", "torchmcl-tables", "torchmcl-speech")),
-    ROOT / "packages" / "torchmcl-forecast" / "src",
+    *(ROOT / "packages" / f"torchmcl{name}" / "src" for name in ("", "-fleet", "-tables", "-speech", "-forecast")),
     ROOT / "studies" / "src",
 ]
 # For programs that tests start: all packages, and these helpers.

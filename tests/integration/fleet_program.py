@@ -11,7 +11,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.fleet import Checkpointing, Fleet, FleetData
+from torchmcl_fleet import Checkpointing, Fleet, FleetData
 
 
 def dropout_mlp():

@@ -15,8 +15,8 @@ import torch
 
 from places import PYTHONPATH
 from signals import signal_when
-from torchmcl.cli import main
-from torchmcl.persistence import Stopped, read_checkpoint
+from torchmcl.app import main
+from torchmcl.io import Stopped, read_checkpoint
 from torchmcl_tables.cli.fit import UnfinishedTraining
 
 pytest.importorskip("polars")

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 import torchmcl as mcl
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.persistence import read_checkpoint, write_checkpoint
+from torchmcl.io import read_checkpoint, write_checkpoint
 
 pl = pytest.importorskip("polars")
 pytest.importorskip("safetensors")
 pytest.importorskip("sklearn")
 soundfile = pytest.importorskip("soundfile")
 
-from torchmcl.sklearn import MCLRegressor, load_estimator  # noqa: E402
 from torchmcl_speech.data import AudioPack, read_audio  # noqa: E402
 from torchmcl_tables.data import infer_schema, read_table  # noqa: E402
+from torchmcl_tables.mcl import MCLRegressor, load_estimator  # noqa: E402
 
 
 @st.composite

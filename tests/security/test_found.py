@@ -10,14 +10,14 @@ import torch
 import torchmcl as mcl
 from forged import forge
 from torchmcl import metrics
-from torchmcl.cli import main
-from torchmcl.fleet import Fleet
-from torchmcl.sklearn import MCLRegressor
+from torchmcl.app import main
+from torchmcl_fleet import Fleet
 from torchmcl_speech.data import AudioPack
 from torchmcl_speech.nn import DPRNN
 from torchmcl_speech.nn.saving import load_model, save_model
 from torchmcl_studies.data.uci import _read_table
 from torchmcl_studies.uci.study import UciStudy
+from torchmcl_tables.mcl import MCLRegressor
 
 LONG = 10**400
 
@@ -121,7 +121,7 @@ def test_metrics_of_half_precision_do_not_overflow_and_mixed_precision_mixes():
 
 def test_an_estimator_of_no_name_is_refused(tmp_path):
     pytest.importorskip("sklearn")
-    from torchmcl.sklearn import load_estimator
+    from torchmcl_tables.mcl import load_estimator
 
     inputs = np.random.default_rng(0).normal(size=(40, 1))
     MCLRegressor(n_hypotheses=2, hidden=(2,), n_epochs=1).fit(inputs, inputs[:, 0]).save(tmp_path / "model")

@@ -16,19 +16,19 @@ import pytest
 from forged import forge
 from places import PACKAGES
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.persistence import reading as _limits
-from torchmcl.persistence.reading import LIMITS, limit
-from torchmcl.sklearn import MCLRegressor
+from torchmcl.io import reading as _limits
+from torchmcl.io.reading import LIMITS, limit
 from torchmcl_studies.uci.study import Records
+from torchmcl_tables.mcl import MCLRegressor
 
 polars = pytest.importorskip("polars")
 pytest.importorskip("safetensors")
 pytest.importorskip("sklearn")
 
-from torchmcl.sklearn import load_estimator  # noqa: E402
 from torchmcl_speech.nn import DPRNN  # noqa: E402
 from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
 from torchmcl_tables.data import read_table  # noqa: E402
+from torchmcl_tables.mcl import load_estimator  # noqa: E402
 from torchmcl_tables.model import load_table_model  # noqa: E402
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from browser import opened
-from torchmcl._pages.page import escape, image, page
-from torchmcl._pages.pictures import film_player, film_script, new_figure
-from torchmcl.demo import page as demo
+from torchmcl.app.page import escape, image, page
+from torchmcl.app.pictures import film_player, film_script, new_figure
+from torchmcl_fleet.demo import page as demo
 from torchmcl_speech.reports import separation_page
 from torchmcl_studies.reports import figures, trajectories, uci
 

@@ -105,7 +105,7 @@ def test_any_text_is_a_configuration_or_refused(tmp_path_factory, text):
 @pytest.mark.slow
 @given(st.lists(st.text(max_size=12), max_size=6))
 def test_any_words_end_the_command_with_a_sentence(words):
-    from torchmcl.cli import main
+    from torchmcl.app import main
 
     out = io.TextIOWrapper(io.BytesIO(), errors="backslashreplace")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):

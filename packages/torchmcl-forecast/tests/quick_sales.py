@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from torchmcl.persistence import stop_on_signals
+from torchmcl.io import stop_on_signals
 from torchmcl_forecast.network import PathNetwork
 
 #: A training of a second: what is tested here is not how good it is.

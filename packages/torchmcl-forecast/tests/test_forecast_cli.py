@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 from quick_sales import counted_steps, sales
 
-from torchmcl.cli import main
-from torchmcl.persistence import Stopped
+from torchmcl.app import main
+from torchmcl.io import Stopped
 from torchmcl_forecast import Forecaster
 
 QUICK = ["--steps", "2", "--quiet"]

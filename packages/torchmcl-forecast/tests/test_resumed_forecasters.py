@@ -5,7 +5,7 @@ import pytest
 from quick_sales import QUICK, counted_steps, sales
 
 import torchmcl as mcl
-from torchmcl.persistence import Stopped
+from torchmcl.io import Stopped
 from torchmcl_forecast import Forecaster
 
 # 9 steps of each of two networks, one in each part, and 6 more with the last windows.

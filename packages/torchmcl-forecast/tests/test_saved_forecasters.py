@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from quick_sales import UNTRAINED
 
-from torchmcl.persistence import read_checkpoint, write_checkpoint
+from torchmcl.io import read_checkpoint, write_checkpoint
 from torchmcl_forecast import Forecaster
 
 FILE = "model.safetensors"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from torchmcl import accel
+from torchmcl import dispatch
 from torchmcl_speech.nn import BiLSTM, FusedBiLSTM
 from torchmcl_speech.nn.dprnn import RecurrentPath
 
@@ -99,17 +99,17 @@ def errors_of_a_path(device, sizes, width, dtype):
 @contextmanager
 def without_kernels():
     """Compute by plain operations."""
-    before, accel.runs_triton = accel.runs_triton, lambda tensor: False
+    before, dispatch.runs_triton = dispatch.runs_triton, lambda tensor: False
     try:
         yield
     finally:
-        accel.runs_triton = before
+        dispatch.runs_triton = before
 
 
 if __name__ == "__main__":
     device = sys.argv[1]
     if device == "cpu":
-        accel.runs_triton = lambda tensor: True
+        dispatch.runs_triton = lambda tensor: True
     n_runs = 2 if device == "cuda" else 1  # the interpreter runs programs one after the other
     for case in CASES[device]:
         first, *others = (errors(device, *case) for _ in range(n_runs))

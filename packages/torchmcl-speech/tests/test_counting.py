@@ -10,7 +10,7 @@ soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
 
 import torchmcl as mcl  # noqa: E402
-from torchmcl.cli import main  # noqa: E402
+from torchmcl.app import main  # noqa: E402
 from torchmcl_speech import (  # noqa: E402
     DataConfig,
     calibrate_counts,

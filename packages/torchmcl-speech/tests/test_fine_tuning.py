@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 soundfile = pytest.importorskip("soundfile")
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 
-from torchmcl.cli import main  # noqa: E402
+from torchmcl.app import main  # noqa: E402
 from torchmcl_speech import DataConfig, SeparationConfig, config_like, load_config  # noqa: E402
 from torchmcl_speech.data import BadAudio, speaker_mixtures  # noqa: E402
 from torchmcl_speech.mixture_lists import data_layout  # noqa: E402

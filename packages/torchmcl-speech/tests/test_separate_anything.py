@@ -11,7 +11,7 @@ import torch
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
 
-from torchmcl.cli import main  # noqa: E402
+from torchmcl.app import main  # noqa: E402
 from torchmcl.types import Predictions  # noqa: E402
 from torchmcl_speech import separate_recording  # noqa: E402
 from torchmcl_speech.data.audio import AudioInfo, BadAudio, Resampler, StoredSound, audio_blocks, read_audio  # noqa: E402

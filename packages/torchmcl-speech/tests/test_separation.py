@@ -15,12 +15,12 @@ from torch.utils.data import default_collate
 import torchmcl as mcl
 from places import PYTHONPATH
 from signals import signal_when
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl_speech.nn import DPRNN
 from voices import SHARED, recordings, voice
 
 soundfile = pytest.importorskip("soundfile")
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from torchmcl_speech.config import ObjectiveConfig, SeparationConfig, load_config, shipped_configs  # noqa: E402

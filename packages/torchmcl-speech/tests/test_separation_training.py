@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from torchmcl import PIT, WTA, Predictions, StepOutput, assign, pairwise_neg_si_sdr
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl_speech.nn import DPRNN
 from voices import tables
 
 pytest.importorskip("soundfile")
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from torchmcl.persistence import CheckpointSeries, decode  # noqa: E402
+from torchmcl.io import CheckpointSeries, decode  # noqa: E402
 from torchmcl_speech.config import ObjectiveConfig, SeparationConfig, TrainingConfig  # noqa: E402
 from torchmcl_speech.mixture_lists import first_mixtures, listed_mixtures  # noqa: E402
 from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402

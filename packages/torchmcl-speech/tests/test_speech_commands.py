@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from places import PYTHONPATH
-from torchmcl.cli import _parser, main
+from torchmcl.app import _parser, main
 from voices import recordings
 
 soundfile = pytest.importorskip("soundfile")
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 # A network and a training so small that a run takes a second or two.
@@ -289,7 +289,7 @@ def test_only_training_needs_lightning(place, tmp_path):
     program = (
         "import sys\n"
         "for name in ('lightning', 'sklearn'): sys.modules[name] = None\n"
-        f"from torchmcl.cli import main\nsys.exit(any(main(command) for command in {commands}))"
+        f"from torchmcl.app import main\nsys.exit(any(main(command) for command in {commands}))"
     )
     call = [sys.executable, "-W", "ignore", "-c", program]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}

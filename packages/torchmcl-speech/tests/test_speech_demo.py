@@ -9,7 +9,7 @@ pytest.importorskip("soundfile")
 from test_separation_page import durations
 
 from browser import console_errors, opened
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl_speech.demo import run_speech_demo
 from torchmcl_speech.reports.separation_page import write_separation_page
 

@@ -11,7 +11,7 @@ import pytest
 
 from forged import forge
 from house_tables import houses, write_csv
-from torchmcl.model_selection import least_distortions
+from torchmcl_fleet.model_selection import least_distortions
 from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_summary, fit_table, load_table_model, save_table_model, table_records
 from torchmcl_tables.model.fitting import _rows
@@ -75,7 +75,7 @@ def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, m
 def test_the_bar_moves_after_each_piece(model, path, monkeypatch):
     monkeypatch.setattr("torchmcl_tables.model.model._ROWS_IN_CACHE", 100)
     steps = []
-    monkeypatch.setattr("torchmcl._progress.Progress.step", lambda bar, n=1, note="": steps.append(n))
+    monkeypatch.setattr("torchmcl.app.progress.Progress.step", lambda bar, n=1, note="": steps.append(n))
     model.predict(read_table(path), interval=0.9)
     assert steps == [100, 100, 100]
 

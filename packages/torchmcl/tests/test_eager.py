@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from torchmcl._eager import broadcast_shapes
+from torchmcl.dispatch import broadcast_shapes
 
 
 def result(function, *shapes):

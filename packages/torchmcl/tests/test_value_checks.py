@@ -167,7 +167,7 @@ def test_value_checks_are_silent_where_values_cannot_be_read():
 
 
 def test_a_missing_optional_package_is_named_with_its_extra():
-    from torchmcl._optional import optional_import
+    from torchmcl.optional import optional_import
 
     with pytest.raises(ImportError, match=r"PIT needs no_such_package: pip install './packages/torchmcl\[transport\]'"):
         optional_import("no_such_package.sub", extra="transport", needed_by="PIT")

@@ -5,8 +5,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from torchmcl._pages.page import check_page
-from torchmcl.cli.arguments import Commands, counts, device, names, positive, say
+from torchmcl.app.arguments import Commands, counts, device, names, positive, say
+from torchmcl.app.page import check_page
 
 
 def add_reproduce_commands(commands: Commands) -> None:

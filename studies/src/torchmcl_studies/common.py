@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torchmcl._checks import bad_value, nearest_hint
-from torchmcl.persistence.records import append_records, change_records, read_records
+from torchmcl.checks import bad_value, nearest_hint
+from torchmcl.io.records import append_records, change_records, read_records
 
 
 def check_known(owner: str, argument: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from torchmcl import Batch
-from torchmcl._checks import check_positive_int
+from torchmcl.checks import check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory.rate_distortion import lloyd_steps
 

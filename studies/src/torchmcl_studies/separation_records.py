@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value
-from torchmcl.persistence.reading import read_json
-from torchmcl.persistence.records import read_records, records_text
+from torchmcl.checks import bad_value
+from torchmcl.io.reading import read_json
+from torchmcl.io.records import read_records, records_text
 from torchmcl_speech import speaker_genders
 
 #: The parts of the study: the table, the number of hypotheses, the phase transition, an automatic schedule.

@@ -14,8 +14,8 @@ from matplotlib.colors import LogNorm
 from torch import Tensor, nn
 
 from torchmcl import Predictions, normalized_scores
-from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
 from torchmcl.annealing import network_tolerance
+from torchmcl.checks import bad_value, check_non_negative, check_positive_int, check_tensor
 from torchmcl.costs import pairwise_euclidean
 
 

@@ -7,9 +7,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from torchmcl._messages import bad_value
-from torchmcl._pages.page import check_page
-from torchmcl.cli.arguments import AddNames, Commands, device, names, positive, probability, say, seed
+from torchmcl.app.arguments import AddNames, Commands, device, names, positive, probability, say, seed
+from torchmcl.app.page import check_page
+from torchmcl.errors import bad_value
 
 __all__ = ["add_forecast_command"]
 
@@ -141,8 +141,8 @@ def _checkpoint(out: Path) -> Path:
 
 
 def _forecast(options: argparse.Namespace) -> None:
-    from torchmcl._resources import seconds_since_start
-    from torchmcl.persistence.writing import write_atomically
+    from torchmcl.app.resources import seconds_since_start
+    from torchmcl.io.writing import write_atomically
     from torchmcl_forecast.forecaster import Forecaster
     from torchmcl_forecast.page import write_page
 

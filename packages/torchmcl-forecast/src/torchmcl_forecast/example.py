@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from torchmcl._messages import bad_value
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.errors import bad_value
+from torchmcl.io.writing import write_atomically
 
 __all__ = ["EXAMPLE", "EXAMPLE_COLUMNS", "write_example"]
 

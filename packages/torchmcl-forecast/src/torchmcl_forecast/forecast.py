@@ -8,10 +8,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torchmcl._checks import check_positive_int
-from torchmcl._messages import bad_value
-from torchmcl._pages.pictures import new_figure
+from torchmcl.app.pictures import new_figure
+from torchmcl.checks import check_positive_int
 from torchmcl.density import KernelMixture
+from torchmcl.errors import bad_value
 from torchmcl.postprocess import reduce
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.types import Predictions

@@ -14,13 +14,13 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from torchmcl._messages import bad_value
-from torchmcl._progress import Progress
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.course import check_rule_like
-from torchmcl.persistence.stopping import saves_when_stopped
+from torchmcl.app.progress import Progress
+from torchmcl.errors import bad_value
+from torchmcl.io.pretrained import Shareable
+from torchmcl.io.stopping import saves_when_stopped
 from torchmcl.rules.winners import WTA
-from torchmcl.sharing import Shareable
 from torchmcl_forecast import calibrating
 from torchmcl_forecast.calibrating import Calibration
 from torchmcl_forecast.codebook import best_shares, new_codebooks

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from torchmcl._messages import bad_value, nearest_hint
+from torchmcl.errors import bad_value, nearest_hint
 from torchmcl_forecast.grids import Grid, find_grid, parsed_times
 
 __all__ = ["Columns", "Panel", "check_columns", "read_future", "read_panel", "written_like"]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from torchmcl._messages import bad_value
+from torchmcl.errors import bad_value
 
 __all__ = ["Grid", "Times", "find_grid", "parsed_times"]
 

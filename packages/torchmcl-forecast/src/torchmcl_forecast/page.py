@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.dates import ConciseDateFormatter
 
-from torchmcl._pages.numbers import number, percent
-from torchmcl._pages.page import escape, image, page, table
-from torchmcl._pages.pictures import new_figure
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.app.numbers import number, percent
+from torchmcl.app.page import escape, image, page, table
+from torchmcl.app.pictures import new_figure
+from torchmcl.io.writing import write_atomically
 from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.grids import Grid
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torchmcl._checks import (
+from torchmcl.checks import (
     bad_value,
     check_non_negative,
     check_non_negative_int,

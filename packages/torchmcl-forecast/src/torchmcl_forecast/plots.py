@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from torchmcl._messages import bad_value
-from torchmcl._pages.numbers import percent
-from torchmcl._pages.pictures import GREY, INK, PALETTE
+from torchmcl.app.numbers import percent
+from torchmcl.app.pictures import GREY, INK, PALETTE
+from torchmcl.errors import bad_value
 
 __all__ = ["draw_forecast"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchmcl._checks import bad_value
-from torchmcl._progress import Progress
-from torchmcl.persistence.checkpoints import CheckpointSeries
-from torchmcl.persistence.codec import decode, encode
-from torchmcl.persistence.stopping import check_stop, stop_requested
+from torchmcl.app.progress import Progress
+from torchmcl.checks import bad_value
+from torchmcl.io.checkpoints import CheckpointSeries
+from torchmcl.io.codec import decode, encode
+from torchmcl.io.stopping import check_stop, stop_requested
 
 __all__ = ["Course"]
 

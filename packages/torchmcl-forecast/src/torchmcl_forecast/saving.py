@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._messages import bad_value
-from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
-from torchmcl.persistence.headers import MODEL_FILE, check_free
-from torchmcl.persistence.reading import as_written
-from torchmcl.sklearn.saving import estimator_codec
+from torchmcl.errors import bad_value
+from torchmcl.io.checkpoints import read_saved, write_checkpoint
+from torchmcl.io.headers import MODEL_FILE, check_free
+from torchmcl.io.reading import as_written
 from torchmcl_forecast.codebook import Codebook
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
 from torchmcl_forecast.linear import LinearMap
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.windows import Layout
+from torchmcl_tables.mcl.saving import estimator_codec
 
 __all__ = ["FITTED", "read_fitted", "write_fitted"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from torchmcl._messages import bad_value
+from torchmcl.errors import bad_value
 
 __all__ = ["read_table"]
 

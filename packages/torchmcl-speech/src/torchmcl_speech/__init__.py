@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from torchmcl._optional import lazy_names
+from torchmcl.optional import lazy_names
 
 if TYPE_CHECKING:
     from torchmcl_speech.config import DataConfig as DataConfig

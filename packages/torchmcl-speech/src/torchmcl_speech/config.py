@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from torchmcl._checks import (
+from torchmcl.checks import (
     bad_value,
     check_choice,
     check_fraction,
@@ -22,7 +22,7 @@ from torchmcl._checks import (
     check_real,
     nearest_hint,
 )
-from torchmcl.persistence.reading import read_text
+from torchmcl.io.reading import read_text
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.nn.dprnn import DPRNN
 

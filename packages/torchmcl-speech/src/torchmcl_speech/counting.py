@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value
+from torchmcl.checks import bad_value
 
 
 def count_probabilities(score_logits: Tensor) -> Tensor:

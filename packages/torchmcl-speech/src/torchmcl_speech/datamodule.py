@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from torchmcl._checks import bad_value
-from torchmcl._optional import optional_import
+from torchmcl.checks import bad_value
+from torchmcl.optional import optional_import
 from torchmcl.types import Batch
 from torchmcl_speech.config import DataConfig, TrainingConfig
 from torchmcl_speech.data import DeviceMixtures, DrawSampler, DynamicMixing, SpeechMixtures

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import available_device, bad_value, check_positive_int
-from torchmcl._progress import Progress
+from torchmcl.app.progress import Progress
+from torchmcl.checks import available_device, bad_value, check_positive_int
 from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.io.records import write_records
 from torchmcl.losses import assign
-from torchmcl.persistence.records import write_records
 from torchmcl.rules.winners import WTA
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch

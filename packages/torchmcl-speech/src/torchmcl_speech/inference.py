@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import available_device, bad_value
-from torchmcl._progress import Progress
-from torchmcl.persistence.reading import SHORTEST_CHUNK_SECONDS
+from torchmcl.app.progress import Progress
+from torchmcl.checks import available_device, bad_value
+from torchmcl.io.reading import SHORTEST_CHUNK_SECONDS
 from torchmcl_speech.counting import count_probabilities, score_temperature
 from torchmcl_speech.data.audio import SILENCE, BadAudio, Resampler, audio_blocks, audio_info, check_samples
 from torchmcl_speech.evaluate import trained_precision

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_at_most, check_positive_int
-from torchmcl.persistence.reading import read_json
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.checks import bad_value, check_at_most, check_positive_int
+from torchmcl.io.reading import read_json
+from torchmcl.io.writing import write_atomically
 from torchmcl_speech.data.audio import AudioInfo, Resampler, Track16
 from torchmcl_speech.inference import CHUNK_SECONDS, RecordingSeparator
 from torchmcl_speech.pretrained import DEFAULT_MODEL

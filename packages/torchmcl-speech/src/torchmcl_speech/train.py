@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from torchmcl._checks import available_device, bad_value, check_non_negative
-from torchmcl._optional import optional_import
 from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.checks import available_device, bad_value, check_non_negative
 from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.io.reading import read_json
+from torchmcl.io.writing import write_atomically
 from torchmcl.lightning import (
     Checkpoints,
     CollapseWarning,
@@ -28,8 +29,7 @@ from torchmcl.lightning import (
     RecordWriter,
     RuleLogger,
 )
-from torchmcl.persistence.reading import read_json
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.optional import optional_import
 from torchmcl.rules.transport import PIT
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import PresenceScores

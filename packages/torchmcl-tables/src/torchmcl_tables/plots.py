@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from torchmcl._checks import bad_value, check_positive_int, check_share
-from torchmcl._optional import optional_import
-from torchmcl._pages.numbers import percent
-from torchmcl._pages.pictures import GREY, INK, PALETTE
+from torchmcl.app.numbers import percent
+from torchmcl.app.pictures import GREY, INK, PALETTE
+from torchmcl.checks import bad_value, check_positive_int, check_share
+from torchmcl.optional import optional_import
 from torchmcl_tables.reports.figures import draw_coverage
 
 __all__ = ["plot_calibration", "plot_density", "plot_intervals", "plot_pit"]
@@ -201,7 +201,9 @@ def _targets(model: Any, y: Any, n_rows: int, output: int) -> Any:
 
 def _axes(ax: Any) -> Any:
     if ax is None:
-        pyplot = optional_import("matplotlib.pyplot", extra="tables", needed_by="torchmcl_tables.plots")
+        pyplot = optional_import(
+            "matplotlib.pyplot", package="torchmcl-tables", extra="", needed_by="torchmcl_tables.plots"
+        )
         ax = pyplot.subplots()[1]
     return ax
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from torchmcl._messages import bad_value
-from torchmcl.persistence.headers import check_free, read_header, saved_contents
-from torchmcl.persistence.writing import check_writable
+from torchmcl.errors import bad_value
+from torchmcl.io.headers import check_free, read_header, saved_contents
+from torchmcl.io.writing import check_writable
 
 MODEL_KIND = "torchmcl table model"
 #: Version of the contents of a model's folder; increased when the schema of tables changes.

@@ -18,8 +18,8 @@ import pytest
 
 from house_tables import houses, write_csv
 from places import PYTHONPATH, ROOT, SHARED
-from torchmcl.cli import _parser, main
-from torchmcl.persistence import read_checkpoint
+from torchmcl.app import _parser, main
+from torchmcl.io import read_checkpoint
 from torchmcl_tables.cli.fit import UnfinishedTraining
 
 UCI = SHARED / "uci"

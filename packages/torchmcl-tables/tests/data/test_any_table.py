@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl_tables.data import ColumnEncoder, infer_schema, read_table
 
 N = 60

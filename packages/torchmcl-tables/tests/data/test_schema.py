@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmcl.cli import _parser
+from torchmcl.app import _parser
 from torchmcl_tables.data import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema, read_table
 from torchmcl_tables.data.table import as_polars, speaking_for
 

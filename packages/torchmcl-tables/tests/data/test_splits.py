@@ -9,7 +9,7 @@ pl = pytest.importorskip("polars")
 pytest.importorskip("sklearn")
 
 from house_tables import write_csv  # noqa: E402
-from torchmcl.cli import main  # noqa: E402
+from torchmcl.app import main  # noqa: E402
 from torchmcl_tables.data import Table, infer_schema  # noqa: E402
 from torchmcl_tables.data.splits import choose_split, times_of  # noqa: E402
 

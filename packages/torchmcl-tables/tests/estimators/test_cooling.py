@@ -11,9 +11,9 @@ from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine
-from torchmcl.sklearn.training import Examples, Trainer
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.blending import cooled as cooled_networks
+from torchmcl_tables.mcl.training import Examples, Trainer
 
 
 def examples(n, seed):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tables import QUICK, noisy
-from torchmcl.sklearn.calibration import Calibrator
-from torchmcl.sklearn.rows import Rows
-from torchmcl.sklearn.tables import bounds_of, unbounded, without_crossed
 from torchmcl_tables import DensityRegressor
+from torchmcl_tables.mcl.calibration import Calibrator
+from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.mcl.tables import bounds_of, unbounded, without_crossed
 
 SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_bins": 0, "ensemble": False}
 

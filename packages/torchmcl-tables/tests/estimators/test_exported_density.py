@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from onnx_models import check_means_of_cells, check_same, check_same_points, check_same_sets, run
-from torchmcl._onnx.graph import Graph
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators import exporting
 from torchmcl_tables.estimators.kernels import Kernels
+from torchmcl_tables.onnx.graph import Graph
 
 pytest.importorskip("onnx")
 N = 200

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from torchmcl.sklearn.preprocessing import MissingIndicators, Scaler, fit_encoder
-from torchmcl.sklearn.rows import Rows
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.relevance import relevance_of, scaled
+from torchmcl_tables.mcl.preprocessing import MissingIndicators, Scaler, fit_encoder
+from torchmcl_tables.mcl.rows import Rows
 
 
 def rows(n, weights=None, missing=False):

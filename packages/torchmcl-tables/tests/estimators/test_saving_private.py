@@ -6,7 +6,7 @@ import torch
 
 from forged import answers_of_forged, forge
 from tables import QUICK
-from torchmcl.persistence import read_checkpoint, write_checkpoint
+from torchmcl.io import read_checkpoint, write_checkpoint
 from torchmcl_tables import DensityRegressor
 
 RNG = np.random.default_rng(0)

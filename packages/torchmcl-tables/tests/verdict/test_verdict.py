@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from house_tables import houses, write_csv
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl_tables.data import Table
 from torchmcl_tables.model.classes import evaluated_classes
 from torchmcl_tables.verdict import chance_band, forks, verdict_on

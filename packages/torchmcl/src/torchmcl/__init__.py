@@ -1,36 +1,133 @@
-"""torchmcl: several answers instead of one, for PyTorch.
+"""torchmcl: multiple choice learning for PyTorch.
 
-Multiple choice learning and annealed multiple choice learning: costs, assignment rules, schedules,
-losses, scores, modules and metrics that drop into any training loop.
+A network predicts several hypotheses and a score for each. Costs, assignment rules, schedules, losses, scores, modules
+and metrics fit into any training loop.
 
-The names are loaded on first use, so that the command line can check its input, and print its help, without torch.
+The names of this package are imported on first use, so that `torchmcl.app` and `torchmcl.errors` need no torch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchmcl._version import __version__ as __version__
+from torchmcl.optional import lazy_names
 
 if TYPE_CHECKING:
-    from torchmcl._public import *  # noqa: F403
-    from torchmcl._public import __all__ as __all__
+    from torchmcl.annealing.auto import AutoAnnealing as AutoAnnealing
+    from torchmcl.checks import debug_checks as debug_checks
+    from torchmcl.costs import MixtureNLL as MixtureNLL
+    from torchmcl.costs import MixtureNLLWithCRPS as MixtureNLLWithCRPS
+    from torchmcl.costs import Pairwise as Pairwise
+    from torchmcl.costs import pairwise_ade as pairwise_ade
+    from torchmcl.costs import pairwise_cosine as pairwise_cosine
+    from torchmcl.costs import pairwise_cross_entropy as pairwise_cross_entropy
+    from torchmcl.costs import pairwise_dice as pairwise_dice
+    from torchmcl.costs import pairwise_euclidean as pairwise_euclidean
+    from torchmcl.costs import pairwise_fde as pairwise_fde
+    from torchmcl.costs import pairwise_gaussian_nll as pairwise_gaussian_nll
+    from torchmcl.costs import pairwise_huber as pairwise_huber
+    from torchmcl.costs import pairwise_l1 as pairwise_l1
+    from torchmcl.costs import pairwise_laplace_nll as pairwise_laplace_nll
+    from torchmcl.costs import pairwise_neg_si_sdr as pairwise_neg_si_sdr
+    from torchmcl.costs import pairwise_neg_snr as pairwise_neg_snr
+    from torchmcl.costs import pairwise_sq_ade as pairwise_sq_ade
+    from torchmcl.costs import pairwise_sq_euclidean as pairwise_sq_euclidean
+    from torchmcl.costs import pairwise_sq_fde as pairwise_sq_fde
+    from torchmcl.costs import pairwise_token_cross_entropy as pairwise_token_cross_entropy
+    from torchmcl.exporting import export as export
+    from torchmcl.loop import RuleScheduler as RuleScheduler
+    from torchmcl.losses import assign as assign
+    from torchmcl.losses import mcl_loss as mcl_loss
+    from torchmcl.nn import MultiHypothesisHead as MultiHypothesisHead
+    from torchmcl.nn import MultiHypothesisMLP as MultiHypothesisMLP
+    from torchmcl.rules.transport import EMD as EMD
+    from torchmcl.rules.transport import PIT as PIT
+    from torchmcl.rules.transport import Sinkhorn as Sinkhorn
+    from torchmcl.rules.winners import WTA as WTA
+    from torchmcl.rules.winners import AnnealedWTA as AnnealedWTA
+    from torchmcl.rules.winners import AssignmentRule as AssignmentRule
+    from torchmcl.rules.winners import RelaxedWTA as RelaxedWTA
+    from torchmcl.rules.winners import SceneWinners as SceneWinners
+    from torchmcl.rules.winners import TopK as TopK
+    from torchmcl.schedules import Constant as Constant
+    from torchmcl.schedules import Cosine as Cosine
+    from torchmcl.schedules import CutoffAt as CutoffAt
+    from torchmcl.schedules import Exponential as Exponential
+    from torchmcl.schedules import JoinedSchedule as JoinedSchedule
+    from torchmcl.schedules import Linear as Linear
+    from torchmcl.schedules import annealed as annealed
+    from torchmcl.scoring import PresenceScores as PresenceScores
+    from torchmcl.scoring import QualityScores as QualityScores
+    from torchmcl.scoring import SigmoidScores as SigmoidScores
+    from torchmcl.scoring import SoftmaxScores as SoftmaxScores
+    from torchmcl.scoring import normalized_scores as normalized_scores
+    from torchmcl.scoring import score_loss as score_loss
+    from torchmcl.scoring import score_targets as score_targets
+    from torchmcl.step import mcl_step as mcl_step
+    from torchmcl.types import Batch as Batch
+    from torchmcl.types import Distributions as Distributions
+    from torchmcl.types import Matching as Matching
+    from torchmcl.types import Predictions as Predictions
+    from torchmcl.types import StepOutput as StepOutput
 
+# Name -> module that it is imported from on first use.
+_HOMES = {
+    "AnnealedWTA": "torchmcl.rules.winners",
+    "AssignmentRule": "torchmcl.rules.winners",
+    "AutoAnnealing": "torchmcl.annealing.auto",
+    "Batch": "torchmcl.types",
+    "Constant": "torchmcl.schedules",
+    "Cosine": "torchmcl.schedules",
+    "CutoffAt": "torchmcl.schedules",
+    "Distributions": "torchmcl.types",
+    "EMD": "torchmcl.rules.transport",
+    "Exponential": "torchmcl.schedules",
+    "JoinedSchedule": "torchmcl.schedules",
+    "Linear": "torchmcl.schedules",
+    "Matching": "torchmcl.types",
+    "MixtureNLL": "torchmcl.costs",
+    "MixtureNLLWithCRPS": "torchmcl.costs",
+    "MultiHypothesisHead": "torchmcl.nn",
+    "MultiHypothesisMLP": "torchmcl.nn",
+    "PIT": "torchmcl.rules.transport",
+    "Pairwise": "torchmcl.costs",
+    "Predictions": "torchmcl.types",
+    "PresenceScores": "torchmcl.scoring",
+    "QualityScores": "torchmcl.scoring",
+    "RelaxedWTA": "torchmcl.rules.winners",
+    "RuleScheduler": "torchmcl.loop",
+    "SceneWinners": "torchmcl.rules.winners",
+    "SigmoidScores": "torchmcl.scoring",
+    "Sinkhorn": "torchmcl.rules.transport",
+    "SoftmaxScores": "torchmcl.scoring",
+    "StepOutput": "torchmcl.types",
+    "TopK": "torchmcl.rules.winners",
+    "WTA": "torchmcl.rules.winners",
+    "annealed": "torchmcl.schedules",
+    "assign": "torchmcl.losses",
+    "debug_checks": "torchmcl.checks",
+    "export": "torchmcl.exporting",
+    "mcl_loss": "torchmcl.losses",
+    "mcl_step": "torchmcl.step",
+    "normalized_scores": "torchmcl.scoring",
+    "pairwise_ade": "torchmcl.costs",
+    "pairwise_cosine": "torchmcl.costs",
+    "pairwise_cross_entropy": "torchmcl.costs",
+    "pairwise_dice": "torchmcl.costs",
+    "pairwise_euclidean": "torchmcl.costs",
+    "pairwise_fde": "torchmcl.costs",
+    "pairwise_gaussian_nll": "torchmcl.costs",
+    "pairwise_huber": "torchmcl.costs",
+    "pairwise_l1": "torchmcl.costs",
+    "pairwise_laplace_nll": "torchmcl.costs",
+    "pairwise_neg_si_sdr": "torchmcl.costs",
+    "pairwise_neg_snr": "torchmcl.costs",
+    "pairwise_sq_ade": "torchmcl.costs",
+    "pairwise_sq_euclidean": "torchmcl.costs",
+    "pairwise_sq_fde": "torchmcl.costs",
+    "pairwise_token_cross_entropy": "torchmcl.costs",
+    "score_loss": "torchmcl.scoring",
+    "score_targets": "torchmcl.scoring",
+}
+__all__ = list(_HOMES)
 
-def __getattr__(name: str) -> Any:
-    import importlib
-    import importlib.util
-
-    # Modules first: a module imported while the public names are being loaded must not depend on them.
-    if not name.startswith("__") and importlib.util.find_spec(f"torchmcl.{name}") is not None:
-        return importlib.import_module(f"torchmcl.{name}")
-    public = importlib.import_module("torchmcl._public")
-    if name == "__all__" or name in public.__all__:
-        value = getattr(public, name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'torchmcl' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    from torchmcl import _public
-
-    return sorted({*globals(), *_public.__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

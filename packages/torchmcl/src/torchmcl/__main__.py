@@ -6,7 +6,7 @@ import sys
 def run() -> int:
     """Run the command `torchmcl` and return its exit code."""
     try:
-        from torchmcl.cli import main
+        from torchmcl.app import main
 
         return main()
     except KeyboardInterrupt:  # while packages are loaded, before signals are handled

@@ -1,4 +1,4 @@
-"""Slots for faster functions.
+"""Slots for faster functions, and the mode in which operations run: eager, compiled, transformed, autocast.
 
 The core is plain torch. Three of its functions look for a faster one first, which another module may provide:
 
@@ -21,15 +21,33 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from torchmcl._eager import is_plain_eager
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
 
-__all__ = ["active_kernels", "faster"]
+__all__ = [
+    "active_kernels",
+    "broadcast_shapes",
+    "faster",
+    "full_precision",
+    "has_triton",
+    "in_forward_mode",
+    "is_plain_eager",
+    "may_work_in_place",
+    "runs_triton",
+    "without_autocast",
+]
 
 # A module with a mapping `SLOTS` and a function `description`.
-_KERNELS = "torchmcl.accel.kernels"
+_KERNELS = "torchmcl_fleet.kernels"
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def faster(slot: str, *arguments: Any) -> Any:
@@ -67,3 +85,86 @@ def _slots() -> Mapping[str, Callable[..., Any]]:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
         return empty
     return slots
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def runs_triton(tensor: Tensor) -> bool:
+    """Whether Triton kernels can run on the device of a tensor in the current mode."""
+    return tensor.is_cuda and is_plain_eager() and has_triton()
+
+
+def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
+    """Return the same as `torch.broadcast_shapes`, whose first call takes half a second to import sympy.
+
+    Raises:
+        RuntimeError: for shapes that do not broadcast, like the original.
+
+    Example:
+        >>> broadcast_shapes(torch.Size([3, 1]), torch.Size([2]), torch.Size([]))
+        torch.Size([3, 2])
+    """
+    whole = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for place, size in enumerate(shape, start=len(whole) - len(shape)):
+            if size != 1:
+                if whole[place] not in (1, size):
+                    raise RuntimeError(f"the shapes {', '.join(str(tuple(each)) for each in shapes)} do not broadcast")
+                whole[place] = size
+    return torch.Size(whole)
+
+
+def is_plain_eager() -> bool:
+    """Return False inside torch.compile, under torch.vmap and other transforms of torch.func, and in forward mode.
+
+    Also inside torch.jit.trace, which would record results of compiled loops as constants.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._get_tracing_state() is None
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not in_forward_mode()
+    )
+
+
+def in_forward_mode() -> bool:
+    """Return whether forward-mode differentiation is active (`torch.autograd.forward_ad`, `torch.func.jacfwd`).
+
+    Forward mode supports only plain operations, neither `out=` nor fused kernels. Through an `autograd.Function`, even
+    one with a `jvp`, forward mode over forward mode silently gives 0.
+    """
+    return forward_ad._current_level >= 0
+
+
+def may_work_in_place(*gradients: Tensor | None) -> bool:
+    """Return whether a backward pass may overwrite its own intermediate results, given its incoming gradients.
+
+    Not when it is itself differentiated, compiled (the compiler fuses anyway) or under torch.vmap,
+    where a shared tensor cannot take per-sample values. `is_grads_batched` has batched gradients outside of torch.vmap.
+    """
+    if torch.is_grad_enabled() or not is_plain_eager():
+        return False
+    return not any(each is not None and torch._C._functorch.is_legacy_batchedtensor(each) for each in gradients)
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context with autocast disabled; an empty one for the meta device, which has no autocast."""
+    return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function whose products must not be rounded to half precision by autocast, on any device."""
+
+    @functools.wraps(function)
+    def precise(*args: P.args, **kwargs: P.kwargs) -> R:
+        for device in _AUTOCAST_DEVICES:
+            if torch.is_autocast_enabled(device):
+                with torch.autocast(device, enabled=False):
+                    return precise(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return precise

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torchmcl._checks import bad_value
-from torchmcl._optional import optional_import
+from torchmcl.checks import bad_value
+from torchmcl.optional import optional_import
 
 
 class ExportForm(ABC):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
-from torchmcl._eager import is_plain_eager
+from torchmcl.checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
+from torchmcl.dispatch import is_plain_eager
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import Matching
 

@@ -9,11 +9,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchmcl._checks import (
+from torchmcl.checks import (
     bad_value,
     check_boolean,
     check_cost,
@@ -22,8 +23,7 @@ from torchmcl._checks import (
     check_sample_weights,
     check_tensor,
 )
-from torchmcl._cross_entropy import summed_cross_entropy
-from torchmcl._eager import in_forward_mode
+from torchmcl.dispatch import in_forward_mode, is_plain_eager, may_work_in_place
 from torchmcl.rules.winners import WTA, AssignmentRule
 
 
@@ -367,3 +367,61 @@ def _softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def _squared_error(scores: Tensor, labels: Tensor) -> Tensor:
     """Return sum_k (x_k - y_k)^2 of each sample."""
     return (scores - labels).square().sum(dim=-1)
+
+
+_LOG2_E = math.log2(math.e)  # processors do exp2 faster than exp
+# The sum of log(1 + e^-|x|) is taken as the logarithm of products of this many factors in (1, 2], far from overflow: a
+# logarithm for each entry would dominate the time. Only the inputs are kept for the backward pass.
+_FACTORS = 64
+_CHUNK_ENTRIES = 1 << 21
+
+
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return sum_k [max(x, 0) - x y + log(1 + exp(-|x|))], [...]."""
+    return _SummedCrossEntropy.apply(logits, labels)
+
+
+def cross_entropy_gradient(logits: Tensor, labels: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of the logits, given that of the sums [..., 1]; differentiable by autograd."""
+    return (logits.sigmoid() - labels) * grad
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, labels: Tensor) -> Tensor:
+        if logits.ndim == 1 or logits.device.type != "cpu" or not is_plain_eager():
+            return _by_products(logits, labels)
+        # In pieces that fit the cache: on CPUs fresh memory for the intermediates costs more than the arithmetic.
+        n_rows = max(1, _CHUNK_ENTRIES * len(logits) // max(logits.numel(), 1))
+        chunks = zip(logits.split(n_rows), labels.split(n_rows), strict=True)
+        return torch.cat([_by_products(x, y) for x, y in chunks])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        logits, labels = ctx.saved_tensors
+        grad = grad.unsqueeze(-1)
+        to_logits = None
+        if ctx.needs_input_grad[0]:
+            if may_work_in_place(grad):
+                scores = logits.mul(-_LOG2_E).exp2_().add_(1).reciprocal_()  # the sigmoid, a little faster
+                to_logits = scores.sub_(labels).mul_(grad)
+            else:
+                to_logits = cross_entropy_gradient(logits, labels, grad)
+        return to_logits, -logits * grad if ctx.needs_input_grad[1] else None
+
+
+def _by_products(logits: Tensor, labels: Tensor) -> Tensor:
+    factors = logits.abs().mul_(-_LOG2_E).exp2_().add_(1)
+    n_entries = factors.shape[-1]
+    if n_entries > _FACTORS:
+        factors = torch.nn.functional.pad(factors, (0, -n_entries % _FACTORS), value=1.0)
+        logs = factors.unflatten(-1, (-1, _FACTORS)).prod(dim=-1).log().sum(dim=-1)
+    else:
+        logs = factors.prod(dim=-1).log()
+    return logs + torch.addcmul(logits.clamp_min(0), logits, labels, value=-1).sum(dim=-1)

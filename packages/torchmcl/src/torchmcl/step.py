@@ -7,15 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_finite, check_mask, check_non_negative
-from torchmcl.batches import as_batch, with_targets_axis
+from torchmcl.checks import bad_value, check_boolean, check_callable, check_finite, check_mask, check_non_negative
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs._parts import call_cost
+from torchmcl.costs.declared import with_targets_axis
 from torchmcl.dispatch import faster
 from torchmcl.losses import assign, mcl_loss
 from torchmcl.rules.winners import AssignmentRule, SceneWinners
 from torchmcl.scoring import QualityScores, ScoreObjective, SigmoidScores, check_score_objective
-from torchmcl.types import Batch, Distributions, Predictions, StepOutput
+from torchmcl.types import Batch, Distributions, Predictions, StepOutput, as_batch
 
 _SIGMOID_SCORES = SigmoidScores()
 
@@ -64,7 +64,7 @@ def mcl_step(
 
     Args:
         model: takes `batch.inputs`, returns `Predictions` or `Distributions`.
-        batch: inputs, targets, mask and scene, or the output of a loader, see `torchmcl.batches.as_batch`; the contents
+        batch: inputs, targets, mask and scene, or the output of a loader, see `torchmcl.types.as_batch`; the contents
             of padded targets and steps are ignored. With one target per sample the axis of the targets may be omitted:
             [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps is passed to the
             costs. Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside

@@ -4,7 +4,7 @@ All are plain named tuples of tensors: they unpack, they print, and `torch.compi
 `torch.vmap` and `torch.utils._pytree` treat them as tuples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils._pytree import _register_namedtuple  # the only way to register
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from torchmcl._messages import bad_value
+from torchmcl.errors import bad_value
 
 
 class Batch(NamedTuple):
@@ -133,3 +133,47 @@ default_collate_fn_map[Batch] = collate_batches
 # `torch.export.save` stores the structure of a model's output under these names.
 for _kind in (Batch, Predictions, Distributions):
     _register_namedtuple(_kind, serialized_type_name=f"torchmcl.{_kind.__name__}")
+
+
+_FORMS = "be a Batch, (inputs, targets), (inputs, targets, mask), (inputs, targets, mask, scene), or a dictionary"
+
+
+def as_batch(loaded: Any) -> Batch:
+    """Return the output of a loader as a `Batch`.
+
+    Args:
+        loaded: a `Batch`; a tuple or list of its fields, `(inputs, targets)` at least, as
+            `DataLoader(TensorDataset(x, y))` yields it; or a dictionary with their names.
+
+    Raises:
+        TypeError: if it is none of these.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> loader = DataLoader(TensorDataset(torch.rand(6, 3), torch.rand(6, 2)), batch_size=4)
+        >>> [tuple(as_batch(loaded).targets.shape) for loaded in loader]
+        [(4, 2), (2, 2)]
+    """
+    if isinstance(loaded, Batch):
+        return loaded
+    if isinstance(loaded, Mapping) and {"inputs", "targets"} <= loaded.keys() <= set(Batch._fields):
+        return Batch(**loaded)
+    if isinstance(loaded, (tuple, list)) and len(loaded) in (2, 3, 4):
+        return Batch(*loaded)
+    raise TypeError(bad_value("as_batch", "batch", _FORMS, _in_words(loaded), "Give the DataLoader a `collate_fn`."))
+
+
+def inputs_of(loaded: Any) -> Any:
+    """Return the inputs from the output of a loader, with or without targets, for predictions."""
+    if isinstance(loaded, Mapping) and "inputs" in loaded:
+        return loaded["inputs"]
+    return loaded[0] if isinstance(loaded, (tuple, list)) and loaded else loaded
+
+
+def _in_words(loaded: Any) -> str:
+    if isinstance(loaded, Mapping):
+        return f"a dictionary with {sorted(map(str, loaded))}"
+    if isinstance(loaded, (tuple, list)):
+        return f"a {type(loaded).__name__} of {len(loaded)}"
+    return type(loaded).__name__

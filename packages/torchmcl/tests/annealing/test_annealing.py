@@ -5,7 +5,6 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.annealing import AnnealingRecords, network_tolerance, phase_transitions
-from torchmcl.data.synthetic import conditional_covariance, conditional_three_gaussians
 from torchmcl.loop import Recorder
 
 
@@ -70,6 +69,7 @@ def test_the_tolerance_of_networks_falls_with_the_temperature():
 @pytest.fixture(scope="module")
 def annealed_network():
     """Return the records of one network, trained on the conditional three Gaussians."""
+    gaussians = pytest.importorskip("torchmcl_fleet.demo.gaussians", reason="needs torchmcl-fleet")
     torch.manual_seed(0)
     model = mcl.MultiHypothesisMLP(1, 2, 49, hidden=(64, 64), output_activation=torch.tanh)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
@@ -79,7 +79,7 @@ def annealed_network():
     generator = torch.Generator().manual_seed(0)
     recorder = Recorder(every=15, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]]))
     for step in range(n_steps):
-        batch = conditional_three_gaussians(200, generator)
+        batch = gaussians.conditional_three_gaussians(200, generator)
         output = mcl.mcl_step(model, batch, rule(step))
         optimizer.zero_grad()
         output.loss.backward()
@@ -90,6 +90,8 @@ def annealed_network():
 
 
 def test_inputs_with_a_larger_variance_split_first_and_near_the_prediction(annealed_network):
+    from torchmcl_fleet.demo.gaussians import conditional_covariance
+
     records = annealed_network
     predicted = 2 * torch.linalg.eigvalsh(conditional_covariance(records.probes[:, 0]))[:, -1]
     observed = [phase_transitions(records, probe)[0].temperature for probe in range(3)]

@@ -254,7 +254,7 @@ def test_automatic_annealing_of_a_likelihood_that_becomes_negative():
     "scores", [mcl.SigmoidScores(), mcl.PresenceScores(), mcl.SoftmaxScores(), mcl.SoftmaxScores(None)], ids=repr
 )
 def test_the_mean_over_processes_is_the_loss_of_the_joint_batch(scores):
-    pytest.importorskip("lightning")
+    pytest.importorskip("lightning.pytorch")
     from torchmcl.lightning import MCLModule
 
     torch.manual_seed(0)

@@ -11,8 +11,8 @@ from scipy import integrate, stats
 
 from grids import for_each
 from onnx_models import check_means_of_cells
-from torchmcl.accel.native.extension import available
 from torchmcl.density import KernelMixture, best_points
+from torchmcl.dispatch import active_kernels
 
 # Lloyd and Max: distortion of the best n points for a standard normal.
 NORMAL = {1: 1.0, 2: 0.3634, 3: 0.1902, 4: 0.1175, 5: 0.07994}
@@ -33,7 +33,9 @@ def distortion(density, points, n_samples=20_000):
     return (draws.unsqueeze(-2) - points).square().sum(dim=-1).amin(dim=-1).mean(dim=0)
 
 
-@pytest.mark.skipif(not available(), reason="the definition without the extension is iterated in single precision")
+@pytest.mark.skipif(
+    active_kernels().startswith("none"), reason="the definition without the extension is iterated in single precision"
+)
 @for_each("n_points", [2, 5, 11, 16])
 def test_points_and_masses_are_exact(n_points):
     density = mixture(400, 20)
@@ -88,7 +90,7 @@ def test_mean_and_total_variance_are_kept(dim):
 
 @for_each("dim", [1, 2])
 def test_they_are_better_than_the_most_probable_centres_and_near_what_k_means_finds(dim):
-    cluster = pytest.importorskip("sklearn.cluster", reason="scikit-learn comes with torchmcl[sklearn]")
+    cluster = pytest.importorskip("sklearn.cluster", reason="scikit-learn is not installed")
     density = mixture(5, 12, dim)
     ours = distortion(density, best_points(density, 4).points)
     order = density.probabilities.topk(4).indices.unsqueeze(-1).expand(-1, -1, dim)

@@ -6,7 +6,7 @@ from torch import nn
 
 import torchmcl as mcl
 from torchmcl.nn import EmbeddedLatent, LatentHypotheses
-from torchmcl.passes import TwoPass
+from torchmcl.two_pass import TwoPass
 
 K = 3
 WAYS = ({}, {"independent_rows": True})

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from lightning_program import PLATEAU, QUIET, Blocks, Shared, network, samples
-from torchmcl.cli import main as main_of_torchmcl
+from torchmcl.app import main as main_of_torchmcl
 from torchmcl.lightning import Checkpoints, MCLModule, RecordWriter
 from torchmcl.lightning._backend import pl
 from voices import recordings

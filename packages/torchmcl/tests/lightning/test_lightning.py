@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import torchmcl as mcl
 from places import PYTHONPATH
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

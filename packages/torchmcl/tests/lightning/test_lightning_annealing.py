@@ -11,7 +11,7 @@ from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.course import LoopAnnealing
 from torchmcl.types import StepOutput
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

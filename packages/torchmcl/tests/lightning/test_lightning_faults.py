@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
+from torchmcl.io import CheckpointError, Stopped, read_checkpoint, stop_on_signals
 from torchmcl.loop import NonFiniteLossError
-from torchmcl.persistence import CheckpointError, Stopped, read_checkpoint, stop_on_signals
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -8,10 +8,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import torchmcl as mcl
-from torchmcl.batches import as_batch
-from torchmcl.types import collate_batches
+from torchmcl.types import as_batch, collate_batches
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

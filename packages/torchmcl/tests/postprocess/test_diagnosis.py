@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl.cli import main
+from torchmcl.app import main
 from torchmcl.loop import Recorder
 from torchmcl.postprocess import diagnose
 

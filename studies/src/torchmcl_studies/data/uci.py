@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._checks import nearest_hint
-from torchmcl.persistence.reading import check_limit
+from torchmcl.checks import nearest_hint
+from torchmcl.io.reading import check_limit
 from torchmcl_studies.data import cache_folder, cached_download, checksums
 
 BASE_URL = (

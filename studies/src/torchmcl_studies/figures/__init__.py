@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmcl._checks import available_device
+from torchmcl.checks import available_device
 from torchmcl_studies.common import check_known
 from torchmcl_studies.figures.annealed_epsilon import run_annealed_epsilon
 from torchmcl_studies.figures.distortion_vs_temperature import run_distortion_vs_temperature

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.data import CENTRES, three_gaussians
 from torchmcl.rules.winners import AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import annealed
+from torchmcl_fleet.demo.gaussians import CENTRES, three_gaussians
 from torchmcl_studies.figures.figure1 import frames, starved
 from torchmcl_studies.figures.settings import (
     Claim,

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.data import DEVIATION, conditional_covariance
+from torchmcl_fleet.demo.gaussians import DEVIATION, conditional_covariance
 from torchmcl_studies.figures.settings import (
     Claim,
     FigureSettings,

@@ -10,10 +10,10 @@ from torch import Tensor
 from torchmcl import metrics
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.data import three_gaussians
 from torchmcl.losses import assign
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import annealed
+from torchmcl_fleet.demo.gaussians import three_gaussians
 from torchmcl_studies.figures.settings import (
     Claim,
     FigureSettings,

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from torchmcl.annealing import AnnealingRecords, phase_transitions
-from torchmcl.data import CENTRES, three_gaussians
+from torchmcl_fleet.demo.gaussians import CENTRES, three_gaussians
 from torchmcl_studies.figures.settings import (
     PROBES,
     Claim,

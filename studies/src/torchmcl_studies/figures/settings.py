@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_choice, check_positive_int
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.data import conditional_covariance, conditional_three_gaussians
-from torchmcl.fleet import SGD, Adam, Fleet, FleetRecorder, SampledData
+from torchmcl.checks import bad_value, check_choice, check_positive_int
+from torchmcl.io.writing import write_atomically
 from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.persistence.writing import write_atomically
 from torchmcl.rules.winners import AnnealedWTA
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
 from torchmcl.types import Batch
+from torchmcl_fleet import SGD, Adam, Fleet, FleetRecorder, SampledData
+from torchmcl_fleet.demo.gaussians import conditional_covariance, conditional_three_gaussians
 
 PRESETS = ("quick", "paper")
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl._checks import bad_value
-from torchmcl._pages.page import escape, image, page
-from torchmcl._pages.pictures import (
+from torchmcl.app.page import escape, image, page
+from torchmcl.app.pictures import (
     AMCL,
     GREY,
     INK,
@@ -21,8 +20,9 @@ from torchmcl._pages.pictures import (
     new_figure,
     save_picture,
 )
-from torchmcl.persistence.reading import as_written, read_json, read_text
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.checks import bad_value
+from torchmcl.io.reading import as_written, read_json, read_text
+from torchmcl.io.writing import write_atomically
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -56,7 +56,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def film_of_figure1(tables: Tables) -> dict[str, Any]:
-    """Return the film of the three training runs, for `torchmcl._pages.pictures`."""
+    """Return the film of the three training runs, for `torchmcl.app.pictures`."""
     frames = tables["frames"]
     epochs = sorted({int(row["epoch"]) for row in frames})
     methods = []

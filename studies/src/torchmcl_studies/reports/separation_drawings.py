@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchmcl._pages.numbers import Spread, spread_of
-from torchmcl._pages.pictures import AMCL, INK, MCL, PALETTE, method_colour, new_figure
+from torchmcl.app.numbers import Spread, spread_of
+from torchmcl.app.pictures import AMCL, INK, MCL, PALETTE, method_colour, new_figure
 from torchmcl_studies.separation_records import RunRecords, StudyRecords
 
 METHODS = ("pit", "mcl", "relaxed-wta", "amcl")

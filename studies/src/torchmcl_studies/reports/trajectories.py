@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl._pages.numbers import difference, mean_error, p_value, percent, signed, spread_of
-from torchmcl._pages.page import escape, image, page, table
-from torchmcl._pages.pictures import AMCL, GREY, INK, PALETTE, new_figure
-from torchmcl.persistence.reading import as_written
-from torchmcl.persistence.records import read_records
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.app.numbers import difference, mean_error, p_value, percent, signed, spread_of
+from torchmcl.app.page import escape, image, page, table
+from torchmcl.app.pictures import AMCL, GREY, INK, PALETTE, new_figure
+from torchmcl.io.reading import as_written
+from torchmcl.io.records import read_records
+from torchmcl.io.writing import write_atomically
 from torchmcl_studies.data.pedestrians import SCENES
 from torchmcl_studies.trajectories.methods import METHODS, PUBLISHED
 

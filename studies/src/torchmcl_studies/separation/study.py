@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmcl._checks import available_device, bad_value, check_positive_int
-from torchmcl.persistence.reading import read_json
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.checks import available_device, bad_value, check_positive_int
+from torchmcl.io.reading import read_json
+from torchmcl.io.writing import write_atomically
 from torchmcl_speech import (
     DataConfig,
     SeparationConfig,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value
+from torchmcl.checks import bad_value
 from torchmcl.types import Batch, Distributions, Predictions
 from torchmcl_studies.data import pedestrians
 
@@ -238,7 +238,7 @@ def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
 
 
 class Drawing:
-    """A sampler of training rows, called with a number of rows and a generator by `torchmcl.fleet.SampledData`.
+    """A sampler of training rows, called with a number of rows and a generator by `torchmcl_fleet.SampledData`.
 
     Args:
         rows: forwards in time.

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from torchmcl import AutoAnnealing, metrics
-from torchmcl._progress import Progress
+from torchmcl.app.progress import Progress
 from torchmcl.costs import MixtureNLL, pairwise_gaussian_nll
-from torchmcl.fleet import Adam, Fleet, SampledData
 from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine, JoinedSchedule, Linear, Schedule
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Distributions, Predictions
+from torchmcl_fleet import Adam, Fleet, SampledData
 from torchmcl_studies.common import own_random_numbers
 from torchmcl_studies.trajectories.methods import Method, path_cost
 from torchmcl_studies.trajectories.network import N_OBSERVED, Drawing, PathNetwork, Rows, own_frame

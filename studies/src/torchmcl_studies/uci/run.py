@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._progress import Progress
-from torchmcl.fleet import Fleet, FleetData, Validation, current_loss, hard_distortion
+from torchmcl.app.progress import Progress
+from torchmcl_fleet import Fleet, FleetData, Validation, current_loss, hard_distortion
 from torchmcl_studies.common import own_random_numbers
 from torchmcl_studies.data.uci import Fold, load_uci, uci_set
 from torchmcl_studies.uci.methods import METHODS, Method

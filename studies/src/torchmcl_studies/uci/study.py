@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import available_device, check_positive_int, device_of
-from torchmcl.persistence import digest_of_json
+from torchmcl.checks import available_device, check_positive_int, device_of
+from torchmcl.io import digest_of_json
 from torchmcl_studies.common import KeyedRecords, check_known
 from torchmcl_studies.data.uci import UCI_SETS, uci_set
 from torchmcl_studies.uci.methods import METHODS, Method

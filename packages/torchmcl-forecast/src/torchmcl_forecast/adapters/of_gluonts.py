@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from torchmcl._messages import bad_value
+from torchmcl.errors import bad_value
 from torchmcl_forecast.forecast import LEVELS, Forecast
 from torchmcl_forecast.grids import Grid
 

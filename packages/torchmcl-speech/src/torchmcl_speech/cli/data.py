@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from torchmcl.cli.arguments import names, positive, say, seed
+from torchmcl.app.arguments import names, positive, say, seed
 
 PARTS = ("tr", "cv", "tt")
 # What reads and resamples recordings.

@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from torchmcl._optional import check_extra
-from torchmcl.cli.arguments import device, device_or_auto, non_negative_number, positive, positive_number, say
-from torchmcl.persistence.reading import SHORTEST_CHUNK_SECONDS
+from torchmcl.app.arguments import device, device_or_auto, non_negative_number, positive, positive_number, say
+from torchmcl.io.reading import SHORTEST_CHUNK_SECONDS
+from torchmcl.optional import check_extra
 from torchmcl_speech.cli.data import PARTS
 
 # A name in `torchmcl_speech.shipped_models`, which cannot be called without torch.

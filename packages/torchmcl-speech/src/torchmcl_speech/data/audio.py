@@ -13,8 +13,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from torchmcl.persistence.reading import check_limit
-from torchmcl.persistence.writing import replaced_file, write_atomically
+from torchmcl.io.reading import check_limit
+from torchmcl.io.writing import replaced_file, write_atomically
 
 Samples = npt.NDArray[np.float32]
 

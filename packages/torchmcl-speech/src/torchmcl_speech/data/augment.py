@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int
+from torchmcl.checks import bad_value, check_non_negative, check_non_negative_int
 
 # Reverberation of rooms from a booth to an office, and the level of the direct sound relative to all reflections.
 _DECAY_SECONDS = (0.1, 0.4)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from torchmcl._checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
+from torchmcl.checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
 from torchmcl.types import Batch
 from torchmcl_speech.data.audio import BadAudio, Samples
 from torchmcl_speech.data.mixtures import Mixture, Track, random_gains

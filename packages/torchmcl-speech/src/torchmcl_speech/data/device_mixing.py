@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from torchmcl._checks import bad_value, check_non_negative_int, check_positive, check_positive_int
+from torchmcl.checks import bad_value, check_non_negative_int, check_positive, check_positive_int
 from torchmcl.types import Batch
 from torchmcl_speech.data.augment import Augmentation, Chance, augmented
 from torchmcl_speech.data.dataset import Draw, DynamicMixing, utterances_by_speaker

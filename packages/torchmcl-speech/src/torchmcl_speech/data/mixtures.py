@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchmcl._checks import bad_value, check_choice, check_positive_int
-from torchmcl.persistence.reading import read_text
+from torchmcl.checks import bad_value, check_choice, check_positive_int
+from torchmcl.io.reading import read_text
 from torchmcl_speech.data.audio import BadAudio
 
 PARTS = ("tr", "cv", "tt")

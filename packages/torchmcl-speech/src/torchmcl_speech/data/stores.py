@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from torchmcl._checks import bad_value, check_positive_int
-from torchmcl._progress import Progress
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.app.progress import Progress
+from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.io.writing import write_atomically
 from torchmcl_speech.data.audio import (
     AudioInfo,
     BadAudio,

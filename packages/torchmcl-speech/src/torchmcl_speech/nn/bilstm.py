@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from torchmcl import accel
-from torchmcl._checks import bad_value, check_tensor
+from torchmcl import dispatch
+from torchmcl.checks import bad_value, check_tensor
 
 # The kernels pad the hidden size to a power of two and hold four gates of it.
 _FUSED_SIZES = range(16, 257)
@@ -162,7 +162,7 @@ class FusedBiLSTM(BiLSTM):
             dtype in _FUSED_TYPES
             and self.hidden_size in _FUSED_SIZES
             and sequences.numel() > 0
-            and accel.runs_triton(sequences)
+            and dispatch.runs_triton(sequences)
         )
 
 

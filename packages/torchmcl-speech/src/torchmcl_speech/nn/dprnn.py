@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from torchmcl import accel
-from torchmcl._checks import (
+from torchmcl import dispatch
+from torchmcl.checks import (
     bad_value,
     check_at_most,
     check_callable,
@@ -29,7 +29,7 @@ from torchmcl._checks import (
     check_positive_int,
     check_tensor,
 )
-from torchmcl.sharing import SharedNetwork
+from torchmcl.io.pretrained import SharedNetwork
 from torchmcl.types import Predictions
 from torchmcl_speech.nn.bilstm import FusedBiLSTM
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm, projected_norm
@@ -126,7 +126,7 @@ def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
     """Return the output of a linear layer for many rows."""
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
     narrow = layer.out_features <= _MAX_SUMMED
-    if accel.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
+    if dispatch.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
         return _Projection.apply(features, layer.weight, layer.bias)
     return layer(features)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from torchmcl import accel
+from torchmcl import dispatch
 
 # Far below the variance of features of quiet speech, far above float32 rounding errors.
 _EPSILON = 1e-8
@@ -77,7 +77,7 @@ def _can_fuse(projection: nn.Linear, features: Tensor) -> bool:
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
     n_rows = features.numel() // features.shape[-1]
     return (
-        accel.runs_triton(features)
+        dispatch.runs_triton(features)
         and features.ndim == 4
         and features.dtype == dtype
         and dtype in (torch.bfloat16, torch.float16, torch.float32)

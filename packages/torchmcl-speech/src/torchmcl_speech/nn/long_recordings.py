@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive_int, check_tensor
+from torchmcl.checks import bad_value, check_positive_int, check_tensor
 from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.rules.transport import PIT
 from torchmcl.types import Predictions

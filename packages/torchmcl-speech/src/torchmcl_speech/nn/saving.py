@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from torchmcl._checks import bad_value, nearest_hint
-from torchmcl.persistence.checkpoints import read_saved, write_checkpoint
-from torchmcl.persistence.headers import MODEL_FILE
-from torchmcl.persistence.reading import as_written
+from torchmcl.checks import bad_value, nearest_hint
+from torchmcl.io.checkpoints import read_saved, write_checkpoint
+from torchmcl.io.headers import MODEL_FILE
+from torchmcl.io.reading import as_written
 from torchmcl_speech.nn.dprnn import DPRNN
 from torchmcl_speech.nn.sizes import check_sizes
 

@@ -14,9 +14,9 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from torchmcl._pages.page import escape, page, table
-from torchmcl.persistence.reading import as_written, plain_name, read_json
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.app.page import escape, page, table
+from torchmcl.io.reading import as_written, plain_name, read_json
+from torchmcl.io.writing import write_atomically
 from torchmcl_speech.data.audio import StoredSound
 
 Array = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from torchmcl.cli.arguments import Commands, say
+from torchmcl.app.arguments import Commands, say
 from torchmcl_tables.cli.parts import add_column_options, add_target_options, new_command, schema_of
 
 

@@ -38,11 +38,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmcl._messages import bad_value
-from torchmcl.cli import arguments
-from torchmcl.persistence.reading import read_json
-from torchmcl.persistence.stopping import Stopped
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.app import arguments
+from torchmcl.errors import bad_value
+from torchmcl.io.reading import read_json
+from torchmcl.io.stopping import Stopped
+from torchmcl.io.writing import write_atomically
 from torchmcl_tables.cli import parts
 
 _COMMAND = "command.json"
@@ -264,7 +264,7 @@ def _check_fit(options: argparse.Namespace) -> None:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    from torchmcl.fleet import FleetSearch
+    from torchmcl_fleet import FleetSearch
     from torchmcl_tables.model import TableFit, fit_summary, measure_table, save_table_model, train_table
     from torchmcl_tables.model.fitting import with_verdict
 

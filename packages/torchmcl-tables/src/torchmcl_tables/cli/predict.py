@@ -18,8 +18,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from torchmcl._messages import bad_value
-from torchmcl.cli.arguments import AddNames, Commands, names, probability, say
+from torchmcl.app.arguments import AddNames, Commands, names, probability, say
+from torchmcl.errors import bad_value
 from torchmcl_tables.cli.parts import FORMATS, check_file, new_command, spent
 
 _OWNER = "torchmcl predict"

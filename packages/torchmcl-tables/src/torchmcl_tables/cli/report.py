@@ -13,7 +13,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from torchmcl.cli.arguments import Commands, say
+from torchmcl.app.arguments import Commands, say
 from torchmcl_tables.cli.parts import check_file, new_command, spent
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from torchmcl._messages import option_text
+from torchmcl.errors import option_text
 from torchmcl_tables.data.values import (
     ISO,
     PARTS,

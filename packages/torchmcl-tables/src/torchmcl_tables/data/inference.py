@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from torchmcl._messages import option_text
+from torchmcl.errors import option_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DroppedColumn, NumberColumn
 from torchmcl_tables.data.kinds import Kinds, TargetColumn, target_column
 from torchmcl_tables.data.schema import Suspicion, TableSchema

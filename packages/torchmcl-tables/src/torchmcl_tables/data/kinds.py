@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from torchmcl._messages import number_text, option_text
+from torchmcl.errors import number_text, option_text
 from torchmcl_tables.data.columns import (
     BOOLEANS,
     SAMPLE,

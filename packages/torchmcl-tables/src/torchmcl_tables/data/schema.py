@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from torchmcl._messages import option_text
+from torchmcl.errors import option_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn, width
 from torchmcl_tables.data.table import Problem, Table, raise_problems
 from torchmcl_tables.data.values import TIME_OF_DAY, NumberForm

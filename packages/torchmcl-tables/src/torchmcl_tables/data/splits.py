@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._messages import bad_value, number_text
+from torchmcl.errors import bad_value, number_text
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.data.kinds import Kinds
 from torchmcl_tables.data.schema import TableSchema

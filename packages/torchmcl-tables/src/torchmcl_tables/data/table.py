@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from torchmcl._messages import bad_value
+from torchmcl.errors import bad_value
 from torchmcl_tables.data.columns import Cells, Column, Reading
 
 # The function or class in front of a message.

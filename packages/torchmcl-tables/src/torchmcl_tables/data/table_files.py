@@ -17,9 +17,9 @@ from typing import Any
 
 import polars as pl
 
-from torchmcl._messages import bad_value
-from torchmcl.persistence.reading import NESTING, check_limit, unpacked
-from torchmcl.persistence.writing import replaced_file, write_atomically
+from torchmcl.errors import bad_value
+from torchmcl.io.reading import NESTING, check_limit, unpacked
+from torchmcl.io.writing import replaced_file, write_atomically
 from torchmcl_tables.data.table import Table, unique_names
 from torchmcl_tables.data.text_files import in_utf8, not_packed, read_text
 from torchmcl_tables.data.values import NUMBER

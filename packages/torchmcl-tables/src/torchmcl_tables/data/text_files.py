@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from torchmcl._messages import bad_value
+from torchmcl.errors import bad_value
 from torchmcl_tables.data.table import unique_names
 
 # Possible separators of a .csv file; many programs write semicolons where numbers have a decimal comma.

@@ -11,13 +11,6 @@ from torch import Tensor
 
 from torchmcl.density import KernelMixture, best_points
 from torchmcl.postprocess.regions import effective_counts, quantile
-from torchmcl.sklearn import Hypotheses
-from torchmcl.sklearn.calibration import CALIBRATION_ROWS, Calibrator, blocks, reaching, stacked
-from torchmcl.sklearn.calibration import supported_gaps as gaps_of_density
-from torchmcl.sklearn.preprocessing import Encoder, check_numbers
-from torchmcl.sklearn.rows import Rows
-from torchmcl.sklearn.saving import check_n_answers
-from torchmcl.sklearn.tables import Targets
 from torchmcl_tables.estimators.atoms import at_atoms, best_atoms, masses_above, pieces_of_atoms
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import (
@@ -29,6 +22,13 @@ from torchmcl_tables.estimators.kernels import (
     mixed,
     network_pass,
 )
+from torchmcl_tables.mcl import Hypotheses
+from torchmcl_tables.mcl.calibration import CALIBRATION_ROWS, Calibrator, blocks, reaching, stacked
+from torchmcl_tables.mcl.calibration import supported_gaps as gaps_of_density
+from torchmcl_tables.mcl.preprocessing import Encoder, check_numbers
+from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.mcl.saving import check_n_answers
+from torchmcl_tables.mcl.tables import Targets
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Blend:
         """Return the probability of each value of a discrete target, [rows, values]."""
         return self.kernels(X, knowing=knowing).probabilities
 
-    # ------------------------------------------------------------------ as `torchmcl.sklearn.predictive.Predictive`
+    # ------------------------------------------------------------------ as `torchmcl_tables.mcl.predictive.Predictive`
 
     def means(self, X: NDArray[Any]) -> Tensor:
         """Return the standardized mean of each row, [rows, outputs]."""

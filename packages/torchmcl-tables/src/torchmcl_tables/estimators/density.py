@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from torch import nn
 
+from torchmcl.io.pretrained import Shareable
 from torchmcl.schedules import Schedule
-from torchmcl.sharing import Shareable
-from torchmcl.sklearn import answers, saving
-from torchmcl.sklearn.tables import checked_table, set_fitted
 from torchmcl_tables.data.schema import RECORDS, TableSchema
 from torchmcl_tables.estimators import exporting
 from torchmcl_tables.estimators.blend import AtomCalibrator, Blend
 from torchmcl_tables.estimators.blending import blend_further, blend_of
 from torchmcl_tables.estimators.forest import Forest, blurred
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
+from torchmcl_tables.mcl import answers, saving
+from torchmcl_tables.mcl.tables import checked_table, set_fitted
 
 #: The codec of all estimators.
 CODEC = saving.estimator_codec(AtomCalibrator, Blend, Forest, FrameColumns, *RECORDS)
@@ -48,7 +48,7 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
     held-out rows support them, and neither exceeds bounds that all targets respect. A target that takes few values (at
     most 64, nearly all of them more than once) is answered by those values only, and by fewer answers if there are
     fewer values; its sets begin and end with them, or with the mean.
-    `torchmcl.sklearn.MCLRegressor` is multiple choice learning itself.
+    `torchmcl_tables.mcl.MCLRegressor` is multiple choice learning itself.
 
     A part of the rows is held out: two thirds of it select (when to stop, weights, widths, gaps), the others
     calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows, weighting a

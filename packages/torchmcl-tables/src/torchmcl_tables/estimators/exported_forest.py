@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl._onnx.graph import Graph, Value
 from torchmcl_tables.estimators.forest import Forest
+from torchmcl_tables.onnx.graph import Graph, Value
 
 
 def at_leaves(g: Graph, inputs: Value, forest: Forest, held: NDArray[np.float64]) -> Value:

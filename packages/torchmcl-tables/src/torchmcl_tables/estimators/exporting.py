@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmcl._onnx import line
-from torchmcl._onnx.graph import Graph, Value
-from torchmcl._onnx.line import LineKernels, normal_cdf
-from torchmcl._onnx.points import best_points, runs
 from torchmcl.postprocess.regions import quantile
-from torchmcl.sklearn import exporting
-from torchmcl.sklearn.exporting import add_answers, add_mean, add_sets, encoded, network_outputs
 from torchmcl_tables.data.columns import BOOLEANS, CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.data.values import MISSING
 from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.exported_forest import at_leaves
 from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.kernels import MOSTLY_BACKGROUND, Kernels, background
+from torchmcl_tables.mcl import exporting
+from torchmcl_tables.mcl.exporting import add_answers, add_mean, add_sets, encoded, network_outputs
+from torchmcl_tables.onnx import line
+from torchmcl_tables.onnx.graph import Graph, Value
+from torchmcl_tables.onnx.line import LineKernels, normal_cdf
+from torchmcl_tables.onnx.points import best_points, runs
 
 # The level is the score of one of the rows, which must not fall outside its own set by rounding.
 _ROUNDING = 1e-9

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeRegressor
 
-from torchmcl.accel.native.extension import available, library, on_threads
-from torchmcl.sklearn.preprocessing import check_numbers
+from torchmcl_fleet.native.extension import available, library, on_threads
+from torchmcl_tables.mcl.preprocessing import check_numbers
 
 #: A node: a row continues at `child`, or at the next node if its column is above the threshold. A leaf is its own
 #: child, with an infinite threshold.

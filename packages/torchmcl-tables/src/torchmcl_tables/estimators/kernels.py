@@ -8,13 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from torchmcl.accel.native import line
-from torchmcl.accel.native.compiled import MAX_LAYERS, available
-from torchmcl.accel.native.forward import mixture_kernels
 from torchmcl.density import KernelMixture
-from torchmcl.fleet.placement import on_cores
 from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.sklearn.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
+from torchmcl_fleet.native import line
+from torchmcl_fleet.native.compiled import MAX_LAYERS, available
+from torchmcl_fleet.native.forward import mixture_kernels
+from torchmcl_fleet.placement import on_cores
+from torchmcl_tables.mcl.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
 
 
 class Places(NamedTuple):

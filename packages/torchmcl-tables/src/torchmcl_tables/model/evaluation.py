@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmcl._messages import bad_value
 from torchmcl.density import KernelMixture
-from torchmcl.model_selection import least_distortions
+from torchmcl.errors import bad_value
 from torchmcl.postprocess._search import chosen_greedily
 from torchmcl.theory.rate_distortion import lloyd_steps
+from torchmcl_fleet.model_selection import least_distortions
 from torchmcl_tables.data import CategoryColumn, Column, Table
 from torchmcl_tables.data.splits import times_of
 from torchmcl_tables.model.model import Answering, TableModel

@@ -10,16 +10,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from torchmcl._checks import check_share
-from torchmcl._messages import bad_value, number_text
-from torchmcl.sklearn import MCLClassifier, MCLRegressor
-from torchmcl.sklearn.rows import units_of
-from torchmcl.sklearn.saving import without_rows
+from torchmcl.checks import check_share
+from torchmcl.errors import bad_value, number_text
 from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, infer_schema
 from torchmcl_tables.data.inference import MIN_ROWS, check_rows
 from torchmcl_tables.data.splits import Split, choose_split, times_of
 from torchmcl_tables.data.values import moment_text
 from torchmcl_tables.estimators import DensityRegressor
+from torchmcl_tables.mcl import MCLClassifier, MCLRegressor
+from torchmcl_tables.mcl.rows import units_of
+from torchmcl_tables.mcl.saving import without_rows
 from torchmcl_tables.model.classes import class_summary, evaluated_classes, fitted_classifier, set_apart_words
 from torchmcl_tables.model.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl_tables.model.model import ClassModel, TableModel

@@ -13,18 +13,18 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from torchmcl._checks import check_share
-from torchmcl._progress import Progress
-from torchmcl.fleet.placement import in_threads
-from torchmcl.persistence.checkpoints import digest_of_json, read_saved, write_checkpoint
-from torchmcl.persistence.headers import MODEL_FILE
-from torchmcl.persistence.reading import as_written, read_json
-from torchmcl.persistence.writing import write_atomically
-from torchmcl.sklearn import MCLClassifier, MCLRegressor, PredictionIntervals
-from torchmcl.sklearn.saving import from_state, to_state
+from torchmcl.app.progress import Progress
+from torchmcl.checks import check_share
+from torchmcl.io.checkpoints import digest_of_json, read_saved, write_checkpoint
+from torchmcl.io.headers import MODEL_FILE
+from torchmcl.io.reading import as_written, read_json
+from torchmcl.io.writing import write_atomically
+from torchmcl_fleet.placement import in_threads
 from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, Unfit
 from torchmcl_tables.estimators import DensityRegressor
 from torchmcl_tables.estimators.density import CODEC, without_rows
+from torchmcl_tables.mcl import MCLClassifier, MCLRegressor, PredictionIntervals
+from torchmcl_tables.mcl.saving import from_state, to_state
 from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 
 # Rows read from the table at once, and rows passed through the network at once, which fit in the cache.

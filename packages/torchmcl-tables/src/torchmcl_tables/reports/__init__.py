@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from torchmcl.persistence.reading import as_written
-from torchmcl.persistence.writing import write_atomically
+from torchmcl.io.reading import as_written
+from torchmcl.io.writing import write_atomically
 
 __all__ = ["write_page"]
 

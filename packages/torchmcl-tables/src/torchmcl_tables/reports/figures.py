@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from torchmcl._pages.numbers import number
-from torchmcl._pages.page import escape
-from torchmcl._pages.pictures import GREY, INK, PALETTE, new_figure
+from torchmcl.app.numbers import number
+from torchmcl.app.page import escape
+from torchmcl.app.pictures import GREY, INK, PALETTE, new_figure
 from torchmcl_tables.verdict import chance_band
 
 _BLUE, _ORANGE, _GREEN, *_ = PALETTE

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from torchmcl._pages.numbers import number, percent
-from torchmcl._pages.page import Html, escape, image, page, side_by_side, table
+from torchmcl.app.numbers import number, percent
+from torchmcl.app.page import Html, escape, image, page, side_by_side, table
 from torchmcl_tables.reports import sections
 from torchmcl_tables.reports.figures import (
     answers_figure,

@@ -28,8 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import check_non_negative, check_positive, check_share
 from torchmcl.annealing.measure import CostScale
+from torchmcl.checks import check_non_negative, check_positive, check_share
 
 
 class PolicyConstants(NamedTuple):

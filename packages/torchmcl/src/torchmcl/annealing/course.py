@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_positive
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.driver import AnnealingDriver
 from torchmcl.annealing.measure import CostScale, cost_scale
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
+from torchmcl.checks import bad_value, check_positive
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.rules.winners import AnnealedWTA, AssignmentRule
 from torchmcl.types import Batch, Predictions, StepOutput

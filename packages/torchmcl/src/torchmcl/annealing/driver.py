@@ -1,7 +1,7 @@
 """The driver of `AutoAnnealing`: the state of the policy in a training run, and the requested changes to models.
 
 Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.course`), fleets drive many side by
-side and measure them on their rows (`torchmcl.fleet.annealing`).
+side and measure them on their rows (`torchmcl_fleet.annealing`).
 """
 
 from collections.abc import Callable

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl import metrics, theory
+from torchmcl import theory
 from torchmcl.types import Matching
 
 
@@ -54,18 +54,19 @@ def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
     cost, n_axes = cost.detach(), mask.ndim
     soft = theory.soft_distortion(cost, weights, mask=mask, mean_axes=n_axes)
     entropy = theory.assignment_entropy(weights, mask=mask, mean_axes=n_axes)
+    n_real = mask.sum()
     if mask.shape[-1] == 1:
         rate = theory.mutual_information(weights.flatten(0, -2), mask.flatten())
     else:
         counts = mask.any(dim=-1)  # inputs without any real target have no rate
         rate = (theory.mutual_information(weights, mask) * counts).sum() / counts.sum().clamp_min(1)
     return Measurement(
-        distortion=metrics.distortion(Matching(cost, weights, mask)),
+        distortion=torch.where(mask, cost.amin(dim=-1), 0.0).sum() / n_real,
         soft_distortion=soft,
         entropy=entropy,
         free_energy=soft - temperature * entropy,
         rate=rate,
-        usage=metrics.hypothesis_usage(Matching(cost, weights, mask)),
+        usage=weights.flatten(0, -2).sum(dim=0) / n_real,
     )
 
 

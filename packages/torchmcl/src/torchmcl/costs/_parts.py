@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_leading_axes, check_tensor
-from torchmcl._eager import broadcast_shapes, in_forward_mode, without_autocast
-from torchmcl.costs._distances import wide_dtype, wide_products
+from torchmcl.checks import bad_value, check_boolean, check_leading_axes, check_tensor
 from torchmcl.costs.declared import needs
+from torchmcl.costs.distances import wide_dtype, wide_products
+from torchmcl.dispatch import broadcast_shapes, in_forward_mode, without_autocast
 from torchmcl.types import Distributions, Predictions
 
 # A vector with less energy than this counts as zero (a waveform as silence): gradients would overflow float32.

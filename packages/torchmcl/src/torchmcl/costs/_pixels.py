@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from torchmcl._eager import may_work_in_place, without_autocast
-from torchmcl.costs._distances import wide_dtype, wide_products
+from torchmcl.costs.distances import wide_dtype, wide_products
+from torchmcl.dispatch import may_work_in_place, without_autocast
 
 # Samples are processed in chunks with at least this many logits, in at most this many chunks.
 _ENTRIES, _MAX_CHUNKS = 1 << 18, 16

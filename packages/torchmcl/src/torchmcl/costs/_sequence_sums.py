@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._eager import is_plain_eager, may_work_in_place
+from torchmcl.dispatch import is_plain_eager, may_work_in_place
 
 # Entries of one intermediate result: small enough for the cache of a core, large enough to hide the call overhead.
 _ENTRIES_ON_CPU = 1 << 16

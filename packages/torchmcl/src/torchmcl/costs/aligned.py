@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable
-from torchmcl._eager import without_autocast
-from torchmcl.costs._distances import wide_dtype
+from torchmcl.checks import bad_value, check_callable
 from torchmcl.costs._parts import aligned_events, inner_products
 from torchmcl.costs.declared import CostDeclaration, declaration, declares
+from torchmcl.costs.distances import wide_dtype
+from torchmcl.dispatch import without_autocast
 
 
 @declares(event_dims=2)

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_leading_axes, check_tensor, debug_checks_enabled
-from torchmcl._eager import broadcast_shapes
+from torchmcl.checks import bad_value, check_leading_axes, check_tensor, debug_checks_enabled
 from torchmcl.costs.declared import declares
+from torchmcl.dispatch import broadcast_shapes
 
 
 @declares(event_dims=1, target_dims=0)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_real, check_tensor
+from torchmcl.checks import bad_value, check_callable, check_real, check_tensor
 from torchmcl.costs.declared import CostDeclaration, declaration
 
 

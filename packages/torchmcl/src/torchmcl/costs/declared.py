@@ -7,7 +7,7 @@ only where that helps, and no kernel replaces the function.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any, TypeVar
@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value
-from torchmcl.costs._distances import wide_dtype
+from torchmcl.checks import bad_value
+from torchmcl.costs.distances import wide_dtype
+from torchmcl.types import Batch
 
 # Steps of Weiszfeld's algorithm; it runs inside several rounds of Lloyd's algorithm.
 _WEISZFELD_STEPS = 8
@@ -234,3 +235,52 @@ def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     except (TypeError, ValueError):  # built-in functions have no readable signature
         return declared
     return replace(declared, needs=tuple(name for name in _EXTRAS if name in names))
+
+
+def with_targets_axis(
+    owner: str, batch: Batch, hypotheses: Tensor, cost_fn: Callable[..., Tensor], event_dims: int = 1
+) -> tuple[Tensor, Tensor | None]:
+    """Return targets and mask with an axis of targets, added if the batch has one target per sample.
+
+    Args:
+        owner: named in messages.
+        batch: with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; a mask may
+            lack the axis where the targets do.
+        hypotheses: [..., hypotheses, *event], with the same leading axes.
+        cost_fn: declares how many axes a target has. Without a declaration, a target is an event; integer targets are
+            the class ids of one.
+        event_dims: axes of one hypothesis.
+
+    Raises:
+        ValueError: if the axis is missing and its position is ambiguous.
+    """
+    targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
+    known = axes_of_a_target(cost_fn, event_dims)
+    ids = not targets.is_floating_point() and targets.dtype != torch.bool
+    n_axes = event_dims - ids if known is None else known
+    if targets.ndim != len(leading) + n_axes:
+        scalars = n_axes == 1 and targets.shape == leading and hypotheses.shape[-1] == 1
+        return (targets[..., None, None], _with_axis(mask, leading, ())) if scalars else (targets, mask)
+    if targets.shape[: len(leading)] != leading:
+        return targets, mask  # the call of the cost reports the mismatched shape
+    event = targets.shape[len(leading) :]
+    if event != hypotheses.shape[-event_dims:][:n_axes]:
+        if known is None:
+            return targets, mask  # several targets, of fewer axes than a hypothesis
+        if known == event_dims:
+            raise ValueError(_unclear_axis(owner, targets, hypotheses, event_dims))
+    return targets.unsqueeze(len(leading)), _with_axis(mask, leading, event)
+
+
+def _unclear_axis(owner: str, targets: Tensor, hypotheses: Tensor, event_dims: int) -> str:
+    names = "steps, dim" if event_dims > 1 else "dim"
+    rule = f"have shape [batch, targets, {names}] or [batch, {names}] for `hypotheses` {tuple(hypotheses.shape)}"
+    advice = "Add the missing axis: targets.unsqueeze(-1) for several targets of one dimension."
+    return bad_value(owner, "targets", rule, tuple(targets.shape), advice)
+
+
+def _with_axis(mask: Tensor | None, leading: Sequence[int], event: Sequence[int]) -> Tensor | None:
+    """Return a mask with the axis of the targets, added if the mask fits targets without it."""
+    if mask is None or tuple(mask.shape[len(leading) :]) != tuple(event[: mask.ndim - len(leading)]):
+        return mask
+    return mask.unsqueeze(len(leading))

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal, VonMises
 
-from torchmcl._checks import bad_value, check_positive_int, check_tensor
-from torchmcl._eager import broadcast_shapes, without_autocast
-from torchmcl.costs._distances import wide_dtype
+from torchmcl.checks import bad_value, check_positive_int, check_tensor
 from torchmcl.costs._parts import aligned_events
 from torchmcl.costs.declared import CostDeclaration
+from torchmcl.costs.distances import wide_dtype
+from torchmcl.dispatch import broadcast_shapes, without_autocast
 
 _LOG_TAU = math.log(2 * math.pi)
 # Up to this size plain substitution is faster than a batched triangular solver (7 times at 2, 1.5 times at 4).

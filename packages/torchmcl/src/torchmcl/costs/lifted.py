@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_leading_axes, check_tensor
-from torchmcl._eager import broadcast_shapes
+from torchmcl.checks import bad_value, check_callable, check_leading_axes, check_tensor
 from torchmcl.costs._parts import aligned_mask, check_takes_mask
 from torchmcl.costs.declared import CostDeclaration, needs
+from torchmcl.dispatch import broadcast_shapes
 
 
 @dataclass(frozen=True)

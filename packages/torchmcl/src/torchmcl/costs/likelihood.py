@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_non_negative, check_tensor, debug_checks_enabled
-from torchmcl._eager import broadcast_shapes, without_autocast
+from torchmcl.checks import bad_value, check_callable, check_non_negative, check_tensor, debug_checks_enabled
 from torchmcl.costs._parts import aligned_events, check_takes_mask, flattened
 from torchmcl.costs._sequence_sums import GAUSSIAN, LAPLACE, Family, summed_nll
 from torchmcl.costs.declared import CostDeclaration, NormalMixture, declaration, declares, needs
+from torchmcl.dispatch import broadcast_shapes, without_autocast
 
 
 @declares(event_dims=...)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d, softplus
 
-from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
-from torchmcl._eager import is_plain_eager
-from torchmcl.costs._distances import wide_dtype
+from torchmcl.checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
 from torchmcl.costs._parts import aligned_events, inner_products
 from torchmcl.costs._pixels import CROSS_ENTROPY, SIGMOID, PixelFunctions, recomputed_sums
 from torchmcl.costs.declared import declares
+from torchmcl.costs.distances import wide_dtype
+from torchmcl.dispatch import is_plain_eager
 
 
 class _Pixels(NamedTuple):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_event_pair, check_leading_axes, check_positive, check_tensor
+from torchmcl.checks import bad_value, check_event_pair, check_leading_axes, check_positive, check_tensor
 from torchmcl.costs._parts import SILENCE, aligned_pair
 from torchmcl.costs.declared import declares
 from torchmcl.costs.vector import pairwise_sq_euclidean

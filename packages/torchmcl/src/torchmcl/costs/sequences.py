@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_choice
+from torchmcl.checks import bad_value, check_choice
 from torchmcl.costs._parts import aligned_events, flattened, step_weights
 from torchmcl.costs._sequence_sums import weighted_distances
 from torchmcl.costs.declared import MEAN, MEDIAN_OF_LAST_STEP, MEDIAN_OF_STEPS, Norm, declares

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from torchmcl._checks import check_event_pair, check_real
-from torchmcl._eager import in_forward_mode
-from torchmcl.costs._distances import squared_distances, sum_of_absolutes, sum_of_hubers
+from torchmcl.checks import check_event_pair, check_real
 from torchmcl.costs._parts import SILENCE, InnerProducts, aligned_pair, inner_products
 from torchmcl.costs.declared import MEAN, MEDIAN, Norm, declares
+from torchmcl.costs.distances import squared_distances, sum_of_absolutes, sum_of_hubers
+from torchmcl.dispatch import in_forward_mode
 
 
 @declares(event_dims=1, centre=MEAN, formula=Norm(order=2, power=2))

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_tensor
-from torchmcl._eager import broadcast_shapes
+from torchmcl.checks import bad_value, check_fraction, check_non_negative, check_tensor
 from torchmcl.density.on_line import OnLine
-from torchmcl.dispatch import faster
+from torchmcl.dispatch import broadcast_shapes, faster
 
 _LOG_TAU = math.log(2 * math.pi)
 

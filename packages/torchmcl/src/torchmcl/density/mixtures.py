@@ -2,7 +2,7 @@
 
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily
 
-from torchmcl._checks import bad_value
+from torchmcl.checks import bad_value
 from torchmcl.costs.families import HypothesisFamily
 from torchmcl.scoring import ScoreObjective, SoftmaxScores, check_score_objective
 from torchmcl.types import Distributions

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from torchmcl._checks import bad_value, check_fraction
+from torchmcl.checks import bad_value, check_fraction
 
 
 class HighestDensitySet(NamedTuple):

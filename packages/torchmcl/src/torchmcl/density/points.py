@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive_int
-from torchmcl._eager import full_precision
+from torchmcl.checks import bad_value, check_positive_int
 from torchmcl.density.kernels import KernelMixture
 from torchmcl.density.on_line import REACH
+from torchmcl.dispatch import full_precision
 
 # A fixed number, so that the result for one density does not depend on the others in its batch.
 _ROUNDS = 20

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.io import CheckpointSeries, decode, encode, read_checkpoint, write_checkpoint
+from torchmcl.io.stopping import begin_saving, check_stop, end_saving, stop_requested
 from torchmcl.lightning._backend import pl
-from torchmcl.persistence import CheckpointSeries, decode, encode, read_checkpoint, write_checkpoint
-from torchmcl.persistence.stopping import begin_saving, check_stop, end_saving, stop_requested
 
 _KIND = "lightning"
 
 
 class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
-    """Writes Lightning's checkpoints in the format of `torchmcl.persistence`: safetensors and JSON, with a checksum.
+    """Writes Lightning's checkpoints in the format of `torchmcl.io`: safetensors and JSON, with a checksum.
 
     `Checkpoints` enables it; with Lightning's own `ModelCheckpoint`, which still names its files .ckpt,
     pass it to the trainer: `Trainer(plugins=[SafeCheckpointIO()])`.

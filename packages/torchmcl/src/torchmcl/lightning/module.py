@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from torchmcl._checks import bad_value, check_non_negative
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
-from torchmcl.batches import as_batch, inputs_of
+from torchmcl.checks import bad_value, check_non_negative
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.lightning._backend import pl
 from torchmcl.loop import CapturedModel, FiniteGuard
@@ -22,7 +21,7 @@ from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.schedules import Schedule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.step import mcl_step
-from torchmcl.types import Batch, Predictions, StepOutput
+from torchmcl.types import Batch, Predictions, StepOutput, as_batch, inputs_of
 
 _SIGMOID_SCORES = SigmoidScores()
 
@@ -40,7 +39,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     targets.
 
     A loader may yield `Batch`, `(inputs, targets)`, `(inputs, targets, mask)` or a dictionary with these names, see
-    `torchmcl.batches.as_batch`; a single target per sample needs no target axis. `trainer.validate` and
+    `torchmcl.types.as_batch`; a single target per sample needs no target axis. `trainer.validate` and
     `trainer.test` log `metrics` as `val_<name>` and `test_<name>`; `trainer.predict` returns `Predictions`, from inputs
     with or without targets.
 

@@ -1,13 +1,26 @@
 """The forward and backward passes of a model as CUDA graphs."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchmcl._resources import without_garbage_collection
 from torchmcl.types import Distributions, Predictions
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Pause the collector: freeing a CUDA graph or event of an earlier training run would invalidate a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class CapturedModel:

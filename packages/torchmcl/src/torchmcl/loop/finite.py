@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import check_non_negative_int
-from torchmcl.batches import as_batch
-from torchmcl.types import Batch, StepOutput
+from torchmcl.checks import check_non_negative_int
+from torchmcl.types import Batch, StepOutput, as_batch
 
 
 class NonFiniteLossError(FloatingPointError):

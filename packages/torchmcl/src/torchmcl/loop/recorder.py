@@ -8,9 +8,9 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_positive_int
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.measure import SCALARS
+from torchmcl.checks import bad_value, check_callable, check_positive_int
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Predictions, StepOutput

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torchmcl._checks import bad_value, check_positive_int
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
+from torchmcl.checks import bad_value, check_positive_int
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import StepOutput
 

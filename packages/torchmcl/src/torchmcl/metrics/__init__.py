@@ -6,7 +6,6 @@ The shells (`Distortion`, `HypothesisUsage`, ...) need torchmetrics and are load
 import importlib
 from typing import Any
 
-from torchmcl._optional import optional_import
 from torchmcl.metrics.events import (
     average_pairwise_distance,
     crps,
@@ -38,6 +37,7 @@ from torchmcl.metrics.trajectories import (
     min_fde,
     miss_rate,
 )
+from torchmcl.optional import optional_import
 
 __all__ = [
     "average_pairwise_distance",

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_callable, check_mask, check_positive
-from torchmcl._eager import full_precision
+from torchmcl.checks import bad_value, check_callable, check_mask, check_positive
 from torchmcl.costs import pairwise_ade, pairwise_dice, pairwise_euclidean, pairwise_iou
+from torchmcl.dispatch import full_precision
 from torchmcl.metrics._parts import RealValues, aligned, compared
 from torchmcl.rules.transport import PIT
 from torchmcl.scoring import ScoreObjective

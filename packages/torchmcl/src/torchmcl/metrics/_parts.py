@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_leading_axes, check_mask, check_tensor
-from torchmcl._eager import broadcast_shapes, full_precision
+from torchmcl.checks import bad_value, check_boolean, check_leading_axes, check_mask, check_tensor
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
+from torchmcl.dispatch import broadcast_shapes, full_precision
 from torchmcl.rules.transport import transport_plan
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import (
+from torchmcl.checks import (
     bad_value,
     check_boolean,
     check_choice,

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from torchmcl._checks import check_positive
+from torchmcl.checks import check_positive
 from torchmcl.metrics import _event_parts as parts
 from torchmcl.metrics.shells import MeanOverBatches
 from torchmcl.types import Predictions

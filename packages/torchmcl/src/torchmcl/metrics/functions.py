@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from torchmcl._checks import check_positive_int
+from torchmcl.checks import check_positive_int
 from torchmcl.metrics import _parts
 from torchmcl.scoring import ScoreObjective
 from torchmcl.types import Matching, Predictions

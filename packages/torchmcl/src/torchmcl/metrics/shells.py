@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from torchmcl._checks import check_positive_int
+from torchmcl.checks import check_positive_int
 from torchmcl.metrics import _parts
 from torchmcl.metrics import _trajectory_parts as parts
 from torchmcl.scoring import ScoreObjective

@@ -5,7 +5,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_positive, check_positive_int
+from torchmcl.checks import bad_value, check_callable, check_positive, check_positive_int
 from torchmcl.costs.families import HypothesisFamily
 from torchmcl.types import Distributions, Predictions
 

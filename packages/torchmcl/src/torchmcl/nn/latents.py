@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_positive_int
+from torchmcl.checks import bad_value, check_positive_int
 from torchmcl.types import Distributions, Predictions
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl._checks import bad_value, check_callable, check_positive_int, check_share
+from torchmcl.checks import bad_value, check_callable, check_positive_int, check_share
 from torchmcl.costs.families import HypothesisFamily
+from torchmcl.io.pretrained import SharedNetwork
 from torchmcl.nn.heads import MultiHypothesisHead
-from torchmcl.sharing import SharedNetwork
 from torchmcl.types import Distributions, Predictions
 
 

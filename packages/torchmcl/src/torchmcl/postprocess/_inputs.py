@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
+from torchmcl.checks import bad_value, check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
 from torchmcl.costs._parts import check_takes_mask
 from torchmcl.costs.declared import declaration
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores

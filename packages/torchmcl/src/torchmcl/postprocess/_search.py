@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import check_non_negative
-from torchmcl.costs._distances import wide_dtype
+from torchmcl.checks import check_non_negative
 from torchmcl.costs.declared import Norm, declaration
+from torchmcl.costs.distances import wide_dtype
 from torchmcl.postprocess._inputs import CostFn, pair_cost
 
 

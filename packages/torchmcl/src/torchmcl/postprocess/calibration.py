@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_mask, check_positive, check_positive_int
+from torchmcl.checks import bad_value, check_mask, check_positive, check_positive_int
 from torchmcl.postprocess._inputs import finite_tensor, logits_of, probabilities_of, row_weights, warn_unless_sigmoid
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective

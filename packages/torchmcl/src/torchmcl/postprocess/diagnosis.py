@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_boolean, check_mask
 from torchmcl.annealing import AnnealingRecords, phase_transitions
 from torchmcl.annealing.moves import Samples, planned_moves
+from torchmcl.checks import bad_value, check_boolean, check_mask
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.loop.recorder import Recorder
 from torchmcl.postprocess._inputs import Scores, WeightedHypotheses, as_tensor, finite_tensor, pair_cost, scored

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value
+from torchmcl.checks import bad_value
 from torchmcl.costs.families import HypothesisFamily
 from torchmcl.density.mixtures import mixture_distribution
 from torchmcl.postprocess._inputs import WeightedHypotheses

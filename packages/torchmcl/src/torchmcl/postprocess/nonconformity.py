@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
+from torchmcl.checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
 from torchmcl.costs import pairwise_euclidean
 from torchmcl.costs.declared import Norm, declaration
 from torchmcl.density import KernelMixture

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive_int
-from torchmcl._eager import full_precision
+from torchmcl.checks import bad_value, check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.dispatch import full_precision
 from torchmcl.postprocess import _search as search
 from torchmcl.postprocess._inputs import (
     CostFn,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_positive, check_positive_int, check_real, check_share
+from torchmcl.checks import bad_value, check_positive, check_positive_int, check_real, check_share
 from torchmcl.postprocess._inputs import (
     Scores,
     WeightedHypotheses,

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._eager import is_plain_eager
-from torchmcl._optional import optional_import
-from torchmcl.dispatch import faster
+from torchmcl.dispatch import faster, is_plain_eager
+from torchmcl.optional import optional_import
 
 
 @torch.library.custom_op("torchmcl::one_to_one_weights", mutates_args=(), device_types="cpu")

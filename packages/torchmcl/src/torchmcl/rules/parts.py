@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_non_negative_int
+from torchmcl.checks import bad_value, check_non_negative_int
 from torchmcl.types import Batch, Distributions, Predictions
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_fraction, check_non_negative
+from torchmcl.checks import bad_value, check_fraction, check_non_negative
 from torchmcl.rules.winners import AssignmentRule, winner_weights
 
 
@@ -13,7 +13,7 @@ from torchmcl.rules.winners import AssignmentRule, winner_weights
 class Thresholded(AssignmentRule):
     """A rule whose small weights are dropped; the remaining weights of a row are rescaled to sum to 1.
 
-    With `torchmcl.passes.TwoPass`, hypotheses without weight are not differentiated. If g is the largest norm of the
+    With `torchmcl.two_pass.TwoPass`, hypotheses without weight are not differentiated. If g is the largest norm of the
     gradient of one hypothesis' cost, the gradient of a target changes by at most `2 * (n_hypotheses - 1) * threshold *
     g`: half of the bound is for the dropped weights, half for rescaling the rest.
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_non_negative, check_positive_int
-from torchmcl._eager import is_plain_eager
-from torchmcl._optional import optional_import
+from torchmcl.checks import bad_value, check_non_negative, check_positive_int
+from torchmcl.dispatch import is_plain_eager
+from torchmcl.optional import optional_import
 from torchmcl.rules._one_to_one import one_to_one_weights, solved_by_scipy
 from torchmcl.rules.winners import AssignmentRule, hard_where_cold
 

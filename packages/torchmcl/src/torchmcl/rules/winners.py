@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl._checks import (
+from torchmcl.checks import (
     bad_value,
     check_at_least_one,
     check_at_most,

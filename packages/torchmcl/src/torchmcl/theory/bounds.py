@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_non_negative, check_positive_int, check_tensor
-from torchmcl._eager import broadcast_shapes
+from torchmcl.checks import bad_value, check_non_negative, check_positive_int, check_tensor
 from torchmcl.costs import pairwise_euclidean
+from torchmcl.dispatch import broadcast_shapes
 
 # Normalised second moments of the best cells, total over the coordinates: the interval, and the regular hexagon.
 _BEST_CELLS = {1: 1 / 12, 2: 5 / (18 * math.sqrt(3))}

@@ -18,7 +18,7 @@ the axis before them too (the average over x of a batch), and so on; leading axe
 import torch
 from torch import Tensor
 
-from torchmcl._checks import (
+from torchmcl.checks import (
     bad_value,
     check_cost,
     check_event_pair,
@@ -27,8 +27,8 @@ from torchmcl._checks import (
     check_positive,
     check_tensor,
 )
-from torchmcl._eager import full_precision
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.dispatch import full_precision
 from torchmcl.rules.winners import AnnealedWTA
 
 

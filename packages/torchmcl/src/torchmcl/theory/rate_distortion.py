@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl._checks import bad_value, check_cost, check_positive, check_positive_int, check_tensor
-from torchmcl._eager import broadcast_shapes, full_precision
+from torchmcl.checks import bad_value, check_cost, check_positive, check_positive_int, check_tensor
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.dispatch import broadcast_shapes, full_precision
 from torchmcl.rules.winners import WTA
 from torchmcl.theory.critical import covariance
 from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses, soft_barycentres

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from torchmcl._checks import bad_value, check_choice
-from torchmcl.persistence.reading import read_text, unpacked
+from torchmcl.checks import bad_value, check_choice
+from torchmcl.io.reading import read_text, unpacked
 from torchmcl_studies.common import check_known
 from torchmcl_studies.data import cache_folder, cached_download, checksums
 

@@ -1,0 +1,225 @@
+"""`AutoAnnealing` in a fleet: models are measured and modified periodically, all on the device."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoAnnealing, AutoValues
+from torchmcl.annealing.driver import AnnealingDriver
+from torchmcl.annealing.measure import CostScale
+from torchmcl.annealing.moves import HeadTensors, Moves, Samples
+from torchmcl.nn import MultiHypothesisHead
+from torchmcl_fleet.models import StackedModules, replace_where
+from torchmcl_fleet.steps import AutogradStep
+
+# Fifty measurements are enough to detect a plateau during a hold; later, half as many suffice.
+_N_MEASUREMENTS, _N_LATER = 50, 24
+
+
+class _Known(NamedTuple):
+    """The settings in the epochs from `first` up to but not including `stop`."""
+
+    first: int
+    stop: int
+    values: AutoValues  # [epochs, models] each
+    warm: list[bool | None]  # True if all models have a temperature above 0, False if none has, else None
+
+
+class FleetAnnealing:
+    """The policies of a chunk.
+
+    Args:
+        rules: of the models; rules other than `AutoAnnealing` are ignored.
+        step: of the models on their rows.
+        optimizer: the state of the optimizer, [models, ...] each.
+        seeds: of the models.
+        n_epochs: of the training.
+    """
+
+    def __init__(
+        self, rules: Sequence[Any], step: AutogradStep, optimizer: dict[str, Tensor], seeds: Tensor, n_epochs: int
+    ) -> None:
+        models = step.models
+        device = models.flat.device
+        self.on_cpu = device.type == "cpu"  # where reading a value does not synchronize
+        self.n_epochs, self._models, self._step = n_epochs, models, step
+        self._measure, self._measure_trained = step.measurements()
+        # Targets seen by a model in training: weight decay falls with their number.
+        self.n_points, self.n_steps = step.rows.n_points(n_epochs), n_epochs * step.rows.n_steps
+        self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
+        policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
+        self._driver = AnnealingDriver(
+            AutoAnnealing.stacked(policies, device),
+            models.template,
+            n_models=len(policies),
+            device=device,
+        )
+        self._driver.n_hypotheses, *event = step.hypotheses_shape()
+        self._driver.n_coordinates = math.prod(event)
+        self.every = max(1, n_epochs // _N_MEASUREMENTS)
+        self._known: _Known | None = None
+        #: Of the policy, and the first weights; changed in place.
+        self.state = self._driver.state | {"initial": models.flat.detach().clone()}
+        self._weights = _StackedWeights(models, optimizer, self._driver.head, seeds.tolist(), self.state["initial"])
+        may_move = self._driver.head is not None and self._driver.n_hypotheses > 1
+        self._samples = self._sampled() if may_move else lambda: None
+
+    def begin(self) -> None:
+        """Measure the models before their first epoch."""
+        mean, best, spread, has_zero = self._measure()
+        mean, best, spread = (value.nan_to_num(0.0) for value in (mean, best, spread))  # then there is no hold
+        for name, value in self._driver.initial(CostScale(mean, best, spread, has_zero), self.n_epochs).items():
+            self.state[name].copy_(value)
+        if self._driver.head is not None:
+            self._weights.part(torch.where(self.chosen, self._driver.policy.first_parts(self.state), 0.0))
+        self.state["initial"].copy_(self._models.flat)
+
+    def is_due(self, epoch: int) -> bool:
+        """Return whether the models may be measured after this epoch."""
+        return (epoch + 1) % self.every == 0 and epoch + 1 < _settled(POLICY_CONSTANTS.longest * self.n_epochs, self)
+
+    def values(self, epoch: Tensor) -> AutoValues:
+        """Return temperature, rate factor and weight decay of all models in an epoch, [models] each.
+
+        For models without `AutoAnnealing` they are NaN, 1 and 0.
+        """
+        if not self.on_cpu:
+            return self.values_of(epoch)
+        known = self._known_around(int(epoch))
+        return AutoValues(*(value[int(epoch) - known.first] for value in known.values))
+
+    def all_warm(self, epoch: Tensor) -> bool | None:
+        """Return whether all models have a temperature above 0 in an epoch (True) or none has (False).
+
+        None if only some have, or if reading the values would require synchronization with the device.
+        """
+        if not self.on_cpu:
+            return None
+        known = self._known_around(int(epoch))
+        return known.warm[int(epoch) - known.first]
+
+    def measure(self, ended: int, active: Tensor) -> None:
+        """Measure the models after `ended` epochs, and modify the active ones [models] as their policy requires.
+
+        Values are read on the host, which synchronizes with the device about fifty times in a training run.
+        """
+        if not self._needs_measurement(ended):
+            return
+        trained = None if self._measure_trained is None else self._measure_trained()
+        self._driver.end_epoch(
+            self._measure(),
+            ended,
+            self.n_epochs,
+            self._weights,
+            self._samples,
+            active=self.chosen & active,
+            trained=trained,
+        )
+        self._known = None
+
+    def values_of(self, epochs: Tensor) -> AutoValues:
+        """Return the values of epochs [epochs, 1], each [epochs, models]."""
+        values = self._driver.values(epochs, self.n_epochs, n_rows=self.n_points, n_steps=self.n_steps)
+        others = (torch.nan, 1.0, 0.0)
+        return AutoValues(
+            *(torch.where(self.chosen, value, other) for value, other in zip(values, others, strict=True))
+        )
+
+    def _needs_measurement(self, ended: int) -> bool:
+        """Return whether a measurement after `ended` epochs can change anything."""
+        begun = self.state["begun"][self.chosen]
+        if bool((begun < 0).any()):
+            return True
+        later = max(1, self.n_epochs // _N_LATER // self.every) * self.every
+        return ended % later == 0 and ended < _settled(float(begun.max()), self)
+
+    def _known_around(self, epoch: int) -> _Known:
+        """Return the values of a block of epochs that contains this one.
+
+        On a CPU, overhead dominates each of the thirty or so operations, so all epochs until the next measurement
+        are computed at once, and all remaining epochs after the last measurement. In a resumed run the block begins
+        at the same epoch, so that results are bit-identical.
+        """
+        if self._known is None or not self._known.first <= epoch < self._known.stop:
+            begun = self.state["begun"][self.chosen]
+            first, stop = epoch - epoch % self.every, epoch - epoch % self.every + self.every
+            last = _settled(float(begun.max()), self)
+            if bool((begun >= 0).all()) and epoch >= last:
+                first, stop = last, self.n_epochs
+            values = self.values_of(torch.arange(first, stop).unsqueeze(-1))
+            warm = values.temperature > 0  # not NaN
+            both = zip(warm.all(dim=-1).tolist(), warm.any(dim=-1).tolist(), strict=True)
+            self._known = _Known(first, stop, values, [every if every == any_ else None for every, any_ in both])
+        return self._known
+
+    def _sampled(self) -> Callable[[], Samples | None]:
+        """Return a function that returns the samples from which moves are planned."""
+        data = self._step.rows.data
+        n_rows = self._driver.n_move_rows
+        if data.inputs.shape[1] <= n_rows:
+            index = torch.arange(data.inputs.shape[1], device=data.inputs.device).expand(len(self._models), -1)
+        else:
+            places = torch.rand(n_rows, generator=torch.Generator().manual_seed(0)).to(data.inputs.device)
+            index = (places * data.lengths.unsqueeze(-1)).long()
+        real = index < data.lengths.unsqueeze(-1)
+        index = torch.minimum(index, data.lengths.unsqueeze(-1) - 1)
+
+        def samples() -> Samples | None:
+            batch, _ = data.rows(index)
+            with torch.no_grad(), self._models.evaluating():
+                return Samples.of(self._models(batch.inputs), batch, real)
+
+        return samples
+
+
+class _StackedWeights:
+    """The weights of stacked models, see `torchmcl.annealing.driver.TrainedWeights`.
+
+    Args:
+        models: in training.
+        optimizer: the state of the optimizer, [models, ...] each.
+        head: name and module of the head; None unless the models have exactly one.
+        seeds: of the models.
+        initial: the first weights.
+    """
+
+    def __init__(
+        self,
+        models: StackedModules,
+        optimizer: dict[str, Tensor],
+        head: tuple[str, MultiHypothesisHead] | None,
+        seeds: Sequence[int],
+        initial: Tensor,
+    ) -> None:
+        self._flat, self._optimizer, self._initial = models.flat, optimizer, initial
+        if head is None:
+            return
+        layer = f"{head[0]}.linear" if head[0] else "linear"
+        moments = [models.split(value) for value in optimizer.values() if value.shape == models.flat.shape]
+        views = [models.split(models.flat), *moments]
+        (weight, bias), *others = [(view[f"{layer}.weight"], view[f"{layer}.bias"]) for view in views]
+        self._head = HeadTensors(head[1], weight, bias, [tensor for pair in others for tensor in pair])
+        self._constants = self._head.drawn(seeds)
+
+    def rewind(self, models: Tensor) -> None:
+        """Reset the selected models to their initial weights, with fresh moments."""
+        replace_where(models, self._flat, self._initial)
+        for value in self._optimizer.values():
+            replace_where(models, value, torch.zeros_like(value))
+
+    def part(self, factors: Tensor) -> None:
+        """Set the hypotheses to their mean plus random constants, times the factor of each model."""
+        self._head.part(factors, self._constants)
+
+    def move(self, moves: Moves) -> None:
+        """Give each hypothesis the weights of its source, and shift its outputs."""
+        self._head.move(moves)
+
+
+def _settled(begun: float, annealing: FleetAnnealing) -> int:
+    """Return the epoch after which the policy no longer changes a model whose cooling began at epoch `begun`."""
+    n_epochs = annealing.n_epochs
+    return math.ceil(begun + POLICY_CONSTANTS.last_move * (n_epochs - begun))

@@ -1,0 +1,386 @@
+"""The rows of a fleet: sets of rows, the set of each model, rows sampled for every epoch, batches and shuffles.
+
+A shuffle depends on a model's seed and the epoch alone: each row gets a pseudo-random key by integer hashing, and rows
+are sorted by it. That gives the same bits on every device, for every chunking of a fleet, and for any epoch without
+the epochs before it.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl.checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
+from torchmcl.types import Batch
+
+
+class FleetData(NamedTuple):
+    """Rows for many models, stored once per set and not once per model.
+
+    Attributes:
+        inputs: [sets, rows, ...], padded at the end where a set is shorter.
+        targets: [sets, rows, targets, dim] (or class ids [sets, rows, targets]).
+        n_rows: [sets], how many rows of each set are real.
+        set_of_model: [models], the index of the set of each model.
+        weights: [sets, rows], how much each row counts in the loss, of mean 1; None if all count equally.
+        mask: [sets, rows, targets], True where a target is real, or [sets, rows, targets, steps]; None when all are.
+        source: the source of the rows of each epoch in `Fleet.fit`; None for fixed rows.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    n_rows: Tensor
+    set_of_model: Tensor
+    weights: Tensor | None = None
+    mask: Tensor | None = None
+    source: "SampledData | None" = None
+
+    @classmethod
+    def shared(
+        cls,
+        inputs: Tensor,
+        targets: Tensor,
+        n_models: int,
+        *,
+        weights: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> "FleetData":
+        """Return data with the same rows for all models, [rows, ...] and [rows, targets, dim].
+
+        Args:
+            inputs: [rows, ...]
+            targets: [rows, targets, dim], or [rows, targets, steps, dim] for sequences.
+            n_models: how many models share them.
+            weights: [rows], how much each row counts in the loss, of mean 1.
+            mask: [rows, targets] or [rows, targets, steps], True where a target, or a step of it, is real.
+
+        Raises:
+            ValueError: if there are no rows, or not as many inputs as targets and weights.
+
+        Example:
+            >>> data = FleetData.shared(torch.zeros(10, 3), torch.zeros(10, 1, 1), n_models=4)
+            >>> data.inputs.shape, data.set_of_model.tolist()
+            (torch.Size([1, 10, 3]), [0, 0, 0, 0])
+        """
+        check_positive_int("FleetData", "n_models", n_models)
+        data = cls.of_sets([(inputs, targets) if mask is None else (inputs, targets, mask)], [0] * n_models)
+        if weights is None:
+            return data
+        check_tensor("FleetData", "weights", weights, floating=False)
+        if weights.shape != inputs.shape[:1]:
+            rule = f"have shape ({len(inputs)},), one for each row"
+            raise ValueError(bad_value("FleetData", "weights", rule, tuple(weights.shape)))
+        return data._replace(weights=weights.unsqueeze(0))
+
+    @classmethod
+    def of_sets(cls, sets: Sequence[tuple[Tensor, ...]], set_of_model: Sequence[int]) -> "FleetData":
+        """Return data from sets of (inputs, targets) or (inputs, targets, mask), possibly of different lengths.
+
+        Raises:
+            ValueError: if a set is empty, its inputs and targets differ in length, or a model's set does not exist.
+            TypeError: if inputs or targets are not tensors, or differ in type between the sets.
+        """
+        if not sets:
+            raise ValueError(bad_value("FleetData", "sets", "hold at least one set", "none"))
+        set_of_model = [int(number) for number in set_of_model]
+        for number, rows in enumerate(sets):
+            _check_set(number, rows, sets[0])
+        if missing := sorted(set(set_of_model) - set(range(len(sets)))):
+            rule = f"name sets from 0 to {len(sets) - 1}"
+            raise ValueError(bad_value("FleetData", "set_of_model", rule, missing))
+        n_rows = max(len(inputs) for inputs, *_ in sets)
+        inputs, targets, *mask = (
+            torch.stack([_padded(part, n_rows) for part in parts]) for parts in zip(*sets, strict=True)
+        )
+        lengths = torch.tensor([len(inputs) for inputs, *_ in sets])
+        return cls(inputs, targets, lengths, torch.tensor(set_of_model), mask=mask[0] if mask else None)
+
+    @property
+    def n_models(self) -> int:
+        """The number of models."""
+        return len(self.set_of_model)
+
+    def subset(self, models: slice, device: torch.device) -> "FleetData":
+        """Return the data of a slice of the models on `device`, without unused sets."""
+        used, set_of_model = self.set_of_model[models].unique(return_inverse=True)
+        n_rows = self.n_rows[used]
+        longest = int(n_rows.max())
+        return self._replace(
+            inputs=self.inputs[used, :longest].to(device),
+            targets=self.targets[used, :longest].to(device),
+            n_rows=n_rows.to(device),
+            set_of_model=set_of_model.to(device),
+            weights=None if self.weights is None else self.weights[used, :longest].to(device),
+            mask=None if self.mask is None else self.mask[used, :longest].to(device),
+        )
+
+    @property
+    def lengths(self) -> Tensor:
+        """The number of rows of each model, [models]."""
+        return self.n_rows[self.set_of_model]
+
+    def rows(self, index: Tensor | None = None) -> tuple[Batch, Tensor | None]:
+        """Return the rows `index` [models, batch] of each model's own set, and their weights.
+
+        Without an index, all rows are returned, as views if all models share them.
+        """
+        inputs, targets, weights, mask = (
+            None if part is None else self._taken(part, index)
+            for part in (self.inputs, self.targets, self.weights, self.mask)
+        )
+        assert inputs is not None
+        assert targets is not None
+        return Batch(inputs, targets, mask), weights
+
+    def _taken(self, part: Tensor, index: Tensor | None) -> Tensor:
+        """Return rows of a tensor [sets, rows, ...] for each model, [models, batch, ...]."""
+        if index is None:
+            shared = len(part) == 1  # a view, no copy
+            return part.expand(self.n_models, *part.shape[1:]) if shared else part[self.set_of_model]
+        flat = (index + (self.set_of_model * part.shape[1])[:, None]).reshape(-1)
+        return part.flatten(0, 1).index_select(0, flat).unflatten(0, tuple(index.shape))
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether any set contains padding."""
+        return not bool((self.n_rows == self.inputs.shape[1]).all())
+
+    def batch(self) -> Batch:
+        """Return all rows [models, rows, ...], with a mask of the real rows if there is padding."""
+        batch, _ = self.rows()
+        if not self.is_ragged:
+            return batch
+        return _with_real_rows(
+            batch, torch.arange(batch.inputs.shape[1], device=batch.inputs.device) < self.lengths[:, None]
+        )
+
+
+def _with_real_rows(batch: Batch, real: Tensor) -> Batch:
+    """Return a batch [models, rows, ...] in which only the rows that are True in `real` [models, rows] count."""
+    mask = batch.mask
+    if mask is None:
+        mask = torch.ones(batch.targets.shape[:3], dtype=torch.bool, device=real.device)
+    return batch._replace(mask=mask & real.view(*real.shape, *[1] * (mask.ndim - 2)))
+
+
+def _check_set(number: int, rows: tuple[Tensor, ...], first: tuple[Tensor, ...]) -> None:
+    """Check the inputs, targets and mask of a set against those of the first one."""
+    names = ("inputs", "targets", "mask")
+    if len(rows) not in (2, 3) or len(rows) != len(first):
+        rule = "be (inputs, targets) or (inputs, targets, mask), the same in all sets"
+        raise ValueError(bad_value("FleetData", "sets", rule, f"{len(rows)} parts in set {number}"))
+    for name, part, like in zip(names, rows, first, strict=False):
+        _check_rows(name, part, like)
+    if len({len(part) for part in rows}) > 1 or len(rows[0]) == 0:
+        rule = "have as many inputs as targets, at least one"
+        got = f"{' and '.join(str(len(part)) for part in rows)} in set {number}"
+        raise ValueError(bad_value("FleetData", "sets", rule, got))
+    for name, part, like in zip(names, rows, first, strict=False):
+        if part.shape[1:] != like.shape[1:]:
+            rule = f"have {name} of the same columns, {tuple(like.shape[1:])} in set 0"
+            raise ValueError(bad_value("FleetData", "sets", rule, f"{tuple(part.shape[1:])} in set {number}"))
+    if len(rows) == 3:
+        check_boolean("FleetData", "mask", rows[2])
+        check_mask("FleetData", rows[2], rows[1].shape[: rows[2].ndim])
+
+
+def _check_rows(name: str, rows: Any, first: Tensor) -> None:
+    """Check that rows are a tensor with the dtype of the first set."""
+    if not isinstance(rows, Tensor) or rows.ndim == 0:
+        advice = {np.ndarray: "torch.from_numpy makes one."}.get(type(rows), "")
+        if isinstance(rows, tuple | list | dict):
+            advice = "Several inputs become columns of one tensor, torch.cat(inputs, dim=-1), that the module splits."
+        raise TypeError(bad_value("FleetData", name, "be a torch.Tensor with an axis of rows", _kind(rows), advice))
+    if rows.dtype != first.dtype:
+        raise TypeError(bad_value("FleetData", name, f"have one type in all sets, {first.dtype} in set 0", rows.dtype))
+
+
+def _kind(rows: Any) -> str:
+    return "a number" if isinstance(rows, Tensor) else type(rows).__name__
+
+
+def _padded(rows: Tensor, n_rows: int) -> Tensor:
+    padding = rows.new_zeros(n_rows - len(rows), *rows.shape[1:])
+    return torch.cat([rows, padding])
+
+
+@dataclass(frozen=True)
+class SampledData:
+    """A source of training rows: all models of a fleet use the same new rows in each epoch.
+
+    The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training run
+    resumed from a checkpoint see the same rows as an uninterrupted one. They are drawn on the device of the fleet,
+    before the epoch begins; random streams of CPUs and GPUs differ.
+
+    Args:
+        draw: called with a number of rows and a generator; returns a Batch of inputs [rows, ...] and targets
+            [rows, targets, dim] on the device of the generator, and a mask in all epochs or in none.
+        n_rows: rows of an epoch.
+        n_models: the number of models that share them.
+        seed: of the random stream.
+
+    Example:
+        >>> from torchmcl_fleet.demo.gaussians import conditional_three_gaussians
+        >>> source = SampledData(conditional_three_gaussians, n_rows=1000, n_models=4)
+        >>> first, second = source.epoch(0, torch.device("cpu")), source.epoch(1, torch.device("cpu"))
+        >>> first.inputs.shape, bool((first.inputs == second.inputs).any())
+        (torch.Size([1, 1000, 1]), False)
+    """
+
+    draw: Callable[[int, torch.Generator], Batch]
+    n_rows: int
+    n_models: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_callable("SampledData", "draw", self.draw, "torchmcl_fleet.demo.gaussians.conditional_three_gaussians")
+        check_positive_int("SampledData", "n_rows", self.n_rows)
+        check_positive_int("SampledData", "n_models", self.n_models)
+
+    def epoch(self, number: int, device: torch.device) -> FleetData:
+        """Return the rows of an epoch.
+
+        Raises:
+            ValueError: if `draw` does not return `n_rows` rows.
+        """
+        # A hash decorrelates the streams of adjacent seeds and epochs.
+        digest = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
+        generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:6], "big"))
+        inputs, targets, mask, scene = self.draw(self.n_rows, generator)
+        if len(inputs) != self.n_rows or len(targets) != self.n_rows or scene is not None:
+            rule = f"return {self.n_rows} inputs and targets, without scenes"
+            got = f"{len(inputs)} and {len(targets)}{'' if scene is None else ' with scenes'}"
+            raise ValueError(bad_value("SampledData", "draw", rule, got))
+        return FleetData.shared(inputs, targets, self.n_models, mask=mask)
+
+    def refill(self, data: FleetData, number: int) -> None:
+        """Overwrite the rows of an epoch in place, because captured graphs refer to the tensors."""
+        new = self.epoch(number, data.inputs.device)
+        for part, fresh in ((data.inputs, new.inputs), (data.targets, new.targets), (data.mask, new.mask)):
+            if part is not None and fresh is not None:
+                part.copy_(fresh)
+
+
+class EpochRows:
+    """The rows of a chunk in training: shuffled or sampled for every epoch, and split into batches.
+
+    Args:
+        data: rows of the models, on their device.
+        seeds: [models], of the shuffles.
+        batch_size: rows of a batch; the last one may have fewer.
+
+    Attributes:
+        batches: slices of the rows, in the order of each model.
+        order: [orders, rows], permutations of the rows in this epoch; None without shuffling.
+        order_of_model: [models]
+    """
+
+    def __init__(self, data: FleetData, seeds: Tensor, batch_size: int) -> None:
+        self.data, self.batch_size = data, batch_size
+        self.lengths, self.is_ragged = data.lengths, data.is_ragged
+        n_rows, device = data.inputs.shape[1], data.inputs.device
+        starts = range(0, n_rows, batch_size)
+        self.batches = [slice(start, min(start + batch_size, n_rows)) for start in starts]
+        self.order: Tensor | None = None
+        self.order_of_model = torch.zeros_like(self.lengths)
+        # With one batch per epoch the order does not matter, and newly drawn rows are in random order already.
+        if len(self.batches) > 1 and data.source is None:
+            # Models with the same seed and the same number of rows share an order.
+            streams = torch.stack([seeds.to(device), self.lengths])
+            (self._seeds, self._stream_lengths), self.order_of_model = streams.unique(dim=1, return_inverse=True)
+            self.order = torch.zeros(len(self._seeds), n_rows, dtype=torch.long, device=device)
+
+    def begin(self, epoch: int) -> None:
+        """Shuffle or sample the rows of an epoch."""
+        if self.order is not None:
+            self.order.copy_(shuffled_rows(self._seeds, epoch, self._stream_lengths, self.order.shape[1]))
+        if self.data.source is not None:
+            self.data.source.refill(self.data, epoch)
+
+    def orders(self, first: int, stop: int) -> Tensor | None:
+        """Return the orders [epochs, orders, rows] of the given epochs; None without shuffling."""
+        if self.order is None:
+            return None
+        epochs = torch.arange(first, stop, device=self.order.device).unsqueeze(-1)
+        return shuffled_rows(self._seeds, epochs, self._stream_lengths, self.order.shape[1])
+
+    def batch(self, rows: slice) -> tuple[Batch, Tensor | None]:
+        """Return the rows of a batch [models, rows, ...] and their weights [models, rows]."""
+        if self.order is not None:
+            batch, weights = self.data.rows(self.order[:, rows].index_select(0, self.order_of_model))
+        else:
+            whole, weights = self._as_they_are
+            batch = Batch(*(None if part is None else part[:, rows] for part in whole))  # type: ignore[arg-type]
+            weights = None if weights is None else weights[:, rows]
+        if not self.is_ragged:
+            return batch, weights
+        inputs = batch.inputs
+        real = torch.arange(inputs.shape[1], device=inputs.device) < self.n_real(rows)[:, None]
+        inputs = inputs.masked_fill(~real.view(*real.shape, *[1] * (inputs.ndim - 2)), 0)
+        return _with_real_rows(batch._replace(inputs=inputs), real), weights
+
+    def n_real(self, rows: slice) -> Tensor:
+        """Return the number of rows of each model in a batch, [models]."""
+        return (self.lengths - rows.start).clamp(0, rows.stop - rows.start)
+
+    def share(self, rows: slice) -> Tensor | float:
+        """Return the fraction of each model's rows in a batch; 0 for a model without rows in it."""
+        if self.is_ragged:
+            return self.n_real(rows) / self.lengths
+        return (rows.stop - rows.start) / self.data.inputs.shape[1]
+
+    @property
+    def n_steps(self) -> Tensor:
+        """The number of batches of an epoch with rows of each model, [models]."""
+        return torch.ceil(self.lengths / self.batch_size)
+
+    def n_points(self, n_epochs: int) -> Tensor:
+        """Return the number of targets seen by each model in a training run, [models]."""
+        return self.lengths * self.data.targets.shape[2] * (1 if self.data.source is None else n_epochs)
+
+    @cached_property
+    def _as_they_are(self) -> tuple[Batch, Tensor | None]:
+        return self.data.rows()
+
+
+# The constants of the SplitMix64 generator, as signed integers.
+_GOLDEN = -7046029254386353131
+_MIX_1 = -4658895280553007687
+_MIX_2 = -7723592293110705685
+
+
+def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: int) -> Tensor:
+    """Return a permutation of each model's rows, [..., models, n_rows]; padding stays at the end.
+
+    Args:
+        seeds: [models], integers.
+        epoch: of the training, or several [..., 1].
+        lengths: [models], how many rows are real.
+        n_rows: rows with padding.
+
+    Example:
+        >>> shuffled_rows(torch.tensor([0, 1]), 0, torch.tensor([4, 3]), 4)
+        tensor([[2, 1, 3, 0],
+                [2, 1, 0, 3]])
+    """
+    row = torch.arange(n_rows, device=seeds.device)
+    stream = mixed(mixed(seeds + 1) + epoch)
+    keys = mixed(stream.unsqueeze(-1) + row * _GOLDEN) >> 1 & 0x3FFFFFFFFFFFFFFF  # not negative
+    keys = torch.where(row < lengths[:, None], keys, row | 1 << 62)  # padding comes last, in order
+    if keys.device.type == "cpu":
+        return torch.from_numpy(keys.numpy().argsort(axis=-1))  # a quarter of the time of torch
+    return keys.argsort(dim=-1)
+
+
+def mixed(number: Tensor) -> Tensor:
+    """Return a pseudo-random integer for each given integer."""
+    for bits, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
+        shifted = (number >> bits).bitwise_and_((1 << (64 - bits)) - 1)  # without the sign
+        number = shifted.bitwise_xor_(number).mul_(factor)
+    return number

@@ -1,0 +1,44 @@
+"""The demonstration: three methods on the three Gaussians of the paper, and an HTML report."""
+
+import argparse
+from pathlib import Path
+
+from torchmcl.app.arguments import Commands, positive, say
+from torchmcl.app.page import check_page
+from torchmcl.optional import check_extra
+
+__all__ = ["add_demo_command"]
+
+
+def add_demo_command(commands: Commands) -> None:
+    """Add the command."""
+    demo = commands.add_parser(
+        "demo",
+        help="train three methods on three Gaussians and write a page about it",
+        description="Train MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on the paper's three Gaussians, five "
+        "seeds each, and write one self-contained page with predictions, a table, curves and an animation.",
+        epilog="example: torchmcl demo --out out/demo",
+    )
+    demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the page (default: %(default)s)")
+    demo.add_argument("--seeds", type=positive, default=5, help="seeds of each method (default: %(default)s)")
+    demo.add_argument("--epochs", type=positive, default=150, help="epochs of each training run (default: %(default)s)")
+    demo.add_argument("--quiet", action="store_true", help="no progress bar")
+    demo.set_defaults(check=_check_demo, run=_demo)
+
+
+def _check_demo(options: argparse.Namespace) -> None:
+    check_extra("matplotlib", "sklearn", package="torchmcl-fleet", extra="demo", needed_by="torchmcl demo")
+    check_page("torchmcl demo", options.out, "records.json", "film.gif")
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from torchmcl_fleet.demo.page import demo_summary, write_demo_page
+    from torchmcl_fleet.demo.training import DemoSettings, run_demo
+
+    settings = DemoSettings(n_seeds=options.seeds, n_epochs=options.epochs)
+    records = run_demo(options.out, settings, progress=not options.quiet)
+    path = write_demo_page(options.out)
+    say(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
+    for label, distortion, excess, starved in demo_summary(records):
+        say(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
+    say(f"Open the page: {path.resolve().as_uri()}")

@@ -1,0 +1,190 @@
+"""The demonstration page, generated from its records."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchmcl.app import pictures
+from torchmcl.app.numbers import mean_error, spread_of
+from torchmcl.app.page import escape, image, page, table
+from torchmcl.io.reading import as_written, read_json
+from torchmcl.io.writing import write_atomically
+from torchmcl.theory import first_critical_temperature
+
+
+def write_demo_page(folder: Path) -> Path:
+    """Read `records.json` in `folder`, write the page and the animation beside it, and return the path of the page.
+
+    Raises:
+        ValueError: if the records are not in the format of `torchmcl demo`.
+    """
+    records = read_json("torchmcl demo", folder / "records.json")
+    target = folder / "index.html"
+    with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
+        content = _page(records)
+        pictures.write_moving_picture(demo_film(records), folder / "film.gif")
+    write_atomically(target, content)
+    return target
+
+
+def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return method, distortion, excess over k-means and unused hypotheses, as mean ± std over seeds."""
+    best = records["kmeans"]["distortion"]
+    rows = []
+    for method in records["methods"]:
+        distortion, starved = spread_of(method["distortion"]), spread_of(method["starved"])
+        excess = spread_of([100 * (value / best - 1) for value in method["distortion"]])
+        rows.append(
+            (
+                method["label"],
+                mean_error(distortion.mean, distortion.std, decimals=5),
+                f"+{mean_error(excess.mean, excess.std, decimals=1)} %".replace("+-", "-"),
+                mean_error(starved.mean, starved.std, decimals=1),
+            )
+        )
+    return rows
+
+
+def demo_film(records: dict[str, Any]) -> dict[str, Any]:
+    """Return the animation of the training runs, in the format of the player and the GIF writer."""
+    return {
+        "points": records["points"],
+        "epochs": records["epochs"],
+        "methods": [
+            {name: m[name] for name in ("label", "frames", "temperature")} | {"annealed": m["key"] == "amcl"}
+            for m in records["methods"]
+        ],
+    }
+
+
+def _page(records: dict[str, Any]) -> str:
+    settings = records["settings"]
+    n, n_seeds = int(settings["n_hypotheses"]), int(settings["n_seeds"])
+    body = f"""
+<h1>{n} answers to one question</h1>
+<p class="lead">Annealing uses all {n} answers of a network; winner-takes-all leaves some unused, and Relaxed-WTA
+pulls the unused ones to the middle. The answers are blue (darker for higher scores), and the true values are samples of
+three clouds (green). Annealing starts with all answers together, and they split as the temperature falls.</p>
+{pictures.film_player(len(records["epochs"]))}
+{_coverage(records, n)}
+<h2>Temperature and distortion</h2>
+{
+        image(
+            _curves(records),
+            "Temperature and distortion during training",
+            "Left: the temperature of annealed MCL; the dashed line is the first critical temperature, twice the "
+            "largest variance of the data, at which the answers split in theory. Right: distortion of every seed; "
+            "the dotted line is k-means.",
+        )
+    }
+{_conditional(records["conditional"])}
+{_WHERE_NEXT}
+<p class="note">Trained in {records["seconds"]:.0f} s: {len(records["methods"]) * n_seeds} networks of two hidden layers
+as one fleet, {
+        escape(settings["n_epochs"])
+    } epochs. The numbers behind this page are in <code>records.json</code> beside
+it, the film is <code>film.gif</code>.</p>
+"""
+    command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
+    return page(
+        f"torchmcl: {n} answers to one question", body, pictures.film_script(demo_film(records)), command=command
+    )
+
+
+def _coverage(records: dict[str, Any], n: int) -> str:
+    settings, kmeans = records["settings"], records["kmeans"]
+    label = f"k-means, best of {settings['n_restarts']} restarts"
+    rows = [*demo_summary(records), (label, f"{kmeans['distortion']:.5f}", "reference", kmeans["starved"])]
+    best = [method["key"] for method in records["methods"]].index("amcl")
+    picture = image(
+        _predictions(records),
+        "Predictions of the three methods on the data",
+        "Predictions of the first seed at the end of training.",
+    )
+    return f"""
+<h2>Distortion and unused answers</h2>
+{table(["method", "distortion", "above k-means", f"unused of {n}"], rows, best=best, identity="results")}
+<p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} new points to the nearest
+answer; an unused answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
+seeds. k-means uses the same {settings["n_points"]:,} training points, without a network.</p>
+{picture}
+"""
+
+
+def _conditional(found: dict[str, Any]) -> str:
+    picture = image(
+        _forks(found),
+        "One answer and four answers over the input",
+        "Left: a network with one answer predicts the mean of the branches, where no true value is. Right: four "
+        "answers; larger discs have higher scores.",
+    )
+    return f"""
+<h2>Answers that depend on an input</h2>
+<p>In most problems, the answers depend on an input. This is the complete code for the picture. Use it in your own
+loop, with your own model.</p>
+<pre><code>import torch
+import torchmcl as mcl
+
+{escape(found["code"])}</code></pre>
+{picture}
+"""
+
+
+_WHERE_NEXT = """
+<h2>Next steps</h2>
+<ul>
+<li><code>torchmcl play --open</code>: drag the temperature yourself and watch answers split.</li>
+<li><code>torchmcl fit --example -o model/</code>: several answers for each row of a table, then
+<code>torchmcl report model/</code>.</li>
+<li><code>python -m pydoc torchmcl.mcl_step</code>: the loss for a PyTorch loop like the one above.</li>
+<li>The documentation (<code>make docs</code>) has pages for tables, trajectories, time series, images, robots and
+recordings, each with a complete program.</li>
+</ul>
+"""
+
+
+def _predictions(records: dict[str, Any]) -> Any:
+    figure = pictures.new_figure(13, 4.6, layout="tight")
+    axes = figure.subplots(1, len(records["methods"]), sharex=True, sharey=True)
+    for axis, method in zip(axes, records["methods"], strict=True):
+        answers = method["frames"][-1]
+        pictures.draw_answers(axis, records["points"], answers)
+        axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} unused", fontsize=12)
+    return figure
+
+
+def _curves(records: dict[str, Any]) -> Any:
+    figure = pictures.new_figure(13, 4.2, layout="tight")
+    left, right = figure.subplots(1, 2)
+    epochs = records["epochs"]
+    for method in records["methods"]:
+        colour = pictures.method_colour(method["key"])
+        if any(method["temperature"]):
+            shown = [(e, t) for e, t in zip(epochs, method["temperature"], strict=True) if t > 0]
+            left.plot(*zip(*shown, strict=True), color=colour, lw=2)
+        for number, curve in enumerate(method["curves"]):
+            label = method["label"] if number == 0 else None
+            right.plot(epochs, curve, color=colour, lw=1.2, alpha=0.75, label=label)
+    critical = float(first_critical_temperature(torch.tensor(records["points"])))
+    left.axhline(critical, color=pictures.SOFT, ls="--", lw=1)
+    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=pictures.SOFT)
+    left.set(xlabel="epoch", ylabel="temperature", yscale="log", xlim=(0, epochs[-1]), title="Cooling")
+    right.axhline(records["kmeans"]["distortion"], color=pictures.INK, ls=":", lw=1.5, label="k-means, best restart")
+    right.set(xlabel="epoch", ylabel="distortion", yscale="log", xlim=(0, epochs[-1]), title="Distortion")
+    right.legend(frameon=False, fontsize=10)
+    return figure
+
+
+def _forks(found: dict[str, Any]) -> Any:
+    figure = pictures.new_figure(13, 4.6, layout="tight")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, (n, rows) in zip(axes, found["answers"].items(), strict=True):
+        axis.scatter(*zip(*found["points"], strict=True), s=8, c=pictures.DATA, linewidths=0, label="data")
+        for k in range(int(n)):
+            values, scores = zip(*(row[k] for row in rows), strict=True)
+            sizes = [60 * score for score in scores]
+            axis.scatter(found["grid"], values, s=sizes, c=pictures.PALETTE[k], linewidths=0, label=f"answer {k + 1}")
+        axis.set(xlabel="x", title="One answer" if n == "1" else f"{int(n)} answers")
+    axes[0].set_ylabel("y")
+    return figure

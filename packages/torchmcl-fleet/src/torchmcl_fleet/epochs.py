@@ -1,0 +1,314 @@
+"""Training of one chunk of a fleet (state, epochs, evaluations), all on the device."""
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl.app.progress import Progress
+from torchmcl.io.stopping import check_stop, saves_when_stopped, stop_requested
+from torchmcl.rules.winners import AssignmentRule
+from torchmcl_fleet.annealing import FleetAnnealing
+from torchmcl_fleet.courses import TrainingPlan
+from torchmcl_fleet.history import ChunkState, FirstFailures, FleetCheckpoint, FleetHistory
+from torchmcl_fleet.models import StackedModules, replace_where, runs_of
+from torchmcl_fleet.placement import Placement
+from torchmcl_fleet.steps import AutogradStep
+
+
+class EpochInfo(NamedTuple):
+    """The argument passed to the `after_epoch` callback of `Fleet.fit`.
+
+    Attributes:
+        epoch: the one that was just trained, counted from 0.
+        models: the models of the chunk.
+        stacked: the stacked models; call it with inputs [models, batch, ...].
+        rule: their rule in that epoch, for costs [models, ...].
+        temperatures: [models], 0 for rules without one.
+    """
+
+    epoch: int
+    models: slice
+    stacked: StackedModules
+    rule: AssignmentRule
+    temperatures: Tensor
+
+
+class ChunkTraining:
+    """A chunk in training.
+
+    Args:
+        step: of the models of the chunk, on their rows.
+        plan: how they are trained.
+    """
+
+    def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
+        models = step.models
+        self.models, self.plan, self._step, self._rows = models, plan, step, step.rows
+        self._validated = step.validation is not None
+        self.courses = plan.courses.on(models.flat.device, models.flat.dtype)
+        moments = step.optimizer.init(models.flat)
+        self._annealing: FleetAnnealing | None = None
+        if plan.policies:
+            self._annealing = FleetAnnealing(plan.rules, step, moments, plan.seeds, plan.n_epochs)
+        self.state = ChunkState.of(
+            models,
+            plan.n_epochs,
+            optimizer=moments,
+            annealing={} if self._annealing is None else self._annealing.state,
+            keep_best=self._validated,
+        )
+        self._failures = FirstFailures(self.state.failed_step, len(self._rows.batches))
+        self._rate = self.state.losses.new_zeros(len(models), 1)
+        self._learning_rates = plan.learning_rates.full(self._rate.device, self._rate.dtype)
+        self._given_decay = plan.weight_decays.to(self._rate).view(-1, 1)
+        decays = bool(plan.weight_decays.any()) or bool(plan.policies)
+        self._decay = self._given_decay.clone() if decays else None
+        self._run_epoch: Callable[[Any], None] = self._epoch
+
+    def run(
+        self,
+        number: int,
+        saved: FleetCheckpoint | None,
+        bar: Progress,
+        after_epochs: Callable[[int, int], None],
+        *,
+        one_by_one: bool = False,
+    ) -> FleetHistory:
+        """Train to the end from the last checkpoint, saving checkpoints regularly and on signals.
+
+        Args:
+            number: of the chunk.
+            saved: where to resume from and save to; None saves nothing.
+            bar: advanced by the epochs that the checkpoint contains.
+            after_epochs: called with the range of the epochs just trained: the first one, and the one after the last.
+            one_by_one: call `after_epochs` after every single epoch.
+
+        Raises:
+            Stopped: if a signal requests it; the epochs so far are then saved.
+            OSError: if a state cannot be written; the previous one is then untouched.
+        """
+        n_epochs, device, state = self.plan.n_epochs, self.models.flat.device, self.state.tensors()
+        first, seconds = (0, 0.0) if saved is None else saved.load(number, state, device)
+        bar.step(first * len(self.models))
+        begin = time.perf_counter()
+
+        def note_or_stop(low: int, high: int) -> None:
+            after_epochs(low, high)
+            if stop_requested():
+                if saved is None:
+                    check_stop("Nothing was saved: the training has no `checkpoint`.")
+                else:
+                    saved.save(number, high, seconds + time.perf_counter() - begin, state, device)
+                    check_stop(f"Saved in {str(saved.folder)!r}: run the same again to resume.")
+
+        while first < n_epochs and not self.all_stopped():
+            last = n_epochs if saved is None else min(n_epochs, first + saved.options.every)
+            begin = time.perf_counter()
+            self._run_epochs(first, last, note_or_stop, one_by_one)
+            seconds += time.perf_counter() - begin
+            first = last
+            if saved is not None:
+                saved.save(number, first, seconds, state, device)
+        decided = None if self._annealing is None else self.state.temperatures
+        return FleetHistory.of(self.state, self._failures, decided, seconds)
+
+    def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
+        """Train from epoch `first` up to but not including `last`, one epoch at a time."""
+        if first == 0 and self._annealing is not None:
+            self._annealing.begin()
+        self.state.epoch.fill_(first)
+        for epoch in range(first, last):
+            self._rows.begin(epoch)
+            self._run_epoch(self._due(epoch))
+            if self._annealing is not None and self._annealing.is_due(epoch):
+                self._annealing.measure(epoch + 1, active=self.state.stopped_epoch < 0)
+            after_epochs(epoch, epoch + 1)
+            if epoch % 10 == 9 and self.all_stopped():
+                break
+        if self.models.flat.is_cuda:
+            torch.cuda.current_stream(self.models.flat.device).synchronize()
+
+    def all_stopped(self) -> bool:
+        """Return whether early stopping has ended every model."""
+        return self.plan.patience is not None and bool((self.state.stopped_epoch >= 0).all())
+
+    def temperatures(self, epoch: int) -> Tensor:
+        """Return the temperatures [models] of a trained epoch, 0 for rules without one."""
+        given = self.courses.temperatures[epoch].to(self.state.temperatures)
+        if self._annealing is None:
+            return given
+        return torch.where(self._annealing.chosen, self.state.temperatures[epoch], given)
+
+    def _due(self, epoch: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of consecutive models whose evaluation is due."""
+        if not self._validated:
+            return ()
+        last = epoch + 1 == self.plan.n_epochs
+        due = [last or (epoch + 1) % every == 0 for every in self.plan.validate_every]
+        return tuple((run.start, run.stop) for run in runs_of(due))
+
+    def _epoch(self, due: tuple[tuple[int, int], ...]) -> None:
+        """Train on all batches once, then evaluate; on a GPU no value is read on the host."""
+        # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
+        epoch = self.state.epoch.view(1)
+        torch.index_select(self._learning_rates, 0, epoch, out=self._rate.view(1, -1))
+        self.courses.read(epoch)
+        if self._annealing is not None:
+            self._decide(self._annealing, epoch)
+        self.state.learning_rates.index_copy_(0, epoch, self._rate.view(1, -1))
+        total = self._trained(epoch)
+        self.state.losses.index_copy_(0, epoch, total.unsqueeze(0).to(self.state.losses))
+        for low, high in due:
+            self._evaluate(slice(low, high))
+        self.state.epoch.add_(1)
+
+    def _trained(self, epoch: Tensor) -> Tensor:
+        """Train on all batches, and return the mean losses [models] of the epoch."""
+        active = self.state.stopped_epoch < 0
+        losses = self._step.epoch(self.courses, self.state.optimizer, self._rate, self._decay, active)
+        self._failures.forget()
+        if losses is not None:
+            self._failures.see_all(losses, epoch=epoch)
+            return losses[0] if len(losses) == 1 else (losses * self._shares).sum(dim=0)
+        total: Tensor | None = None
+        for batch in self._rows.batches:
+            loss = self._step(self.courses, batch)
+            with torch.no_grad():
+                self._update(self._step.gradient, batch)
+            loss = loss if len(self._rows.batches) == 1 else loss * self._rows.share(batch)
+            total = loss if total is None else total + loss
+            self._failures.see(loss, epoch=epoch)
+        assert total is not None
+        return total
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        """The fraction of each model's rows in each batch, [batches, models or 1]."""
+        shares = (self._rows.share(batch) for batch in self._rows.batches)
+        device = self.models.flat.device  # not the default of torch
+        return torch.stack([torch.as_tensor(each, dtype=torch.float32, device=device).view(-1) for each in shares])
+
+    def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
+        """Apply the decisions of the policies for this epoch."""
+        values = annealing.values(epoch)
+        self.courses.set_temperatures(annealing.chosen, values.temperature)
+        self._rate.mul_(values.rate.unsqueeze(-1))
+        assert self._decay is not None
+        torch.maximum(self._given_decay, values.weight_decay.unsqueeze(-1).to(self._decay), out=self._decay)
+        self.state.temperatures.index_copy_(0, epoch, values.temperature.unsqueeze(0).to(self.state.temperatures))
+
+    def _update(self, gradient: Tensor, batch: slice) -> None:
+        """Update the parameters of the active models with rows in this batch.
+
+        A model with a non-finite gradient keeps its weights and buffers: a rate of 0 leaves them bit-identical.
+        """
+        flat, rate = self.models.flat, self._rate
+        finite = gradient.sum(dim=-1, keepdim=True).isfinite()
+        active = None  # all models
+        if self._rows.is_ragged or self.plan.patience is not None:
+            active = (self._rows.n_real(batch) > 0) & (self.state.stopped_epoch < 0)
+        if self.models.buffers:
+            self.models.take_buffers(finite.squeeze(-1) if active is None else finite.squeeze(-1) & active)
+        if flat.is_cuda or not bool(finite.all()):  # reading a value is free on the CPU, and synchronizes elsewhere
+            gradient, rate = gradient.masked_fill(~finite, 0), rate * finite
+        # Weight decay would change parameters without a gradient, which torch.optim leaves unchanged.
+        untrained = self.models.untrained()
+        before = flat.clone() if untrained is not None else None
+        if active is not None and flat.is_cuda:
+            self._update_where(gradient, rate, active)
+        else:
+            for models in [slice(None)] if active is None else runs_of(active.tolist()):
+                self._update_slice(gradient, rate, models)
+        if untrained is not None and before is not None:
+            flat.copy_(torch.where(untrained, before, flat))
+
+    def _update_slice(self, gradient: Tensor, rate: Tensor, models: slice) -> None:
+        state = {name: value[models] for name, value in self.state.optimizer.items()}
+        decay = None if self._decay is None else self._decay[models]
+        self._step.optimizer.update(self.models.flat[models], gradient[models], state, rate[models], decay)
+
+    def _update_where(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
+        """Update all models, and keep the result for the active ones; on a GPU no value is read on the host."""
+        flat = self.models.flat.clone()
+        moments = {name: value.clone() for name, value in self.state.optimizer.items()}
+        self._step.optimizer.update(flat, gradient, moments, rate, self._decay)
+        replace_where(active, self.models.flat, flat)
+        for name, value in self.state.optimizer.items():
+            replace_where(active, value, moments[name])
+
+    @torch.no_grad()
+    def _evaluate(self, models: slice) -> None:
+        """Compare the monitored value of a slice of the models with the best so far, and keep the better models."""
+        state = self.state
+        value = self._step.evaluate(self.courses, models).to(state.best_value)
+        state.watched[:, models].index_copy_(0, state.epoch.view(1), value.unsqueeze(0))
+        counts = state.stopped_epoch[models] < 0
+        if self._annealing is not None:
+            annealed = self._still_annealed(self._annealing, models)
+            if annealed is True:
+                return
+            counts = counts & ~torch.as_tensor(annealed, device=counts.device)
+        better = (value < state.best_value[models]) & counts
+        replace_where(better, state.best_value[models], value)
+        replace_where(better, state.best_epoch[models], state.epoch)
+        for name, best in state.best.items():
+            replace_where(better, best[models], state.models[name][models])
+        if self.plan.patience is not None:
+            waited = state.epoch - state.best_epoch[models].clamp_min(0)
+            replace_where(counts & (waited >= self.plan.patience), state.stopped_epoch[models], state.epoch)
+
+    def _still_annealed(self, annealing: FleetAnnealing, models: slice) -> Tensor | bool:
+        """Return a mask of the models that are still annealed, or a single value if it is the same for all.
+
+        The hypotheses are not yet separated then, and a good early value on few rows means little. The last epoch
+        always counts: a training run of one or two epochs has no tail.
+        """
+        epoch = self.state.epoch
+        if (warm := annealing.all_warm(epoch)) is not None:
+            return warm and int(epoch) < self.plan.n_epochs - 1
+        temperature = self.state.temperatures.index_select(0, epoch.view(1))[0, models]
+        return (temperature > 0) & (epoch < self.plan.n_epochs - 1)
+
+
+def train_chunks(
+    placement: Placement,
+    chunk_of: Callable[[slice, torch.device], ChunkTraining],
+    keep: Callable[[slice, dict[str, Tensor], dict[str, Tensor] | None], None],
+    saved: FleetCheckpoint | None,
+    bar: Progress,
+    after_epoch: Callable[[EpochInfo], None] | None,
+    *,
+    moments: bool,
+) -> list[tuple[FleetHistory, dict[str, Tensor]]]:
+    """Train all chunks; return the history and the optimizer's state of each.
+
+    Args:
+        placement: of the chunks.
+        chunk_of: returns the chunk of a slice of the models on a device.
+        keep: called with the models of a chunk, their last state and their best.
+        saved: where to resume from and save to.
+        bar: advanced by each epoch of each model.
+        after_epoch: called after every epoch of a chunk.
+        moments: copy the optimizer's state to the CPU; else it is left out.
+    """
+
+    def train(number: int, models: slice, device: torch.device) -> tuple[FleetHistory, dict[str, Tensor]]:
+        chunk = chunk_of(models, device)
+
+        def note(low: int, high: int) -> None:
+            bar.step((high - low) * len(chunk.models))
+            if after_epoch is not None:
+                rule, temperatures = chunk.courses.rule(), chunk.temperatures(low)
+                after_epoch(EpochInfo(low, models, chunk.models, rule, temperatures))
+
+        history = chunk.run(number, saved, bar, note, one_by_one=after_epoch is not None)
+        keep(models, chunk.state.models, chunk.state.best or None)
+        kept = chunk.state.optimizer if moments else {}
+        return history, {name: value.cpu() for name, value in kept.items()}
+
+    with saves_when_stopped():
+        return placement.run(train)

@@ -1,0 +1,399 @@
+"""Public classes: a fleet of models, trained together and used individually, and a recorder of its training."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl.annealing import AnnealingRecords, measure
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.measure import SCALARS
+from torchmcl.app.progress import Progress
+from torchmcl.checks import bad_value, check_choice, check_non_negative, check_positive_int
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.io.identity import digest_of_tensors
+from torchmcl.rules.winners import WTA, AssignmentRule
+from torchmcl.schedules import Schedule
+from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores, check_score_objective
+from torchmcl.step import mcl_step
+from torchmcl.types import Batch, Predictions
+from torchmcl_fleet.backends import BACKENDS, choose_backend
+from torchmcl_fleet.courses import RuleAt, TrainingPlan, rates_of
+from torchmcl_fleet.data import EpochRows, FleetData, SampledData
+from torchmcl_fleet.epochs import ChunkTraining, EpochInfo, train_chunks
+from torchmcl_fleet.history import FleetCheckpoint, FleetHistory, chunk_size_of, fingerprint_of
+from torchmcl_fleet.models import FleetModels, KeptModels, StackedModules, build_modules, seeded
+from torchmcl_fleet.module_checks import check_input_type, check_rows_apart, check_stackable, inspected
+from torchmcl_fleet.options import (
+    Checkpointing,
+    StepSpec,
+    Validation,
+    batch_rows,
+    check_data,
+    checkpointing_of,
+    hard_distortion,
+    moments_of,
+    per_model,
+    seeds_of,
+    validation_of,
+)
+from torchmcl_fleet.placement import Device, Placement, devices_of
+from torchmcl_fleet.stacked import Adam, FleetOptimizer
+from torchmcl_fleet.steps import CostFacts, TrainingFacts, evaluate_models
+
+
+class Fleet:
+    """Many independent models of one architecture, trained in one loop of batched operations.
+
+    Model i is the result of `torch.manual_seed(seeds[i]); module_factory()`, trained with its own rule,
+    learning rate, weight decay, shuffles and data, as if trained alone. Buffers, tied weights, parametrizations and
+    forward hooks work as in one model. Modules that cannot be trained exactly are rejected: those with backward hooks
+    or state outside of buffers, those that `torch.vmap` cannot run, and sets of different length where rows depend on
+    one another (BatchNorm). Dropout has the same distribution as in a single model, with different random numbers.
+
+    Args:
+        module_factory: makes one module that returns `Predictions` or `Distributions`.
+        n_models: the number of models.
+        rule: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
+            tail of the learning rate and the weight decay in training; a single one, or one per model.
+        optimizer: `Adam()` or `SGD()` from `torchmcl_fleet`.
+        learning_rate: a number or a schedule epoch -> number; a single value, or one per model in a list, an array or a
+            tensor.
+        weight_decay: decoupled weight decay, a single value or one per model.
+        seeds: of the initial weights and the shuffles; 0, 1, 2, ... by default.
+        cost_fn: the matched cost, any `pairwise_*` function.
+        loss_fn: the trained cost, if it differs from the matched one, see `torchmcl.mcl_step`.
+        scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
+        score_weight: weight of the score loss.
+        device: where to train; the models are kept on the CPU between runs. "cuda" means all visible GPUs, if
+            there are enough models; a sequence names the devices that the models are split across.
+        backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
+            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs), "captured"
+            (CUDA graphs) or "fused" (whole epochs in one kernel, for networks with one small hidden layer on GPUs). By
+            default the fastest that supports the training run.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
+        >>> inputs = torch.rand(64, 1)
+        >>> targets = torch.where(torch.rand(64, 1, 1) < 0.5, -inputs[:, None], inputs[:, None])
+        >>> cooling = annealed(AnnealedWTA(0.5), temperature=Exponential(0.5, 0.8, cutoff=1e-3))
+        >>> rules = [WTA(), WTA(), cooling, cooling]
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 1, 2, hidden=(16,)), n_models=4, rule=rules)
+        >>> history = fleet.fit(FleetData.shared(inputs, targets, n_models=4), n_epochs=20, progress=False)
+        >>> history.losses.shape, fleet.predict(inputs).hypotheses.shape
+        (torch.Size([20, 4]), torch.Size([4, 64, 2, 1]))
+        >>> type(fleet.models[3]).__name__
+        'MultiHypothesisMLP'
+    """
+
+    def __init__(
+        self,
+        module_factory: Callable[[], nn.Module],
+        n_models: int,
+        *,
+        rule: AssignmentRule | RuleAt | AutoAnnealing | Sequence[Any] = WTA(),  # noqa: B008  (frozen)
+        optimizer: FleetOptimizer = Adam(),  # noqa: B008  (frozen)
+        learning_rate: float | Schedule | Sequence[float | Schedule] = 0.01,
+        weight_decay: float | Sequence[float] = 0.0,
+        seeds: Sequence[int] | None = None,
+        cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        loss_fn: Callable[..., Tensor] | None = None,
+        scores: ScoreObjective = SigmoidScores(),  # noqa: B008  (frozen)
+        score_weight: float = 1.0,
+        device: Device | Sequence[Device] = "cpu",
+        backend: str | None = None,
+    ) -> None:
+        check_positive_int("Fleet", "n_models", n_models)
+        check_non_negative("Fleet", "score_weight", score_weight)
+        check_score_objective("Fleet", scores)
+        self.n_models = n_models
+        self.rules = per_model("rule", rule, n_models)
+        self.learning_rates = per_model("learning_rate", learning_rate, n_models)
+        self.weight_decay = per_model("weight_decay", weight_decay, n_models)
+        self.seeds = seeds_of(seeds, n_models)
+        for decay in set(self.weight_decay):
+            check_non_negative("Fleet", "weight_decay", decay)
+        if not isinstance(optimizer, FleetOptimizer):
+            rule, advice = "be an optimizer of torchmcl_fleet", "Those of torch.optim have one rate for all models."
+            raise TypeError(bad_value("Fleet", "optimizer", rule, repr(optimizer), advice))
+        if backend is not None:
+            check_choice("Fleet", "backend", backend, tuple(BACKENDS))
+        self.optimizer = optimizer
+        self.cost_fn = cost_fn
+        self.loss_fn = loss_fn
+        self.scores = scores
+        self.score_weight = score_weight
+        self.backend = backend
+        self.devices = devices_of(device, n_models)
+        self.device = self.devices[0]
+        modules = build_modules(module_factory, self.seeds)
+        check_stackable(modules)
+        self._kept = KeptModels(StackedModules.of(modules))
+        self._first_weights = digest_of_tensors(self._kept.last.state)
+        self.optimizer_state: dict[str, Tensor] | None = None
+
+    @property
+    def models(self) -> FleetModels:
+        """The current models; `fleet.models[i]` is an ordinary module with a copy of the weights."""
+        return FleetModels(self._kept.last)
+
+    @property
+    def best_models(self) -> FleetModels:
+        """The models with the best validation value, after `fit(..., validation=...)`."""
+        return FleetModels(self._kept.chosen(best=True))
+
+    def fit(
+        self,
+        data: FleetData | SampledData,
+        n_epochs: int,
+        *,
+        batch_size: int | Literal["all"] | None = None,
+        validation: Validation | FleetData | None = None,
+        checkpoint: Checkpointing | str | Path | None = None,
+        models_at_once: int | None = None,
+        after_epoch: Callable[[EpochInfo], None] | None = None,
+        continued: bool = False,
+        progress: bool | str = True,
+    ) -> FleetHistory:
+        """Train all models.
+
+        Args:
+            data: rows for each model, or `SampledData`, which draws new rows for every epoch.
+            n_epochs: passes over the data.
+            batch_size: rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
+                where the last one would be short; "all" is all rows.
+            validation: held-out rows to evaluate on, with the options of `Validation`; each model's best weights are
+                kept.
+            checkpoint: folder to save to and to resume from, with the options of `Checkpointing`.
+            models_at_once: train in chunks of this many; by default derived from memory and cores.
+            after_epoch: called with an `EpochInfo` after every epoch of a chunk, for records and pictures.
+            continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
+            progress: show a bar with models per second and the time left; a string is its title.
+
+        Returns:
+            FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
+            `failed_epoch` and its batch in `failed_batch`; it keeps its last finite weights, and the others are not
+            affected.
+
+        Raises:
+            ValueError: if the data or validation is for another number of models, a number is out of range, or the
+                checkpoint holds another training.
+        """
+        check_positive_int("Fleet.fit", "n_epochs", n_epochs)
+        data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, SampledData) else data
+        check_data("Fleet.fit", "data", data, self.n_models)
+        validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
+        held_out = None if validation is None else validation.rows
+        models, plan = self._kept.last, self._plan(n_epochs, validation)
+        moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(models.flat)) if continued else {}
+        size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
+        data, n_hypotheses = inspected(models, data, held_out)
+        plan.courses.check_hypotheses(n_hypotheses)
+        per_target = plan.courses.per_target
+        facts = TrainingFacts.of(models, data, held_out, plan.spec, device=self.device, per_target_rules=per_target)
+        backend = choose_backend(self.backend, facts)
+        placement = Placement.of(
+            models,
+            data,
+            self.devices,
+            batch_size=size,
+            n_hypotheses=n_hypotheses,
+            chunk_size=chunk_size_of(models_at_once, checkpoint),
+            splits_models=backend.splits_models,
+            in_order=after_epoch is not None,
+        )
+        saved = None
+        if checkpoint is not None:
+            sizes = {"batch_size": size, "backend": backend.name, "models_at_once": placement.chunk_size}
+            begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
+            fingerprint = fingerprint_of(plan, models, data, held_out) | sizes | begin
+            is_random = backend.uses_generators and not models.is_deterministic()
+            saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
+        if held_out is not None:
+            self._kept.keep_best()
+
+        def chunk_of(chosen: slice, device: torch.device) -> ChunkTraining:
+            own, stacked = plan.of_models(chosen), models.subset(chosen, device, copy_rows=True)
+            rows = EpochRows(data.subset(chosen, device), own.seeds, size)
+            held = None if held_out is None else held_out.subset(chosen, device)
+            chunk = backend.training(backend.step(stacked, rows, held, facts), own)
+            for name, value in moments.items():
+                chunk.state.optimizer[name].copy_(value[chosen])
+            return chunk
+
+        what = progress if isinstance(progress, str) else "fleet"
+        with Progress(n_epochs * self.n_models, what, show=bool(progress), unit="model-epoch") as bar:
+            trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch, moments=continued)
+        history = self._gathered(trained, placement, continued=continued)
+        history.warn_of_failures()
+        return history
+
+    def predict(
+        self,
+        inputs: Tensor,
+        *,
+        per_model: bool = False,
+        best: bool = False,
+        stochastic: bool = False,
+        seed: int | None = None,
+    ) -> Predictions:
+        """Return the predictions of all models, [models, batch, ...]; `Distributions` if the modules return them.
+
+        Args:
+            inputs: [batch, ...] for all models.
+            per_model: inputs are [models, batch, ...], separate for each model.
+            best: use the weights with the best validation value instead of the last ones.
+            stochastic: leave dropout on.
+            seed: of the random numbers of dropout; torch's global generator is then left unchanged.
+        """
+        models = self._kept.chosen(best=best)
+        if inputs.ndim < 2:
+            rule = "have shape [batch, ...]"
+            raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
+        if not per_model:
+            inputs = inputs.expand(self.n_models, *inputs.shape)
+        elif inputs.shape[0] != self.n_models:
+            rule = f"have {self.n_models} models on its first axis"
+            raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
+        check_input_type("Fleet.predict", "inputs", models, inputs)
+        with torch.no_grad(), models.evaluating(stochastic=stochastic), seeded(seed):
+            return models(inputs)
+
+    def evaluate(self, data: FleetData, *, best: bool = False) -> dict[str, Tensor]:
+        """Return metrics of each model on its rows: distortion, rmse [models] and usage [models, hypotheses].
+
+        Args:
+            data: rows for each model, with Euclidean targets.
+            best: use the weights of the best validation instead of the last ones.
+        """
+        check_data("Fleet.evaluate", "data", data, self.n_models)
+        check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
+        check_rows_apart("Fleet.evaluate", "data", self._kept.last, data, training=False)
+        scores = SoftmaxScores() if CostFacts.of(self.cost_fn).trains_scores else self.scores
+        return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, scores)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights of all models, [models, parameters], and the best ones if there are any.
+
+        Buffers, such as the statistics of BatchNorm, are included by name, [models, ...] each.
+        """
+        return self._kept.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Load weights and buffers from `state_dict`.
+
+        Raises:
+            ValueError: if they do not match this fleet.
+        """
+        self._kept.load_state_dict(state)
+        self._first_weights = digest_of_tensors(self._kept.last.state)
+
+    def _plan(self, n_epochs: int, validation: Validation | None) -> TrainingPlan:
+        monitor = hard_distortion if validation is None else validation.monitor
+        return TrainingPlan(
+            n_epochs=n_epochs,
+            rules=self.rules,
+            learning_rates=rates_of(self.learning_rates, n_epochs),
+            weight_decays=torch.tensor([float(decay) for decay in self.weight_decay], dtype=torch.float64),
+            seeds=torch.tensor(self.seeds),
+            spec=StepSpec(self.cost_fn, self.score_weight, monitor, self.loss_fn, self.scores, self.optimizer),
+            validate_every=per_model("every", 1 if validation is None else validation.every, self.n_models),
+            patience=None if validation is None else validation.patience,
+        )
+
+    def _gathered(
+        self, trained: list[tuple[FleetHistory, dict[str, Tensor]]], placement: Placement, *, continued: bool
+    ) -> FleetHistory:
+        """Return the history of all chunks; keep the state of the optimizer for the next `fit`."""
+        if continued:
+            parts = [state for _, state in trained]
+            self.optimizer_state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        history = FleetHistory.joined([history for history, _ in trained])
+        return history._replace(seconds=history.seconds / min(placement.n_threads, len(trained)))
+
+
+class FleetRecorder:
+    """A recorder to pass as `after_epoch=` to `Fleet.fit`; records stay on the device until `records` is called.
+
+    Args:
+        fleet: the fleet, whose rules determine weights and temperatures.
+        n_epochs: of the training.
+        data: held-out rows [rows, ...] and targets [rows, targets, dim] for the metrics, shared by all models.
+        probes: [probes, ...], inputs whose hypotheses are recorded.
+        every: epochs between records; the last epoch is always recorded.
+
+    Example:
+        >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
+        >>> from torchmcl_fleet.demo.gaussians import conditional_three_gaussians
+        >>> from torchmcl_fleet import SampledData
+        >>> cooling = annealed(AnnealedWTA(1.0), temperature=Exponential(1.0, 0.5))
+        >>> fleet = Fleet(lambda: MultiHypothesisMLP(1, 2, 3, hidden=(8,)), 2, rule=[WTA(), cooling])
+        >>> held_out = conditional_three_gaussians(50)
+        >>> recorder = FleetRecorder(fleet, 6, data=held_out, probes=torch.tensor([[0.1], [0.9]]), every=2)
+        >>> source = SampledData(conditional_three_gaussians, n_rows=64, n_models=2)
+        >>> history = fleet.fit(source, 6, after_epoch=recorder, progress=False)
+        >>> plain, annealed_ = recorder.records()
+        >>> annealed_.step.tolist(), annealed_.temperature.tolist(), annealed_.hypotheses.shape
+        ([1, 3, 5], [0.5, 0.125, 0.03125], torch.Size([3, 2, 3, 2]))
+    """
+
+    def __init__(self, fleet: Fleet, n_epochs: int, *, data: Batch, probes: Tensor, every: int = 10) -> None:
+        check_positive_int("FleetRecorder", "n_epochs", n_epochs)
+        check_positive_int("FleetRecorder", "every", every)
+        if len(data.inputs) != len(data.targets) or len(data.inputs) == 0:
+            got = f"{len(data.inputs)} and {len(data.targets)}"
+            raise ValueError(bad_value("FleetRecorder", "data", "have as many inputs as targets, at least one", got))
+        self._fleet, self._n_epochs, self.every = fleet, n_epochs, every
+        self._data = Batch(*(None if part is None else part.to(fleet.device) for part in data))  # type: ignore[arg-type]
+        self._probes = probes.to(fleet.device)
+        self._records: dict[int, list[tuple[int, Tensor, Tensor, Tensor, Tensor, Tensor]]] = {}
+
+    @torch.no_grad()
+    def __call__(self, end: EpochInfo) -> None:
+        """Record the models of a chunk, if the epoch is due."""
+        epoch, rows, models, rule, temperatures = end
+        if (epoch + 1) % self.every and epoch + 1 != self._n_epochs:
+            return
+        batch = Batch(*(None if p is None else p.expand(len(models), *p.shape) for p in self._data))  # type: ignore[arg-type]
+        with models.evaluating():
+            matching = mcl_step(models, batch, rule, cost_fn=self._fleet.cost_fn, score_weight=0, stacked=True).matching
+            probed = models(self._probes.expand(len(models), *self._probes.shape))
+        logits = probed.score_logits
+        scores = (
+            probed.hypotheses.new_empty(len(models), 0) if logits is None else self._fleet.scores.probabilities(logits)
+        )
+        measured = torch.vmap(measure)(matching, temperatures)
+        scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
+        record = (temperatures, scalars, measured.usage, probed.hypotheses.flatten(3), scores)
+        self._records.setdefault(rows.start, []).append((epoch, *record))
+
+    def records(self) -> list[AnnealingRecords]:
+        """Return the records of each model, on the CPU.
+
+        Raises:
+            ValueError: if there are none yet.
+        """
+        if not self._records:
+            rule = "hold at least one record"
+            raise ValueError(bad_value("FleetRecorder", "records", rule, "none", "Pass it as after_epoch= of fit."))
+        found: list[AnnealingRecords] = []
+        for start in sorted(self._records):
+            epochs = [epoch for epoch, *_ in self._records[start]]
+            temperatures, scalars, usage, probed, scores = (
+                torch.stack(parts).cpu() for parts in zip(*(rest for _, *rest in self._records[start]), strict=True)
+            )
+            found += [
+                AnnealingRecords(
+                    torch.tensor(epochs),
+                    temperatures[:, i],
+                    **dict(zip(SCALARS, scalars[:, i].unbind(dim=-1), strict=True)),
+                    usage=usage[:, i],
+                    hypotheses=probed[:, i],
+                    probes=self._probes.cpu(),
+                    scores=scores[:, i] if scores.numel() else None,
+                )
+                for i in range(scalars.shape[1])
+            ]
+        return found

@@ -1,0 +1,395 @@
+"""The state of a training run, its history and its checkpoints; a resumed run is bit-identical.
+
+A folder of checkpoints holds `plan.json`, the fingerprint of the training, and the last few states of each chunk,
+`chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.io`.
+"""
+
+import json
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.io import Checkpoint, CheckpointError, CheckpointSeries
+from torchmcl.io.checkpoints import digest_of_json
+from torchmcl.io.identity import digest_of_tensors, identity_of
+from torchmcl.io.reading import read_json
+from torchmcl.io.writing import write_atomically
+from torchmcl.optional import optional_import
+from torchmcl_fleet.courses import TrainingPlan
+from torchmcl_fleet.data import FleetData
+from torchmcl_fleet.models import StackedModules
+from torchmcl_fleet.options import Checkpointing
+
+# Losses of this many batches are checked together: few enough to store, enough to make checks cheap.
+_AT_ONCE = 256
+
+
+@dataclass
+class ChunkState:
+    """All tensors that change during training; they are updated in place."""
+
+    models: dict[str, Tensor]
+    best: dict[str, Tensor]  # the models at their best evaluation; empty without validation
+    optimizer: dict[str, Tensor]
+    annealing: dict[str, Tensor]
+    epoch: Tensor
+    losses: Tensor  # [epochs, models], like the next three
+    watched: Tensor
+    temperatures: Tensor
+    learning_rates: Tensor
+    best_value: Tensor  # [models], like the next three
+    best_epoch: Tensor
+    stopped_epoch: Tensor
+    failed_step: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        models: StackedModules,
+        n_epochs: int,
+        *,
+        optimizer: dict[str, Tensor],
+        annealing: dict[str, Tensor],
+        keep_best: bool,
+    ) -> "ChunkState":
+        """Return the state before the first epoch."""
+        n_models, device = len(models), models.flat.device
+        # Decisions and records have at least single precision, even for models in half precision.
+        number: dict[str, Any] = {"dtype": torch.promote_types(models.flat.dtype, torch.float32), "device": device}
+        return cls(
+            models=models.state,
+            best={name: value.clone() for name, value in models.state.items()} if keep_best else {},
+            optimizer=optimizer,
+            annealing=annealing,
+            epoch=torch.zeros((), dtype=torch.long, device=device),
+            losses=torch.zeros(n_epochs, n_models, **number),
+            watched=torch.full((n_epochs, n_models), torch.nan, **number),
+            temperatures=torch.full((n_epochs, n_models), torch.nan, **number),
+            learning_rates=torch.full((n_epochs, n_models), torch.nan, **number),
+            best_value=torch.full((n_models,), torch.inf, **number),
+            best_epoch=torch.full((n_models,), -1, device=device),
+            stopped_epoch=torch.full((n_models,), -1, device=device),
+            failed_step=torch.full((n_models,), -1, device=device),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, for checkpoints and captured epochs."""
+        named: dict[str, Tensor] = {}
+        for name, value in vars(self).items():
+            named |= {name: value} if isinstance(value, Tensor) else {f"{name}.{key}": v for key, v in value.items()}
+        return named
+
+
+class FleetHistory(NamedTuple):
+    """The history of a training run, on the CPU.
+
+    Attributes:
+        losses: [epochs, models], mean training loss of each epoch; NaN after early stopping ended a model.
+        best_value: [models], best monitored value (infinite without validation).
+        best_epoch: [models], the epoch of that value, counted from 0 (-1 without validation).
+        stopped_epoch: [models], the epoch of early stopping (-1: trained to the end).
+        failed_epoch: [models], the first epoch with a loss that is not finite (-1: none).
+        failed_batch: [models], the batch of `failed_epoch` with that loss, counted from 0 (-1: none).
+        watched: [epochs, models], the monitored value of each epoch; NaN where it was not evaluated.
+        temperatures: [epochs, models], decided by `AutoAnnealing`; NaN for models under other rules, and None if
+            no model uses it.
+        learning_rates: [epochs, models], as they were used; NaN after early stopping ended a model.
+        seconds: wall time of the training itself.
+    """
+
+    losses: Tensor
+    best_value: Tensor
+    best_epoch: Tensor
+    stopped_epoch: Tensor
+    failed_epoch: Tensor
+    failed_batch: Tensor
+    watched: Tensor
+    temperatures: Tensor | None
+    learning_rates: Tensor
+    seconds: float
+
+    @classmethod
+    def of(
+        cls, state: ChunkState, failures: "FirstFailures", temperatures: Tensor | None, seconds: float
+    ) -> "FleetHistory":
+        """Return the history of a chunk."""
+        stopped = state.stopped_epoch
+        # A model has no loss after it stopped, while others continue.
+        epochs = torch.arange(len(state.losses), device=stopped.device).unsqueeze(-1)
+        after = (stopped >= 0) & (epochs > stopped)
+        bad = ~(state.losses.isfinite() | after)
+        failed = torch.where(bad.any(dim=0), bad.int().argmax(dim=0), -1).cpu()
+
+        curves = [state.losses, state.watched, state.learning_rates, temperatures]
+        if bool(after.any()):
+            curves = [None if values is None else values.masked_fill(after, torch.nan) for values in curves]
+        losses, watched, rates, decided = (None if values is None else values.cpu() for values in curves)
+        assert losses is not None
+        assert watched is not None
+        assert rates is not None
+        best_value, best_epoch, batches = state.best_value.cpu(), state.best_epoch.cpu(), failures.batches(failed)
+        return cls(losses, best_value, best_epoch, stopped.cpu(), failed, batches, watched, decided, rates, seconds)
+
+    def first_failure(self, model: int) -> str:
+        """Return a description of the first non-finite loss of a failed model."""
+        epoch = f"epoch {int(self.failed_epoch[model])}"
+        return epoch if self.failed_batch[model] < 0 else f"batch {int(self.failed_batch[model])} of {epoch}"
+
+    def warn_of_failures(self) -> None:
+        """Warn the caller of `Fleet.fit` about models with a NaN or infinite loss."""
+        failed = (self.failed_epoch >= 0).nonzero().flatten().tolist()
+        if failed:
+            where = f"model {failed[0]} was the first of them, from {self.first_failure(failed[0])} on"
+            warnings.warn(
+                f"Fleet: the loss of {len(failed)} of {len(self.failed_epoch)} models is not finite; {where}. The "
+                "others are not affected. Their last finite weights are kept: check their rows, or fit them "
+                "again with a lower `learning_rate`.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    @classmethod
+    def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
+        """Return the history of a fleet from those of its chunks."""
+        if len(parts) == 1:
+            return parts[0]
+        decided = None
+        if any(part.temperatures is not None for part in parts):
+            filled = [
+                torch.full_like(part.losses, torch.nan) if part.temperatures is None else part.temperatures
+                for part in parts
+            ]
+            decided = torch.cat(filled, dim=-1)
+        names = set(cls._fields) - {"temperatures", "seconds"}
+        joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], dim=-1) for name in names}
+        return cls(**joined, temperatures=decided, seconds=sum(part.seconds for part in parts))
+
+
+class FirstFailures:
+    """Records the first non-finite loss of each model without synchronization.
+
+    Args:
+        step: [models], filled with -1; set to the batch of the first bad loss, counted from the start of training.
+        n_batches: of an epoch.
+
+    Example:
+        >>> failures = FirstFailures(torch.tensor([-1, -1]), n_batches=3)
+        >>> for loss in ([1.0, 1.0], [1.0, torch.nan], [1.0, 1.0]):
+        ...     failures.see(torch.tensor(loss), epoch=torch.tensor([4]))
+        >>> failures.step
+        tensor([-1, 13])
+        >>> failures.batches(torch.tensor([-1, 4]))
+        tensor([-1,  1])
+    """
+
+    def __init__(self, step: Tensor, n_batches: int) -> None:
+        self.step, self.n_batches = step, n_batches
+        self._seen, self._waiting = 0, list[Tensor]()
+
+    def see(self, losses: Tensor, *, epoch: Tensor) -> None:
+        """Record the losses [models] of the next batch; after the last one the next epoch begins."""
+        self._seen += 1
+        if self.n_batches == 1:
+            return  # the epoch suffices
+        self._waiting.append(losses)
+        if len(self._waiting) == _AT_ONCE or self._seen == self.n_batches:
+            first = self._seen - len(self._waiting)
+            self._check(torch.stack(self._waiting), first, epoch)
+            self._waiting.clear()
+
+    def see_all(self, losses: Tensor, *, epoch: Tensor) -> None:
+        """Record the losses [batches, models] of a whole epoch."""
+        if self.n_batches > 1:
+            self._check(losses, 0, epoch)
+
+    def forget(self) -> None:
+        """Begin an epoch, possibly after an interrupted one."""
+        self._seen = 0
+        self._waiting.clear()
+
+    def batches(self, epochs: Tensor) -> Tensor:
+        """Return the batch of each model's first bad loss [models], counted from 0 (-1: none), given its epoch."""
+        if self.n_batches == 1:
+            return torch.where(epochs >= 0, 0, -1)
+        step = self.step.cpu()
+        known = (epochs >= 0) & (step >= 0) & (step // self.n_batches == epochs)
+        return torch.where(known, step % self.n_batches, -1)
+
+    def _check(self, losses: Tensor, first: int, epoch: Tensor) -> None:
+        if losses.device.type == "cpu" and math.isfinite(float(losses.sum())):  # reading a value is free on the CPU
+            return
+        bad = ~losses.isfinite()
+        step = epoch * self.n_batches + first + bad.int().argmax(dim=0)
+        self.step.copy_(torch.where(bad.any(dim=0) & (self.step < 0), step, self.step))
+
+
+_KIND, _PLAN = "fleet", "plan.json"
+_GENERATOR, _DEVICE_GENERATOR = "random generator", "random generator of the device"
+_ANEW = "Delete the folder to start again."
+
+
+class FleetCheckpoint:
+    """The saved state of one training run.
+
+    Args:
+        options: folder, and how many states of each chunk to keep.
+        plan: fingerprint of the training, as JSON.
+        is_random: whether the training draws random numbers, whose state is then saved too.
+
+    Raises:
+        ValueError: if the folder holds the state of another training.
+    """
+
+    def __init__(self, options: Checkpointing, plan: dict[str, Any], *, is_random: bool) -> None:
+        optional_import("safetensors.torch", extra="checkpoint", needed_by="Fleet.fit(checkpoint=...)")
+        self.folder, self.options, self.is_random = Path(options.folder), options, is_random
+        plan = json.loads(json.dumps(plan))
+        self.plan_digest = digest_of_json(plan)
+        path = self.folder / _PLAN
+        saved = _read_plan(path)
+        if saved == plan:
+            return
+        if path.exists() and self._is_ours():
+            message = f"Fleet.fit: {str(path)!r} is damaged; training resumes from the other states in the folder."
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+        elif path.exists():
+            differ = sorted(name for name in plan if (saved or {}).get(name) != plan[name])
+            advice = "Give another folder, or delete this one to start again."
+            rule = "be empty or contain this training run"
+            got = f"{self.folder}, which differs in {differ}"
+            raise ValueError(bad_value("Fleet.fit", "checkpoint", rule, got, advice))
+        write_atomically(path, json.dumps(plan, indent=1))
+
+    def load(self, chunk: int, state: dict[str, Tensor], device: torch.device) -> tuple[int, float]:
+        """Fill `state` from the newest complete checkpoint of a chunk; return the next epoch and the seconds so far.
+
+        Args:
+            chunk: its number.
+            state: of the training.
+            device: where it trains.
+
+        Returns:
+            0 and 0.0 where there is none.
+
+        Raises:
+            CheckpointError: if there are checkpoints, but all are damaged or belong to a different training run.
+        """
+        newest = self._series(chunk).newest()
+        if newest is None:
+            return 0, 0.0
+        next_epoch, saved = newest
+        if not isinstance(saved.state, dict) or saved.state.get("plan") != self.plan_digest:
+            got = f"{self._series(chunk).path(next_epoch).name} of another one"
+            raise _damaged("hold states of the training in its plan.json", got)
+        seconds = saved.state.get("seconds")
+        if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise _damaged("have a number of seconds", seconds)
+        for name, tensor in state.items():
+            kept = saved.tensors.get(name)
+            if kept is None or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
+                got = "none" if kept is None else f"{tuple(kept.shape)} and {kept.dtype}"
+                raise _damaged(f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}", got)
+        with torch.no_grad():
+            for name, tensor in state.items():
+                tensor.copy_(saved.tensors[name])
+        self._restore_generator(saved, device)
+        return next_epoch, float(seconds)
+
+    def save(self, chunk: int, next_epoch: int, seconds: float, state: dict[str, Tensor], device: torch.device) -> None:
+        """Write the state of a chunk.
+
+        Raises:
+            OSError: if it cannot be written; the last state is then untouched.
+        """
+        tensors = dict(state)
+        if self.is_random:
+            tensors[_GENERATOR] = torch.get_rng_state()
+            if device.type == "cuda":
+                tensors[_DEVICE_GENERATOR] = torch.cuda.get_rng_state(device)
+        self._series(chunk).save(next_epoch, state={"plan": self.plan_digest, "seconds": seconds}, tensors=tensors)
+
+    def _series(self, chunk: int) -> CheckpointSeries:
+        return CheckpointSeries(self.folder, _KIND, name=f"chunk-{chunk:04d}-epoch", keep=self.options.keep)
+
+    def _restore_generator(self, saved: Checkpoint, device: torch.device) -> None:
+        if self.is_random and _GENERATOR in saved.tensors:
+            torch.set_rng_state(saved.tensors[_GENERATOR])
+        if self.is_random and _DEVICE_GENERATOR in saved.tensors:
+            torch.cuda.set_rng_state(saved.tensors[_DEVICE_GENERATOR], device)
+
+    def _is_ours(self) -> bool:
+        """Return whether the first chunk has a complete checkpoint of the same plan."""
+        try:
+            found = self._series(0).newest()
+        except CheckpointError:
+            return False
+        state = None if found is None else found[1].state
+        return isinstance(state, dict) and state.get("plan") == self.plan_digest
+
+
+def _damaged(rule: str, got: object) -> CheckpointError:
+    return CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
+
+
+def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> int | None:
+    """Return the number of models per chunk: as requested, or as in the saved run; None if undetermined.
+
+    The chunks of a saved run are kept: available memory and threads may have changed.
+    """
+    if models_at_once is not None:
+        check_positive_int("Fleet.fit", "models_at_once", models_at_once)
+        return models_at_once
+    plan = None if options is None else _read_plan(Path(options.folder) / _PLAN)
+    size = (plan or {}).get("models_at_once")
+    return size if type(size) is int and size > 0 else None
+
+
+def _read_plan(path: Path) -> dict[str, Any] | None:
+    """Return the plan, None if it is missing or unreadable."""
+    try:
+        plan = read_json("Fleet.fit", path)
+    except (OSError, ValueError):
+        return None
+    return plan if isinstance(plan, dict) else None
+
+
+def fingerprint_of(
+    plan: TrainingPlan, models: StackedModules, data: FleetData, validation: FleetData | None
+) -> dict[str, Any]:
+    """Return the fingerprint of a training run as JSON, for comparison with a folder of checkpoints.
+
+    Everything that determines the result is compared by value (learning rates and rules at every epoch, the
+    structure of the modules, the rows), and functions by their code and closures, not by their names.
+
+    Args:
+        plan: of all models.
+        models: whose structure is compared.
+        data: rows of the training.
+        validation: rows of the validation.
+    """
+    return {
+        "n_models": len(models),
+        "n_epochs": plan.n_epochs,
+        "optimizer": repr(plan.spec.optimizer),
+        "rule": identity_of([plan.courses.by_group(), plan.policies]),
+        "learning_rate": digest_of_tensors({"rates": plan.learning_rates.full()}),
+        "weight_decay": plan.weight_decays.tolist(),
+        "seeds": plan.seeds.tolist(),
+        "score_weight": plan.spec.score_weight,
+        "cost_fn": identity_of(plan.spec.cost_fn),
+        "loss_fn": identity_of(plan.spec.loss_fn),
+        "scores": identity_of(plan.spec.scores),
+        "modules": identity_of(models.template),
+        "rows": digest_of_tensors(data._asdict()),
+        "source of rows": None if data.source is None else identity_of(data.source),
+        "validation": None if validation is None else digest_of_tensors(validation._asdict()),
+        "monitor": identity_of(plan.spec.monitor),
+        "validate_every": list(plan.validate_every),
+        "patience": plan.patience,
+    }

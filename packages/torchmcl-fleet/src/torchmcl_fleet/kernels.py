@@ -1,0 +1,125 @@
+"""Functions for the slots of `torchmcl.dispatch`, in C for CPUs and in Triton for GPUs."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl.checks import debug_checks_enabled
+from torchmcl.costs.declared import Norm, declaration
+from torchmcl.dispatch import has_triton
+from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
+from torchmcl.scoring import SigmoidScores
+from torchmcl.step import StepProblem
+from torchmcl.types import Matching, StepOutput
+from torchmcl_fleet import gpu
+from torchmcl_fleet.gpu.support import usable
+from torchmcl_fleet.native import compiled, extension, line, one_target
+
+_SQUARED_DISTANCE = Norm(order=2, power=2)
+
+
+def step_tensors(problem: StepProblem) -> list[Tensor]:
+    """Return hypotheses, targets and, if the scores are trained, their logits."""
+    hypotheses, logits = problem.predictions.hypotheses, problem.predictions.score_logits
+    if logits is None or (not isinstance(problem.score_weight, Tensor) and problem.score_weight == 0):
+        return [hypotheses, problem.targets]
+    return [hypotheses, problem.targets, logits]
+
+
+def fused_step(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
+    """Return the step computed by a kernel; NotImplemented for other steps."""
+    numbers = _numbers_of(problem.rule)
+    if numbers is None or not _is_common(problem):
+        return NotImplemented
+    hypotheses, targets, *scored = step_tensors(problem)
+    result = kernel(hypotheses, targets, scored[0] if scored else None, *numbers)
+    if result is NotImplemented:
+        return NotImplemented
+    cost, weights, assignment_loss, score_loss = result
+    matching = Matching(cost, weights, torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device))
+    loss = assignment_loss
+    if score_loss is not None:
+        loss = torch.add(assignment_loss, score_loss, alpha=problem.score_weight)
+    return StepOutput(loss, assignment_loss, score_loss, matching, problem.predictions, targets)
+
+
+def _is_common(problem: StepProblem) -> bool:
+    """Return whether all targets are real, single and equally weighted, with the cost and scores of the kernels."""
+    hypotheses, targets, *scored = step_tensors(problem)
+    special = (problem.mask, problem.scene, problem.sample_weights, problem.loss_fn)
+    if problem.stacked or debug_checks_enabled() or any(part is not None for part in special):
+        return False
+    if hypotheses.ndim != 3 or targets.shape != (len(hypotheses), 1, hypotheses.shape[-1]):
+        return False
+    if isinstance(problem.score_weight, Tensor) or declaration(problem.cost_fn).formula != _SQUARED_DISTANCE:
+        return False
+    scores = problem.scores
+    usual = type(scores) is SigmoidScores and type(scores.rule) is WTA
+    return not scored or (usual and scored[0].shape == hypotheses.shape[:-1])
+
+
+def _numbers_of(rule: AssignmentRule) -> tuple[float, float] | None:
+    """Return temperature and epsilon of a rule with only these fields, as plain numbers."""
+    if type(rule) is WTA:
+        return 0.0, 0.0
+    if type(rule) is RelaxedWTA and not isinstance(rule.epsilon, Tensor):
+        return 0.0, float(rule.epsilon)
+    if type(rule) is AnnealedWTA and not isinstance(rule.temperature, Tensor) and rule.temperature < math.inf:
+        return float(rule.temperature), 0.0
+    return None
+
+
+def step(problem: StepProblem) -> StepOutput:
+    """Compute the most common step in one kernel: one target per sample, the squared distance, the default scores.
+
+    Returns:
+        Output of the step; `NotImplemented` for other steps, types and devices.
+    """
+    tensors = step_tensors(problem)
+    if usable(*tensors):
+        return fused_step(gpu.one_target_losses, problem)
+    if extension.serves(*tensors):
+        return fused_step(one_target.one_target_losses, problem)
+    return NotImplemented
+
+
+def assignment(cost: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute the weights of the cheapest one-to-one assignments on a GPU, without waiting for the device.
+
+    Args:
+        cost: Cost, [..., targets, hypotheses], in float32 or float64.
+        mask: Real targets, [..., targets]; None if all are real.
+
+    Returns:
+        Weights, [..., targets, hypotheses]; `NotImplemented` on CPUs, without Triton and for more than 2048 targets or
+        hypotheses.
+    """
+    if not cost.is_cuda or not has_triton():
+        return NotImplemented
+    from torchmcl_fleet.gpu.augmenting import MAX_SIDE, one_to_one_rows
+
+    if max(cost.shape[-2:]) > MAX_SIDE:
+        return NotImplemented
+    flat = cost.reshape(-1, *cost.shape[-2:])
+    return one_to_one_rows(flat, None if mask is None else mask.reshape(flat.shape[:-1])).view(cost.shape)
+
+
+def univariate(centers: Tensor, weights: Tensor, widths: Tensor) -> line.Mixtures:
+    """Return mixtures of normals on a line, [rows, kernels] each, whose sets and points are computed in C.
+
+    Returns:
+        Mixtures; `NotImplemented` for tensors with gradients, other types and devices than float32 and float64 on CPUs,
+        and without the extension.
+    """
+    return line.Mixtures(centers, weights, widths) if line.serves(centers, weights, widths) else NotImplemented
+
+
+def description() -> str:
+    """Return the instruction set of the extension in C."""
+    return compiled.instruction_set() or "not built: no C compiler when torchmcl was installed"
+
+
+SLOTS = {"step": step, "assignment": assignment, "univariate": univariate}

@@ -1,0 +1,364 @@
+"""Many modules of the same structure: their parameters as rows of a matrix, and a batched forward pass."""
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+
+from torchmcl.checks import bad_value, check_callable
+from torchmcl.types import Distributions, Predictions
+from torchmcl_fleet.layers import Stackable, without_cudnn
+from torchmcl_fleet.stacked import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
+
+_ONE_GENERATOR = threading.Lock()
+
+
+@contextmanager
+def random_numbers_apart() -> Iterator[None]:
+    """Preserve the state of torch's generators, under a lock: other threads must not draw from them."""
+    with _ONE_GENERATOR, torch.random.fork_rng(devices=range(_n_cuda_generators())):
+        yield
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's generators inside `random_numbers_apart`.
+
+    `torch.manual_seed` would also set the seed of CUDA if it is not initialized yet, which cannot be undone.
+    """
+    torch.default_generator.manual_seed(seed)
+    if _n_cuda_generators():
+        torch.cuda.manual_seed_all(seed)
+
+
+def _n_cuda_generators() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Draw from a separate random stream in a `with` block; None draws from torch's generator."""
+    if seed is None:
+        yield
+        return
+    with random_numbers_apart():
+        torch.default_generator.manual_seed(seed)  # models on the CPU use no other generator
+        yield
+
+
+def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> list[nn.Module]:
+    """Return one module per seed, as `torch.manual_seed(seed); factory()` would create it.
+
+    Raises:
+        TypeError: if the factory is not a function that returns a module.
+    """
+    check_callable("Fleet", "module_factory", factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
+    if isinstance(factory, nn.Module):
+        rule, advice = (
+            "be a function that makes a module, not a module",
+            "For example lambda: MultiHypothesisMLP(6, 1, 5).",
+        )
+        raise TypeError(bad_value("Fleet", "module_factory", rule, type(factory).__name__, advice))
+    modules = []
+    with random_numbers_apart():
+        for seed in seeds:
+            seed_generators(seed)
+            module = factory()
+            if not isinstance(module, nn.Module):
+                rule = "return a torch.nn.Module"
+                raise TypeError(bad_value("Fleet", "module_factory", rule, type(module).__name__))
+            modules.append(module)
+    return modules
+
+
+class StackedModules:
+    """The state of n models and their common forward pass.
+
+    The parameters are rows of one matrix [models, parameters], which lets the optimizer, checkpoints and the best
+    models work in a handful of operations, for any number of layers; the per-layer tensors are views of it. Buffers
+    (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them:
+    `take_buffers` stores the new values, for the models whose step counts.
+
+    Args:
+        made: a module of this structure, which is copied and never run: a forward pass may change a module.
+        flat: [models, parameters]
+        buffers: [models, ...] each.
+    """
+
+    def __init__(self, made: nn.Module, flat: Tensor, buffers: dict[str, Tensor]) -> None:
+        self._made = made
+        self.template = without_cudnn(copy.deepcopy(made))
+        self.flat = flat
+        self.buffers = buffers
+        self.shapes = {name: parameter.shape for name, parameter in made.named_parameters()}
+        # detach() shares the memory, so that updating the matrix updates the leaves.
+        self.views = {
+            name: view.detach().requires_grad_(made.get_parameter(name).requires_grad)
+            for name, view in self.split(flat).items()
+        }
+        self._feed_forward = is_feed_forward(made)
+        self._rectified = [self.views[name] for name in rectified_weights(made)] if self._feed_forward else []
+        self._forward = torch.vmap(self._forward_one, randomness="different")
+        self._next_buffers: dict[str, Tensor] = {}
+        self._kind: type[Any] = Predictions  # or Distributions, as in the last forward pass
+        self._idle: list[bool] = []
+        self._without_gradient([not view.requires_grad for view in self.views.values()])
+
+    @classmethod
+    def of(cls, modules: Sequence[nn.Module]) -> "StackedModules":
+        """Stack modules that have the same structure, see `torchmcl_fleet.module_checks.check_stackable`."""
+        rows = [torch.cat([p.detach().reshape(-1) for p in module.parameters()]) for module in modules]
+        columns = [dict(module.named_buffers()) for module in modules]
+        buffers = {name: torch.stack([own[name].detach() for own in columns]) for name in columns[0]}
+        return cls(copy.deepcopy(modules[0]), torch.stack(rows), buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by the constructor's arguments: the views must share the memory of the new matrix."""
+        return StackedModules, (self._made, self.flat, self.buffers)
+
+    def __len__(self) -> int:
+        """Return the number of models."""
+        return len(self.flat)
+
+    def __call__(self, inputs: Tensor) -> Predictions:
+        """Return the predictions of the models for inputs [models, batch, ...]."""
+        if self.is_plain() and inputs.ndim == 3:
+            with StackedLinear(self._rectified):
+                return checked_predictions(functional_call(self.template, self.views, (inputs,)))
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        with Stackable():
+            predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
+        return checked_predictions(self._kind(**dict.fromkeys(self._kind._fields) | predictions))
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """The state of the models that training changes, with a leading axis of models."""
+        return {"flat": self.flat, **{f"buffer.{name}": buffer for name, buffer in self.buffers.items()}}
+
+    @torch.no_grad()
+    def take_buffers(self, models: Tensor) -> None:
+        """Store the buffers after the last forward pass, for the selected models [models]."""
+        for name, new in self._next_buffers.items():
+            replace_where(models, self.buffers[name], new.detach())
+        self._next_buffers = {}
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return a matrix like `flat` as views [models, ...], one per parameter."""
+        parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=1)
+        return {
+            name: part.view(len(part), *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def subset(
+        self, rows: slice, device: torch.device, *, copy_rows: bool = False, dtype: torch.dtype | None = None
+    ) -> "StackedModules":
+        """Return a slice of the models on `device`; they share memory only if no tensor had to be copied."""
+        flat = self.flat[rows].to(device, dtype)
+        buffers = {
+            name: buffer[rows].to(device, dtype if buffer.is_floating_point() else None, copy=copy_rows)
+            for name, buffer in self.buffers.items()
+        }
+        same = (flat.device, flat.dtype) == (self.flat.device, self.flat.dtype)
+        made = self._made if same else copy.deepcopy(self._made).to(device, dtype)
+        return StackedModules(made, flat.clone() if copy_rows else flat, buffers)
+
+    def untrained(self) -> Tensor | None:
+        """Return a mask of the columns of `flat` without a gradient (frozen or unused); None if all have one."""
+        return self._untrained
+
+    def _without_gradient(self, idle: list[bool]) -> None:
+        if idle == self._idle:
+            return
+        columns = [torch.full((view[0].numel(),), i) for view, i in zip(self.views.values(), idle, strict=True)]
+        self._untrained = torch.cat(columns).to(self.flat.device) if any(idle) else None
+        self._idle = idle
+
+    def is_plain(self) -> bool:
+        """Return whether the models consist only of linear layers and activations."""
+        return self._feed_forward and not has_global_hooks()
+
+    def is_deterministic(self) -> bool:
+        """Return whether the forward pass is known to be deterministic."""
+        return self.is_plain() and not any(isinstance(part, nn.Dropout) for part in self.template.modules())
+
+    @contextmanager
+    def evaluating(self, *, stochastic: bool = False) -> Iterator[None]:
+        """Disable dropout and similar layers inside a `with` block.
+
+        Args:
+            stochastic: leave dropout on, and put only normalization layers in evaluation mode.
+        """
+        before = {module: module.training for module in self.template.modules()}
+        for module in before:
+            if not stochastic or isinstance(module, _NormBase):
+                module.training = False
+        try:
+            yield
+        finally:
+            for module, training in before.items():
+                module.training = training
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the gradient of a scalar as a matrix like `flat`; 0 for parameters without one, see `untrained`."""
+        views = list(self.views.values())
+        gradients = gradients_of(loss, views)
+        self._without_gradient([gradient is None for gradient in gradients])
+        return torch.cat([part.reshape(len(self), -1) for part in or_zeros(gradients, views)], dim=1)
+
+    def module(self, index: int) -> nn.Module:
+        """Return model `index` as a separate ordinary module."""
+        module = copy.deepcopy(self._made)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(self.views[name][index])
+            for name, buffer in module.named_buffers():
+                buffer.copy_(self.buffers[name][index])
+        return module
+
+    def _forward_one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Any:
+        # One dictionary: `functional_call` writes new buffers of a module into it.
+        tensors = {**parameters, **buffers}
+        predictions = checked_predictions(functional_call(self.template, tensors, (inputs,)))
+        self._kind = type(predictions)
+        # torch.vmap returns tensors only
+        given = {name: part for name, part in predictions._asdict().items() if part is not None}
+        return given, {name: tensors[name] for name in buffers}
+
+
+def replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
+    """Write `new` over `kept` [models, ...] for the selected models."""
+    if not chosen.is_cuda and not bool(chosen.any()):  # reading a value is free on the CPU, and synchronizes elsewhere
+        return
+    kept.copy_(torch.where(chosen.view(-1, *[1] * (kept.ndim - 1)), new, kept))
+
+
+def runs_of(flags: list[bool]) -> list[slice]:
+    """Return the runs of consecutive set flags."""
+    edges = [i for i, (before, now) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if before != now]
+    return [slice(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the gradient of a scalar for each leaf, None for frozen or unused leaves."""
+    trained = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
+    return [next(found) if leaf.requires_grad else None for leaf in leaves]
+
+
+def or_zeros(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Return gradients with zeros for leaves without one."""
+    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
+
+
+def checked_predictions(predictions: Any) -> Predictions:
+    """Return the output of a module if it is `Predictions`.
+
+    Raises:
+        TypeError: if it is something else.
+    """
+    if not isinstance(predictions, Predictions | Distributions):
+        rule = "make modules that return Predictions"
+        raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
+    return cast(Predictions, predictions)  # Distributions have all of their fields
+
+
+class FleetModels:
+    """The models of a fleet as a sequence of ordinary modules."""
+
+    def __init__(self, stacked: StackedModules) -> None:
+        self._stacked = stacked
+
+    def __len__(self) -> int:
+        """Return the number of models."""
+        return len(self._stacked)
+
+    def __getitem__(self, index: int) -> nn.Module:
+        """Return model `index` as a separate module."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(bad_value("Fleet.models", "index", f"lie below {len(self)}", index))
+        return self._stacked.module(index % len(self))
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        """Iterate over the models."""
+        return (self[index] for index in range(len(self)))
+
+
+class KeptModels:
+    """The models of a fleet between training runs, on the CPU: the last ones, and the best ones in validation.
+
+    Args:
+        last: the models.
+    """
+
+    def __init__(self, last: StackedModules) -> None:
+        self.last = last
+        self._best: StackedModules | None = None
+
+    def chosen(self, *, best: bool) -> StackedModules:
+        """Return the last models, or the best ones.
+
+        Raises:
+            ValueError: if there are no best ones.
+        """
+        if not best:
+            return self.last
+        if self._best is None:
+            rule = "be used after fit(..., validation=...)"
+            raise ValueError(bad_value("Fleet", "best", rule, "a fleet that was not validated"))
+        return self._best
+
+    def keep_best(self) -> None:
+        """Create the best models, initially equal to the last ones."""
+        self._best = self.last.subset(slice(0, len(self.last)), torch.device("cpu"), copy_rows=True)
+
+    @torch.no_grad()
+    def take(self, rows: slice, last: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
+        """Keep the trained weights and buffers of a slice of the models."""
+        for models, trained in ((self.last, last), (self._best, best)):
+            if models is not None and trained is not None:
+                for name, kept in models.state.items():
+                    kept[rows] = trained[name].to(kept.device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights and buffers of the last models, and of the best ones if there are any."""
+        kept = {"last": self.last} | ({} if self._best is None else {"best": self._best})
+        return {
+            name if part == "flat" else f"{name}.{part}": value
+            for name, models in kept.items()
+            for part, value in models.state.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Load weights and buffers from `state_dict`.
+
+        Raises:
+            ValueError: if they do not match this fleet.
+        """
+        given = _states_of(state, self.last)
+        if "best" in given:
+            self.keep_best()
+        self.take(slice(0, len(self.last)), given["last"], given.get("best"))
+
+
+def _states_of(state: dict[str, Tensor], models: StackedModules) -> dict[str, dict[str, Tensor]]:
+    """Return the parts of a fleet's `state_dict`, "last" and optionally "best", each like `models.state`.
+
+    Raises:
+        ValueError: if an entry is missing, unexpected or of the wrong shape.
+    """
+    wanted = {name: tuple(value.shape) for name, value in models.state.items()}
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        name, _, part = key.partition(".")
+        parts.setdefault(name, {})[part or "flat"] = value
+    shapes = [{name: tuple(value.shape) for name, value in part.items()} for part in parts.values()]
+    if not {"last"} <= parts.keys() <= {"last", "best"} or any(each != wanted for each in shapes):
+        rule = f"hold 'last' and maybe 'best' of shape {wanted.pop('flat')}"
+        rule += f", and for each the buffers {wanted}" if wanted else ""
+        raise ValueError(bad_value("Fleet", "state", rule, {name: tuple(value.shape) for name, value in state.items()}))
+    return parts

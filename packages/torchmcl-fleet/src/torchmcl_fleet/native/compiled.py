@@ -1,0 +1,347 @@
+"""The training step of small ReLU networks in C, an extension built at installation."""
+
+import ctypes
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmcl_fleet.native.extension import (
+    AdamFields,
+    BatchFields,
+    EpochsFields,
+    NetworkFields,
+    RowsFields,
+    aligned,
+    library,
+    on_threads,
+)
+from torchmcl_fleet.native.extension import available as available
+from torchmcl_fleet.native.extension import instruction_set as instruction_set
+from torchmcl_fleet.native.extension import serves as serves
+
+# Average number of columns per run from which sums of weights are faster than a product with them.
+_SHORTEST_RUN = 4
+
+
+class Ladders(NamedTuple):
+    """Inputs whose last columns are runs of ordered bins: ones, then at most one value between 0 and 1, then zeros.
+
+    Attributes:
+        given: the columns before the runs, [sets, rows, columns].
+        lengths: columns of each run.
+        lower: the number of columns, plus that of runs, before the position of each row, [sets, rows, runs].
+        between: the value at that position, [sets, rows, runs].
+    """
+
+    given: Tensor
+    lengths: Tensor
+    lower: Tensor
+    between: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensor) -> "Ladders":
+        """Find the runs in inputs [sets, rows, columns]; return none if they are too short to be useful."""
+        n_given = inputs.shape[-1]
+        if bool(_between_0_and_1(inputs[..., -1:])):  # avoids checking all columns of most inputs
+            n_given -= _n_trailing(_between_0_and_1(inputs))
+        given, climbs = inputs[..., :n_given], inputs[..., n_given:]
+        breaks = ((climbs[..., :-1] != 1) & (climbs[..., 1:] != 0)).flatten(0, -2).any(dim=0)
+        bounds = [0, *(breaks.nonzero().flatten() + 1).tolist(), climbs.shape[-1]]
+        if climbs.shape[-1] < _SHORTEST_RUN * len(bounds[1:]):
+            given, climbs, bounds = inputs, inputs[..., :0], [0]
+        lower, between = [], []
+        for run, (first, end) in enumerate(itertools.pairwise(bounds)):
+            place = (climbs[..., first:end] == 1).sum(dim=-1).clamp(max=end - first - 1)
+            lower.append(place + first + run)  # a run of n columns has n + 1 sums
+            between.append(climbs[..., first:end].gather(-1, place.unsqueeze(-1)).squeeze(-1))
+        none = inputs.new_empty(*inputs.shape[:-1], 0)
+        return cls(
+            given.contiguous(),
+            torch.tensor(bounds, device="cpu").diff(),
+            torch.stack(lower, dim=-1).int() if lower else none.int(),
+            torch.stack(between, dim=-1) if between else none,
+        )
+
+
+def _between_0_and_1(inputs: Tensor) -> Tensor:
+    """Return a mask [columns] of the columns of inputs [..., columns] with all values between 0 and 1."""
+    return ((inputs >= 0) & (inputs <= 1)).flatten(0, -2).all(dim=0)
+
+
+def _n_trailing(flags: Tensor) -> int:
+    """Return the length of the run of set flags at the end."""
+    return int(flags.flip(0).cumprod(dim=0).sum())
+
+
+# The logarithm of a product of this many numbers in (1, 2] is taken at once.
+MAX_HYPOTHESES = 100
+MAX_LAYERS = 16
+
+# Multiplications per epoch from which a second thread pays off.
+_MANY_PRODUCTS = 10_000_000
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The settings of the mixture loss.
+
+    Attributes:
+        crps: weight of the continuous ranked probability score beside the negative log-likelihood.
+        min_scale: of a hypothesis, added to the softplus of the network's output.
+    """
+
+    crps: float
+    min_scale: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """The shape of a ReLU network with several hypotheses.
+
+    Attributes:
+        sizes: features of the inputs and of the outputs of each layer.
+        n_hypotheses: of the last layer, followed by as many score logits where there are any.
+        n_dims: of a hypothesis.
+        detach_scores: the score loss ends at the last layer.
+        absolute: the cost sums absolute differences instead of squares.
+        mixture: hypotheses are normal distributions, and the loss scores their mixture; None for other costs.
+    """
+
+    sizes: tuple[int, ...]
+    n_hypotheses: int
+    n_dims: int
+    detach_scores: bool
+    absolute: bool = False
+    mixture: "Mixture | None" = None
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the network has score logits."""
+        return self.sizes[-1] > self.n_hypotheses * self.n_dims
+
+
+class NetworkStep:
+    """Losses and gradients of many networks on rows of their sets; everything is float32, contiguous and on the CPU.
+
+    Args:
+        network: their shape.
+        flat: parameters [models, parameters], of each layer the weight and then the bias; read in place.
+        inputs: [sets, rows, features]
+        targets: [sets, rows, targets, dims]
+        row_weights: [sets, rows], how much each row counts, or None.
+        set_of_model: [models]
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        flat: Tensor,
+        *,
+        inputs: Tensor,
+        targets: Tensor,
+        row_weights: Tensor | None,
+        set_of_model: Tensor,
+    ) -> None:
+        ladders, sizes = Ladders.of(inputs), torch.tensor(network.sizes, device="cpu")
+        targets = targets.contiguous()
+        row_weights = None if row_weights is None else row_weights.contiguous()
+        self.network = network
+        self._flat, self._set_of_model = flat, set_of_model.contiguous()
+        self._network = NetworkFields(
+            n_layers=len(network.sizes) - 1,
+            sizes=sizes.data_ptr(),
+            n_hypotheses=network.n_hypotheses,
+            n_dims=network.n_dims,
+            n_targets=targets.shape[2],
+            absolute=network.absolute,
+            has_scores=network.has_scores,
+            detach_scores=network.detach_scores,
+            n_given=ladders.given.shape[2],
+            n_runs=len(ladders.lengths),
+            run_lengths=ladders.lengths.data_ptr(),
+            is_mixture=network.mixture is not None,
+            crps=0.0 if network.mixture is None else network.mixture.crps,
+            min_scale=0.0 if network.mixture is None else network.mixture.min_scale,
+        )
+        self._rows = RowsFields(
+            n_set_rows=ladders.given.shape[1],
+            inputs=ladders.given.data_ptr(),
+            lower=ladders.lower.data_ptr(),
+            between=ladders.between.data_ptr(),
+            targets=targets.data_ptr(),
+            counts=_pointer(row_weights),
+        )
+        self._kept = (sizes, ladders, targets, row_weights)  # alive as long as the pointers into them
+        self._spare: list[Tensor] = []
+        self.gradient = torch.zeros_like(flat)
+
+    def __call__(
+        self,
+        rule: Tensor,
+        score_weight: float,
+        *,
+        start: int,
+        stop: int,
+        order: tuple[Tensor, Tensor] | None = None,
+        with_gradient: bool = True,
+        models: slice | None = None,
+    ) -> Tensor:
+        """Return the losses [models] of a batch, and store their gradient in `gradient`.
+
+        Args:
+            rule: [2, models], for each model a temperature, or 0 for hard weights, and the epsilon of those.
+            score_weight: weight of the score loss.
+            start: first row of the batch, in the order of each model.
+            stop: the row after the last.
+            order: permutations of the rows [orders, rows] and which of them each model has [models]; None for the given
+                order.
+            with_gradient: whether to compute the gradient.
+            models: the models to compute, all of them by default.
+        """
+        chosen = models or slice(0, len(self._flat))
+        batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
+        batch.n_rows = stop - start
+        with self._scratch_of(batch):
+            library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
+        return loss
+
+    def epochs(
+        self,
+        rules: Tensor,
+        score_weight: float,
+        adam: "AdamStep",
+        *,
+        bounds: Sequence[int],
+        active: Tensor,
+        orders: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Take an Adam step after each batch of some epochs, on all threads; return losses [epochs, batches, models].
+
+        A model whose gradient is not finite keeps its weights, bit for bit.
+
+        Args:
+            rules: [epochs, 2, models], each as above.
+            score_weight: as above.
+            adam: moments, counts, rates [epochs, models] and decays of the models; `flat` must be that of this step.
+            bounds: the first row of each batch, and the row after the last.
+            active: [models], whether a model is trained; others have losses of 0.
+            orders: as above, with permutations [epochs, orders, rows].
+        """
+        n_models, n_parameters = self._flat.shape
+        n_epochs, n_batches = len(rules), len(bounds) - 1
+        rows = torch.tensor(bounds, device="cpu")
+        losses = self._flat.new_empty(n_epochs, n_batches, n_models)
+        active, rules = active.contiguous(), rules.float().contiguous()
+        update = adam.structure(self._flat, self.gradient)
+        order = None if orders is None else (orders[0][0], orders[1])
+
+        def part(first: int, last: int) -> None:
+            batch, _ = self._batch(rules[0], score_weight, 0, order, True, slice(0, n_models))
+            batch.temperature = rules.data_ptr()
+            n_ordered = 0 if orders is None else orders[0][0].numel()
+            pointers = (rows.data_ptr(), active.data_ptr(), adam.n_steps.data_ptr(), losses.data_ptr())
+            epochs = EpochsFields(first, last, n_epochs, n_batches, n_ordered, *pointers)
+            with self._scratch_of(batch):
+                problem = (self._network, self._rows, batch, update, epochs)
+                library().torchmcl_epochs(*map(ctypes.byref, problem))
+
+        if n_epochs * n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
+            part(0, n_models)
+        else:
+            on_threads(part, n_models)
+        return losses
+
+    @contextmanager
+    def _scratch_of(self, batch: BatchFields) -> Iterator[None]:
+        """Provide memory for one call and keep it for the next: each page of fresh memory causes a page fault."""
+        try:
+            memory = self._spare.pop()
+        except IndexError:  # one for each thread that calls
+            memory = aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+        batch.scratch = memory.data_ptr()
+        yield
+        self._spare.append(memory)
+
+    def _batch(
+        self,
+        rule: Tensor,
+        score_weight: float,
+        start: int,
+        order: tuple[Tensor, Tensor] | None,
+        with_gradient: bool,
+        models: slice,
+    ) -> tuple[BatchFields, Tensor]:
+        """Return the arguments of a batch, but its number of rows and scratch memory, and memory for its losses."""
+        flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
+        loss = flat.new_empty(len(flat))
+        numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
+        batch = BatchFields(
+            n_models=len(flat),
+            n_parameters=flat.shape[1],
+            flat=flat.data_ptr(),
+            gradient=self.gradient[models].data_ptr() if with_gradient else None,
+            set_of_model=set_of_model.data_ptr(),
+            temperature=rule[0].data_ptr(),
+            epsilon=rule[1].data_ptr(),
+            loss=loss.data_ptr(),
+            first=start if order is None else 0,  # with an order the beginning is skipped there
+            order=_pointer(numbers),
+            order_of_model=_pointer(of_model),
+            order_stride=0 if numbers is None else numbers.stride(0),
+            score_weight=score_weight,
+        )
+        batch.kept = rule  # alive as long as the pointers into it
+        return batch, loss
+
+
+@dataclass(frozen=True)
+class AdamStep:
+    """Adam with decoupled weight decay for parameters [models, parameters].
+
+    Attributes:
+        mean: the first moments, like the parameters, changed in place.
+        square: the second moments.
+        n_steps: [models, 1], floats.
+        lr: learning rates [models, 1]; for several epochs [epochs, models].
+        decay: weight decays [models, 1], or None.
+        betas: of both moments.
+        epsilon: added to the root of the second.
+    """
+
+    mean: Tensor
+    square: Tensor
+    n_steps: Tensor
+    lr: Tensor
+    decay: Tensor | None
+    betas: tuple[float, float]
+    epsilon: float
+
+    def structure(self, flat: Tensor, grad: Tensor) -> AdamFields:
+        """Return the arguments of the C function."""
+        return AdamFields(
+            n_models=flat.shape[0],
+            n_parameters=flat.shape[1],
+            flat=flat.data_ptr(),
+            gradient=grad.data_ptr(),
+            mean=self.mean.data_ptr(),
+            square=self.square.data_ptr(),
+            n_steps=self.n_steps.data_ptr(),
+            rate=self.lr.data_ptr(),
+            decay=_pointer(self.decay),
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            epsilon=self.epsilon,
+        )
+
+    def __call__(self, flat: Tensor, grad: Tensor) -> None:
+        """Change parameters and moments in place; `n_steps` already counts this step."""
+        library().torchmcl_adam(ctypes.byref(self.structure(flat, grad)))

@@ -1,0 +1,247 @@
+"""Exhaustive search: all candidates trained at once as one fleet, compared on held-out rows."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.checks import bad_value, check_positive_int, check_real
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.rules.winners import WTA, RelaxedWTA
+from torchmcl.schedules import Cosine, Schedule
+from torchmcl.types import StepOutput
+from torchmcl_fleet.data import FleetData
+from torchmcl_fleet.fleet import Fleet
+from torchmcl_fleet.options import Validation, WeightedDistortion, even_batch_size, hard_distortion
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The training settings of a candidate.
+
+    Args:
+        name: in records and plots.
+        rule: as in `Fleet`.
+        learning_rate: a number, or epoch -> number.
+        weight_decay: decoupled weight decay.
+    """
+
+    name: str
+    rule: Any
+    learning_rate: float | Schedule = 0.01
+    weight_decay: float = 0.0
+
+
+def default_candidates(n_epochs: int) -> list[Candidate]:
+    """Return 64 candidates: automatic annealing in 48 variants, MCL and Relaxed-WTA in 8 each.
+
+    Example:
+        >>> candidates = default_candidates(100)
+        >>> len(candidates), candidates[0].name
+        (64, 'auto, hold gain 0.02, noise decay 0, rate 0.003')
+    """
+    annealed = [
+        Candidate(
+            f"auto, hold gain {gain:g}, noise decay {decay:g}, rate {rate:g}",
+            AutoAnnealing(gain, noise_decay=decay),
+            rate,
+        )
+        for gain in (0.02, 0.05, 0.1, 0.2)
+        for decay in (0.0, 1500.0, 5000.0, 15_000.0)
+        for rate in (0.003, 0.01, 0.02)
+    ]
+    others = [
+        Candidate(f"{name}, decay {decay:g}, rate {rate:g}", rule, Cosine(rate, 0.0, n_epochs), decay)
+        for name, rule in (("MCL", WTA()), ("Relaxed-WTA", RelaxedWTA(0.1)))
+        for decay in (0.0, 0.1, 0.3, 1.0)
+        for rate in (0.003, 0.01)
+    ]
+    return annealed + others
+
+
+class SearchResult(NamedTuple):
+    """The result of a search.
+
+    Attributes:
+        candidates: in the order of `values`.
+        values: [candidates, splits, restarts], the lowest hard distortion on held-out rows of the evaluated epochs.
+        best: index of the candidate with the lowest geometric mean.
+        seconds: wall time of the training.
+    """
+
+    candidates: list[Candidate]
+    values: Tensor
+    best: int
+    seconds: float
+
+    @property
+    def means(self) -> Tensor:
+        """The mean distortion of each candidate; geometric, because distortions differ by factors."""
+        return _geometric_means(self.values)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one JSON-compatible record per trial."""
+        return [
+            {"candidate": candidate.name, "split": split, "restart": restart, "distortion": float(value)}
+            for candidate, rows in zip(self.candidates, self.values, strict=True)
+            for split, row in enumerate(rows)
+            for restart, value in enumerate(row)
+        ]
+
+    def draw(self, axes: Any, n_shown: int = 16) -> None:
+        """Draw the best candidates on matplotlib axes: a dot per trial, a line per mean."""
+        order = self.means.argsort()[:n_shown].tolist()
+        for place, index in enumerate(reversed(order)):
+            values = self.values[index].flatten()
+            axes.plot(values, [place] * len(values), "o", color="0.6", markersize=4)
+            axes.plot([float(self.means[index])], [place], "|", color="C0", markersize=16, markeredgewidth=2)
+        axes.set_yticks(range(len(order)), [self.candidates[index].name for index in reversed(order)])
+        axes.set_xscale("log")
+        axes.set_xlabel("distortion on held-out rows")
+
+
+@dataclass(frozen=True)
+class FleetSearch:
+    """Train all candidates side by side on inner splits, and select one on held-out rows.
+
+    On a GPU the fleet of all candidates takes about as long as one model. Fit the winner on all rows afterwards.
+
+    Args:
+        candidates: to compare; `default_candidates` by default.
+        n_splits: inner splits with different held-out rows; more splits make the choice more stable on small tables.
+        held_out: fraction of the rows held out in each split.
+        n_restarts: restarts of each candidate on each split.
+
+    Example:
+        >>> from torchmcl import MultiHypothesisMLP
+        >>> inputs, targets = torch.randn(80, 2), torch.randn(80, 1, 1)
+        >>> search = FleetSearch([Candidate("auto", AutoAnnealing()), Candidate("MCL", WTA())], n_splits=2)
+        >>> trials = search.run(lambda: MultiHypothesisMLP(2, 1, 3, hidden=(8,)), inputs, targets, n_epochs=5)
+        >>> trials.values.shape
+        torch.Size([2, 2, 1])
+    """
+
+    candidates: Sequence[Candidate] | None = None
+    n_splits: int = 1
+    held_out: float = 0.1
+    n_restarts: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_positive_int("FleetSearch", "n_splits", self.n_splits)
+        check_positive_int("FleetSearch", "n_restarts", self.n_restarts)
+        check_real("FleetSearch", "held_out", self.held_out)
+        if not 0 < self.held_out * self.n_splits <= 1:
+            rule = f"be above 0, and at most 1 for all {self.n_splits} splits together"
+            raise ValueError(bad_value("FleetSearch", "held_out", rule, self.held_out))
+        if self.candidates is not None and not self.candidates:
+            raise ValueError(bad_value("FleetSearch", "candidates", "not be empty", "none"))
+
+    def run(
+        self,
+        factory: Callable[[], nn.Module],
+        inputs: Tensor,
+        targets: Tensor,
+        n_epochs: int,
+        *,
+        batch_size: int | Literal["all"] | None = None,
+        cost_fn: Callable[..., Tensor] = pairwise_sq_euclidean,
+        score_weight: float = 1.0,
+        monitor: Callable[[Tensor | None], Callable[[StepOutput], Tensor]] | None = None,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        validate_every: int = 5,
+        progress: bool = False,
+        weights: Tensor | None = None,
+        groups: Tensor | None = None,
+    ) -> SearchResult:
+        """Train all candidates on inputs [rows, ...] and targets [rows, targets, dim], and return the result.
+
+        Args:
+            factory: returns an untrained model.
+            inputs: [rows, ...]
+            targets: [rows, targets, dim]
+            n_epochs: of each training.
+            batch_size: rows of a minibatch at most, as for `Fleet.fit`; none is much smaller than the others.
+            cost_fn: any `pairwise_*` function.
+            score_weight: weight of the score loss.
+            monitor: called with the weights of the held-out rows, None if all are equal; returns the compared value as
+                a function of a step's output, such as `MixtureLogLoss`; the distortion by default.
+            seed: of the splits and the initial weights.
+            device: where to train.
+            validate_every: epochs between evaluations on the held-out rows.
+            progress: show a bar.
+            weights: [rows], how much each row counts, in training and in the comparison; equal by default.
+            groups: [rows], ids of rows that are held out together; by default each row is its own group.
+        """
+        candidates = list(self.candidates or default_candidates(n_epochs))
+        splits = self._splits(len(inputs), groups, seed)
+        # The monitor of a fleet uses the same weights for all models, so weighted splits are trained one by one.
+        together = [range(self.n_splits)] if weights is None else [[split] for split in range(self.n_splits)]
+        values, seconds = [], 0.0
+        for chosen in together:
+            tasks = [(c, s, i) for c in candidates for s in chosen for i in range(self.n_restarts)]
+            fleet = Fleet(
+                factory,
+                len(tasks),
+                rule=[candidate.rule for candidate, _, _ in tasks],
+                learning_rate=[candidate.learning_rate for candidate, _, _ in tasks],
+                weight_decay=[candidate.weight_decay for candidate, _, _ in tasks],
+                seeds=[seed + s * self.n_restarts + i for _, s, i in tasks],  # same initial weights for all candidates
+                cost_fn=cost_fn,
+                score_weight=score_weight,
+                device=device,
+            )
+            set_of_model = [s - chosen[0] for _, s, _ in tasks]
+            train, held = ([splits[s][part] for s in chosen] for part in (0, 1))
+            data, validation = (
+                FleetData.of_sets([(inputs[rows], targets[rows]) for rows in sets], set_of_model)
+                for sets in (train, held)
+            )
+            if weights is not None:
+                share = weights[train[0]]
+                data = data._replace(weights=(share / share.mean()).unsqueeze(0))
+            n_rows = max(map(len, train))
+            history = fleet.fit(
+                data,
+                n_epochs,
+                batch_size=even_batch_size(n_rows, batch_size) if isinstance(batch_size, int) else batch_size,
+                validation=Validation(
+                    validation,
+                    monitor=(monitor or _distortion)(None if weights is None else weights[held[0]]),
+                    every=validate_every,
+                ),
+                progress=f"search, {len(candidates)} candidates" if progress else False,
+            )
+            values.append(history.best_value.view(len(candidates), len(chosen), self.n_restarts))
+            seconds += history.seconds
+        distortions = torch.cat(values, dim=1)
+        return SearchResult(candidates, distortions, int(_geometric_means(distortions).argmin()), seconds)
+
+    def _splits(self, n_rows: int, groups: Tensor | None, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Return the training rows and the held-out rows of each split."""
+        unit = torch.arange(n_rows) if groups is None else groups.unique(return_inverse=True)[1]
+        n_units = int(unit.max()) + 1
+        n_held = max(1, math.floor(self.held_out * n_units))
+        if n_held * self.n_splits > n_units or n_held == n_units:
+            what = "rows" if groups is None else "groups"
+            rule = f"have more than {n_held} {what} to hold out {self.n_splits} times"
+            raise ValueError(bad_value("FleetSearch", "inputs", rule, n_units, "Lower `held_out` or `n_splits`."))
+        order = torch.randperm(n_units, generator=torch.Generator().manual_seed(seed))
+        place, rows = order.argsort()[unit].sort(stable=True)
+        held = [(place >= split * n_held) & (place < (split + 1) * n_held) for split in range(self.n_splits)]
+        return [(rows[~chosen], rows[chosen]) for chosen in held]
+
+
+def _distortion(weights: Tensor | None) -> Callable[[StepOutput], Tensor]:
+    return hard_distortion if weights is None else WeightedDistortion(weights)
+
+
+def _geometric_means(values: Tensor) -> Tensor:
+    """Return the means over splits and restarts; failed models rank last."""
+    finite = torch.where(values.isnan(), torch.inf, values.clamp_min(1e-30))
+    return finite.double().log().flatten(1).mean(dim=1).exp()

@@ -1,0 +1,419 @@
+"""The fleet itself: what it predicts, keeps, refuses, and how it deals with failures."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from plain_loop import assert_same_bits, assert_same_model, rows, small_mlp, weights_of
+from torchmcl_fleet import Fleet, FleetData, FleetHistory
+
+INPUTS, TARGETS = rows(11)
+DATA = FleetData.shared(INPUTS, TARGETS, 3)
+
+
+def fit(fleet, data=DATA, n_epochs=6, **options):
+    return fleet.fit(data, n_epochs, progress=False, **options)
+
+
+# Making and looking
+
+
+def test_model_i_starts_as_its_seed_makes_it():
+    fleet = Fleet(small_mlp, 2, seeds=[8, 5])
+    for i, seed in enumerate([8, 5]):
+        torch.manual_seed(seed)
+        assert torch.equal(weights_of(fleet.models[i]), weights_of(small_mlp()))
+
+
+def test_a_fleet_leaves_the_random_state_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    fit(Fleet(small_mlp, 3), batch_size=4)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_models_are_ordinary_modules_with_the_outputs_of_the_fleet():
+    fleet = Fleet(small_mlp, 3)
+    fit(fleet)
+    predictions = fleet.predict(INPUTS)
+    assert predictions.hypotheses.shape == (3, 11, 3, 2)
+    assert predictions.score_logits.shape == (3, 11, 3)
+    assert not predictions.hypotheses.requires_grad
+    assert len(fleet.models) == 3
+    for i, module in enumerate(fleet.models):
+        assert type(module) is mcl.MultiHypothesisMLP
+        assert all(isinstance(parameter, torch.nn.Parameter) for parameter in module.parameters())
+        hypotheses, score_logits = module(INPUTS)
+        torch.testing.assert_close(predictions.hypotheses[i], hypotheses)
+        torch.testing.assert_close(predictions.score_logits[i], score_logits)
+
+
+def test_each_model_can_have_inputs_of_its_own():
+    fleet = Fleet(small_mlp, 3)
+    inputs = torch.randn(3, 4, 2)
+    hypotheses = fleet.predict(inputs, per_model=True).hypotheses
+    for i, module in enumerate(fleet.models):
+        torch.testing.assert_close(hypotheses[i], module(inputs[i]).hypotheses)
+
+
+def test_changing_a_model_taken_out_does_not_change_the_fleet():
+    fleet = Fleet(small_mlp, 3)
+    before = fleet.predict(INPUTS).hypotheses
+    with torch.no_grad():
+        for parameter in fleet.models[1].parameters():
+            parameter.zero_()
+    assert torch.equal(fleet.predict(INPUTS).hypotheses, before)
+
+
+def test_negative_indices_count_from_the_end():
+    fleet = Fleet(small_mlp, 3)
+    assert torch.equal(weights_of(fleet.models[-1]), weights_of(fleet.models[2]))
+    assert torch.equal(weights_of(fleet.models[-3]), weights_of(fleet.models[0]))
+
+
+@pytest.mark.parametrize("index", [3, -4, 100])
+def test_an_index_out_of_range_is_refused(index):
+    with pytest.raises(IndexError, match=f"Fleet.models: `index` must lie below 3, got {index}"):
+        Fleet(small_mlp, 3).models[index]
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(2), torch.tensor(0.0)])
+def test_inputs_without_a_batch_axis_are_refused(inputs):
+    with pytest.raises(ValueError, match=r"Fleet.predict: `inputs` must have shape \[batch, ...\]"):
+        Fleet(small_mlp, 3).predict(inputs)
+
+
+def test_evaluation_gives_the_metrics_of_each_model_on_its_own_rows():
+    sets = [rows(11, seed=0), rows(6, seed=1)]
+    fleet = Fleet(small_mlp, 3)
+    fit(fleet)
+    result = fleet.evaluate(FleetData.of_sets(sets, [1, 0, 1]))
+    assert {name: tuple(value.shape) for name, value in result.items()} == {
+        "distortion": (3,),
+        "rmse": (3,),
+        "usage": (3, 3),
+    }
+    for i, number in enumerate([1, 0, 1]):
+        inputs, targets = sets[number]
+        with torch.no_grad():
+            hypotheses, score_logits = fleet.models[i](inputs)
+        cost = (hypotheses.unsqueeze(1) - targets.unsqueeze(2)).square().sum(dim=-1)
+        torch.testing.assert_close(result["distortion"][i], cost.amin(dim=-1).mean())
+        usage = cost.argmin(dim=-1).flatten().bincount(minlength=3) / cost[..., 0].numel()
+        torch.testing.assert_close(result["usage"][i], usage)
+        expected = mcl.metrics.rmse_of_mean(mcl.Predictions(hypotheses, score_logits), targets)
+        torch.testing.assert_close(result["rmse"][i], expected)
+
+
+def test_a_fleet_without_scores_is_trained_and_evaluated():
+    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(2, 2, 3, hidden=(8,), scores=False), 3)
+    fit(fleet, validation=DATA)
+    assert fleet.predict(INPUTS).score_logits is None
+    hypotheses = fleet.predict(INPUTS).hypotheses
+    expected = mcl.metrics.rmse_of_mean(mcl.Predictions(hypotheses[1]), TARGETS)
+    torch.testing.assert_close(fleet.evaluate(DATA)["rmse"][1], expected)
+
+
+def test_weights_go_into_another_fleet_and_back():
+    fleet, other = Fleet(small_mlp, 3), Fleet(small_mlp, 3, seeds=[7, 8, 9])
+    fit(fleet, validation=DATA)
+    other.load_state_dict(fleet.state_dict())
+    assert_same_bits(fleet.state_dict(), other.state_dict())
+    assert torch.equal(other.predict(INPUTS).hypotheses, fleet.predict(INPUTS).hypotheses)
+    assert torch.equal(other.predict(INPUTS, best=True).hypotheses, fleet.predict(INPUTS, best=True).hypotheses)
+    fit(other)  # and training it further leaves the first alone
+    assert not torch.equal(other.state_dict()["last"], fleet.state_dict()["last"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: {"last": state["last"][:2]},
+        lambda state: {"last": state["last"][:, :-1]},
+        lambda state: {"best": state["last"]},
+        lambda state: state | {"best": state["last"][:1]},
+        lambda state: state | {"worst": state["last"]},
+        lambda state: {},
+    ],
+    ids=["fewer models", "fewer parameters", "no last", "best of another shape", "unknown name", "empty"],
+)
+def test_weights_of_another_fleet_are_refused(change):
+    fleet = Fleet(small_mlp, 3)
+    before = fleet.state_dict()["last"].clone()
+    with pytest.raises(ValueError, match=r"Fleet: `state` must hold 'last' and maybe 'best' of shape \(3, "):
+        fleet.load_state_dict(change(fleet.state_dict()))
+    assert torch.equal(fleet.state_dict()["last"], before)
+
+
+def test_a_second_fit_begins_with_the_weights_of_the_first():
+    fleet = Fleet(small_mlp, 3)
+    fit(fleet)
+    first = fleet.state_dict()["last"].clone()
+    seen = {}
+    fit(fleet, n_epochs=1, after_epoch=lambda end: seen.update({end.epoch: end.stacked.flat.clone()}))
+    assert torch.equal(seen[0], fleet.state_dict()["last"])
+    assert 0 < (seen[0] - first).abs().max() < 0.02  # one step of Adam
+
+
+def test_after_epoch_sees_every_epoch_and_chunk_with_models_to_call():
+    fleet, seen = Fleet(small_mlp, 3), []
+
+    def note(end):
+        epoch, models, stacked = end.epoch, end.models, end.stacked
+        assert stacked(INPUTS.expand(len(stacked), 11, 2)).hypotheses.shape == (models.stop - models.start, 11, 3, 2)
+        seen.append((epoch, models.start, models.stop))
+
+    fit(fleet, n_epochs=2, models_at_once=2, after_epoch=note)
+    assert seen == [(0, 0, 2), (1, 0, 2), (0, 2, 3), (1, 2, 3)]
+
+
+def test_the_progress_bar_says_what_it_counts(capsys):
+    fleet = Fleet(small_mlp, 3)
+    fleet.fit(DATA, 2, progress="yacht")
+    shown = capsys.readouterr().err
+    assert "yacht" in shown
+    assert "6/6" in shown
+    fit(fleet)
+    assert capsys.readouterr().err == ""
+
+
+def test_histories_of_chunks_are_joined_along_the_models():
+    def part(n):
+        whole = torch.full((n,), n)
+        decided = torch.full((4, n), 0.5) if n == 2 else None
+        watched = torch.zeros(4, n)
+        return FleetHistory(torch.ones(4, n), whole.float(), whole, whole, whole, whole, watched, decided, watched, 1.5)
+
+    joined = FleetHistory.joined([part(2), part(1)])
+    assert joined.temperatures.nan_to_num(-1.0).tolist() == [[0.5, 0.5, -1.0]] * 4
+    assert joined.losses.shape == (4, 3)
+    assert joined.best_epoch.tolist() == [2, 2, 1]
+    assert joined.seconds == 3.0
+
+
+# Batches and padding
+
+
+@pytest.mark.parametrize("batch_size", [11, 12, 10_000])
+def test_a_batch_larger_than_the_data_is_one_batch(batch_size):
+    whole, large = Fleet(small_mlp, 3), Fleet(small_mlp, 3)
+    assert_same_bits(fit(whole), fit(large, batch_size=batch_size))
+    assert_same_bits(whole.state_dict(), large.state_dict())
+
+
+@pytest.mark.parametrize("filler", [float("nan"), 1e30, float("inf")])
+@pytest.mark.parametrize("where", ["inputs", "targets"])
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_padding_cannot_leak(filler, where, batch_size):
+    data = FleetData.of_sets([rows(11, seed=0), rows(6, seed=1)], [0, 1, 1])
+    filled = getattr(data, where).clone()
+    filled[1, 6:] = filler
+    clean, dirty = Fleet(small_mlp, 3), Fleet(small_mlp, 3)
+    spoilt = data._replace(**{where: filled})
+    expected = fit(clean, data, batch_size=batch_size, validation=data)
+    assert_same_bits(expected, fit(dirty, spoilt, batch_size=batch_size, validation=spoilt))
+    assert_same_bits(clean.state_dict(), dirty.state_dict())
+    assert_same_bits(clean.evaluate(data), dirty.evaluate(spoilt))
+
+
+# Failures
+
+
+RULES_OF_ALL_KINDS = [
+    mcl.WTA(),
+    mcl.RelaxedWTA(0.1),
+    mcl.AnnealedWTA(0.5),
+    mcl.TopK(2),
+    mcl.Sinkhorn(0.5, n_iters=5),
+    mcl.PIT(),
+    mcl.EMD(),
+]
+
+
+@pytest.mark.parametrize("rule", RULES_OF_ALL_KINDS, ids=repr)
+@pytest.mark.parametrize("where", ["inputs", "targets"])
+def test_a_nan_in_the_data_of_one_model_harms_no_other(rule, where):
+    good = rows(5)
+    bad = tuple(part.clone() for part in good)
+    bad[where == "targets"][2] = torch.nan
+    options = {"batch_size": 3, "n_epochs": 2}
+    clean, harmed = Fleet(small_mlp, 3, rule=rule), Fleet(small_mlp, 3, rule=rule)
+    expected = fit(clean, FleetData.of_sets([good, good], [0, 1, 0]), **options)
+    words = r"1 of 3 models is not finite; model 1 was the first of them, from batch \d of epoch 0 on. The others are"
+    with pytest.warns(RuntimeWarning, match=words):
+        history = fit(harmed, FleetData.of_sets([good, bad], [0, 1, 0]), **options)
+    assert history.failed_epoch.tolist() == [-1, 0, -1]
+    assert torch.equal(history.losses[:, [0, 2]], expected.losses[:, [0, 2]])
+    assert not history.losses[:, 1].isfinite().any()
+    for i in (0, 2):
+        assert torch.equal(weights_of(harmed.models[i]), weights_of(clean.models[i]))
+
+
+def test_a_model_that_diverges_harms_no_other_and_keeps_its_best_weights():
+    clean, harmed = (
+        Fleet(small_mlp, 3),
+        Fleet(small_mlp, 3, learning_rate=[0.01, mcl.JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (3,)), 0.01]),
+    )
+    expected = fit(clean, n_epochs=8, validation=DATA)
+    with pytest.warns(RuntimeWarning, match="model 1 was the first of them, from batch 0 of epoch 4 on"):
+        history = fit(harmed, n_epochs=8, validation=DATA)
+    assert history.failed_epoch.tolist() == [-1, 4, -1]
+    assert torch.equal(history.losses[:, [0, 2]], expected.losses[:, [0, 2]])
+    assert torch.equal(harmed.state_dict()["last"][[0, 2]], clean.state_dict()["last"][[0, 2]])
+    assert history.best_epoch[1] == 2
+    assert harmed.state_dict()["best"].isfinite().all()
+
+
+def test_the_warning_counts_failures_over_all_chunks():
+    fleet = Fleet(small_mlp, 3, learning_rate=[1e38, 0.01, 1e38])
+    with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 0"):
+        history = fit(fleet, models_at_once=1)
+    assert (history.failed_epoch >= 0).tolist() == [True, False, True]
+
+
+# Bad input
+
+
+def not_a_fleet_rule(epoch):
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"n_models": 0}, ValueError, "Fleet: `n_models` must be >= 1, got 0"),
+        ({"n_models": 2.0}, TypeError, "Fleet: `n_models` must be .*, got 2.0"),
+        ({"module_factory": small_mlp()}, TypeError, "Fleet: `module_factory` must"),
+        ({"module_factory": 3}, TypeError, "Fleet: `module_factory` must be callable, got 3"),
+        ({"module_factory": lambda: 3}, TypeError, "Fleet: `module_factory` must"),
+        ({"rule": [mcl.WTA()] * 2}, ValueError, "`rule` must have one entry for each of the 3 models, got 2 entries"),
+        (
+            {"learning_rate": [0.1]},
+            ValueError,
+            "`learning_rate` must have one entry for each of the 3 models, got 1 entries",
+        ),
+        (
+            {"weight_decay": (0.1,) * 4},
+            ValueError,
+            "`weight_decay` must have one entry for each of the 3 models, got 4",
+        ),
+        ({"seeds": range(2)}, ValueError, "`seeds` must have one entry for each of the 3 models, got 2 entries"),
+        ({"weight_decay": -0.1}, ValueError, "Fleet: `weight_decay` must be >= 0, got -0.1"),
+        ({"weight_decay": [0.0, -0.1, 0.0]}, ValueError, "Fleet: `weight_decay` must be >= 0, got -0.1"),
+        (
+            {"weight_decay": "0.1"},
+            TypeError,
+            "Fleet: `weight_decay` must be a single value or one per model, got '0.1'",
+        ),
+        ({"score_weight": -1.0}, ValueError, "Fleet: `score_weight` must be >= 0, got -1.0"),
+        ({"optimizer": torch.optim.Adam}, TypeError, "`optimizer` must be an optimizer of torchmcl_fleet.*torch.optim"),
+        ({"optimizer": "adam"}, TypeError, "`optimizer` must be an optimizer of torchmcl_fleet, got 'adam'"),
+        ({"learning_rate": -0.1}, ValueError, "Fleet: `learning_rate` must be >= 0, got -0.1"),
+        ({"learning_rate": [0.1, 0.1, -0.2]}, ValueError, "Fleet: `learning_rate` must be >= 0, got -0.2"),
+        ({"learning_rate": mcl.Linear(0.1, -0.1, 2)}, ValueError, "Fleet: `learning_rate` must be >= 0, got -0.1"),
+        ({"learning_rate": float("nan")}, ValueError, "Fleet: `learning_rate` must be a number, got nan"),
+        (
+            {"learning_rate": "0.1"},
+            TypeError,
+            "Fleet: `learning_rate` must be a single value or one per model, got '0.1'",
+        ),
+        (
+            {"rule": not_a_fleet_rule},
+            TypeError,
+            "Fleet: `rule` must be a rule, a function epoch -> rule or AutoAnnealing\\(\\), got 0.5",
+        ),
+        ({"rule": "wta"}, TypeError, "Fleet: `rule` must be a single value or one per model"),
+        ({"rule": mcl.TopK(4)}, ValueError, "`k` must be at most the number of hypotheses, 3, got 4"),
+    ],
+)
+def test_bad_options_of_a_fleet_are_refused(options, error, words):
+    options = {"module_factory": small_mlp, "n_models": 3} | options
+    with pytest.raises(error, match=words):
+        fit(Fleet(options.pop("module_factory"), options.pop("n_models"), **options))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"n_epochs": 0}, ValueError, "Fleet.fit: `n_epochs` must be >= 1, got 0"),
+        ({"n_epochs": 1.5}, TypeError, "Fleet.fit: `n_epochs` must be .*, got 1.5"),
+        ({"batch_size": 0}, ValueError, "Fleet.fit: `batch_size` must be >= 1, got 0"),
+        ({"batch_size": -3}, ValueError, "Fleet.fit: `batch_size` must be >= 1, got -3"),
+        ({"data": FleetData.shared(INPUTS, TARGETS, 2)}, ValueError, "Fleet.fit: `data` must be for 3 models, got 2"),
+        (
+            {"validation": FleetData.shared(INPUTS, TARGETS, 4)},
+            ValueError,
+            "Fleet.fit: `validation` must be for 3 models, got 4",
+        ),
+        ({"data": (INPUTS, TARGETS)}, TypeError, "Fleet.fit: `data` must"),
+    ],
+)
+def test_bad_options_of_a_fit_are_refused(options, error, words):
+    fleet = Fleet(small_mlp, 3)
+    before = fleet.state_dict()["last"].clone()
+    with pytest.raises(error, match=words):
+        fit(fleet, **options)
+    assert torch.equal(fleet.state_dict()["last"], before)
+
+
+@pytest.mark.parametrize("n_models", [1, 2, 4])
+def test_evaluation_refuses_data_for_another_number_of_models(n_models):
+    with pytest.raises(ValueError, match=f"`data` must be for 3 models, got {n_models}"):
+        Fleet(small_mlp, 3).evaluate(FleetData.shared(INPUTS, TARGETS, n_models))
+
+
+def test_prediction_refuses_inputs_for_another_number_of_models():
+    with pytest.raises(ValueError, match=r"Fleet\.predict: `inputs` must"):
+        Fleet(small_mlp, 3).predict(torch.zeros(5, 8, 2), per_model=True)
+
+
+def test_a_module_that_returns_a_plain_tensor_is_refused():
+    with pytest.raises(TypeError, match="return Predictions, got Tensor"):
+        fit(Fleet(lambda: torch.nn.Linear(2, 2), 3))
+
+
+def test_modules_of_different_shape_are_refused():
+    sizes = iter([4, 4, 5])
+    with pytest.raises(ValueError, match="Fleet: `module_factory` must"):
+        Fleet(lambda: mcl.MultiHypothesisMLP(2, 2, 3, hidden=(next(sizes),)), 3)
+
+
+def test_a_fleet_of_one_is_a_fleet():
+    one, three = Fleet(small_mlp, 1, seeds=[1]), Fleet(small_mlp, 3)
+    fit(one, FleetData.shared(INPUTS, TARGETS, 1), batch_size=4)
+    fit(three, batch_size=4)
+    assert_same_model(one.models[0], three.models[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda fleet: pickle.loads(pickle.dumps(fleet)), copy.deepcopy], ids=["pickle", "copy"]
+)
+def test_a_copy_of_a_fleet_trains_as_the_fleet(copied):
+    fleet = Fleet(small_mlp, 3)
+    fit(fleet)
+    other = copied(fleet)
+    fit(fleet)
+    fit(other)
+    assert_same_bits(fleet.state_dict(), other.state_dict())
+    torch.testing.assert_close(fleet.predict(INPUTS).hypotheses, other.predict(INPUTS).hypotheses, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_a_fleet_does_not_seed_other_generators():
+    """In a process of its own: where CUDA is not initialized, a seed waits for it."""
+    program = """
+import torch, torchmcl as mcl
+from torchmcl_fleet import Fleet, FleetData
+torch.manual_seed(42)
+waiting = vars(torch.cuda._lazy_seed_tracker).copy()
+fleet = Fleet(lambda: mcl.MultiHypothesisMLP(3, 1, 3, hidden=(6,), dropout=0.1), 2, device="cpu")
+fleet.fit(FleetData.shared(torch.rand(8, 3), torch.rand(8, 1, 1), 2), 1, progress=False)
+assert vars(torch.cuda._lazy_seed_tracker) == waiting
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,132 @@
+"""Records of a fleet are those of its models, one by one."""
+
+import pytest
+import torch
+
+import oracles
+import torchmcl as mcl
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.annealing.measure import SCALARS
+from torchmcl_fleet import Fleet, FleetData, FleetRecorder, SampledData
+from torchmcl_fleet.demo.gaussians import conditional_three_gaussians
+
+PROBES = torch.tensor([[0.1], [0.9]])
+HELD_OUT = conditional_three_gaussians(40, torch.Generator().manual_seed(0))
+COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 5))
+RULES = [mcl.WTA(), mcl.WTA(), COOLING, mcl.RelaxedWTA(0.2)]
+
+
+def network():
+    return mcl.MultiHypothesisMLP(1, 2, 3, hidden=(8,))
+
+
+def recorded(factory=network, every=2, **options):
+    fleet = Fleet(factory, 4, rule=RULES)
+    recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES, every=every)
+    fleet.fit(SampledData(conditional_three_gaussians, 32, 4), 5, after_epoch=recorder, progress=False, **options)
+    return fleet, recorder.records()
+
+
+def test_the_last_record_is_that_of_the_trained_models():
+    fleet, records = recorded()
+    for i, (rule, record) in enumerate(zip(RULES, records, strict=True)):
+        rule = rule(4) if rule is COOLING else rule
+        predictions = fleet.models[i](HELD_OUT.inputs)
+        cost = mcl.pairwise_sq_euclidean(hypotheses=predictions.hypotheses, targets=HELD_OUT.targets).detach().double()
+        weights = rule(cost)
+        temperature = getattr(rule, "temperature", 0.0)
+        mask = torch.ones(cost.shape[:-1], dtype=torch.bool)
+        expected = oracles.measurement(cost, weights, mask, temperature)
+        for name in SCALARS:
+            assert getattr(record, name)[-1].item() == pytest.approx(expected[name], abs=2e-5), name
+        torch.testing.assert_close(record.usage[-1], weights.mean(dim=(0, 1)).float())
+        probed = fleet.models[i](PROBES)
+        torch.testing.assert_close(record.hypotheses[-1], probed.hypotheses.detach())
+        torch.testing.assert_close(record.scores[-1], mcl.normalized_scores(probed.score_logits).detach())
+
+
+def test_every_kth_epoch_and_the_last_are_recorded_with_their_temperature():
+    _, records = recorded(every=2)
+    assert records[2].step.tolist() == [1, 3, 4]
+    torch.testing.assert_close(records[2].temperature, torch.tensor([0.8, 0.4, 0.2]))
+    assert records[0].temperature.tolist() == [0, 0, 0]
+
+
+def test_chunks_are_recorded_as_the_whole():
+    _, whole = recorded()
+    _, parts = recorded(models_at_once=3)
+    for left, right in zip(whole, parts, strict=True):
+        torch.testing.assert_close(left.rate, right.rate, atol=1e-5, rtol=0)
+        torch.testing.assert_close(left.hypotheses, right.hypotheses, atol=1e-6, rtol=0)
+
+
+def test_recording_does_not_change_the_training():
+    fleet, _ = recorded()
+    plain = Fleet(network, 4, rule=RULES)
+    plain.fit(SampledData(conditional_three_gaussians, 32, 4), 5, progress=False, models_at_once=4)
+    assert torch.equal(fleet.state_dict()["last"], plain.state_dict()["last"])
+
+
+@pytest.mark.parametrize("at_once", [None, 1])
+def test_temperatures_that_models_decide_on_are_recorded_and_measured_at(at_once):
+    rules = [AutoAnnealing(), COOLING, AutoAnnealing(0.25)]
+    fleet = Fleet(network, 3, rule=rules)
+    recorder = FleetRecorder(fleet, 12, data=HELD_OUT, probes=PROBES, every=1)
+    rows = FleetData.shared(HELD_OUT.inputs, HELD_OUT.targets, 3)
+    seen = {i: [] for i in range(3)}
+
+    def after_epoch(end):
+        recorder(end)
+        models, stacked = end.models, end.stacked
+        for i in range(models.start, models.stop):
+            with torch.no_grad():
+                seen[i].append(stacked.module(i - models.start)(HELD_OUT.inputs).hypotheses)
+
+    history = fleet.fit(rows, 12, batch_size=8, models_at_once=at_once, after_epoch=after_epoch, progress=False)
+    for i, record in enumerate(recorder.records()):
+        wanted = [COOLING(epoch).temperature for epoch in range(12)] if i == 1 else history.temperatures[:, i].tolist()
+        torch.testing.assert_close(record.temperature, torch.tensor(wanted))
+        for epoch, temperature in enumerate(wanted):
+            cost = mcl.pairwise_sq_euclidean(hypotheses=seen[i][epoch], targets=HELD_OUT.targets).double()
+            weights = mcl.AnnealedWTA(temperature)(cost)
+            expected = oracles.measurement(cost, weights, torch.ones(cost.shape[:-1], dtype=torch.bool), temperature)
+            torch.testing.assert_close(record.usage[epoch], weights.mean(dim=(0, 1)).float(), atol=1e-5, rtol=1e-4)
+            for name in SCALARS:
+                assert getattr(record, name)[epoch].item() == pytest.approx(expected[name], abs=1e-4, rel=1e-3), name
+    assert recorder.records()[0].temperature[0] > 0
+    assert recorder.records()[0].temperature[-1] == 0
+
+
+def test_networks_without_scores_have_no_scores_in_their_records():
+    _, records = recorded(lambda: mcl.MultiHypothesisMLP(1, 2, 3, hidden=(8,), scores=False))
+    assert records[0].scores is None
+
+
+def test_nothing_recorded_is_an_error():
+    fleet = Fleet(network, 4, rule=RULES)
+    recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES)
+    with pytest.raises(ValueError, match=r"FleetRecorder: `records` must hold at least one record, got none. Pass it"):
+        recorder.records()
+
+
+def test_bad_options_are_refused():
+    fleet = Fleet(network, 4, rule=RULES)
+    with pytest.raises(ValueError, match="FleetRecorder: `every` must be >= 1"):
+        FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES, every=0)
+    with pytest.raises(ValueError, match="FleetRecorder: `data` must have as many inputs as targets"):
+        FleetRecorder(fleet, 5, data=HELD_OUT._replace(inputs=HELD_OUT.inputs[:3]), probes=PROBES)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_records_of_a_gpu_are_those_of_the_cpu():
+    courses = []
+    for device in ("cuda", "cpu"):
+        fleet = Fleet(network, 4, rule=RULES, device=device)
+        recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES)
+        rows = FleetData.shared(HELD_OUT.inputs, HELD_OUT.targets, 4)
+        fleet.fit(rows, 5, batch_size=8, after_epoch=recorder, progress=False)
+        courses.append(recorder.records())
+    for left, right in zip(*courses, strict=True):
+        for name, value in vars(right).items():
+            torch.testing.assert_close(getattr(left, name), value, atol=1e-3, rtol=1e-3, msg=name)

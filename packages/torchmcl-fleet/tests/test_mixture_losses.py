@@ -1,0 +1,116 @@
+"""Mixture losses in compiled code equal those of autograd."""
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl_fleet import Fleet, FleetData, Validation
+from torchmcl_fleet.native import compiled
+
+needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
+
+
+def rows(n_rows=130, n_targets=1, dim=1):
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(n_rows, 3, generator=generator)
+    return inputs, 2 * torch.randn(n_rows, n_targets, dim, generator=generator)
+
+
+def ladder(inputs):
+    """Return inputs with columns that climb behind them."""
+    steps = ((inputs[:, :1] + 2) / 4 * 12 - torch.arange(12)).clamp(0, 1)
+    return torch.cat([inputs, steps], dim=1)
+
+
+@needs_extension
+@pytest.mark.parametrize("climbing", [False, True])
+@pytest.mark.parametrize(
+    ("crps", "n_targets", "dim", "hidden"), [(0.0, 1, 1, (9,)), (3.0, 1, 1, ()), (3.0, 3, 2, (9, 5)), (0.0, 2, 3, (9,))]
+)
+def test_compiled_code_trains_and_evaluates_as_autograd(climbing, crps, n_targets, dim, hidden):
+    inputs, targets = rows(n_targets=n_targets, dim=dim)
+    inputs = ladder(inputs) if climbing else inputs
+    weights = torch.rand(len(inputs), generator=torch.Generator().manual_seed(2))
+
+    def train(backend):
+        fleet = Fleet(
+            lambda: mcl.MultiHypothesisMLP(inputs.shape[1], dim, 4, hidden=hidden, scales=True),
+            3,
+            cost_fn=mcl.MixtureNLLWithCRPS(crps),
+            score_weight=0,
+            learning_rate=0.01,
+            backend=backend,
+        )
+        held_out = Validation(FleetData.shared(inputs[:33], targets[:33], 3))
+        data = FleetData.shared(inputs, targets, 3, weights=weights / weights.mean())
+        history = fleet.fit(data, 8, batch_size=50, validation=held_out, progress=False)
+        return {**fleet.state_dict(), "losses": history.losses, "watched": history.watched}
+
+    expected, result = train("autograd"), train("compiled")
+    torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
+
+
+@needs_extension
+@pytest.mark.parametrize("network", [{"scores": False}, {"detach_scores": True}])
+def test_what_compiled_code_does_not_serve_is_said(network):
+    inputs, targets = rows()
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True, **network),
+        1,
+        cost_fn=mcl.MixtureNLLWithCRPS(),
+        score_weight=0,
+        backend="compiled",
+    )
+    with pytest.raises(ValueError, match="It supports MixtureNLLWithCRPS with scores and scales"):
+        fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
+
+
+@needs_extension
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("compiled", "with a `score_weight` of 0"),
+        (None, "mcl_step: `score_weight` must be 0 with this `cost_fn`, got 1.0"),
+    ],
+)
+def test_a_score_weight_is_refused_whatever_the_backend(backend, message):
+    inputs, targets = rows()
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(3, 1, 4, scales=True), 1, cost_fn=mcl.MixtureNLLWithCRPS(), backend=backend
+    )
+    with pytest.raises(ValueError, match=message):
+        fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
+
+
+@needs_extension
+def test_far_and_narrow_mixtures_have_finite_losses():
+    inputs, targets = rows()
+    fleet = Fleet(
+        lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True),
+        1,
+        cost_fn=mcl.MixtureNLLWithCRPS(3.0),
+        score_weight=0,
+        backend="compiled",
+    )
+    history = fleet.fit(FleetData.shared(inputs, 1e4 * targets, 1), 2, progress=False)
+    assert history.losses.isfinite().all()
+
+
+@needs_extension
+@pytest.mark.parametrize("raw_scale", [-16.0, -12.0, -8.0, 0.0])
+def test_narrow_scales_keep_their_digits_in_compiled_code(raw_scale):
+    inputs, targets = rows()
+    losses = {}
+    for backend in ("autograd", "compiled"):
+        fleet = Fleet(lambda: narrow(raw_scale), 1, cost_fn=mcl.MixtureNLLWithCRPS(), score_weight=0, backend=backend)
+        losses[backend] = fleet.fit(FleetData.shared(inputs, targets, 1), 1, batch_size="all", progress=False).losses
+    torch.testing.assert_close(losses["compiled"], losses["autograd"], rtol=1e-5, atol=1e-6)
+
+
+def narrow(raw_scale):
+    """Return a network whose scales are little more than softplus of a number."""
+    module = mcl.MultiHypothesisMLP(3, 1, 4, hidden=(), scales=True)
+    module.head.min_scale = 1e-8
+    with torch.no_grad():
+        module.head.linear.bias[8:] = raw_scale
+    return module

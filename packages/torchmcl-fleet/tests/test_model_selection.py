@@ -1,0 +1,116 @@
+"""How many hypotheses: known numbers of branches, the floor, and what is refused."""
+
+import pytest
+import torch
+
+import torchmcl as mcl
+from torchmcl.density import KernelMixture
+from torchmcl_fleet.model_selection import HypothesisCounts, _recommended, choose_n_hypotheses, least_distortions
+
+
+def branches(n_rows, n_branches, noise=0.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(n_rows, 1, generator=generator)
+    branch = torch.randint(n_branches, (n_rows, 1), generator=generator)
+    return x, 0.2 * x + branch - (n_branches - 1) / 2 + noise * torch.randn(n_rows, 1, generator=generator)
+
+
+def network(n):
+    return mcl.MultiHypothesisMLP(1, 1, n, hidden=(16,))
+
+
+def test_as_many_hypotheses_as_branches_are_recommended():
+    counts = choose_n_hypotheses(
+        network, *branches(240, 3), candidates=(6, 1, 2, 3, 3), n_epochs=200, n_folds=3, n_restarts=2, share=0.95
+    )
+    assert counts.n_hypotheses == (1, 2, 3, 6)
+    assert counts.distortions.shape == (4, 3, 2)
+    assert counts.recommended == 3
+    assert counts.means[0] > 20 * counts.means[2]
+    assert all(error >= 0 for error in counts.errors + counts.restart_spreads)
+    assert "3*" in str(counts)
+
+
+def test_the_floor_is_below_what_was_reached_and_the_plot_shows_both():
+    matplotlib = pytest.importorskip("matplotlib.figure")
+    counts = choose_n_hypotheses(
+        network, *branches(200, 1, noise=1.0), candidates=(1, 2, 4), n_epochs=60, n_folds=2, n_restarts=1,
+        rule=mcl.WTA(), learning_rate=0.02, batch_size="all", scores=mcl.SoftmaxScores(), device="cpu", seed=3,
+        progress=False,
+    )  # fmt: skip
+    assert all(0 < least <= mean * (1 + 1e-9) for least, mean in zip(counts.floor, counts.means, strict=True))
+    axes = matplotlib.Figure().subplots()
+    counts.draw(axes)
+    assert {text.get_text() for text in axes.get_legend().get_texts()} >= {"held out", "rate-distortion floor"}
+
+
+def test_several_targets_have_no_floor():
+    x = torch.rand(40, 1)
+    counts = choose_n_hypotheses(
+        network, x, torch.randn(40, 2, 1), candidates=(1, 2), n_epochs=3, n_folds=2, n_restarts=1
+    )
+    assert counts.floor == (None, None)
+
+
+def of(values, share=0.9, floor=(None, None, None)):
+    return _recommended((1, 2, 4), torch.tensor(values).double().unsqueeze(-1), floor, share)
+
+
+def test_the_reason_names_what_decided():
+    assert "do not lower" in of([[1.0, 1.1], [1.2, 1.3], [1.2, 1.4]]).reason
+    close = of([[1.0, 1.0], [0.5, 0.1], [0.1, 0.4]])
+    assert close.recommended == 2
+    assert "within one standard error" in close.reason
+    saves = of([[1.0, 1.0], [0.1, 0.1], [0.01, 0.01]], floor=(0.9, 0.05, 0.001))
+    assert saves.recommended == 2
+    assert "saves 91% of what 4 would" in saves.reason
+    assert "floor for 2 is 0.05: the distortion is 100% above" in saves.reason
+    near = of([[1.0, 1.0], [0.1, 0.1], [0.01, 0.01]], floor=(0.9, 0.097, 0.001))
+    assert "floor for 2 is 0.097: the distortion is 3% above" in near.reason
+    largest = of([[1.0, 1.0], [0.5, 0.5], [0.1, 0.1]])
+    assert largest.recommended == 4
+    assert "largest number tried" in largest.reason
+
+
+def test_a_single_fold_of_distortions_has_no_error_bar():
+    counts = of([[1.0], [0.5], [0.1]])
+    assert isinstance(counts, HypothesisCounts)
+    assert counts.errors == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_the_floor_of_a_gaussian_is_just_below_its_distortion_rate_function(dim):
+    normal = KernelMixture(torch.zeros(1, 1, dim), torch.ones(1, 1), bandwidth=1.0)
+    floors = least_distortions(normal, [1, 2, 4])
+    exact = [dim * number ** (-2 / dim) for number in (1, 2, 4)]
+    for least, value in zip(floors, exact, strict=True):
+        assert 0.85 * value < least < 1.001 * value
+
+
+def test_the_floor_of_branches_is_their_noise():
+    three = KernelMixture(torch.tensor([[[-1.0], [0.0], [1.0]]]), torch.full((1, 3), 1 / 3), bandwidth=0.05)
+    assert least_distortions(three, [3])[0] == pytest.approx(0.0025, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"candidates": (3, 3)}, "`candidates` must hold at least two different numbers"),
+        ({"candidates": (0, 3)}, "`candidates` must be >= 1"),
+        ({"n_folds": 30}, "`n_folds` must be at least 2, and at most 20 for 40 rows, got 30"),
+        ({"n_folds": 1}, "`n_folds` must be at least 2"),
+        ({"share": 0.0}, r"`share` must lie in \(0, 1\], got 0.0"),
+        ({"targets": torch.zeros(39, 1)}, "`targets` must have shape"),
+        ({"targets": torch.full((40, 1), torch.nan)}, "`targets` must be finite, got nan"),
+        ({"n_restarts": 0}, "`n_restarts` must be >= 1"),
+    ],
+)
+def test_bad_input_is_named(changes, message):
+    arguments = {"factory": network, "inputs": torch.rand(40, 1), "targets": torch.rand(40, 1), **changes}
+    with pytest.raises(ValueError, match=f"choose_n_hypotheses: {message}"):
+        choose_n_hypotheses(**arguments)
+
+
+def test_a_factory_that_cannot_be_called_is_refused():
+    with pytest.raises(TypeError, match="`factory` must be"):
+        choose_n_hypotheses(network(2).state_dict(), torch.rand(40, 1), torch.rand(40, 1))

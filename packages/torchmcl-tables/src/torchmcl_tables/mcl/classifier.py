@@ -1,0 +1,383 @@
+"""MCLClassifier: the original multiple-choice setting, several guesses of the class of each row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch import Tensor, nn
+
+from torchmcl.checks import bad_value
+from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
+from torchmcl.io.pretrained import Shareable
+from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
+from torchmcl.schedules import Schedule
+from torchmcl_fleet import FleetSearch, MixtureLogLoss, default_batch_size
+from torchmcl_fleet.models import build_modules
+from torchmcl_tables.mcl import exporting, saving, training
+from torchmcl_tables.mcl.classes import (
+    ClassMixture,
+    dealt_folds,
+    fitted_temperature,
+    fold_data,
+    log_shares,
+    watched_folds,
+)
+from torchmcl_tables.mcl.frames import Framed
+from torchmcl_tables.mcl.parameters import as_given, check_parameters, searched, seed_of, trainer_of
+from torchmcl_tables.mcl.preprocessing import MANY_ROWS, Encoder, fit_encoder
+from torchmcl_tables.mcl.rows import Rows, split_rows
+from torchmcl_tables.mcl.tables import checked_classes, checked_groups, checked_table, ids_and_factors, set_fitted
+
+#: -log(score p(class)) of each hypothesis.
+CLASS_COST = MixtureNLL(pairwise_cross_entropy)
+_N_NETWORKS = 5
+# Smaller batches are no faster.
+_MIN_BATCH = 200
+# Epochs of small tables, and optimizer steps of large ones: this many steps, and one more per `_ROWS_PER_STEP` rows.
+_MAX_EPOCHS, _N_STEPS, _ROWS_PER_STEP = 90, 1500, 20
+# Weight decay of a table with this many rows or fewer; it falls with the square of their number.
+_MAX_DECAY, _MIN_DECAY, _FEW_ROWS = 2.0, 0.05, 200
+# By default, training stops after this share of the epochs, and at least this many, without improvement.
+_PATIENT_SHARE, _MIN_PATIENCE = 0.2, 20
+# Evaluations on held-out rows per training run.
+_N_EVALUATIONS = 100
+# Rows for the detection of diverged networks: on at least this share of them, the true class has probability 0.
+# Further rows may contradict earlier ones, so `partial_fit` only requires finite numbers.
+_JUDGED_ROWS, _DIVERGED_SHARE, _NO_PROBABILITY = 256, 0.2, 1e-20
+
+
+class _TopClasses(NamedTuple):
+    values: NDArray[Any]
+    probabilities: NDArray[Any]
+
+
+class TopClasses(_TopClasses, Framed):
+    """Several classes for each row, the most probable first.
+
+    Attributes:
+        values: [rows, classes], different classes.
+        probabilities: [rows, classes], of these classes; all other classes have the remaining probability.
+    """
+
+    def to_frame(self) -> Any:
+        """Return the classes as a data frame of the same library as X, with its index; see `Hypotheses.to_frame`.
+
+        Example:
+            >>> TopClasses(np.array([["left", "up"]]), np.array([[0.6, 0.4]])).to_frame().to_dict("records")
+            [{'class0': 'left', 'class1': 'up', 'probability0': 0.6, 'probability1': 0.4}]
+        """
+        parts = {"class": self.values, "probability": self.probabilities}
+        return self._labels.frame(
+            {f"{name}{k}": column for name, part in parts.items() for k, column in enumerate(part.T)}
+        )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
+class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
+    """Several guesses of the class of each row, with calibrated probabilities.
+
+    A network returns `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple
+    choice learning with the cost -log(score p(class)). Below 50 000 rows there are five networks, each of which holds
+    out a different fifth of the rows. The epoch with the lowest log-loss on all held-out rows is kept, and a
+    temperature is fitted to those rows. Order, weights and copies of rows count as for `MCLRegressor`.
+
+    The parameters and attributes are those of `MCLRegressor`, except for these:
+
+    Args:
+        n_hypotheses: distributions per network, and classes returned by `predict_hypotheses` (at most all).
+        rule: `AutoAnnealing()` by default. With `Cooling(5.0, 1.0, share=0.5, linear=True)` the training ends with the
+            likelihood of the mixture: at a temperature of 1, hypotheses share a row by responsibility. Below, each row
+            has a single winner.
+        n_bins: none by default.
+        n_epochs: by default 90 for small tables, and about 1500 optimizer steps and a twentieth of the rows for others.
+        batch_size: by default three times the square root of the number of rows, between 200 and 1024.
+        weight_decay: by default 0.05, and more below 1300 rows: up to 2 at 200; with `AutoAnnealing`, derived from
+            the noise per row.
+        keep_best: true by default.
+        validation_fraction: share of the rows held out by each network, rounded to 1/2, 1/3, 1/4 ...; at most
+            10 000 rows. At 0 the last epoch is kept and nothing is calibrated.
+        patience: by default a fifth of the epochs, at least 20.
+        final_fit_on_all_rows: false by default.
+        class_weight: weights of the classes by label, or "balanced" for the same weight of all classes.
+
+    Attributes:
+        classes_: the classes, sorted.
+        temperature_: of the probabilities of each network; 1 without held-out rows.
+        validation_losses_: log-loss of each network on its held-out rows.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(300, 2))
+        >>> y = np.where(rng.uniform(size=300) < 0.5, "up", np.where(X[:, 0] > 0, "right", "left"))
+        >>> model = MCLClassifier(n_hypotheses=2, n_epochs=30, random_state=0).fit(X, y)
+        >>> model.oracle_score(X, y) > 0.9 > model.score(X, y)
+        True
+    """
+
+    n_hypotheses: int = 5
+    rule: Any = None
+    hidden: Any = (64, 64)
+    n_bins: int | None = 0
+    n_epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | Schedule = 0.02
+    weight_decay: float | None = None
+    keep_best: bool = True
+    validation_fraction: float = 0.2
+    patience: int | None = None
+    n_restarts: int | None = None
+    ensemble: bool = True
+    final_fit_on_all_rows: bool = False
+    search: FleetSearch | None = None
+    device: str | torch.device = "cpu"
+    random_state: Any = None
+    progress: bool = False
+    class_weight: Mapping[Any, float] | str | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the capabilities of the estimator."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
+    ) -> "MCLClassifier":
+        """Train on a table. A failing fit leaves the estimator unchanged.
+
+        Args:
+            X: [rows, features], an array or data frame of numbers; NaN where one is missing.
+            y: [rows], class labels.
+            sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
+            groups: [rows], labels of rows that belong together (the same patient, site or scene): they are held
+                out together, in every split.
+            checkpoint: folder for checkpoints during training; after an interruption, the same call resumes from there.
+        """
+        set_fitted(self, classifier_by_rule(self, X, y, sample_weight, groups, checkpoint))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":
+        """Continue training from the last call (or `fit`) for one epoch, on further rows.
+
+        One network is trained, or `n_restarts` if set; after `fit`, the networks that it kept. Nothing is held out, so
+        any calibration of the probabilities is kept unchanged.
+
+        Args:
+            X: [rows, features]
+            y: [rows], class labels.
+            classes: all classes of this and later calls; required in the first call.
+            sample_weight: [rows], how much each row counts.
+
+        Raises:
+            ValueError: if the first call has no `classes`, or a label is not among them.
+        """
+        set_fitted(self, classifier_further(self, X, y, classes, sample_weight))
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Return the probability of each class, [rows, classes]."""
+        check_is_fitted(self)
+        return replace(self._mixture, device=self.device)(checked_table(self, X, reset=False)[0])
+
+    def predict_hypotheses(self, X: Any) -> TopClasses:
+        """Return the `n_hypotheses` most probable classes of each row, or all if there are fewer."""
+        probabilities = self.predict_proba(X)
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.n_answers_]
+        found = TopClasses(self.classes_[order], np.take_along_axis(probabilities, order, axis=1))
+        return found.labelled(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most likely class of each row, [rows]."""
+        probabilities = self.predict_proba(X)  # first: it checks that the estimator is fitted
+        return self.classes_[probabilities.argmax(axis=1)]
+
+    def oracle_score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the fraction of rows with at least one correct guess."""
+        values = self.predict_hypotheses(X).values
+        truth = column_or_1d(y)
+        if len(truth) != len(values):
+            raise ValueError(bad_value(type(self).__name__, "y", f"have {len(values)} rows", len(truth)))
+        right = (values == truth[:, None]).any(axis=1)
+        return float(np.average(right, weights=sample_weight))
+
+    export = exporting.export
+
+    classes_: NDArray[Any] = field(init=False)
+    _mixture: ClassMixture = field(init=False)
+
+    @property
+    def modules_(self) -> list[nn.Module]:
+        """The selected networks."""
+        return self._mixture.modules
+
+    @property
+    def temperature_(self) -> float:
+        """The temperature applied to the probabilities of each network."""
+        return self._mixture.temperature
+
+    @property
+    def n_answers_(self) -> int:
+        """The number of predicted classes per row."""
+        head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
+        return min(head.n_hypotheses, len(self.classes_))
+
+    save = saving.save
+    load = classmethod(saving.load)
+    _codec, _without_rows = saving.CODEC, saving.without_rows
+
+
+def classifier_by_rule(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: str | Path | None
+) -> dict[str, Any]:
+    """Return the fitted attributes of `MCLClassifier.fit`."""
+    check_parameters(estimator)
+    owner, seed = type(estimator).__name__, seed_of(estimator.random_state)
+    table = checked_classes(estimator, X, y, sample_weight, reset=True, n_needed=2)
+    classes = np.unique(table.y if table.weights is None else table.y[table.weights > 0])
+    ids, factors = ids_and_factors(estimator, table, classes)
+    together = checked_groups(owner, groups, len(table.X))
+    rows = split_rows(table.X, ids, table.weights, seed=seed, groups=together, factors=factors).train
+    encoder = fit_encoder(rows, estimator.n_bins)
+    mixture, attributes = _trained(estimator, rows, training.Preprocessor(encoder), len(classes), seed, checkpoint)
+    _check_converged(owner, mixture, rows, estimator.learning_rate, _DIVERGED_SHARE)
+    state = training.Continuation(seed, attributes["n_epochs_"])
+    return {**table.described, **attributes, "classes_": classes, "_mixture": mixture, "_continuation": state}
+
+
+def _check_converged(owner: str, mixture: ClassMixture, rows: Rows, learning_rate: Any, most: float = 1.0) -> None:
+    rows = rows.head(_JUDGED_ROWS)
+    shares = mixture(rows.inputs)
+    impossible = np.take_along_axis(shares, rows.targets.reshape(-1, 1), axis=1) < _NO_PROBABILITY
+    if not np.isfinite(shares).all() or impossible.mean() > most:
+        rule, advice = "let the training converge", "The networks diverged; try 0.02."
+        raise ValueError(bad_value(owner, "learning_rate", rule, repr(learning_rate), advice))
+
+
+def _trained(
+    estimator: Any,
+    rows: Rows,
+    preprocessor: training.Preprocessor,
+    n_classes: int,
+    seed: int,
+    checkpoint: str | Path | None,
+) -> tuple[ClassMixture, dict[str, Any]]:
+    """Return the mixture of trained networks, calibrated on held-out rows, and the attributes of the training run."""
+    n_networks = int(estimator.n_restarts or (_N_NETWORKS if len(rows) < MANY_ROWS else 1))
+    folds = dealt_folds(rows, n_networks, float(estimator.validation_fraction))
+    network = partial(_network, estimator, preprocessor.encoder, n_classes)
+    trainer, found = _trainer(estimator, rows, preprocessor, network, len(folds[0][0]), n_networks, seed)
+    trainer = replace(trainer, checkpoint=checkpoint)
+    train, held_out = ([preprocessor(part) for part in parts] for parts in zip(*folds, strict=True))
+    n_epochs = trainer.n_epochs
+    patience = int(estimator.patience or max(_MIN_PATIENCE, round(_PATIENT_SHARE * n_epochs)))
+    validation = watched_folds(held_out, every=max(1, n_epochs // _N_EVALUATIONS), patience=patience)
+    trained = trainer(network, fold_data(train), validation)
+    logs = [
+        log_shares([module], held.inputs, estimator.device)[0]
+        for module, held in zip(trained.modules, held_out, strict=True)
+    ]
+    losses = [_log_loss(each, held) for each, held in zip(logs, held_out, strict=True)]
+    trained = replace(trained, distortions=torch.tensor(losses))
+    kept = list(range(n_networks)) if estimator.ensemble else [trained.best()]
+    modules = [trained.modules[place] for place in kept]
+    attributes = trained.attributes(trainer.rule) | found
+    attributes["validation_losses_"] = attributes.pop("validation_distortions_")
+    temperature = fitted_temperature([logs[place] for place in kept], [held_out[place] for place in kept])
+    if estimator.final_fit_on_all_rows and estimator.validation_fraction:
+        one = replace(trainer, seeds=[trainer.seeds[place] for place in kept])
+        final = one.on_all_rows(modules, preprocessor(rows), trained.moments_of(kept))
+        modules, seconds = final.modules, float(final.history.seconds)
+        attributes["seconds_"] += seconds
+    return ClassMixture(modules, preprocessor.encoder, temperature, estimator.device), attributes
+
+
+def _trainer(
+    estimator: Any,
+    rows: Rows,
+    preprocessor: training.Preprocessor,
+    network: Any,
+    n_train: int,
+    n_networks: int,
+    seed: int,
+) -> tuple[training.Trainer, dict[str, Any]]:
+    """Return a trainer with the given parameters or those found by a search, and the attributes of the search."""
+    batch = int(estimator.batch_size or max(_MIN_BATCH, default_batch_size(n_train)))
+    default_epochs = min(_MAX_EPOCHS, training.default_n_epochs(n_train, batch, _N_STEPS + n_train // _ROWS_PER_STEP))
+    n_epochs = int(estimator.n_epochs or default_epochs)
+    decay = max(_MIN_DECAY, _MAX_DECAY * min(1.0, _FEW_ROWS / n_train) ** 2)
+    way = as_given(estimator.rule, estimator.learning_rate, estimator.weight_decay, decay, n_epochs)
+    found: dict[str, Any] = {}
+    if estimator.search is not None:
+        sizes = {"seed": seed, "n_epochs": n_epochs, "batch_size": batch}
+        how: dict[str, Any] = {"cost_fn": CLASS_COST, "score_weight": 0.0, "monitor": MixtureLogLoss}
+        way, found = searched(estimator, network, rows, preprocessor(rows), **sizes, **how)
+    seeds = training.seeds_of(seed, n_networks)
+    own = {"cost_fn": CLASS_COST, "score_weight": 0.0, "models_at_once": n_networks}  # compared with each other
+    return trainer_of(estimator, way, n_epochs, batch, seeds, **own), found
+
+
+def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any) -> dict[str, Any]:
+    """Return the fitted attributes of `MCLClassifier.partial_fit`."""
+    check_parameters(estimator)
+    before: ClassMixture | None = getattr(estimator, "_mixture", None)
+    table = checked_classes(estimator, X, y, sample_weight, reset=before is None, n_needed=1)
+    if before is not None:
+        state, classes = estimator._continuation, estimator.classes_
+    elif classes is None:
+        advice = "For example classes=np.unique(all_labels)."
+        raise ValueError(bad_value(type(estimator).__name__, "classes", "be given in the first call", None, advice))
+    else:
+        state, classes = training.Continuation(seed_of(estimator.random_state), 0), np.unique(classes)
+    ids, factors = ids_and_factors(estimator, table, classes)
+    rows = split_rows(table.X, ids, table.weights, seed=state.seed, factors=factors).train
+    if before is None:
+        encoder = fit_encoder(rows, estimator.n_bins, default=0)
+        n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
+        factory = partial(_network, estimator, encoder, len(classes))
+        before = ClassMixture(
+            build_modules(factory, training.seeds_of(state.seed, n_networks)), encoder, 1.0, estimator.device
+        )
+    horizon = int(estimator.n_epochs or training.PARTIAL_EPOCHS)
+    way = as_given(estimator.rule, 0.0, estimator.weight_decay, _MIN_DECAY, horizon)
+    trainer = training.Trainer(
+        *(way.rule, estimator.learning_rate, way.weight_decay, horizon),
+        batch_size=int(estimator.batch_size or default_batch_size(len(rows))),
+        seeds=(),
+        cost_fn=CLASS_COST,
+        device=estimator.device,
+        score_weight=0.0,
+        models_at_once=len(before.modules),
+    )
+    examples = training.Preprocessor(before.encoder)(rows)
+    modules, state = state.one_epoch(trainer, before.modules, examples, _costs, len(classes))
+    mixture = replace(before, modules=modules)
+    _check_converged(type(estimator).__name__, mixture, rows, estimator.learning_rate)
+    kept = {name: value for name, value in vars(estimator).items() if name.endswith("_")}
+    fitted = {**kept, **table.described, "classes_": classes, "n_epochs_": state.n_epochs}
+    return {**fitted, "_mixture": mixture, "_continuation": state}
+
+
+def _network(estimator: Any, encoder: Encoder, n_classes: int) -> nn.Module:
+    hidden = tuple(int(size) for size in estimator.hidden)
+    return MultiHypothesisMLP(encoder.n_columns, n_classes, int(estimator.n_hypotheses), hidden=hidden)
+
+
+def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
+    hypotheses, scores, *_ = module(examples.inputs)
+    return CLASS_COST(hypotheses=hypotheses, targets=examples.targets, score_logits=scores)
+
+
+def _log_loss(logs: Tensor, held_out: training.Examples) -> float:
+    """Return the mean log-loss of a network on its held-out rows; infinity if there are none."""
+    if not len(held_out.weights):
+        return float("inf")
+    losses = -logs.gather(1, held_out.targets).squeeze(1).numpy()
+    return float(np.average(losses, weights=held_out.weights))

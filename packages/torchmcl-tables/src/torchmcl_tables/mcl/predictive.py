@@ -1,0 +1,206 @@
+"""The predictive distribution of trained networks: hypotheses with probabilities, and the density around them."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from torchmcl.checks import bad_value
+from torchmcl.density import Bandwidth, KernelMixture, best_points, fit_bandwidth
+from torchmcl.nn import MultiHypothesisHead
+from torchmcl.scoring import normalized_scores
+from torchmcl.types import Predictions
+from torchmcl_fleet.placement import on_cores
+from torchmcl_tables.mcl.frames import Framed, hypothesis_names
+from torchmcl_tables.mcl.preprocessing import Encoder, check_numbers
+from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.mcl.tables import Targets
+
+# A bandwidth has two parameters: this many rows determine them.
+_BANDWIDTH_ROWS = 4096
+_ROWS_AT_ONCE = 65_536
+# Rows of a block on a CPU: fewer are not worth the reading of the weights, more do not fit in the cache.
+_FEWEST_ROWS, _ROWS_IN_CACHE = 64, 1024
+
+_Joined = TypeVar("_Joined")
+
+
+class _Hypotheses(NamedTuple):
+    values: NDArray[Any]
+    probabilities: NDArray[Any]
+
+
+class Hypotheses(_Hypotheses, Framed):
+    """Several answers for each row.
+
+    Attributes:
+        values: [rows, hypotheses, outputs], in the units of y.
+        probabilities: [rows, hypotheses], summing to 1.
+    """
+
+    def to_frame(self) -> Any:
+        """Return the answers as named columns, those of `transform`.
+
+        The frame is of the library of X (pandas or polars), with its index; for arrays and Arrow tables it is one of
+        pandas, or of polars where pandas is not installed.
+
+        Example:
+            >>> Hypotheses(np.array([[[1.0], [2.0]]]), np.array([[0.25, 0.75]])).to_frame().columns.tolist()
+            ['y_hypothesis0', 'y_hypothesis1', 'probability0', 'probability1']
+        """
+        n_rows, n_hypotheses, n_outputs = self.values.shape
+        columns = [*self.values.reshape(n_rows, -1).T, *self.probabilities.T]
+        names = hypothesis_names(self._targets(n_outputs), n_hypotheses)
+        return self._labels.frame(dict(zip(names, columns, strict=True)))
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """A map from rows of a table to hypotheses and densities.
+
+    A single network returns its own hypotheses. The answers of several networks are the points that best represent the
+    mixture of kernels around all hypotheses.
+
+    Attributes:
+        modules: the networks, on encoded columns and standardized targets.
+        encoder: of the columns.
+        targets: their units.
+        bandwidth: of the kernels around all hypotheses, in standardized units.
+        device: where to compute.
+    """
+
+    modules: list[nn.Module]
+    encoder: Encoder
+    targets: Targets
+    bandwidth: Bandwidth
+    device: str | torch.device
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_numbers("the numbers of a bandwidth", self.bandwidth)
+
+    @classmethod
+    def fit(
+        cls,
+        modules: list[nn.Module],
+        encoder: Encoder,
+        targets: Targets,
+        rows: Rows,
+        device: str | torch.device,
+    ) -> "Predictive":
+        """Return a predictive with the bandwidth that maximizes the likelihood of rows, preferably held-out rows."""
+        rows = rows.head(_BANDWIDTH_ROWS)
+        answers = network_answers(modules, encoder(rows.inputs.astype(np.float64), np.float64), device)
+        bandwidth = fit_bandwidth(*answers, targets.standardised(rows.targets), torch.from_numpy(rows.weights))
+        return cls(modules, encoder, targets, bandwidth, device)
+
+    @property
+    def n_answers(self) -> int:
+        """The number of answers per row."""
+        head: MultiHypothesisHead = self.modules[0].head  # type: ignore[assignment]
+        return head.n_hypotheses
+
+    def _hypotheses(self, X: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        """Return the standardized hypotheses of all networks, and their probabilities."""
+        return network_answers(self.modules, self.encoder(X, X.dtype), self.device)
+
+    def _answers(self, X: NDArray[Any], n_answers: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return standardized answers [rows, answers, outputs], probabilities, and the deviation around each."""
+        values, probabilities = self._hypotheses(X)
+        widths = self.bandwidth(values, probabilities)
+        if len(self.modules) == 1:
+            if n_answers not in (None, self.n_answers):
+                rule, advice = f"be {self.n_answers}", "A single network has a fixed number of answers."
+                raise ValueError(bad_value(self.targets.owner, "n_hypotheses", rule, n_answers, advice))
+            return values, probabilities, widths
+        if values.shape[-1] == 1:
+            kernels = KernelMixture(values, probabilities, widths)
+        else:
+            kernels = KernelMixture(values, probabilities, 1.0, widths.unsqueeze(-1).expand_as(values))
+        points, masses, deviations = best_points(kernels, n_answers or self.n_answers)
+        return self.targets.bounded(points), masses, deviations
+
+    def means(self, X: NDArray[Any]) -> Tensor:
+        """Return the standardized mean of each row, [rows, outputs]."""
+        values, probabilities = self._hypotheses(X)
+        return (probabilities.unsqueeze(-1) * values).sum(dim=1)
+
+    def mean(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the mean of each row in the units of y, [rows, outputs]."""
+        return self.targets.restored(self.means(X).numpy())
+
+    def hypotheses(self, X: NDArray[Any], n_hypotheses: int | None = None) -> Hypotheses:
+        """Return answers in the units of y."""
+        values, probabilities, _ = self._answers(X, n_hypotheses)
+        return Hypotheses(self.targets.restored(values.numpy()), probabilities.numpy())
+
+    def standardised(self, X: NDArray[Any]) -> KernelMixture:
+        """Return the density of each row in standardized units."""
+        return KernelMixture(*self._answers(X))
+
+    def standardised_with_means(self, X: NDArray[Any]) -> tuple[KernelMixture, Tensor]:
+        """Return the density of each row, and its mean [rows, outputs], in standardized units."""
+        return self.standardised(X), self.means(X)
+
+    def density(self, X: NDArray[Any]) -> KernelMixture:
+        """Return the density of each row in the units of y."""
+        density = self.standardised(X)
+        scale, mean = (torch.from_numpy(part) for part in (self.targets.scaler.scale, self.targets.scaler.mean))
+        return KernelMixture(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
+
+    def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
+        """Return draws in the units of y, [rows, samples, outputs]."""
+        return self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
+
+
+def outputs_of(
+    modules: Sequence[nn.Module],
+    inputs: Tensor,
+    device: str | torch.device,
+    joined: Callable[[list[tuple[Tensor, Tensor]]], _Joined],
+) -> list[_Joined]:
+    """Return the results of `joined` on blocks of rows, from hypotheses and score logits of all modules, on the CPU.
+
+    The networks compute in the dtype of the inputs; the results are float64, so that answers far from zero are not
+    rounded to the coarse grid of float32. `joined` runs block by block too: a core that other programs use takes fewer
+    blocks, while torch would give each core the same part of an operation on all rows.
+    """
+    at = torch.device(device)
+    movable = [copy.deepcopy(module).to(at, inputs.dtype) for module in modules]  # other threads may be predicting
+
+    @torch.no_grad()
+    def outputs(block: Tensor) -> _Joined:
+        given: list[Predictions] = [module(block.to(at)) for module in movable]
+        return joined(
+            [
+                (one.hypotheses.cpu().double(), one.score_logits.cpu().double())
+                for one in given
+                if one.score_logits is not None
+            ]
+        )
+
+    size = _ROWS_AT_ONCE
+    if at.type == "cpu":  # several blocks for each thread
+        size = min(max(-(-len(inputs) // (4 * torch.get_num_threads())), _FEWEST_ROWS), _ROWS_IN_CACHE)
+    return on_cores(outputs, inputs.split(size), at)
+
+
+def network_answers(
+    modules: Sequence[nn.Module], inputs: NDArray[Any], device: str | torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return hypotheses [rows, hypotheses, dim] and probabilities [rows, hypotheses] of all modules together.
+
+    Each module has the same share of the probability.
+    """
+
+    def joined(given: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        values, logits = zip(*given, strict=True)
+        return torch.cat(values, dim=1), torch.cat([normalized_scores(each) for each in logits], dim=1) / len(given)
+
+    values, shares = zip(*outputs_of(modules, torch.from_numpy(inputs), device, joined), strict=True)
+    return torch.cat(values), torch.cat(shares)

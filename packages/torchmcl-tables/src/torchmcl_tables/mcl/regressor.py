@@ -1,0 +1,346 @@
+"""MCLRegressor: several plausible outcomes for each row of a table, by multiple choice learning."""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
+from torch import Tensor, nn
+
+from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.density import Bandwidth
+from torchmcl.io.pretrained import Shareable
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl.schedules import Schedule
+from torchmcl_fleet import FleetSearch, default_batch_size
+from torchmcl_fleet.models import build_modules
+from torchmcl_tables.mcl import answers, exporting, saving, tables, training
+from torchmcl_tables.mcl.answers import Answers, check_converged
+from torchmcl_tables.mcl.calibration import Calibrator, supported_gaps
+from torchmcl_tables.mcl.parameters import as_given, check_parameters, searched, seed_of, trainer_of
+from torchmcl_tables.mcl.predictive import Predictive
+from torchmcl_tables.mcl.preprocessing import MANY_ROWS, Encoder, fit_encoder
+from torchmcl_tables.mcl.rows import Rows, Split, fixed_borders, split_rows
+
+_WEIGHT_DECAY = 0.05
+# Networks by default; for a table of `MANY_ROWS` one network is enough, and predicts faster.
+_N_RESTARTS = 5
+# Optimizer steps by default, without and with bins.
+_N_STEPS, _N_STEPS_WITH_BINS = 1500, 750
+# With fewer held-out rows, partial_fit keeps the bandwidth and the gaps that earlier rows selected.
+_ENOUGH_TO_SELECT = 20
+
+
+@dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
+class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
+    """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
+
+    Networks are trained by multiple choice learning: each returns `n_hypotheses` answers with scores, and one
+    bandwidth turns all of them into a density. `torchmcl_tables.DensityRegressor` is a different method, a blend of
+    mixture density networks and a forest, with better likelihoods on most tables.
+
+    A part of the rows is held out: two thirds of it for selection (the bandwidth, gaps of the sets, the best
+    network), the rest only for calibration of the intervals. The fit does not depend on the order of the rows, and
+    weighting a row with 2 is the same as having it twice. Copies of a row are held out together; in a table so coarse
+    that rows coincide by chance, each counts as a separate row.
+
+    Args:
+        n_hypotheses: the number of answers per row.
+        rule: an assignment rule, a function epoch -> rule such as from `annealed`, `Cooling(...)`, or
+            `AutoAnnealing(...)`, the default, which sets the temperature in training: when to start cooling, from
+            which temperature and how fast; also the tail of the rate and the weight decay. Temperatures are in units
+            of the variance of the targets.
+        hidden: sizes of the hidden layers.
+        n_bins: bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By default 32,
+            if there are fewer than 50 000 rows, at most 128 columns with more than two values, and repeated values in
+            at least half of the columns, else none; none for `partial_fit`.
+        n_epochs: passes over the rows, at most. By default about 1500 steps (750 with bins), in 20 to 1000 epochs.
+        batch_size: maximum rows per step; by default 3 times the square root of their number, from 64 to 1024.
+        learning_rate: of Adam: an initial value, annealed to 0 along a cosine, or a schedule by epoch.
+        weight_decay: decoupled weight decay; by default 0.05, or derived from the noise per row with `AutoAnnealing`.
+        keep_best: keep the epoch with the lowest distortion on the selection rows instead of the last one.
+        validation_fraction: share of the rows held out: two thirds for selection, the rest for calibration
+            (9, 19, 29 ... rows; in a small table more than a third), at most 10 000 and 5 000 rows.
+        patience: stop training after this many epochs without improvement on the selection rows; never by default.
+        n_restarts: networks, trained together as a fleet. By default 5, and 1 with 50 000 or more training rows.
+        ensemble: combine all networks that did not fail instead of using the best one on the selection rows.
+        final_fit_on_all_rows: after selection, continue training with the selection rows included for another 30 % of
+            the epochs, from a quarter of the learning rate down to 0. Calibration rows are never trained on.
+        search: a `torchmcl_fleet.FleetSearch`: its candidates (64 by default) are trained at once on a part of the
+            training rows, and the best on the others is used. It sets `rule`, `learning_rate` and `weight_decay`,
+            which must be left at their defaults.
+        device: where to train and predict, "cpu" or "cuda".
+        random_state: of the initial weights, the shuffles and the held-out rows.
+        progress: show a progress bar.
+
+    Attributes:
+        modules_: the selected networks, ordinary torch modules on encoded inputs and standardized targets.
+        n_features_in_: columns of X; `feature_names_in_` has their names if X had any.
+        n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
+        n_answers_: the number of answers per row.
+        bandwidth_: the rule for the bandwidth, in units of the deviation of y.
+        loss_curve_: training loss of each epoch, of the best network; `learning_rate_curve_` has the learning rates.
+        temperature_curve_: the temperature of each epoch; None for a rule without a temperature.
+        rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
+        best_restart_: index of the best restart; `validation_distortions_` has the values, in standardized units.
+        best_epoch_: the selected epoch; -1 if it is the last one.
+        n_epochs_: number of epochs trained, except those on all rows.
+        trials_: the trials of `search`, one record each; `best_candidate_` is the name of the selected candidate.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(size=(300, 1))
+        >>> y = np.where(rng.uniform(size=300) < 0.5, X[:, 0], -X[:, 0])  # two branches
+        >>> model = MCLRegressor(n_hypotheses=2, n_epochs=100, random_state=0).fit(X, y)
+        >>> values, probabilities = model.predict_hypotheses([[0.8]])
+        >>> np.sort(values[0, :, 0]).round(1), probabilities.shape
+        (array([-0.8,  0.8]), (1, 2))
+        >>> model.predict_interval([[0.8]], coverage=0.9).n_pieces  # the answer forks
+        array([2])
+    """
+
+    n_hypotheses: int = 5
+    rule: Any = None
+    hidden: Any = (64, 64)
+    n_bins: int | None = None
+    n_epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | Schedule = 0.02
+    weight_decay: float | None = None
+    keep_best: bool = False
+    validation_fraction: float = 0.15
+    patience: int | None = None
+    n_restarts: int | None = None
+    ensemble: bool = True
+    final_fit_on_all_rows: bool = True
+    search: FleetSearch | None = None
+    device: str | torch.device = "cpu"
+    random_state: Any = None
+    progress: bool = False
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the capabilities of the estimator."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = ["float64"]  # answers are in the units of y, not of X
+        return tags
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
+    ) -> "MCLRegressor":
+        """Train on a table. A failing fit leaves the estimator unchanged.
+
+        Args:
+            X: [rows, features], an array or data frame of numbers; NaN where one is missing.
+            y: [rows], or [rows, outputs] for several outputs.
+            sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
+            groups: [rows], labels of rows that belong together (the same patient, site or scene): they are held
+                out together, in every split, and the intervals are valid for rows of new groups.
+            checkpoint: folder for checkpoints during training; after an interruption, the same call resumes from there.
+
+        Raises:
+            ValueError: for a parameter out of range, infinite values, targets that are missing or constant, or a
+                learning rate at which all networks diverge.
+        """
+        tables.set_fitted(self, fitted_by_rule(self, X, y, sample_weight, groups, checkpoint))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
+        """Continue training from the last call (or `fit`) for one epoch, on further rows.
+
+        Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, 200 by default; the learning rate
+        stays at its first value if it is not a schedule. The held-out share of each call is added to the selection and
+        calibration rows, of which the latest 4096 are kept; a repeated row is assigned to the same share. One network
+        is trained, or `n_restarts` if set together with `ensemble`; after `fit`, the networks that it kept.
+        """
+        tables.set_fitted(self, fitted_further(self, X, y, sample_weight))
+        return self
+
+    predict = answers.predict
+    predict_hypotheses = answers.predict_hypotheses
+    predict_distribution = answers.predict_distribution
+    predict_interval = answers.predict_interval
+    predict_region = answers.predict_region
+    sample = answers.sample
+    log_prob = answers.log_prob
+    distortion = answers.distortion
+    transform = answers.transform
+    get_feature_names_out = answers.get_feature_names_out
+    export = exporting.export
+
+    def _numbers(self, X: Any) -> NDArray[Any]:
+        """Return a checked table as numbers, [rows, columns]."""
+        return tables.checked_table(self, X, reset=False)[0]
+
+    _answers: answers.Answers = field(init=False)
+
+    @property
+    def modules_(self) -> list[nn.Module]:
+        """The selected networks."""
+        return self._answers.predictive.modules
+
+    @property
+    def bandwidth_(self) -> Bandwidth:
+        """The rule for the bandwidth, in standard deviations of y."""
+        return self._answers.predictive.bandwidth
+
+    save = saving.save
+    load = classmethod(saving.load)
+    _codec, _without_rows = saving.CODEC, saving.without_rows
+
+
+def fitted_by_rule(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: str | Path | None
+) -> dict[str, Any]:
+    """Return the fitted attributes of `MCLRegressor.fit`."""
+    check_parameters(estimator)
+    seed = seed_of(estimator.random_state)
+    table = tables.checked_regression(estimator, X, y, sample_weight, targets=None, n_needed=2)
+    split, targets = first_split(estimator, table, groups, seed)
+    encoder = fit_encoder(split.train, estimator.n_bins)
+    preprocessor = training.Preprocessor(encoder, targets)
+    trainer, trained, found = _trained(estimator, preprocessor, split, seed, checkpoint)
+    kept = trained.not_failed() if estimator.ensemble else [trained.best()]
+    modules = [trained.modules[place] for place in kept]
+    attributes = trained.attributes(trainer.rule) | found
+    selection = split.selection
+    judges = selection if len(selection) else split.train
+    predictive = Predictive.fit(modules, encoder, targets, judges, estimator.device)
+    fill = supported_gaps(predictive, selection)
+    if estimator.final_fit_on_all_rows and len(selection):
+        examples = preprocessor(split.train.joined(selection))
+        final = trainer.on_all_rows(modules, examples, trained.moments_of(kept))
+        predictive = replace(predictive, modules=final.modules)
+        attributes["seconds_"] += float(final.history.seconds)
+        split = split._replace(selection=selection.head(0))  # these rows can no longer be used for selection
+    check_converged(predictive, encoder, split.train, estimator.learning_rate)
+    answers = Answers(predictive, Calibrator.fit(predictive, split.calibration, fill))
+    state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
+    return {**table.described, **attributes, **answers.attributes, "_continuation": state}
+
+
+def first_split(estimator: Any, table: tables.RegressionTable, groups: Any, seed: int) -> tuple[Split, tables.Targets]:
+    """Return the split of a table, and its targets with bounds from all rows except the calibration rows."""
+    owner = type(estimator).__name__
+    tables.check_targets_vary(owner, table)
+    together = tables.checked_groups(owner, groups, len(table.X))
+    shares = _held_out_shares(estimator.validation_fraction)
+    split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **shares)
+    return split, tables.Targets.fit(owner, table, split.train, split.train.joined(split.selection))
+
+
+def _held_out_shares(fraction: float) -> dict[str, Any]:
+    """Return the fractions of the rows for selection and calibration."""
+    third = float(fraction) / 3
+    return {"selecting": 2 * third, "calibrating": third}
+
+
+def _network(estimator: Any, encoder: Encoder, targets: tables.Targets) -> nn.Module:
+    return MultiHypothesisMLP(
+        encoder.n_columns,
+        targets.n_outputs,
+        int(estimator.n_hypotheses),
+        hidden=tuple(int(size) for size in estimator.hidden),
+        detach_scores=True,  # on low-noise targets the score loss would dwarf the cost in the trunk
+    )
+
+
+def _trained(
+    estimator: Any, preprocessor: training.Preprocessor, split: Split, seed: int, checkpoint: str | Path | None
+) -> tuple[training.Trainer, training.Trained, dict[str, Any]]:
+    """Return the trainer, the trained networks, and the fitted attributes of a search."""
+    encoder, targets = preprocessor.encoder, preprocessor.targets
+    assert targets is not None
+    network = partial(_network, estimator, encoder, targets)
+    n_train, examples = len(split.train), preprocessor(split.train)
+    batch = int(estimator.batch_size or default_batch_size(n_train))
+    n_steps = _N_STEPS_WITH_BINS if encoder.has_bins else _N_STEPS
+    n_epochs = int(estimator.n_epochs or training.default_n_epochs(n_train, batch, n_steps))
+    way = as_given(estimator.rule, estimator.learning_rate, estimator.weight_decay, _WEIGHT_DECAY, n_epochs)
+    found: dict[str, Any] = {}
+    if estimator.search is not None:
+        sizes = {"seed": seed, "n_epochs": n_epochs, "batch_size": batch}
+        way, found = searched(estimator, network, split.train, examples, **sizes)
+    default = _N_RESTARTS if n_train < MANY_ROWS else 1
+    seeds = training.seeds_of(seed, default if estimator.n_restarts is None else int(estimator.n_restarts))
+    own = {"cost_fn": pairwise_sq_euclidean, "checkpoint": checkpoint}
+    trainer = trainer_of(estimator, way, n_epochs, batch, seeds, **own)
+    patience = None if estimator.patience is None else int(estimator.patience)
+    validation = trainer.watching(preprocessor(split.selection), patience)
+    return trainer, trainer(network, examples.for_all(len(trainer.seeds)), validation), found
+
+
+def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
+    """Return the fitted attributes of `MCLRegressor.partial_fit`."""
+    check_parameters(estimator)
+    before: Answers | None = getattr(estimator, "_answers", None)
+    targets = None if before is None else before.targets
+    table = tables.checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=1)
+    state, split = further_split(estimator, table)
+    if before is None:
+        encoder = fit_encoder(split.train, estimator.n_bins, default=0)
+        targets = tables.Targets.fit(type(estimator).__name__, table, split.train, None)
+        n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
+        modules = build_modules(
+            partial(_network, estimator, encoder, targets), training.seeds_of(state.seed, n_networks)
+        )
+    else:
+        encoder, modules = before.predictive.encoder, before.predictive.modules
+    assert targets is not None
+    targets = targets.without_bounds_crossed_by(table.y)
+    if len(split.train):
+        trainer = _epoch_trainer(estimator, len(split.train))
+        examples = training.Preprocessor(encoder, targets)(split.train)
+        modules, state = state.one_epoch(trainer, modules, examples, _costs, targets.n_outputs)
+    answers = _selected(estimator, before, (modules, encoder, targets), state, split.train)
+    kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
+    fitted = {**kept, **table.described, **answers.attributes}
+    return {**fitted, "n_epochs_": state.n_epochs, "_continuation": state}
+
+
+def further_split(estimator: Any, table: tables.RegressionTable) -> tuple[training.Continuation, Split]:
+    """Return the state of a continued training run, with the held-out rows of the new split added, and the split."""
+    state: training.Continuation | None = getattr(estimator, "_continuation", None)
+    if state is not None:
+        split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
+        return state.holding_out(split), split
+    borders = fixed_borders(**_held_out_shares(estimator.validation_fraction))
+    state = training.Continuation(seed_of(estimator.random_state), 0, borders)
+    split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=borders)
+    if not len(split.train):  # the first call must have training rows
+        split = split_rows(table.X, table.y, table.weights, seed=state.seed)
+    return state.holding_out(split), split
+
+
+def _epoch_trainer(estimator: Any, n_rows: int) -> training.Trainer:
+    """Return the trainer for `partial_fit`: rule, learning rate and weight decay over its horizon in epochs."""
+    horizon = int(estimator.n_epochs or training.PARTIAL_EPOCHS)
+    way = as_given(estimator.rule, 0.0, estimator.weight_decay, _WEIGHT_DECAY, horizon)
+    batch = int(estimator.batch_size or default_batch_size(n_rows))
+    cost, device = pairwise_sq_euclidean, estimator.device
+    return training.Trainer(way.rule, estimator.learning_rate, way.weight_decay, horizon, batch, (), cost, device)
+
+
+def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
+    return pairwise_sq_euclidean(hypotheses=module(examples.inputs).hypotheses, targets=examples.targets)
+
+
+def _selected(estimator: Any, before: Answers | None, parts: Any, state: training.Continuation, train: Rows) -> Answers:
+    """Return the answers, with bandwidth, gaps and levels fitted to held-out rows if there are enough."""
+    selection, calibration = state.held_out
+    if before is None or len(selection) >= _ENOUGH_TO_SELECT:
+        judges = selection if len(selection) else train
+        modules, encoder, targets = parts
+        predictive = Predictive.fit(modules, encoder, targets, judges, estimator.device)
+        fill = supported_gaps(predictive, selection)
+    else:
+        modules, _, targets = parts
+        predictive, fill = replace(before.predictive, modules=modules, targets=targets), before.calibrator.fill
+    check_converged(predictive, predictive.encoder, train, estimator.learning_rate)
+    return Answers(predictive, Calibrator.fit(predictive, calibration, fill))

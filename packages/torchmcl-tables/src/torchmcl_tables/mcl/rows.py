@@ -1,0 +1,323 @@
+"""Rows of a table in a canonical order, and their split into training, selection and calibration.
+
+Rows are ordered by a hash of their contents, and copies of a row become one row with a larger weight. So a fit
+depends neither on the order of the rows nor on whether a row occurs twice or has weight 2, to the last bit.
+
+A split assigns *units*: a row with all its copies, or a group with all its rows. Calibration is uninformative about new
+rows if copies of its rows were trained on. Units are assigned regardless of their weight, so that each is equally
+likely to be used for calibration, as conformal prediction requires.
+
+Equal rows of a coarse table are not copies (see `copies`): each of them is a unit. There a row of weight 2 is two
+rows, if all weights are multiples of one number.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from torchmcl_tables.mcl.copies import coincide_by_chance
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+# Weights count as numbers of rows if they are integers, or multiples of the smallest weight divided by up to this;
+# they represent at most this many rows.
+_MOST_PARTS, _ROUNDING, _MOST_ROWS = 10, 1e-6, 100_000
+
+
+def units_of(inputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the unit of each row, [rows]: equal integers for copies only.
+
+    Args:
+        inputs: [rows, features]; NaN where a value is missing.
+        targets: [rows, outputs] or [rows]
+    """
+    keys = hashed(inputs, targets, 0)
+    order = np.argsort(keys, kind="stable")
+    first = are_new(inputs, targets, keys, order)
+    heads, cells = order[first], np.cumsum(first) - 1
+    if len(heads) == len(order):
+        return np.arange(len(order))
+    apart = coincide_by_chance(_columns(inputs[heads], targets[heads]), np.bincount(cells))[cells]
+    units = np.empty(len(order), dtype=np.int64)
+    units[order] = np.where(apart, len(heads) + np.arange(len(order)), cells)
+    return units
+
+
+def _columns(inputs: NDArray[Any], targets: NDArray[Any]) -> list[NDArray[Any]]:
+    return [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
+
+
+def are_new(
+    inputs: NDArray[Any], targets: NDArray[Any], keys: NDArray[np.uint64], order: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return a mask of the ordered rows that differ from the previous row."""
+    first = np.ones(len(order), dtype=bool)
+    same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1  # equal hashes almost always mean equal rows
+    left, right = order[same - 1], order[same]
+    columns = targets if targets.ndim == 2 else targets[:, None]
+    first[same] = _differ(inputs[left], inputs[right]) | _differ(columns[left], columns[right])
+    return first
+
+
+def _differ(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask of differing rows; two missing values (NaN) are equal."""
+    differ = (left != right) & ((left == left) | (right == right))
+    return np.asarray(differ.any(axis=1))
+
+
+def rows_and_units(
+    rows: tuple[NDArray[Any], NDArray[Any]],
+    cells: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    groups: NDArray[Any] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return, for the rows of the table, the index of the distinct row, the weight, and the unit.
+
+    Args:
+        rows: inputs and targets of the distinct rows.
+        cells: [copies], the index of the distinct row of each copy, increasing.
+        weights: [copies]
+        groups: [copies], labels; None without any.
+    """
+    counts = _numbers_of_rows(weights)
+    totals = np.bincount(cells, counts).astype(np.int64)
+    by_chance = coincide_by_chance(_columns(*rows), totals // np.gcd.reduce(totals))
+    unit_of = cells if groups is None else _joined_groups(cells, groups, by_chance)
+    n_units = int(unit_of.max()) + 1
+    pairs, place = np.unique(cells * n_units + unit_of, return_inverse=True)
+    cell, unit = pairs // n_units, pairs % n_units
+    merged, number = (np.bincount(place.ravel(), each) for each in (weights, counts))
+    number = number.astype(np.int64)
+    times = np.where(by_chance[cell], number // np.gcd.reduce(number), 1)  # a duplicated table is one table
+    cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
+    return np.asarray(cell), np.asarray(merged), np.asarray(np.arange(len(cell)) if groups is None else unit)
+
+
+def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many rows each weight represents: its multiple if all are multiples of one number, otherwise 1.
+
+    Only the ratios of the numbers matter.
+    """
+    smallest = float(weights.min())
+    for unit in (1.0, *(smallest / parts for parts in range(1, _MOST_PARTS + 1))):
+        exact = weights / unit
+        counts = np.rint(exact)
+        if counts.min() >= 1 and counts.max() < 1 / _ROUNDING and (np.abs(exact - counts) <= _ROUNDING * exact).all():
+            most = max(_MOST_ROWS, len(counts))
+            return np.maximum(1, counts * min(1.0, most / counts.sum())).astype(np.int64)
+    return np.ones(len(weights), dtype=np.int64)
+
+
+def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the unit of each copy, [copies]: its group, merged with all groups that have copies of the same row."""
+    labels, group = np.unique(groups, return_inverse=True)
+    group = group.ravel()
+    size = len(labels) + len(by_chance)
+    linked = ~by_chance[cells]
+    ends = group[linked], len(labels) + cells[linked]
+    _, unit = connected_components(coo_array((np.ones(len(ends[0])), ends), shape=(size, size)), directed=False)
+    return np.asarray(unit[: len(labels)][group], dtype=np.int64)
+
+
+def keys_of(
+    cell_keys: NDArray[np.uint64], weights: NDArray[np.float64], unit: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return a distinct hash of the content of each row, and of its unit from the content of all rows in that unit.
+
+    A sum of hashes is as likely to be small for a large unit as for a small one, so all are held out equally often.
+    """
+    sums, heavy = np.zeros(int(unit.max()) + 1, dtype=np.uint64), np.bincount(unit, weights)
+    np.add.at(sums, unit, cell_keys)
+    unit_keys = _told_apart(sums, heavy)[unit]
+    if len(sums) == len(unit):
+        return unit_keys, unit_keys
+    return _told_apart(cell_keys, unit_keys), unit_keys
+
+
+def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return distinct hashes: among equal hashes, all but the first in the order of `ranks` are replaced."""
+    order = np.lexsort((ranks, keys))
+    ordered = keys[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    ordinal = np.arange(len(keys)) - np.repeat(starts, np.diff(np.r_[starts, len(keys)]))
+    apart = np.empty_like(keys)
+    with np.errstate(over="ignore"):
+        apart[order] = np.where(ordinal == 0, ordered, _mixed(ordered + ordinal.astype(np.uint64) * _GOLDEN))
+    return apart
+
+
+def hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each row, computed column by column to save memory."""
+    total = np.full(len(inputs), seed, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for number, column in enumerate(_columns(inputs, targets)):
+            # One bit pattern for zero, and one for missing values.
+            numbers = column.astype(np.float64) + 0.0
+            numbers[np.isnan(numbers)] = np.nan
+            bits = numbers.view(np.uint64)
+            total = _mixed(total ^ _mixed(bits + np.uint64(number) * _GOLDEN + _GOLDEN)) + _GOLDEN
+    return total
+
+
+def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the SplitMix64 mix of integers."""
+    with np.errstate(over="ignore"):
+        number = (number ^ (number >> np.uint64(30))) * _MIX_1
+        number = (number ^ (number >> np.uint64(27))) * _MIX_2
+        return number ^ (number >> np.uint64(31))
+
+
+# More units are not needed: coverage is known to half a percentage point, distortion to about a percent.
+_MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
+# If the table is large enough, at least this many units are used for calibration.
+_MIN_CALIBRATING, _MOST_SPARED = 19, 1 / 6
+# Held-out rows of each kind that are kept for partial_fit.
+_HELD_OUT_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs [rows, features], targets [rows, outputs] (or class ids [rows]), weights [rows] and units [rows].
+
+    Rows with the same unit are not independent of each other: they belong to one group.
+    """
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+    weights: NDArray[np.float64]
+    units: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.weights)
+
+    def take(self, chosen: Any) -> "Rows":
+        """Return the rows selected by an index, a slice or a mask."""
+        return Rows(*(column[chosen] for column in vars(self).values()))
+
+    def head(self, n: int) -> "Rows":
+        """Return the first n rows, a fair sample because rows are ordered by a hash."""
+        return self.take(slice(n))
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether any unit has several rows."""
+        return len(np.unique(self.units)) < len(self)
+
+    def latest(self) -> "Rows":
+        """Return the latest rows, which are kept for `partial_fit`."""
+        return self.take(slice(-_HELD_OUT_ROWS, None))
+
+    def joined(self, other: "Rows") -> "Rows":
+        """Return these rows followed by the others."""
+        return Rows(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+class Split(NamedTuple):
+    """Three disjoint shares of the rows.
+
+    Attributes:
+        train: rows that the networks are trained on.
+        selection: rows for selection of the bandwidth, and optionally of the epoch and the restart.
+        calibration: rows used only for calibration of the intervals.
+        borders: [2], the hashes below which a unit is for calibration, and below which it is for selection.
+        largest: the largest weight; the weights of the shares are relative to it.
+    """
+
+    train: Rows
+    selection: Rows
+    calibration: Rows
+    borders: NDArray[np.uint64]
+    largest: float
+
+    @property
+    def held_out(self) -> tuple[Rows, Rows]:
+        """The rows for selection and calibration, with weights comparable across splits."""
+        selection, calibration = (
+            replace(rows, weights=rows.weights * self.largest) for rows in (self.selection, self.calibration)
+        )
+        return selection, calibration
+
+
+def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
+    """Return fixed hashes that separate the shares, so that a row is always in the same share."""
+    return np.array([_hash_at(calibrating), _hash_at(calibrating + selecting)], dtype=np.uint64)
+
+
+def split_rows(
+    inputs: NDArray[Any],
+    targets: NDArray[Any],
+    weights: NDArray[np.float64] | None,
+    *,
+    seed: int,
+    selecting: float = 0.0,
+    calibrating: float = 0.0,
+    groups: NDArray[Any] | None = None,
+    factors: NDArray[np.float64] | None = None,
+    borders: NDArray[np.uint64] | None = None,
+) -> Split:
+    """Split rows into those for training, selection and calibration.
+
+    Args:
+        inputs: [rows, features]; NaN where a value is missing.
+        targets: [rows, outputs] or [rows]
+        weights: [rows], >= 0; rows of weight 0 are left out. Only their ratios matter: the largest becomes 1.
+        seed: another seed gives another split.
+        selecting: share of the units that is held out to select, at most 10 000.
+        calibrating: share of the units that is held out to calibrate, see `n_calibrating`.
+        groups: [rows], labels of rows that belong together, and so into the same share.
+        factors: [rows], of the weights, the same for equal rows: how much a row counts, not how often it occurs.
+        borders: of another split, to put the same rows into the same shares again, instead of `selecting` and
+            `calibrating`. There may be nothing left to train on then.
+    """
+    weights = np.ones(len(inputs)) if weights is None else weights
+    keys = hashed(inputs, targets, seed)
+    order = np.argsort(keys, kind="stable")
+    order = order[(weights if factors is None else weights * factors)[order] > 0]
+    first = are_new(inputs, targets, keys, order)
+    heads = order[first]
+    cell, merged, unit = rows_and_units(
+        (inputs[heads], targets[heads]), np.cumsum(first) - 1, weights[order], None if groups is None else groups[order]
+    )
+    row_keys, unit_keys = keys_of(keys[heads][cell], merged, unit)
+    place = np.argsort(row_keys, kind="stable")
+    chosen, merged, unit_keys = heads[cell[place]], merged[place], unit_keys[place]
+    merged = merged if factors is None else merged * factors[chosen]
+    largest = float(merged.max())
+    # Rounded: the last digits may differ if all weights are multiplied by a constant.
+    relative = (merged / largest).astype(np.float32).astype(np.float64)
+    rows = Rows(inputs[chosen], targets[chosen], relative, unit_keys.view(np.int64))
+    if borders is None:
+        borders = _borders(np.unique(unit_keys), selecting, calibrating)
+    calibrates, selects = unit_keys < borders[0], (unit_keys >= borders[0]) & (unit_keys < borders[1])
+    return Split(rows.take(~calibrates & ~selects), rows.take(selects), rows.take(calibrates), borders, largest)
+
+
+def _borders(keys: NDArray[np.uint64], selecting: float, calibrating: float) -> NDArray[np.uint64]:
+    """Return the hashes that separate the requested shares of units; at least one unit remains for training."""
+    n_units = len(keys)
+    shares = np.cumsum([n_calibrating(n_units, calibrating) / n_units, min(selecting, _MAX_SELECTING / n_units)])
+    n_held_out = np.floor(n_units * (shares + 1e-9)).astype(np.int64)  # a share of exactly one unit counts
+    return keys[n_held_out] if n_held_out[1] < n_units else np.zeros(2, dtype=np.uint64)
+
+
+def n_calibrating(n_units: int, share: float) -> int:
+    """Return the number of calibration units for a share of all units: 9, 19, 29 ..., a larger share in a small table.
+
+    The conformal level of n scores is a multiple of 1 / (n + 1): with these numbers, sets with 90 % coverage contain
+    exactly 90 % on average, not the next higher multiple. Numbers below 9 are kept.
+    """
+    if share == 0:
+        return 0
+    wanted = max(share * n_units, min(_MIN_CALIBRATING, _MOST_SPARED * n_units))
+    n = min(int(wanted + 1e-9), _MAX_CALIBRATING)
+    return (n + 1) // 10 * 10 - 1 if n >= 9 else n
+
+
+def _hash_at(share: float) -> int:
+    return min(round(share * 2**64), 2**64 - 1)

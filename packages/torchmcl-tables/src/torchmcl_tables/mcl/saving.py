@@ -1,0 +1,208 @@
+"""Estimators on disk, as a checkpoint in a folder. No pickle."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from torchmcl import density, rules, schedules
+from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.io.checkpoints import read_saved, write_checkpoint
+from torchmcl.io.codec import FORMS, Codec, Form, record_form
+from torchmcl.io.headers import MODEL_FILE, check_free
+from torchmcl.io.reading import as_written
+from torchmcl.nn import MultiHypothesisMLP
+from torchmcl_fleet.search import Candidate, FleetSearch
+from torchmcl_tables.mcl.answers import Answers
+from torchmcl_tables.mcl.calibration import Calibrator
+from torchmcl_tables.mcl.classes import ClassMixture
+from torchmcl_tables.mcl.parameters import Cooling
+from torchmcl_tables.mcl.predictive import Predictive
+from torchmcl_tables.mcl.preprocessing import MissingIndicators, PiecewiseLinear, Scaler
+from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.mcl.tables import Targets
+from torchmcl_tables.mcl.training import Continuation
+
+_KIND = "torchmcl estimator"
+_MOST_ANSWERS = 10_000
+# Types that are saved by name: rules, schedules, and the records of densities.
+_KNOWN: dict[str, Any] = {
+    name: getattr(module, name) for module in (rules, schedules, density) for name in module.__all__
+}
+
+
+def estimator_codec(*records: type[Any]) -> Codec:
+    """Return the codec of fitted estimators, with additional dataclasses."""
+    known = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
+    own = (Answers, AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FleetSearch)
+    parts = (MissingIndicators, PiecewiseLinear, Predictive, Rows, Scaler, Targets)
+    return Codec(
+        {
+            **FORMS,
+            **{kind: record_form(kind) for kind in (*known, *own, *parts, *records)},
+            MultiHypothesisMLP: Form(_encode_network, {"network": _decode_network}),
+            type: _BY_NAME,
+            FunctionType: _BY_NAME,
+        }
+    )
+
+
+def check_n_answers(number: Any) -> None:
+    """Check the number of answers from a file, because the memory per row is proportional to it.
+
+    Raises:
+        ValueError: if it is not an integer, or implausibly large.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _MOST_ANSWERS:
+        raise ValueError(f"the number of answers must be an integer from 1 to {_MOST_ANSWERS:,}, got {number!r}")
+
+
+def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
+    """Return a fitted estimator as JSON values, and tensors by name.
+
+    Raises:
+        ValueError: if a parameter consists neither of plain values nor of torchmcl's own rules and schedules.
+    """
+    kind = type(estimator).__name__
+    # A random generator cannot be stored, and a fitted estimator does not need it.
+    parameters = {
+        name: None if isinstance(value, (np.random.RandomState, np.random.Generator)) else value
+        for name, value in estimator.get_params(deep=False).items()
+    }
+    fitted = {
+        name: value
+        for name, value in sorted(vars(estimator).items())
+        if name not in parameters and not name.startswith("_sklearn")
+    }
+    try:
+        return codec.encode({"estimator": kind, "parameters": parameters, "fitted": fitted})
+    except TypeError as error:
+        rule = "have parameters made of numbers, strings and torchmcl's own rules and schedules to be saved"
+        advice = "Pickle supports more, but load pickles only from trusted sources."
+        raise ValueError(bad_value(f"{kind}.save", "self", rule, str(error).rstrip("."), advice)) from error
+
+
+def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]], codec: Codec) -> Any:
+    """Return the estimator from the result of `to_state`; it must be an instance of one of the classes."""
+    content = codec.decode(state, tensors)
+    estimator = {kind.__name__: kind for kind in kinds}[content["estimator"]](**content["parameters"])
+    check_n_answers(estimator.n_hypotheses)
+    for name, value in content["fitted"].items():
+        if name.startswith("__") or hasattr(type(estimator), name):  # data must not replace a method
+            raise ValueError(f"{name!r} is not a fitted attribute")
+        setattr(estimator, name, value)
+    _rehearse(estimator)
+    return estimator
+
+
+def _rehearse(estimator: Any) -> None:
+    """Predict one row with a loaded model to detect inconsistent parts early.
+
+    Raises:
+        Exception: of any type, if parts are inconsistent; ValueError for a non-finite answer.
+    """
+    torch.device(estimator.device)
+    check_positive_int(type(estimator).__name__, "n_features_in_", estimator.n_features_in_)
+    if hasattr(estimator, "_mixture"):
+        mixture = replace(estimator._mixture, device="cpu")
+        found = [mixture(np.zeros((1, mixture.encoder.n_inputs)))]
+    else:
+        predictive = replace(estimator._answers.predictive, device="cpu")
+        encoder = predictive.encoders[0] if hasattr(predictive, "encoders") else predictive.encoder
+        row = np.zeros((1, encoder.n_inputs))
+        found = [predictive.mean(row), predictive.standardised(row).mean.numpy(), *predictive.hypotheses(row)]
+    if not all(np.isfinite(each).all() for each in found):
+        raise ValueError("the answers of the model are not finite")
+
+
+def without_rows(estimator: Any) -> Any:
+    """Return a copy of a fitted estimator without its held-out rows, which only `partial_fit` needs."""
+    bare = copy.copy(estimator)
+    bare._continuation = replace(estimator._continuation, held_out=())
+    return bare
+
+
+def save(self: Any, folder: str | Path, *, private: bool = False) -> None:
+    """Write the fitted estimator to a folder: `model.safetensors`.
+
+    Args:
+        self: the estimator.
+        folder: new, empty or with a saved model, which is replaced atomically.
+        private: leave out rows of the table: held-out rows, which `partial_fit` uses, and rows in the leaves of a
+            forest, which are averaged. Means, quantiles, bounds and categories remain.
+
+    Raises:
+        ValueError: if the folder contains something else, or a parameter cannot be stored as JSON.
+    """
+    check_is_fitted(self)
+    folder = Path(folder)
+    check_free(f"{type(self).__name__}.save", folder, "`save`")
+    state, tensors = to_state(self._without_rows() if private else self, self._codec)
+    write_checkpoint(folder / MODEL_FILE, _KIND, state=state, tensors=tensors)
+
+
+def load(cls: Any, folder: str | Path) -> Any:
+    """Return the estimator written by `save`; a folder without one raises a ValueError."""
+    return read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
+
+
+def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
+    """Return the estimator in a folder; it must be an instance of one of the classes.
+
+    Raises:
+        ValueError: if the folder contains no such model, a damaged one, or one of an unsupported version.
+    """
+    checkpoint = read_saved(owner, folder, _KIND, "`save`")
+    name = checkpoint.state.get("estimator") if isinstance(checkpoint.state, dict) else None
+    names = [kind.__name__ for kind in kinds]
+    if name not in names:
+        advice = f"Use {name}.load." if isinstance(name, str) else ""
+        raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(names)}", repr(name), advice))
+    with as_written(owner, "folder", "`save`"):
+        return from_state(checkpoint.state, checkpoint.tensors, kinds, kinds[0]._codec)
+
+
+def _encode_network(module: MultiHypothesisMLP, part: Any) -> Any:
+    linear = [layer for layer in module.trunk if isinstance(layer, torch.nn.Linear)]
+    head = module.head
+    sizes = {
+        "in_features": linear[0].in_features if linear else head.in_features,
+        "out_features": head.out_features,
+        "n_hypotheses": head.n_hypotheses,
+        "hidden": [layer.out_features for layer in linear],
+        "detach_scores": head.detach_scores,
+        "scales": head.scales,
+    }
+    weights = dict(module.state_dict())
+    return {"$network": {"sizes": sizes, "weights": {name: part(name, value) for name, value in weights.items()}}}
+
+
+def _decode_network(contents: Any, part: Any) -> MultiHypothesisMLP:
+    sizes, weights = contents["sizes"], part(contents["weights"])
+    with torch.device("meta"):  # shapes only: a small file must not cause a large allocation
+        expected = {name: value.shape for name, value in MultiHypothesisMLP(**sizes).state_dict().items()}
+    if expected != {name: value.shape for name, value in weights.items()}:
+        raise ValueError("the weights of a network have other shapes than its description")
+    if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
+        raise ValueError("the weights of a network are not finite")
+    module = MultiHypothesisMLP(**sizes)
+    module.load_state_dict(weights)
+    return module.eval()
+
+
+def _encode_known(value: Any, part: Any) -> Any:
+    name: str = value.__name__
+    return {"$known": name} if _KNOWN.get(name) is value else NotImplemented
+
+
+_BY_NAME = Form(_encode_known, {"known": lambda contents, part: _KNOWN[contents]})
+#: Of `MCLRegressor` and `MCLClassifier`.
+CODEC = estimator_codec()

@@ -1,0 +1,110 @@
+"""The command line: parsing and dispatch only."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from torchmcl._version import __version__
+from torchmcl.app.arguments import CommandParser, say
+from torchmcl.app.commands import add_diagnose_command, add_play_command
+from torchmcl.optional import install_command
+
+__all__ = ["main"]
+
+# Sibling packages add commands through entry points in this group: functions that take the subparsers.
+_GROUP = "torchmcl.commands"
+_HOMES = dict.fromkeys(("describe", "fit", "predict", "report"), "torchmcl-tables") | {
+    "demo": "torchmcl-fleet",
+    "forecast": "torchmcl-forecast",
+    "separation": "torchmcl-speech",
+    "data": "torchmcl-speech",
+    "reproduce": "torchmcl-studies",
+}
+
+
+def _missing_message(command: str) -> str:
+    """Return how to install the package that provides a command."""
+    if command == "reproduce":
+        return "This command comes with the studies in the repository: clone it and run `make install`."
+    return f"This command comes with {_HOMES[command]}: {install_command(_HOMES[command])}."
+
+
+def _missing() -> set[str]:
+    """Return the commands of packages that are not installed."""
+    return _HOMES.keys() - {entry.name for entry in entry_points(group=_GROUP)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `torchmcl ...`; return the exit code.
+
+    1 is a training run with a non-finite loss, 2 invalid input, 130 and 143 termination by Ctrl-C and SIGTERM.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    if words and words[0] in _missing():
+        parser.exit(2, f"torchmcl {words[0]}: {_missing_message(words[0])}\n")
+    options = parser.parse_args(words)
+    options.words = words
+    if options.version:
+        say("\n".join(_versions()) if options.verbose else f"torchmcl {__version__}")
+        parser.exit()
+    if options.verbose:
+        parser.error("--verbose goes with --version")
+    if options.run is None:
+        parser.print_help()
+        return 0
+    try:
+        if options.check is not None:  # invalid input is detected before torch is loaded, which takes seconds
+            options.check(options)
+        return _run(options)
+    except KeyboardInterrupt:  # before signals are handled, while packages are loaded
+        say("torchmcl: Stopped by SIGINT.", error=True)
+        return 130
+    except FloatingPointError as error:  # a non-finite loss
+        say(f"torchmcl: {error}", error=True)
+        return 1
+    except (ValueError, ImportError, OSError) as error:
+        say(error if str(error).startswith("torchmcl ") else f"torchmcl: {error}", error=True)
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    from torchmcl.io import Stopped, stop_on_signals
+
+    try:
+        with stop_on_signals():
+            options.run(options)
+    except Stopped as stopped:
+        say(f"torchmcl: {stopped}", error=True)
+        return stopped.code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="torchmcl",
+        description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
+        epilog=_epilog(),
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--verbose", action="store_true", help="with --version: details for a bug report")
+    parser.set_defaults(check=None, run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    add_play_command(commands)
+    add_diagnose_command(commands)
+    for entry in sorted(entry_points(group=_GROUP), key=lambda entry: [*_HOMES, entry.name].index(entry.name)):
+        entry.load()(commands)
+    return parser
+
+
+def _epilog() -> str:
+    if not (missing := sorted(_missing())):
+        return "Start with: torchmcl demo, or with a table: torchmcl fit --example -o model/"
+    return f"Start with: torchmcl demo. Not installed: {', '.join(missing)}; run one to read how to install it."
+
+
+def _versions() -> list[str]:
+    from torchmcl.app.environment import environment
+
+    return [f"{name:<18}{value}" for name, value in environment().items()]

@@ -1,0 +1,145 @@
+"""Pictures for the reports: palette, figures, plots of answers and data, image files, and animations."""
+
+import io
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from torchmcl.io.writing import write_atomically
+from torchmcl.optional import optional_import
+
+#: Okabe and Ito's colors, which remain distinct for color-blind readers.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+#: The methods; lines and text; the data behind answers.
+AMCL, MCL, RELAXED = PALETTE[0], PALETTE[1], PALETTE[3]
+INK, SOFT, GREY, DATA = "#222222", "#555555", "#8a94a1", "#9fb8a0"
+_METHODS = {"amcl": AMCL, "annealed mcl": AMCL, "mcl": MCL, "pit": INK, "annealed epsilon": RELAXED}
+
+
+def method_colour(method: str) -> str:
+    """Return the color of a method, given its key or its label.
+
+    Example:
+        >>> [method_colour(name) for name in ("annealed MCL", "amcl-linear", "Relaxed-WTA (0.1)", "mcl")]
+        ['#0072B2', '#0072B2', '#CC79A7', '#D55E00']
+    """
+    word = method.lower()
+    return _METHODS.get(word) or _METHODS.get(word.split("-")[0], RELAXED)
+
+
+def new_figure(width: float, height: float, **options: Any) -> Any:
+    """Return an empty matplotlib figure independent of pyplot: no window, and nothing to close."""
+    figures = optional_import("matplotlib.figure", extra="plots", needed_by="Drawing the figures of a report")
+    return figures.Figure(figsize=(width, height), **options)
+
+
+def draw_answers(axis: Any, points: Sequence[Sequence[float]], answers: Sequence[Sequence[float]]) -> None:
+    """Draw data in the square [-1, 1]^2 and answers (x, y, score) over it, darker for higher scores."""
+    axis.scatter([p[0] for p in points], [p[1] for p in points], s=5, c=DATA, alpha=0.45, linewidths=0)
+    x, y, scores = zip(*answers, strict=True)
+    top = max(*scores, 1e-12)
+    # A faint outline keeps even an answer with score 0 visible.
+    shades = [(0.0, 0.28, 0.6, 0.12 + 0.88 * score / top) for score in scores]
+    axis.scatter(x, y, s=46, c=shades, edgecolors="#00345f", linewidths=0.5)
+    axis.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure beside `path` as .png and .svg."""
+    for form, options in (("png", {"dpi": 160}), ("svg", {"metadata": {"Date": None}})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=form, bbox_inches="tight", **options)
+        write_atomically(path.with_suffix(f".{form}"), buffer.getvalue())
+
+
+_SIDE, _HEAD = 300, 34  # pixels of a panel and of the line above it
+_SHARPER = 2  # drawn twice as large and reduced, which smooths the edges
+_COLOURS = 40  # 60 frames stay well below a megabyte
+_MILLISECONDS, _LAST_MILLISECONDS = 110, 2500
+
+
+def write_moving_picture(film: dict[str, Any], path: Path) -> Path:
+    """Write an animation, in the format of `torchmcl.app.pictures.film_script`, as a GIF, and return its path.
+
+    Raises:
+        ImportError: if Pillow, a dependency of matplotlib, is missing.
+    """
+    owner = "A moving picture"
+    images, drawing, fonts = (
+        optional_import(f"PIL.{name}", extra="plots", needed_by=owner) for name in ("Image", "ImageDraw", "ImageFont")
+    )
+    found = optional_import("matplotlib.font_manager", extra="plots", needed_by=owner).findfont("DejaVu Sans")
+    font = fonts.truetype(found, size=15 * _SHARPER)  # comes with matplotlib, and has Greek letters
+    size = (_SHARPER * _SIDE * len(film["methods"]), _SHARPER * (_SIDE + _HEAD))
+    background = images.new("RGB", size, "white")
+    _draw_points(drawing.Draw(background), film)
+    frames = []
+    for place, epoch in enumerate(film["epochs"]):
+        frame = background.copy()
+        _draw_frame(drawing.Draw(frame, "RGBA"), film, place, int(epoch), font)
+        frames.append(frame.resize((size[0] // _SHARPER, size[1] // _SHARPER), images.Resampling.LANCZOS))
+    # One palette for all frames: with separate ones, colors would flicker and compression would fail.
+    palette = frames[-1].quantize(_COLOURS)
+    indexed = [frame.quantize(palette=palette, dither=images.Dither.NONE) for frame in frames]
+    durations = [_MILLISECONDS] * (len(frames) - 1) + [_LAST_MILLISECONDS]
+    buffer = io.BytesIO()
+    indexed[0].save(
+        buffer, "GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0, optimize=True, disposal=1
+    )
+    write_atomically(path, buffer.getvalue())
+    return path
+
+
+def _place(x: float, y: float, panel: int) -> tuple[float, float]:
+    return _SHARPER * _SIDE * (panel + (x + 1) / 2), _SHARPER * (_HEAD + _SIDE * (1 - y) / 2)
+
+
+def _draw_points(pencil: Any, film: dict[str, Any]) -> None:
+    for panel in range(len(film["methods"])):
+        for x, y in film["points"]:
+            left, top = _place(x, y, panel)
+            pencil.rectangle((left, top, left + _SHARPER, top + _SHARPER), fill=DATA)
+        if panel:
+            edge = panel * _SHARPER * _SIDE
+            pencil.line((edge, 0, edge, _SHARPER * (_SIDE + _HEAD)), fill="#d9dee5", width=_SHARPER)
+
+
+def _draw_frame(pencil: Any, film: dict[str, Any], place: int, epoch: int, font: Any) -> None:
+    for panel, method in enumerate(film["methods"]):
+        answers = method["frames"][place]
+        top = max(*(score for _, _, score in answers), 1e-6)
+        for x, y, score in (answer for answer in answers if max(map(abs, answer[:2])) <= 1):
+            cx, cy = _place(x, y, panel)
+            radius = 4.5 * _SHARPER
+            opacity = round(255 * (0.12 + 0.88 * score / top))
+            box = (cx - radius, cy - radius, cx + radius, cy + radius)
+            pencil.ellipse(box, fill=(0, 72, 153, opacity), outline="#00345f", width=_SHARPER)
+        heat = f", T = {method['temperature'][place]:.2g}" if method["annealed"] else ""
+        middle = _SHARPER * _SIDE * (panel + 0.5)
+        pencil.text((middle, _SHARPER * _HEAD / 2), f"{method['label']}{heat}", INK, font=font, anchor="mm")
+
+
+def film_player(n_frames: int) -> str:
+    """Return the canvas of the animation and its controls."""
+    return f"""
+<canvas id="film" width="1500" height="550" role="img" aria-label="Animation of the training runs"></canvas>
+<div class="controls"><button id="film-play" type="button">Pause</button>
+<input id="film-frame" type="range" min="0" max="{n_frames - 1}" value="0" aria-label="epoch">
+<span id="film-label" class="note"></span></div>"""
+
+
+def film_script(film: dict[str, Any]) -> str:
+    """Return the script of a page with `film_player`.
+
+    Args:
+        film: `points` [[x, y], ...] behind the hypotheses, `epochs` of the frames, and `methods`, each with a `label`,
+            `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`.
+    """
+    # "<" could end the script element; inside JSON strings its escape means the same.
+    data = json.dumps(film).replace("<", "\\u003c")
+    return f"(function (film) {{{_SCRIPT}}})({data});"
+
+
+_SCRIPT = "\n" + (files("torchmcl.app") / "film.js").read_text(encoding="utf-8")

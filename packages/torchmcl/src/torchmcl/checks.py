@@ -1,0 +1,282 @@
+"""Checks of user-supplied tensors and numbers, and their error messages.
+
+Shapes, types and Python numbers are always checked: that costs nothing. The contents of a
+tensor cannot be read without waiting for the device, so those checks run only inside
+`with debug_checks():`, or where the caller waits anyway (`always=True`).
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmcl.dispatch import is_plain_eager
+from torchmcl.errors import bad_value as bad_value
+from torchmcl.errors import nearest_hint as nearest_hint
+
+# The largest integer that a tensor can hold.
+_LARGEST_INT = 2**63 - 1
+# How many `debug_checks` are open, in all threads. A plain module global, so that torch.compile can guard on it.
+_n_debug_checks = 0
+_counting = threading.Lock()
+
+
+@contextmanager
+def debug_checks() -> Iterator[None]:
+    """Also check the contents of tensors, at the price of device synchronization.
+
+    Without it a NaN or infinite cost gives a NaN loss; inside it the first offending index is
+    named. It applies to the whole process, and is silent inside `torch.compile` and `torch.vmap`,
+    where values cannot be read.
+
+    Example:
+        >>> import torchmcl as mcl
+        >>> with mcl.debug_checks():
+        ...     mcl.assign(torch.tensor([[0.5, float("nan")]]), mcl.WTA())
+        Traceback (most recent call last):
+        ValueError: assign: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
+    """
+    _count_debug_checks(1)
+    try:
+        yield
+    finally:
+        _count_debug_checks(-1)
+
+
+def _count_debug_checks(change: int) -> None:
+    """Count the open contexts; those of different threads may end in any order."""
+    global _n_debug_checks
+    with _counting:
+        _n_debug_checks += change
+
+
+def debug_checks_enabled(*, always: bool = False) -> bool:
+    """Return whether to check tensor values: only if requested, and in modes of torch that allow reading them."""
+    return (always or _n_debug_checks > 0) and is_plain_eager()
+
+
+def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:
+    """Check that `value` is a tensor, by default a floating-point one."""
+    if not isinstance(value, Tensor):
+        raise TypeError(bad_value(owner, argument, "be a torch.Tensor", f"{type(value).__name__}"))
+    if floating and not value.is_floating_point():
+        advice = f"Convert it first: {argument}.float()."
+        raise TypeError(bad_value(owner, argument, "be a floating tensor", value.dtype, advice))
+
+
+def check_cost(owner: str, cost: Any) -> None:
+    """Check the type and the axes of a pairwise cost [..., targets, hypotheses]."""
+    check_tensor(owner, "cost", cost)
+    if cost.ndim < 2 or cost.shape[-1] < 1:
+        advice = "Any function torchmcl.pairwise_* gives this shape."
+        rule = "have shape [..., targets, hypotheses] with at least one hypothesis"
+        raise ValueError(bad_value(owner, "cost", rule, tuple(cost.shape), advice))
+
+
+def check_mask(owner: str, mask: Any, shape: torch.Size) -> None:
+    """Check that `mask` is boolean, True for a real target, and broadcasts to `shape`."""
+    check_boolean(owner, "mask", mask)
+    if not _broadcasts_to(mask.shape, shape):
+        rule = f"have shape {tuple(shape)} ([..., targets]) or broadcast to it"
+        raise ValueError(bad_value(owner, "mask", rule, tuple(mask.shape)))
+
+
+def check_sample_weights(owner: str, weights: Any, shape: torch.Size) -> None:
+    """Check that `weights` is a tensor of numbers that broadcasts to the samples."""
+    check_tensor(owner, "sample_weights", weights, floating=False)
+    if weights.dtype == torch.bool or weights.is_complex():
+        rule = "be a tensor of numbers"
+        raise TypeError(bad_value(owner, "sample_weights", rule, weights.dtype, "Convert it first: .float()."))
+    if not _broadcasts_to(weights.shape, shape):
+        rule = f"have shape {tuple(shape)}, one weight for each sample, or broadcast to it"
+        raise ValueError(bad_value(owner, "sample_weights", rule, tuple(weights.shape)))
+
+
+def check_boolean(owner: str, argument: str, value: Any) -> None:
+    """Check that `value` is a boolean tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(bad_value(owner, argument, "be a torch.Tensor", f"{type(value).__name__}"))
+    if value.dtype != torch.bool:
+        advice = f"True marks a real target; convert it first: {argument}.bool()."
+        raise TypeError(bad_value(owner, argument, "be a boolean tensor", value.dtype, advice))
+
+
+def check_event_pair(owner: str, hypotheses: Any, targets: Any) -> None:
+    """Check hypotheses [..., hypotheses, dim] against targets [..., targets, dim]."""
+    check_tensor(owner, "hypotheses", hypotheses)
+    check_tensor(owner, "targets", targets)
+    for argument, value in (("hypotheses", hypotheses), ("targets", targets)):
+        if value.ndim < 2:
+            rule = f"have shape [..., {argument}, dim]"
+            advice = f"Add the missing axis: {argument}.unsqueeze(-1) for scalars."
+            raise ValueError(bad_value(owner, argument, rule, tuple(value.shape), advice))
+    if hypotheses.shape[-1] != targets.shape[-1]:
+        rule = f"have the same last axis as `hypotheses` {tuple(hypotheses.shape)}"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
+    check_leading_axes(owner, hypotheses, targets, hypotheses.shape[:-2], targets.shape[:-2])
+
+
+def check_leading_axes(owner: str, hypotheses: Tensor, targets: Tensor, left: torch.Size, right: torch.Size) -> None:
+    """Check that the leading axes `left` of the hypotheses and `right` of the targets broadcast."""
+    for a, b in zip(reversed(left), reversed(right), strict=False):
+        if a != b and a != 1 and b != 1:
+            rule = f"have leading axes that broadcast with those of `hypotheses` {tuple(hypotheses.shape)}"
+            advice = "A batch of single targets is [batch, 1, dim]: targets.unsqueeze(-2)."
+            raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape), advice))
+
+
+def check_shape(owner: str, argument: str, value: Tensor, shape: tuple[int, ...], axes: str) -> None:
+    """Check the shape of a tensor whose axes are named `axes`."""
+    if tuple(value.shape) != tuple(shape):
+        raise ValueError(bad_value(owner, argument, f"have shape {tuple(shape)} ({axes})", tuple(value.shape)))
+
+
+def check_real(owner: str, argument: str, value: Any) -> None:
+    """Check that `value` is a number, possibly infinite, but not NaN or a boolean."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(bad_value(owner, argument, "be a number", repr(value)))
+    if value != value:
+        raise ValueError(bad_value(owner, argument, "be a number", repr(value)))
+    try:
+        float(value)
+    except OverflowError:
+        raise ValueError(bad_value(owner, argument, "be a number below 1.8e308", "a longer one")) from None
+
+
+def check_non_negative(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check a float >= 0, or (inside `debug_checks`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "be >= 0", lambda v: v >= 0, advice)
+
+
+def check_positive(owner: str, argument: str, value: Any, advice: str = "", *, always: bool = False) -> None:
+    """Check a float > 0, or (inside `debug_checks`, or `always`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "be > 0", lambda v: v > 0, advice, always)
+
+
+def check_fraction(owner: str, argument: str, value: Any, *, always: bool = False) -> None:
+    """Check a float in [0, 1], or (inside `debug_checks`, or `always`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "lie in [0, 1]", lambda v: (v >= 0) & (v <= 1), "", always)
+
+
+def check_share(owner: str, argument: str, value: Any, interval: str, advice: str = "") -> None:
+    """Check a number in an interval from 0 to 1: "[0, 1)", "(0, 1)" or "(0, 1]"."""
+    check_real(owner, argument, value)
+    if not 0 <= value <= 1 or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
+        raise ValueError(bad_value(owner, argument, f"lie in {interval}", repr(value), advice))
+
+
+def check_at_least_one(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check a number >= 1, or (inside `debug_checks`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, "be >= 1", lambda v: v >= 1, advice)
+
+
+def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: str) -> None:
+    """Check a number <= bound, or (inside `debug_checks`) a tensor of them."""
+    _check_number_or_tensor(owner, argument, value, f"be at most {meaning}, {bound}", lambda v: v <= bound, "")
+
+
+def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check that `value` is an integer >= 1."""
+    _check_integer(owner, argument, value, 1, advice)
+
+
+def check_non_negative_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
+    """Check an integer >= 0."""
+    _check_integer(owner, argument, value, 0, advice)
+
+
+def _check_integer(owner: str, argument: str, value: Any, least: int, advice: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(bad_value(owner, argument, "be an integer", repr(value), advice))
+    if value < least:
+        raise ValueError(bad_value(owner, argument, f"be >= {least}", repr(value), advice))
+    if value > _LARGEST_INT:
+        raise ValueError(bad_value(owner, argument, f"be at most {_LARGEST_INT}", "a longer number", advice))
+
+
+def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Check that `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(bad_value(owner, argument, f"be one of {', '.join(map(repr, choices))}", repr(value)))
+
+
+def device_of(owner: str, value: Any) -> torch.device:
+    """Return the device with the given name, whether or not it is available."""
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        rule = "name a device, 'cpu' or 'cuda' for example"
+        raise ValueError(bad_value(owner, "device", rule, repr(value))) from error
+
+
+def available_device(owner: str, value: Any) -> torch.device:
+    """Return the device with the given name; it must be available."""
+    device = device_of(owner, value)
+    n_devices = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= n_devices:
+        advice = f"This machine has {n_devices} CUDA devices." if n_devices else "This machine has no CUDA device."
+        raise ValueError(bad_value(owner, "device", "be available", repr(value), advice))
+    return device
+
+
+def check_callable(owner: str, argument: str, value: Any, example: str) -> None:
+    """Check that `value` is callable."""
+    if not callable(value):
+        advice = f"For example {example}."
+        raise TypeError(bad_value(owner, argument, "be callable", repr(value), advice))
+
+
+def check_finite(
+    owner: str,
+    argument: str,
+    value: Tensor,
+    real: Tensor | None = None,
+    *,
+    always: bool = False,
+    advice: str = "Look at the step that made it.",
+) -> None:
+    """Raise an error at the first NaN or infinity; by default, only inside `debug_checks`.
+
+    Args:
+        owner: named in messages.
+        argument: the name of the tensor.
+        value: any floating tensor.
+        real: True where the entry counts; broadcast to the shape of `value`.
+        always: whether to read the values outside `debug_checks` too.
+        advice: what to do.
+    """
+    if not debug_checks_enabled(always=always):
+        return
+    offends = ~value.detach().isfinite()
+    rule = "be finite"
+    if real is not None:
+        offends, rule = offends & real, "be finite where the target is real"
+    _raise_at_first(owner, argument, value, offends, rule, advice)
+
+
+def _check_number_or_tensor(
+    owner: str, argument: str, value: Any, rule: str, test: Callable[[Any], Any], advice: str, always: bool = False
+) -> None:
+    if isinstance(value, Tensor):
+        if debug_checks_enabled(always=always):
+            _raise_at_first(owner, argument, value, ~test(value), rule, advice)
+        return
+    check_real(owner, argument, value)
+    if not test(value):
+        raise ValueError(bad_value(owner, argument, rule, repr(value), advice))
+
+
+def _raise_at_first(owner: str, argument: str, value: Tensor, offends: Tensor, rule: str, advice: str) -> None:
+    if offends.any():
+        index = tuple(offends.nonzero()[0].tolist())
+        raise ValueError(bad_value(owner, argument, rule, f"{value[index].item()} at index {index}", advice))
+
+
+def _broadcasts_to(shape: torch.Size, goal: torch.Size) -> bool:
+    if len(shape) > len(goal):
+        return False
+    return all(s in (g, 1) for s, g in zip(reversed(shape), reversed(goal), strict=False))

@@ -1,1 +1,0 @@
-"""The demonstration: three Gaussians, a page with animations, and the interactive page."""

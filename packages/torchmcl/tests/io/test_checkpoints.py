@@ -1,0 +1,382 @@
+"""A checkpoint comes back as it was or is refused, and a run always has one to go on from."""
+
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from grids import for_each
+from places import FORMATS
+from torchmcl.io import (
+    CheckpointError,
+    CheckpointSeries,
+    Stopped,
+    decode,
+    encode,
+    read_checkpoint,
+    stop_on_signals,
+    write_checkpoint,
+)
+from torchmcl.io.checkpoints import digest_of_json
+from torchmcl.io.headers import HEADER, VERSION
+from torchmcl.io.stopping import check_stop, saves_when_stopped, stop_requested
+
+TENSORS = {
+    "half": torch.tensor([1.5, -2.0], dtype=torch.float16),
+    "brain": torch.tensor([[1.5], [math.inf]], dtype=torch.bfloat16),
+    "single": torch.tensor(math.nan),
+    "double": torch.arange(6, dtype=torch.float64).reshape(2, 3),
+    "whole": torch.tensor([-(2**62)]),
+    "bytes": torch.tensor([0, 255], dtype=torch.uint8),
+    "truth": torch.tensor([True, False]),
+    "empty": torch.zeros(0, 3),
+}
+STATE = {"epoch": 3, "seconds": 0.1, "words": ["größe", None, True], "deep": {"list": [1, [2]]}}
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=0, equal_nan=True)
+
+
+def written(folder, name="a.safetensors", **changes):
+    write_checkpoint(folder / name, "test", **({"state": STATE, "tensors": TENSORS} | changes))
+    return folder / name
+
+
+def test_all_types_come_back_as_they_were(tmp_path):
+    found = read_checkpoint(written(tmp_path), "test")
+    assert found.state == STATE
+    assert_same(found.tensors, TENSORS)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_the_same_state_gives_the_same_bytes(tmp_path):
+    assert len({written(tmp_path, f"{i}.safetensors").read_bytes() for i in range(20)}) == 1
+
+
+def test_views_of_one_memory_are_stored_apart(tmp_path):
+    table = torch.arange(6.0).reshape(2, 3)
+    found = read_checkpoint(written(tmp_path, tensors={"table": table, "turned": table.T, "row": table[1]})).tensors
+    assert_same(found, {"table": table, "turned": table.T, "row": table[1]})
+
+
+def test_empty_tensors_of_numpy_are_stored(tmp_path):
+    empty = {"rows": torch.from_numpy(np.zeros((1, 0))), "scalar": torch.tensor(2.0, dtype=torch.complex64)}
+    assert_same(read_checkpoint(written(tmp_path, tensors=empty)).tensors, empty)
+
+
+def test_a_column_of_one_row_is_stored(tmp_path):
+    column = torch.arange(5.0, dtype=torch.float64).view(1, 5)[:, 3]
+    assert column.stride() == (5,)
+    write_checkpoint(tmp_path / "c", "test", state=None, tensors={"column": column})
+    assert read_checkpoint(tmp_path / "c", "test").tensors["column"].tolist() == [3.0]
+
+
+def test_any_reader_of_safetensors_opens_a_checkpoint(tmp_path):
+    assert_same(load_file(written(tmp_path)), TENSORS)
+
+
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path_factory, place, bit):
+    folder = tmp_path_factory.mktemp("flipped")
+    path = written(folder)
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] ^= 1 << bit
+    path.write_bytes(data)
+    try:
+        found = read_checkpoint(path)
+    except CheckpointError:
+        return
+    assert found.state == STATE  # a blank behind the header
+    assert_same(found.tensors, TENSORS)
+
+
+@for_each("share", [0.0, 0.01, 0.3, 0.9, 0.999])
+def test_a_truncated_file_is_refused(tmp_path, share):
+    path = written(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(
+        CheckpointError, match=r"must be (a complete safetensors file|written by torchmcl), got .* damaged"
+    ):
+        read_checkpoint(path)
+
+
+def rewritten(path, change):
+    """Write the file again, checksum included, with another document in its header."""
+    from torchmcl.io import checkpoints
+
+    tensors = load_file(path)
+    with safe_open(path, framework="pt") as file:
+        document = json.loads(file.metadata()[HEADER].partition(" ")[2])
+    text = json.dumps(document | change) if isinstance(change, dict) else change
+    save_file(tensors, path, {HEADER: f"{checkpoints._digest(text, tensors)} {text}"})
+    return path
+
+
+@for_each(
+    "change, message",
+    [
+        ({"version": VERSION + 1, "torchmcl": "9.0"}, r"version 1 or older, got version 2 \(written by torchmcl 9.0\)"),
+        ({"version": "1"}, "must name the version of its format"),
+        ("[1]", "must name the version of its format"),
+        ("{", "must be written by torchmcl, got a file without its header"),
+        ("[" * 100_000, "must be written by torchmcl, got a file without its header"),
+        ({"kind": "fleet"}, "must be of kind 'test', got 'fleet'"),
+    ],
+)
+def test_other_documents_are_refused(tmp_path, change, message):
+    path = rewritten(written(tmp_path, tensors={"x": torch.ones(1)}, state={}), change)
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(path, "test")
+
+
+def test_files_that_are_no_checkpoint_are_refused(tmp_path):
+    save_file({"x": torch.ones(1)}, tmp_path / "plain.safetensors")
+    with pytest.raises(CheckpointError, match="must be written by torchmcl, got a file without its header"):
+        read_checkpoint(tmp_path / "plain.safetensors")
+    torch.save({"x": torch.ones(1)}, tmp_path / "pickle.safetensors")
+    with pytest.raises(CheckpointError, match="must be a complete safetensors file"):
+        read_checkpoint(tmp_path / "pickle.safetensors")
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        read_checkpoint(tmp_path / "none")
+
+
+def test_the_first_version_can_be_read_for_ever():
+    found = read_checkpoint(FORMATS / "checkpoint-1.safetensors", "fixture")
+    assert found.state == STATE
+    assert_same(found.tensors, TENSORS)
+
+
+# ---------------------------------------------------------------------------- nested values
+
+LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
+NESTED = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=3) | st.sampled_from(["$tuple", "$float"]), inner, max_size=3)
+        | st.dictionaries(st.integers() | st.none() | st.tuples(st.integers()), inner, max_size=3)
+        | st.tuples(inner, inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(NESTED)
+def test_nested_values_come_back_as_they_were(value):
+    state, tensors = encode(value)
+    again = decode(json.loads(json.dumps(state, allow_nan=False)), tensors)
+    assert repr(again) == repr(value)
+
+
+def test_tensors_at_the_same_way_have_names_of_their_own():
+    value = {"a": {"b": torch.zeros(1)}, "a.b": torch.ones(1)}
+    state, tensors = encode(value)
+    assert len(tensors) == 2
+    again = decode(state, tensors)
+    assert float(again["a"]["b"]) == 0
+    assert float(again["a.b"]) == 1
+
+
+def test_what_cannot_be_stored_is_named_with_the_way_to_it():
+    with pytest.raises(TypeError, match=r"checkpoint: `a.0` must be made of dictionaries.*got set"):
+        encode({"a": [{1, 2}]})
+    with pytest.raises(ValueError, match="decode: `state` must be as `encode` returned it, got KeyError"):
+        decode({"x": {"$tensor": "y"}}, {})
+
+
+# ---------------------------------------------------------------------------- the last k
+
+
+def saved_series(folder, keep=2, steps=(1, 2, 3)):
+    series = CheckpointSeries(folder / "run", "test", keep=keep)
+    for step in steps:
+        series.save(step, state={"step": step}, tensors={"x": torch.full((3,), float(step))})
+    return series
+
+
+@for_each("keep, kept", [(1, [3]), (2, [2, 3]), (5, [1, 2, 3])])
+def test_the_last_k_are_kept(tmp_path, keep, kept):
+    assert saved_series(tmp_path, keep).steps() == kept
+
+
+def test_without_a_checkpoint_there_is_none(tmp_path):
+    assert CheckpointSeries(tmp_path / "nowhere", "test").newest() is None
+    with pytest.raises(ValueError, match="CheckpointSeries: `keep` must be >= 1, got 0"):
+        CheckpointSeries(tmp_path, "test", keep=0)
+
+
+@for_each("damage", ["truncated", "flipped", "empty"])
+def test_when_the_newest_is_damaged_the_one_before_it_serves_with_a_warning(tmp_path, damage):
+    series = saved_series(tmp_path)
+    data = bytearray(series.path(3).read_bytes())
+    data[-1] ^= 1
+    series.path(3).write_bytes({"truncated": data[:-5], "flipped": bytes(data), "empty": b""}[damage])
+    with pytest.warns(RuntimeWarning, match=r"read_checkpoint: .*-00000003.* Resuming from .*-00000002"):
+        step, found = series.newest()
+    assert (step, found.state) == (2, {"step": 2})
+    series.save(3, state={"step": 3}, tensors={})
+    assert series.newest()[0] == 3
+
+
+def test_when_all_are_damaged_nothing_is_guessed(tmp_path):
+    series = saved_series(tmp_path)
+    for step in series.steps():
+        series.path(step).write_bytes(b"torn")
+    with pytest.raises(
+        CheckpointError, match=r"CheckpointSeries: `folder` must hold a whole.*Delete it to start again"
+    ):
+        series.newest()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    series = saved_series(tmp_path)
+    left = series.folder / ".torchmcl-0123456789abcdef.tmp"
+    left.write_bytes(b"half")
+    os.utime(left, times=(0, time.time() - 25 * 3600))
+    assert series.newest()[0] == 3
+    series.save(4, state={}, tensors={})
+    assert sorted(path.name for path in series.folder.iterdir()) == [series.path(3).name, series.path(4).name]
+
+
+# ---------------------------------------------------------------------------- full disks
+
+
+def save_until_full(series):
+    for step in range(2, 100):
+        series.save(step, state={"step": step}, tensors={"x": torch.rand(100_000)})
+
+
+def assert_stops_with_the_last_state(series, message):
+    with pytest.raises(OSError, match=message) as stopped:
+        save_until_full(series)
+    assert "The previous file is unchanged" in str(stopped.value)
+    assert not list(series.folder.glob(".*"))
+    step, found = series.newest()
+    assert found.state == {"step": step}
+
+
+def test_a_full_disk_stops_with_a_clear_error_and_leaves_the_last_good_state(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mount.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mount.stderr.strip()}")
+    try:
+        series = CheckpointSeries(disk / "run", "test", keep=10)
+        series.save(1, state={"step": 1}, tensors={})
+        assert_stops_with_the_last_state(series, r"No space left on device: .*cannot be written, 0\.\d MiB are free")
+        assert len(series.steps()) > 2
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_file_that_may_not_grow_stops_with_a_clear_error_and_leaves_the_last_good_state(tmp_path):
+    series = CheckpointSeries(tmp_path / "run", "test")
+    series.save(1, state={"step": 1}, tensors={})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        assert_stops_with_the_last_state(series, "File too large")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert series.steps() == [1]
+
+
+# ---------------------------------------------------------------------------- signals
+
+
+def work_that_listens(number, seen):
+    with stop_on_signals(), saves_when_stopped():
+        for step in range(1000):
+            seen.append(step)
+            if step == 3:
+                os.kill(os.getpid(), number)
+            if stop_requested():
+                check_stop("It is saved in the folder.")
+
+
+def work_that_does_not_listen(*numbers, saves):
+    with stop_on_signals(), saves_when_stopped() if saves else nullcontext():
+        for number in numbers:
+            os.kill(os.getpid(), number)
+        time.sleep(10)
+
+
+def work_that_is_nearly_done():
+    with stop_on_signals():
+        with saves_when_stopped():
+            os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("went on")
+
+
+@for_each("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_work_that_saves_is_asked_and_other_work_is_ended(number, code):
+    before = signal.getsignal(number)
+    seen = []
+    with pytest.raises(Stopped, match="saved in the folder") as stopped:
+        work_that_listens(number, seen)
+    assert seen == [0, 1, 2, 3]
+    assert stopped.value.code == code
+    with pytest.raises(Stopped) as stopped:
+        work_that_does_not_listen(number, saves=False)
+    assert stopped.value.code == code
+    assert signal.getsignal(number) == before
+    assert not stop_requested()
+
+
+def test_a_second_signal_ends_work_that_does_not_listen():
+    with pytest.raises(Stopped, match="The last state that was saved is kept"):
+        work_that_does_not_listen(signal.SIGTERM, signal.SIGTERM, saves=True)
+
+
+def test_a_signal_that_comes_too_late_ends_the_work_after_it():
+    with pytest.raises(Stopped, match="had just ended"):
+        work_that_is_nearly_done()
+
+
+def test_outside_the_main_thread_nothing_changes():
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def work():
+        with stop_on_signals():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_script_that_catches_nothing_ends_with_the_conventional_code():
+    code = (
+        "import os, signal; from torchmcl.io import stop_on_signals\n"
+        "with stop_on_signals(): os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 143
+
+
+def test_checksums_of_json_do_not_depend_on_the_layout():
+    assert digest_of_json({"a": 1, "b": [2]}) == digest_of_json(json.loads('{"b":[2],\n "a":1}'))
+    assert digest_of_json({"a": 1}) != digest_of_json({"a": 2})
