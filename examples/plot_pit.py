@@ -42,18 +42,19 @@ def draw(n_samples):
 
 
 # %%
-# The loop is explicit, because the scores should follow the one-to-one rule as well: ``score_targets(...,
-# rule=PIT())``. A hypothesis without a real target has label 0.
+# The loop is explicit, because the scores should follow the one-to-one rule as well: ``SigmoidScores(PIT())``. A
+# hypothesis without a real target has label 0.
 
 model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=3, hidden=(64, 64))
 optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-rule = mcl.PIT()
+rule, scores = mcl.PIT(), mcl.SigmoidScores(mcl.PIT())
 for _ in range(300):
     inputs, targets, mask, _ = draw(64)
     hypotheses, score_logits = model(inputs)
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
-    loss = mcl.mcl_loss(mcl.assign(cost, rule, mask), reduction="sample_mean")
-    loss = loss + mcl.score_loss(score_logits, mcl.score_targets(cost, mask, rule=rule), mask)
+    matching = mcl.assign(cost, rule, mask)
+    loss = mcl.mcl_loss(matching, reduction="sample_mean")
+    loss = loss + scores.loss(score_logits, scores.labels(cost, matching.weights, mask), mask)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -41,3 +41,8 @@ def three_branches(n_rows, probabilities=(1, 1, 1), seed=0):
     branches = torch.multinomial(torch.tensor(probabilities, dtype=torch.float), n_rows, True, generator=generator) - 1
     targets = branches.unsqueeze(-1) * (1.2 + inputs) + 0.03 * torch.randn(n_rows, 1, generator=generator)
     return mcl.Batch(inputs, targets.unsqueeze(1))
+
+
+def score_labels(cost, mask=None, rule=None):
+    """Return the labels of scores by a rule, winner-takes-all by default."""
+    return mcl.SigmoidScores(rule or mcl.WTA()).labels(cost, cost, mask)

@@ -36,6 +36,6 @@ class Counting(AssignmentRule):
 
     rows: list[int] = field(default_factory=list)
 
-    def _assign(self, cost, mask):
+    def weights(self, cost, mask):
         self.rows.append(cost.shape[-3])
-        return WTA()._assign(cost, mask)
+        return WTA().weights(cost, mask)

@@ -106,8 +106,8 @@ def test_sample_weights_are_checked(weights, kind, message):
     matching = mcl.assign(torch.rand(2, 1, 3), mcl.WTA())
     with pytest.raises(kind, match=f"mcl_loss: `sample_weights` {message}"):
         mcl.mcl_loss(matching, sample_weights=weights)
-    with pytest.raises(kind, match=f"score_loss: `sample_weights` {message}"):
-        mcl.score_loss(torch.zeros(2, 3), torch.zeros(2, 3), sample_weights=weights)
+    with pytest.raises(kind, match=f"SigmoidScores: `sample_weights` {message}"):
+        mcl.SigmoidScores().loss(torch.zeros(2, 3), torch.zeros(2, 3), sample_weights=weights)
 
 
 def test_metrics_of_half_precision_do_not_overflow_and_mixed_precision_mixes():
@@ -188,23 +188,7 @@ def test_a_size_of_a_saved_network_that_no_network_has_is_refused(tmp_path, valu
             load_model(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-def test_the_mean_of_scores_is_finite_where_their_sum_is_not(dtype, masked):
-    largest = torch.finfo(dtype).max
-    labels = torch.tensor([[1.0, 0.0]] * 3)
-    mask = torch.ones(3, 2, dtype=torch.bool) if masked else None
-    logits = torch.full((3, 2), -largest, dtype=torch.float64).to(dtype).requires_grad_()
-    loss = mcl.score_loss(logits, labels, mask)
-    true = float(largest) / 2  # -log sigmoid(x) is -x far left of 0; the other hypothesis costs nothing
-    assert loss.item() == pytest.approx(true, rel=1e-6)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    torch.testing.assert_close(gradient.double(), torch.tensor([[-1 / 6, 0.0]] * 3).double(), rtol=1e-2, atol=0)
-    each = mcl.score_loss(logits.detach().expand(4, 3, 2), labels.expand(4, 3, 2), mask, model_axes=1)
-    assert each.double().tolist() == pytest.approx([true] * 4, rel=1e-6)
-
-
 def test_scores_whose_sum_over_hypotheses_overflows_are_infinite_and_not_nan():
     logits = torch.full((2, 4), 3e38)
-    assert mcl.score_loss(logits, torch.zeros(2, 4)).item() == math.inf
-    assert mcl.score_loss(logits / 4, torch.zeros(2, 4)).item() == pytest.approx(3e38 / 4)
+    assert mcl.SigmoidScores().loss(logits, torch.zeros(2, 4)).item() == math.inf
+    assert mcl.SigmoidScores().loss(logits / 4, torch.zeros(2, 4)).item() == pytest.approx(3e38 / 4)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchmcl import (
+    Batch,
     Cosine,
     Distributions,
     Matching,
@@ -74,16 +75,22 @@ def test_padded_rows_do_not_count():
 
 
 @pytest.mark.parametrize(
-    ("predictions", "targets", "error", "message"),
+    ("predictions", "steps", "error", "message"),
     [
-        (Predictions(torch.zeros(1, 2, 1, 1), None), torch.zeros(1, 2, 1, 1), TypeError, "must be Distributions, got"),
-        (Distributions(*[torch.zeros(1, 2, 1, 1)] * 3), None, ValueError, "`mask` must be a mask of whole targets"),
+        (Predictions(torch.zeros(1, 2, 1, 1), None), None, TypeError, "must be Distributions, got"),
+        (
+            Distributions(*[torch.zeros(1, 2, 1, 1)] * 3),
+            torch.ones(1, 2, 1, 1, dtype=torch.bool),
+            ValueError,
+            "`mask` must be a mask of whole targets",
+        ),
     ],
 )
-def test_other_networks_and_masks_of_steps_are_refused(predictions, targets, error, message):
+def test_other_networks_and_masks_of_steps_are_refused(predictions, steps, error, message):
     matching = Matching(torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1, 1), torch.ones(1, 2, 1, dtype=torch.bool))
+    batch = Batch(None, torch.zeros(1, 2, 1, 1), steps)
     with pytest.raises(error, match=message):
-        HeldOutCost(WATCHED)(StepOutput(torch.zeros(1), torch.zeros(1), None, matching, predictions, targets))
+        HeldOutCost(WATCHED)(StepOutput(torch.zeros(1), torch.zeros(1), None, matching, predictions, batch))
 
 
 @pytest.mark.parametrize(

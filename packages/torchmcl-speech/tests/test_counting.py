@@ -105,7 +105,7 @@ def test_what_cannot_be_counted_or_written_is_refused(tmp_path, talk):
     plain = saved(tmp_path / "plain", scores=False)
     with pytest.raises(ValueError, match=r"count_speakers: `model` must give scores of its outputs, got .*plain"):
         count_speakers(talk, plain)
-    with pytest.raises(ValueError, match="`n_voices` must be at most the number of outputs of the model, 3, got 4"):
+    with pytest.raises(ValueError, match="`n_voices` must be at most 3, the number of outputs of the model, got 4"):
         separate_recording(talk, tmp_path / "out", plain, n_voices=4)
     with pytest.raises(ValueError, match="`n_voices` must be >= 1, got 0"):
         separate_recording(talk, tmp_path / "out", plain, n_voices=0)

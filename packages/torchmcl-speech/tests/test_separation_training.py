@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from torchmcl import PIT, WTA, Predictions, StepOutput, assign, pairwise_neg_si_sdr
+from torchmcl import PIT, WTA, Batch, Predictions, StepOutput, assign, pairwise_neg_si_sdr
 from torchmcl.app import main
 from torchmcl_speech.nn import DPRNN
 from voices import tables
@@ -174,7 +174,7 @@ def test_counts_of_voices_and_decibels_of_mixtures():
     mask = torch.tensor([[True, False], [True, True]])
     matching = assign(torch.tensor([[[-90.0, 0.0], [0.0, 0.0]], [[-5.0, 0.0], [0.0, -7.0]]]), WTA(), mask)
     predictions = Predictions(torch.zeros(2, 2, 1), torch.tensor([[1.0, -1.0], [1.0, -1.0]]))
-    output = StepOutput(torch.zeros(()), torch.zeros(()), None, matching, predictions)
+    output = StepOutput(torch.zeros(()), torch.zeros(()), None, matching, predictions, Batch(None, torch.zeros(0)))
     assert count_accuracy(output) == 0.5
     assert of_mixtures(pit_si_sdr)(output) == 6.0
     assert pit_si_sdr(output) == 34.0

@@ -153,50 +153,30 @@ BAD_CALLS = {
         "mcl_loss: `reduction` must be one of 'mean', 'sample_mean', 'none', got 'sum'",
     ),
     # scores
-    "labels of a list": (
-        lambda: mcl.score_targets([[1.0]]),
-        TypeError,
-        r"score_targets: `cost` must be a torch\.Tensor",
-    ),
-    "labels of a vector": (
-        lambda: mcl.score_targets(torch.ones(3)),
-        ValueError,
-        "score_targets: `cost` must have shape",
-    ),
-    "labels with numbers as mask": (
-        lambda: mcl.score_targets(COST, MASK.float()),
-        TypeError,
-        "`mask` must be a boolean",
-    ),
     "logits of whole numbers": (
-        lambda: mcl.score_loss(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3)),
+        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3)),
         TypeError,
-        "score_loss: `score_logits` must be a floating tensor",
-    ),
-    "labels of whole numbers": (
-        lambda: mcl.score_loss(torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long)),
-        TypeError,
-        r"score_loss: `targets` must be a floating tensor, got torch\.int64\. Convert it first: targets\.float\(\)",
+        "SigmoidScores: `score_logits` must be a floating tensor",
     ),
     "labels of another shape": (
-        lambda: mcl.score_loss(torch.ones(2, 3), torch.ones(2, 1, 3)),
+        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3), torch.ones(2, 1, 3)),
         ValueError,
-        r"score_loss: `targets` must have the shape of `score_logits` \(2, 3\), got \(2, 1, 3\)\. score_targets",
+        r"SigmoidScores: `labels` must be a tensor of the shape of `score_logits` \(2, 3\), got \(2, 1, 3\)",
     ),
     "score mask of numbers": (
-        lambda: mcl.score_loss(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 1)),
+        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 1)),
         TypeError,
-        "score_loss: `mask` must be a boolean tensor",
+        "SigmoidScores: `mask` must be a boolean tensor",
     ),
     "score mask is a list": (
-        lambda: mcl.score_loss(torch.ones(2, 3), torch.ones(2, 3), [[True], [True]]),
+        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3), torch.ones(2, 3), [[True], [True]]),
         TypeError,
-        r"score_loss: `mask` must be a torch\.Tensor, got list",
+        r"SigmoidScores: `mask` must be a torch\.Tensor, got list",
     ),
     "score mask of another shape": (
-        lambda: mcl.score_loss(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 1, dtype=torch.bool)),
+        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 1, dtype=torch.bool)),
         ValueError,
-        r"score_loss: `mask` must have shape \(2, 1\)",
+        r"SigmoidScores: `mask` must have shape \(2, 1\)",
     ),
     "normalised list": (
         lambda: mcl.normalized_scores([0.0]),

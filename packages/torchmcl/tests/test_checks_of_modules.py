@@ -144,7 +144,7 @@ BAD_CALLS = {
     "step with a schedule": (
         lambda: step(rule=mcl.Constant(1.0)),
         TypeError,
-        "assign: `rule` must be an assignment rule",
+        "mcl_step: `rule` must be an assignment rule",
     ),
     "step with numbers as mask": (
         lambda: step(batch=masked(torch.ones(2, 1))),

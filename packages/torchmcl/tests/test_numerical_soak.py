@@ -12,6 +12,7 @@ import torch
 import oracles
 import torchmcl as mcl
 from grids import for_each
+from problems import score_labels
 from torchmcl import metrics
 
 pytest.importorskip("scipy")
@@ -154,7 +155,7 @@ def test_losses_and_gradients_at_every_cost(dtype, rule):
 @for_each("dtype", DTYPES)
 def test_score_loss_and_scores_at_every_logit(dtype):
     for logits in cases(dtype, (2, 1), (2, 6), (1, MANY)):
-        labels = mcl.score_targets(torch.rand(len(logits), 1, logits.shape[-1]))
+        labels = score_labels(torch.rand(len(logits), 1, logits.shape[-1]))
         rows = logits.double().tolist()
         if logits.shape[-1] == MANY:
             values = torch.nn.functional.binary_cross_entropy_with_logits(logits.double(), labels.double()).item()
@@ -162,7 +163,7 @@ def test_score_loss_and_scores_at_every_logit(dtype):
             values = oracles.score_loss([[min(max(x, -700), 700) for x in row] for row in rows], labels.tolist())
             if max(abs(x) for row in rows for x in row) > 700:
                 values = torch.nn.functional.binary_cross_entropy_with_logits(logits.double(), labels.double()).item()
-        near(mcl.score_loss(logits, labels), values, relative_error(dtype))
+        near(mcl.SigmoidScores().loss(logits, labels), values, relative_error(dtype))
         scores = mcl.normalized_scores(logits)
         assert scores.isfinite().all()
         assert scores.dtype == torch.promote_types(dtype, torch.float32)
@@ -217,7 +218,7 @@ def test_no_target_at_all_costs_nothing(dtype, n_hypotheses):
         assert matching.weights.shape == cost.shape
         for reduction in ("mean", "sample_mean"):
             assert mcl.mcl_loss(matching, reduction).item() == 0
-    labels = mcl.score_targets(cost)
+    labels = score_labels(cost)
     assert labels.isfinite().all()
     no_targets = torch.zeros(2, 0, dtype=torch.bool)
-    assert mcl.score_loss(torch.zeros(2, n_hypotheses, dtype=dtype), labels, no_targets).item() == 0
+    assert mcl.SigmoidScores().loss(torch.zeros(2, n_hypotheses, dtype=dtype), labels, no_targets).item() == 0

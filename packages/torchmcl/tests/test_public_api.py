@@ -19,7 +19,7 @@ PUBLIC = {
     *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
     *("MixtureNLL", "MixtureNLLWithCRPS", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
     *("PresenceScores", "QualityScores", "SigmoidScores", "SoftmaxScores"),
-    *("assign", "mcl_loss", "mcl_step", "normalized_scores", "score_loss", "score_targets"),
+    *("assign", "mcl_loss", "mcl_step", "normalized_scores"),
     *("Batch", "Distributions", "Matching", "Predictions", "StepOutput"),
     *("MultiHypothesisHead", "MultiHypothesisMLP"),
     *("debug_checks", "export"),

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import torchmcl as mcl
 from families import COST_CASES
 from grids import for_each
+from problems import score_labels
 from torchmcl.nn import EmbeddedLatent, LatentHypotheses, NormalLatent
 from torchmcl.rules import OutsideRadius, SceneWinners, Thresholded
 from torchmcl.two_pass import TwoPass, hypothesis_numbers
@@ -143,7 +144,9 @@ def test_scores_of_the_inputs_are_computed_once_and_trained():
     output.loss.backward()
     assert counting.rows == [ROWS]
     logits = scorer(batch.inputs)
-    expected = torch.autograd.grad(mcl.score_loss(logits, mcl.score_targets(output.matching.cost)), scorer.weight)[0]
+    expected = torch.autograd.grad(mcl.SigmoidScores().loss(logits, score_labels(output.matching.cost)), scorer.weight)[
+        0
+    ]
     torch.testing.assert_close(scorer.weight.grad, expected)
 
 

@@ -16,7 +16,7 @@ def test_tuples_unpack_in_the_documented_order():
     assert mcl.Predictions._fields == ("hypotheses", "score_logits")
     assert mcl.Distributions._fields == ("hypotheses", "score_logits", "scale")
     assert mcl.Matching._fields == ("cost", "weights", "mask")
-    assert mcl.StepOutput._fields == ("loss", "assignment_loss", "score_loss", "matching", "predictions", "targets")
+    assert mcl.StepOutput._fields == ("loss", "assignment_loss", "score_loss", "matching", "predictions", "batch")
 
 
 def test_tuples_are_trees_of_tensors():

@@ -86,11 +86,6 @@ def test_value_checks_read_tensor_parameters(make, words):
         make()
 
 
-def test_value_checks_compare_a_tensor_n_with_the_number_of_hypotheses():
-    with mcl.debug_checks(), pytest.raises(ValueError, match="TopK: `k` must be at most the number of hypotheses, 4"):
-        mcl.TopK(torch.tensor(5.0))(torch.rand(2, 3, 4))
-
-
 @for_each("ids, bad", [([[0, 3]], "3"), ([[-100, 1]], "-100")])
 def test_value_checks_read_class_ids(ids, bad):
     with (

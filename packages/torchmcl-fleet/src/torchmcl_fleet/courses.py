@@ -31,10 +31,11 @@ class StackedRule(AssignmentRule):
 
     parts: tuple[tuple[slice, AssignmentRule], ...]
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the weights of each slice by its own rule."""
         weights = torch.empty_like(cost)  # in the memory order of the cost, which torch.cat would not keep
         for models, rule in self.parts:
-            weights[models] = rule._assign(cost[models], None if mask is None else mask[models])
+            weights[models] = rule.weights(cost[models], None if mask is None else mask[models])
         return weights
 
 
@@ -48,7 +49,8 @@ class MixedRule(AssignmentRule):
 
     values: Tensor
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute hard, relaxed or soft weights for each model."""
         temperature, epsilon = self.values
         if cost.device.type == "cpu":  # where reading a value is cheaper than an unneeded softmax
             if not bool((temperature > 0).any()):
@@ -199,7 +201,7 @@ class RuleCourses:
         for group in self.groups:
             if "k" in group.values:
                 largest: dict[str, Any] = {"k": float(group.values["k"].distinct.max())}
-                replace(group.first, **largest)._check_against(torch.empty(1, n_hypotheses))
+                replace(group.first, **largest).weights(torch.zeros(1, n_hypotheses), None)
 
     def _column(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         """Return the values of a field [epochs, models], 0 for rules without it."""

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import debug_checks_enabled
 from torchmcl.costs.declared import Norm, declaration
-from torchmcl.dispatch import has_triton
+from torchmcl.dispatch import debug_checks_enabled, has_triton
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
 from torchmcl.scoring import SigmoidScores
 from torchmcl.step import StepProblem
@@ -25,8 +24,8 @@ def step_tensors(problem: StepProblem) -> list[Tensor]:
     """Return hypotheses, targets and, if the scores are trained, their logits."""
     hypotheses, logits = problem.predictions.hypotheses, problem.predictions.score_logits
     if logits is None or (not isinstance(problem.score_weight, Tensor) and problem.score_weight == 0):
-        return [hypotheses, problem.targets]
-    return [hypotheses, problem.targets, logits]
+        return [hypotheses, problem.batch.targets]
+    return [hypotheses, problem.batch.targets, logits]
 
 
 def fused_step(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
@@ -43,14 +42,13 @@ def fused_step(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
     loss = assignment_loss
     if score_loss is not None:
         loss = torch.add(assignment_loss, score_loss, alpha=problem.score_weight)
-    return StepOutput(loss, assignment_loss, score_loss, matching, problem.predictions, targets)
+    return StepOutput(loss, assignment_loss, score_loss, matching, problem.predictions, problem.batch)
 
 
 def _is_common(problem: StepProblem) -> bool:
     """Return whether all targets are real, single and equally weighted, with the cost and scores of the kernels."""
     hypotheses, targets, *scored = step_tensors(problem)
-    special = (problem.mask, problem.scene, problem.sample_weights, problem.loss_fn)
-    if problem.stacked or debug_checks_enabled() or any(part is not None for part in special):
+    if problem.batch.scene is not None or problem.sample_weights is not None or debug_checks_enabled():
         return False
     if hypotheses.ndim != 3 or targets.shape != (len(hypotheses), 1, hypotheses.shape[-1]):
         return False
@@ -78,6 +76,8 @@ def step(problem: StepProblem) -> StepOutput:
     Returns:
         Output of the step; `NotImplemented` for other steps, types and devices.
     """
+    if problem.mask is not None or problem.loss_fn is not None or problem.stacked:
+        return NotImplemented
     tensors = step_tensors(problem)
     if usable(*tensors):
         return fused_step(gpu.one_target_losses, problem)

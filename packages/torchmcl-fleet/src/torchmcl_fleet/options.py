@@ -96,11 +96,11 @@ class HeldOutCost(_RowWeights):
         weights: [rows], how much each held-out row counts; all alike by default.
 
     Example:
-        >>> from torchmcl import Distributions, Matching, MixtureNLLWithCRPS
+        >>> from torchmcl import Batch, Distributions, Matching, MixtureNLLWithCRPS
         >>> means, logits, scale = torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1), torch.ones(1, 2, 1, 1)
         >>> targets = torch.tensor([[[[0.0]], [[1.0]]]])
         >>> matching = Matching(targets, targets, torch.ones(1, 2, 1, dtype=torch.bool))
-        >>> output = StepOutput(means, means, None, matching, Distributions(means, logits, scale), targets)
+        >>> output = StepOutput(means, means, None, matching, Distributions(means, logits, scale), Batch(None, targets))
         >>> HeldOutCost(MixtureNLLWithCRPS(0.0))(output)  # the mean of 0.919 and 1.419
         tensor([1.1689])
     """
@@ -111,11 +111,11 @@ class HeldOutCost(_RowWeights):
 
     def __call__(self, output: StepOutput) -> Tensor:
         """Return [models] from predictions for targets [models, rows, targets, ...]; padded targets do not count."""
-        found, targets, mask = output.predictions, output.targets, output.matching.mask
+        found, targets, mask = output.predictions, output.batch.targets, output.matching.mask
         if not isinstance(found, Distributions):
             kind, advice = type(found).__name__, "Train networks with scales, or use hard_distortion."
             raise TypeError(bad_value("HeldOutCost", "predictions", "be Distributions", kind, advice))
-        if targets is None:
+        if output.batch.mask is not None and output.batch.mask.ndim > mask.ndim:
             rule, advice = "be a mask of whole targets", "Use current_loss for sequences of different length."
             raise ValueError(bad_value("HeldOutCost", "mask", rule, "a mask of steps", advice))
         given = {"hypotheses": found.hypotheses, "scale": found.scale, "score_logits": found.score_logits}

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from torchmcl import metrics
 from torchmcl.annealing.measure import CostScale, cost_scale
-from torchmcl.checks import debug_checks_enabled
 from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
 from torchmcl.costs.declared import Norm, NormalMixture, declaration
+from torchmcl.dispatch import debug_checks_enabled
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores

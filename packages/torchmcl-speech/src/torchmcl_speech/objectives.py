@@ -31,10 +31,11 @@ class OrderedPIT(PIT):
         (tensor([[1., 0., 0.]]), tensor([[0., 0., 1.]]))
     """
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the cheapest one-to-one assignment to the first outputs."""
         places = torch.arange(cost.shape[-1], device=cost.device)
         n_real = cost.shape[-2] if mask is None else mask.sum(dim=-1)[..., None, None]
-        return super()._assign(cost.masked_fill(places >= n_real, torch.inf), mask)  # an infinite cost excludes a pair
+        return super().weights(cost.masked_fill(places >= n_real, torch.inf), mask)  # an infinite cost excludes a pair
 
 
 def rule_of(objective: ObjectiveConfig) -> RuleLike:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_at_most, check_positive_int
+from torchmcl.checks import bad_value, check_positive_int
 from torchmcl.io.reading import read_json
 from torchmcl.io.writing import write_atomically
 from torchmcl_speech.data.audio import AudioInfo, Resampler, Track16
@@ -108,7 +108,9 @@ def separate_recording(
     separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
     if n_voices is not None:
         check_positive_int(owner, "n_voices", n_voices)
-        check_at_most(owner, "n_voices", n_voices, separation.n_outputs, "the number of outputs of the model")
+        if n_voices > separation.n_outputs:
+            rule = f"be at most {separation.n_outputs}, the number of outputs of the model"
+            raise ValueError(bad_value(owner, "n_voices", rule, n_voices))
     out = Path(out)
     names = sound_names(recording, separation.n_outputs)
     if not overwrite:

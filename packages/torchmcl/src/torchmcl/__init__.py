@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from torchmcl.scoring import SigmoidScores as SigmoidScores
     from torchmcl.scoring import SoftmaxScores as SoftmaxScores
     from torchmcl.scoring import normalized_scores as normalized_scores
-    from torchmcl.scoring import score_loss as score_loss
-    from torchmcl.scoring import score_targets as score_targets
     from torchmcl.step import mcl_step as mcl_step
     from torchmcl.types import Batch as Batch
     from torchmcl.types import Distributions as Distributions
@@ -125,8 +123,6 @@ _HOMES = {
     "pairwise_sq_euclidean": "torchmcl.costs",
     "pairwise_sq_fde": "torchmcl.costs",
     "pairwise_token_cross_entropy": "torchmcl.costs",
-    "score_loss": "torchmcl.scoring",
-    "score_targets": "torchmcl.scoring",
 }
 __all__ = list(_HOMES)
 

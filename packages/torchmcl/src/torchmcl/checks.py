@@ -5,24 +5,24 @@ tensor cannot be read without waiting for the device, so those checks run only i
 `with debug_checks():`, or where the caller waits anyway (`always=True`).
 """
 
-import threading
-from collections.abc import Callable, Iterator
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from torchmcl.dispatch import is_plain_eager
+from torchmcl.dispatch import count_debug_checks, debug_checks_enabled
 from torchmcl.errors import bad_value as bad_value
 from torchmcl.errors import nearest_hint as nearest_hint
 
 # The largest integer that a tensor can hold.
 _LARGEST_INT = 2**63 - 1
-# How many `debug_checks` are open, in all threads. A plain module global, so that torch.compile can guard on it.
-_n_debug_checks = 0
-_counting = threading.Lock()
 
 
 @contextmanager
@@ -40,23 +40,81 @@ def debug_checks() -> Iterator[None]:
         Traceback (most recent call last):
         ValueError: assign: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
     """
-    _count_debug_checks(1)
+    count_debug_checks(1)
     try:
         yield
     finally:
-        _count_debug_checks(-1)
+        count_debug_checks(-1)
 
 
-def _count_debug_checks(change: int) -> None:
-    """Count the open contexts; those of different threads may end in any order."""
-    global _n_debug_checks
-    with _counting:
-        _n_debug_checks += change
+@dataclass(frozen=True)
+class Bounds:
+    """Interval of a number, or of the numbers in a tensor, declared with a field: ``Annotated[float, Bounds(0)]``.
+
+    Attributes:
+        low: Smallest allowed value.
+        high: Largest allowed value.
+        open_low: Whether `low` itself is excluded.
+        advice: Sentence that is added to the message.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    advice: str = ""
+
+    def __call__(self, owner: str, name: str, value: Any) -> None:
+        """Raise a `ValueError` for a number outside of the interval. Tensors are read inside `debug_checks` only."""
+        if isinstance(value, Tensor):
+            if debug_checks_enabled():
+                _raise_at_first(owner, name, value, ~self._holds(value), self._rule(), self.advice)
+            return
+        if type(value) is not float or value != value:
+            check_real(owner, name, value)
+        if value < self.low or value > self.high or (self.open_low and value == self.low):
+            raise ValueError(bad_value(owner, name, self._rule(), repr(value), self.advice))
+
+    def _holds(self, value: Any) -> Any:
+        above = value > self.low if self.open_low else value >= self.low
+        return above & (value <= self.high)
+
+    def _rule(self) -> str:
+        if self.high == math.inf:
+            return f"be {'>' if self.open_low else '>='} {self.low:g}"
+        return f"lie in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
 
 
-def debug_checks_enabled(*, always: bool = False) -> bool:
-    """Return whether to check tensor values: only if requested, and in modes of torch that allow reading them."""
-    return (always or _n_debug_checks > 0) and is_plain_eager()
+NonNegative = Annotated[float | Tensor, Bounds(low=0)]
+Positive = Annotated[float | Tensor, Bounds(low=0, open_low=True)]
+Fraction = Annotated[float | Tensor, Bounds(low=0, high=1)]
+
+
+class Value:
+    """Base class of frozen dataclasses whose fields are checked by the bounds in their annotations.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Noise(Value):
+        ...     scale: Positive
+        >>> Noise(scale=-1.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: Noise: `scale` must be > 0, got -1.0.
+    """
+
+    _bounds: ClassVar[Mapping[str, Bounds]] = MappingProxyType({})
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Collect the bounds of the fields."""
+        super().__init_subclass__(**options)
+        hints = inspect.get_annotations(cls)
+        own = {name: bounds for name, hint in hints.items() for bounds in getattr(hint, "__metadata__", ())}
+        cls._bounds = MappingProxyType({**cls._bounds, **own})
+
+    def __post_init__(self) -> None:
+        """Check every field with bounds."""
+        for name, bounds in self._bounds.items():
+            bounds(type(self).__name__, name, getattr(self, name))
 
 
 def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:
@@ -167,16 +225,6 @@ def check_share(owner: str, argument: str, value: Any, interval: str, advice: st
     check_real(owner, argument, value)
     if not 0 <= value <= 1 or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
         raise ValueError(bad_value(owner, argument, f"lie in {interval}", repr(value), advice))
-
-
-def check_at_least_one(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check a number >= 1, or (inside `debug_checks`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, "be >= 1", lambda v: v >= 1, advice)
-
-
-def check_at_most(owner: str, argument: str, value: Any, bound: int, meaning: str) -> None:
-    """Check a number <= bound, or (inside `debug_checks`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, f"be at most {meaning}, {bound}", lambda v: v <= bound, "")
 
 
 def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:

@@ -19,6 +19,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +33,8 @@ from torch.autograd import forward_ad
 __all__ = [
     "active_kernels",
     "broadcast_shapes",
+    "count_debug_checks",
+    "debug_checks_enabled",
     "faster",
     "full_precision",
     "has_triton",
@@ -127,7 +130,7 @@ def is_plain_eager() -> bool:
         not torch.compiler.is_compiling()
         and torch._C._get_tracing_state() is None
         and torch._C._functorch.peek_interpreter_stack() is None
-        and not in_forward_mode()
+        and forward_ad._current_level < 0
     )
 
 
@@ -168,3 +171,20 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return precise
+
+
+# How many `debug_checks` are open, in all threads. A plain module global, so that torch.compile can guard on it.
+_n_debug_checks = 0
+_counting = threading.Lock()
+
+
+def count_debug_checks(change: int) -> None:
+    """Count the open contexts; those of different threads may end in any order."""
+    global _n_debug_checks
+    with _counting:
+        _n_debug_checks += change
+
+
+def debug_checks_enabled(*, always: bool = False) -> bool:
+    """Whether to check tensor values: only if requested, and in modes of torch that allow reading them."""
+    return (always or _n_debug_checks > 0) and is_plain_eager()

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
-from torchmcl.dispatch import is_plain_eager
-from torchmcl.rules.winners import AssignmentRule
+from torchmcl.rules.winners import AssignmentRule, check_rule
 from torchmcl.types import Matching
 
 
@@ -29,18 +28,21 @@ def assign(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Ma
         tensor([[0., 1.],
                 [0., 0.]])
     """
-    if not isinstance(rule, AssignmentRule):
-        advice = "An annealed rule is called with the step first: rule(step); AutoAnnealing goes into a RuleScheduler."
-        raise TypeError(bad_value("assign", "rule", "be an assignment rule", repr(rule), advice))
+    check_rule("assign", rule)
     check_cost("assign", cost)
+    if mask is not None:
+        check_mask("assign", mask, cost.shape[:-1])
+        mask = mask.expand(cost.shape[:-1])
+    check_finite("assign", "cost", cost, None if mask is None else mask.unsqueeze(-1))
+    return matched(cost, rule, mask)
+
+
+def matched(cost: Tensor, rule: AssignmentRule, mask: Tensor | None) -> Matching:
+    """Compute `assign` without checks of the arguments; the mask has all axes of the targets."""
+    weights = rule.assign(cost, mask)
     if mask is None:
-        check_finite("assign", "cost", cost)
-        real = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
-        return Matching(cost, rule(cost), real)
-    check_mask("assign", mask, cost.shape[:-1])
-    mask = mask.expand(cost.shape[:-1])
-    check_finite("assign", "cost", cost, mask.unsqueeze(-1))
-    return Matching(cost.masked_fill(~mask.unsqueeze(-1), 0), rule(cost, mask), mask)
+        return Matching(cost, weights, torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device))
+    return Matching(cost.masked_fill(~mask.unsqueeze(-1), 0), weights, mask)
 
 
 def mcl_loss(
@@ -53,8 +55,8 @@ def mcl_loss(
 ) -> Tensor:
     """Return the loss `sum(weights * cost)` of a matching.
 
-    A NaN or infinite cost of a real target gives NaN, for any weight. With a `trained_cost`, the matched cost may
-    be infinite where the weight is 0: a forbidden pair.
+    A NaN or infinite cost of a valid target gives NaN or infinity, for any weight. With a `trained_cost`, the matched
+    cost may be infinite where the weight is 0: a forbidden pair.
 
     Args:
         matching: from `assign`.
@@ -79,30 +81,48 @@ def mcl_loss(
         Eq. (3) with `WTA`, Eq. (6) with `AnnealedWTA`; "sample_mean" is Eq. (39) to (41).
     """
     check_choice("mcl_loss", "reduction", reduction, ("mean", "sample_mean", "none"))
-    cost, weights, mask = matching
+    mask = matching.mask
     if trained_cost is not None:
         check_cost("mcl_loss", trained_cost)
-        if trained_cost.shape != cost.shape:
-            rule = f"have the shape of the matched cost, {tuple(cost.shape)}"
+        if trained_cost.shape != matching.cost.shape:
+            rule = f"have the shape of the matched cost, {tuple(matching.cost.shape)}"
             raise ValueError(bad_value("mcl_loss", "trained_cost", rule, tuple(trained_cost.shape)))
-        cost = trained_cost.masked_fill(~mask.unsqueeze(-1), 0)
-    per_target = (weights * cost).sum(dim=-1)
-    if trained_cost is not None:
-        per_target = per_target + _nan_unless_matched(matching)
     if sample_weights is not None:
         check_sample_weights("mcl_loss", sample_weights, mask.shape[:-1])
-        per_target = per_target * sample_weights.unsqueeze(-1)
-    axes = tuple(range(model_axes, mask.ndim))
+    losses = pair_losses(matching, trained_cost, sample_weights)
     if reduction == "mean":
-        loss = per_target.sum(dim=axes) / mask.sum(dim=axes).clamp_min(1)
-    elif reduction == "sample_mean":
-        n_real = mask.sum(dim=-1)
-        per_sample = per_target.sum(dim=-1) / n_real.clamp_min(1)
-        samples = axes[:-1]
-        loss = per_sample.sum(dim=samples) / (n_real > 0).sum(dim=samples).clamp_min(1) if samples else per_sample
+        return mean_loss(losses, mask, model_axes)
+    losses = losses.sum(dim=-1)
+    if reduction == "none":
+        return losses
+    n_valid = mask.sum(dim=-1)
+    losses = losses.sum(dim=-1) / n_valid.clamp_min(1)
+    samples = tuple(range(model_axes, losses.ndim))
+    return losses.sum(dim=samples) / (n_valid > 0).sum(dim=samples).clamp_min(1) if samples else losses
+
+
+def pair_losses(matching: Matching, trained_cost: Tensor | None, sample_weights: Tensor | None) -> Tensor:
+    """Compute the weighted cost of each pair, [..., targets, hypotheses], 0 where padded."""
+    if trained_cost is None:
+        losses = matching.weights * matching.cost
     else:
-        loss = per_target
-    return _nan_unless_finite(loss)
+        losses = matching.weights * trained_cost.masked_fill(~matching.mask.unsqueeze(-1), 0)
+        losses = losses + _nan_unless_matched(matching).unsqueeze(-1)
+    return losses if sample_weights is None else losses * sample_weights[..., None, None]
+
+
+def mean_loss(losses: Tensor, mask: Tensor | None, model_axes: int) -> Tensor:
+    """Compute the mean over all valid targets of their summed losses; 0 without a valid target.
+
+    Args:
+        losses: Losses of the pairs, [..., targets, hypotheses], 0 where padded.
+        mask: Valid targets, [..., targets]; None if all are valid.
+        model_axes: Number of leading axes that are independent models.
+    """
+    axes = tuple(range(model_axes, losses.ndim))
+    if mask is None:
+        return losses.sum(dim=axes) / max(losses.shape[model_axes:-1].numel(), 1)
+    return losses.sum(dim=axes) / mask.sum(dim=axes[:-1]).clamp_min(1)
 
 
 def _nan_unless_matched(matching: Matching) -> Tensor:
@@ -112,10 +132,3 @@ def _nan_unless_matched(matching: Matching) -> Tensor:
     """
     forbidden = (matching.cost == torch.inf) & (matching.weights == 0)
     return matching.cost.detach().masked_fill(forbidden, 0).mul(0).sum(dim=-1)
-
-
-def _nan_unless_finite(loss: Tensor) -> Tensor:
-    """Return NaN for infinity: an overflowed cost must not appear as a plausible loss."""
-    if is_plain_eager():
-        return torch.sub(loss, loss.detach(), alpha=0)  # 0 * infinity is NaN, in one operation instead of six
-    return loss + torch.where(loss.isfinite(), 0.0, torch.nan).to(loss.dtype)

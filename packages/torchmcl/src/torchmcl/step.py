@@ -1,5 +1,6 @@
 """The main path: batch -> predictions -> cost -> matching -> loss. It defines the results of all backends."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -7,30 +8,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_boolean, check_callable, check_finite, check_mask, check_non_negative
+from torchmcl.checks import bad_value, check_boolean, check_finite, check_mask, check_non_negative
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.costs._parts import call_cost
-from torchmcl.costs.declared import with_targets_axis
-from torchmcl.dispatch import faster
-from torchmcl.losses import assign, mcl_loss
-from torchmcl.rules.winners import AssignmentRule, SceneWinners
+from torchmcl.costs.declared import call_cost, with_targets_axis
+from torchmcl.dispatch import debug_checks_enabled, faster
+from torchmcl.losses import matched, mean_loss, pair_losses
+from torchmcl.rules.winners import AssignmentRule, SceneWinners, check_rule
 from torchmcl.scoring import QualityScores, ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Batch, Distributions, Predictions, StepOutput, as_batch
 
 _SIGMOID_SCORES = SigmoidScores()
+_EXAMPLES = {
+    "model": "MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)",
+    "cost_fn": "torchmcl.pairwise_sq_euclidean",
+    "loss_fn": "torchmcl.pairwise_laplace_nll",
+}
 
 
 class StepProblem(NamedTuple):
     """A step after the call of the model: the checked arguments of `mcl_step`, with the axes that costs require.
 
     Attributes:
-        targets: [..., targets, *event], 0 where padded.
-        mask: [..., targets], or None.
-        steps: [..., targets, steps], the real steps of each target, or None.
+        predictions: Output of the model.
+        batch: Batch with an axis of targets, and with 0 in place of padded targets and steps.
+        mask: Valid targets, [..., targets], or None.
+        steps: Valid steps of each target, [..., targets, steps], or None.
+        event_dims: Number of axes of one hypothesis.
     """
 
     predictions: Predictions | Distributions
-    targets: Tensor
+    batch: Batch
     rule: AssignmentRule
     cost_fn: Callable[..., Tensor]
     scores: ScoreObjective
@@ -38,14 +45,9 @@ class StepProblem(NamedTuple):
     loss_fn: Callable[..., Tensor] | None = None
     mask: Tensor | None = None
     steps: Tensor | None = None
-    scene: Tensor | None = None
     stacked: bool = False
     sample_weights: Tensor | None = None
-
-    @property
-    def event_dims(self) -> int:
-        """Axes of one hypothesis."""
-        return self.predictions.hypotheses.ndim - 2 - self.stacked
+    event_dims: int = 1
 
 
 def mcl_step(
@@ -100,36 +102,39 @@ def mcl_step(
     Reference:
         Eq. (6) plus Eq. (4).
     """
-    check_callable("mcl_step", "model", model, "MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)")
-    check_callable("mcl_step", "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
-    if loss_fn is not None:
-        check_callable("mcl_step", "loss_fn", loss_fn, "torchmcl.pairwise_laplace_nll")
+    for argument, value in (("model", model), ("cost_fn", cost_fn), ("loss_fn", loss_fn)):
+        if not callable(value) and (value is not None or argument != "loss_fn"):
+            advice = f"For example {_EXAMPLES[argument]}."
+            raise TypeError(bad_value("mcl_step", argument, "be callable", repr(value), advice))
+    check_rule("mcl_step", rule)
     check_score_objective("mcl_step", scores)
-    check_non_negative("mcl_step", "score_weight", score_weight)
-    batch = as_batch(batch)
+    if not (isinstance(score_weight, float | int) and 0 <= score_weight < math.inf):
+        check_non_negative("mcl_step", "score_weight", score_weight)
+    batch = batch if isinstance(batch, Batch) else as_batch(batch)
     predictions = model(batch.inputs)
     if not isinstance(predictions, Predictions | Distributions):
         advice = "End it with a MultiHypothesisHead, or return torchmcl.Predictions(hypotheses, score_logits)."
         raise TypeError(bad_value("mcl_step", "model", "return Predictions", type(predictions).__name__, advice))
-    if batch.mask is not None:
+    if batch.mask is not None and (not isinstance(batch.mask, Tensor) or batch.mask.dtype != torch.bool):
         check_boolean("mcl_step", "mask", batch.mask)
     event_dims = predictions.hypotheses.ndim - 2 - stacked
     targets, mask = with_targets_axis("mcl_step", batch, predictions.hypotheses, cost_fn, event_dims)
     targets, mask, steps = _real_parts(targets, mask, 2 + stacked)
-    check_finite("mcl_step", "targets", targets, advice="Mark targets that are missing in the mask.")
+    if debug_checks_enabled():
+        check_finite("mcl_step", "targets", targets, advice="Mark targets that are missing in the mask.")
     problem = StepProblem(
         predictions,
-        targets,
+        Batch(batch.inputs, targets, mask if steps is None else steps, batch.scene),
         rule,
         cost_fn,
         scores,
         score_weight,
-        loss_fn=loss_fn,
-        mask=mask,
-        steps=steps,
-        scene=batch.scene,
-        stacked=stacked,
-        sample_weights=sample_weights,
+        loss_fn,
+        mask,
+        steps,
+        stacked,
+        sample_weights,
+        event_dims,
     )
     output = faster("step", problem)
     return step_output(problem) if output is NotImplemented else output
@@ -137,33 +142,37 @@ def mcl_step(
 
 def step_output(problem: StepProblem) -> StepOutput:
     """Compute matching, assignment loss and score loss in plain torch: the definition of every faster step."""
-    predictions, targets, rule, cost_fn, scores, score_weight, loss_fn, mask, steps, scene, stacked, weights = problem
-    with torch.set_grad_enabled(torch.is_grad_enabled() and loss_fn is None):
+    predictions, batch, rule, cost_fn, scores, score_weight, loss_fn, mask, _, stacked, weights, _ = problem
+    if loss_fn is None:
         cost = _cost(problem, "cost_fn", cost_fn)
+    else:
+        with torch.no_grad():
+            cost = _cost(problem, "cost_fn", cost_fn)
     _check_matched(cost, problem)
-    if scene is not None:
-        rule = SceneWinners(rule, scene)
-        scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, scene))
-    matching = assign(cost, rule, mask)
+    if batch.scene is not None:
+        rule = SceneWinners(rule, batch.scene)
+        scores = scores if scores.rule is None else replace(scores, rule=SceneWinners(scores.rule, batch.scene))
+    if debug_checks_enabled():
+        check_finite("mcl_step", "cost", cost, None if mask is None else mask.unsqueeze(-1))
+    matching = matched(cost, rule, mask)
     mask = matching.mask if cost.shape[-2] == 0 else mask  # there is no real target, even without a mask
     trained = None if loss_fn is None else _cost(problem, "loss_fn", loss_fn)
-    whole = targets if steps is None else None  # padded steps are 0, and must not be mistaken for targets
-    assignment_loss = mcl_loss(matching, trained_cost=trained, model_axes=int(stacked), sample_weights=weights)
+    assignment_loss = mean_loss(pair_losses(matching, trained, weights), mask, int(stacked))
     logits = predictions.score_logits
     if logits is None or score_weight == 0:
-        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, whole)
+        return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, batch)
     if isinstance(scores, QualityScores) and scores.cost_fn is not None:
         with torch.no_grad():
             cost = _cost(problem, "scores.cost_fn", scores.cost_fn)
     labels = scores.labels(cost, matching.weights, mask)
     score_loss = scores.loss(logits, labels, mask, model_axes=int(stacked), sample_weights=weights)
     loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
-    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, whole)
+    return StepOutput(loss, assignment_loss, score_loss, matching, predictions, batch)
 
 
 def _cost(problem: StepProblem, argument: str, function: Callable[..., Tensor]) -> Tensor:
-    given = problem.predictions, problem.targets, problem.steps, problem.event_dims
-    return call_cost("mcl_step", argument, function, *given)
+    predictions, batch, steps = problem.predictions, problem.batch, problem.steps
+    return call_cost("mcl_step", argument, function, predictions, batch.targets, steps, problem.event_dims)
 
 
 def _check_matched(cost: Tensor, problem: StepProblem) -> None:
@@ -184,8 +193,10 @@ def _real_parts(targets: Tensor, mask: Tensor | None, target_axes: int) -> tuple
     """
     if mask is None:
         return targets, None, None
-    check_mask("mcl_step", mask, targets.shape[: mask.ndim])
-    mask = mask.expand(targets.shape[: mask.ndim])
+    shape = targets.shape[: mask.ndim]
+    if mask.shape != shape:
+        check_mask("mcl_step", mask, shape)
+        mask = mask.expand(shape)
     targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
     if mask.ndim <= target_axes:
         return targets, mask, None

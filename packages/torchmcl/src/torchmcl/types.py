@@ -91,7 +91,7 @@ class StepOutput(NamedTuple):
         score_loss: scalar, or None if the model has no scores.
         matching: cost, weights and mask, for the metrics.
         predictions: the output of the model.
-        targets: [..., targets, ...], including the axis of targets; padded ones are 0. None with a mask of steps.
+        batch: the batch as it was used: with an axis of targets, and with 0 in place of padded targets and steps.
     """
 
     loss: Tensor
@@ -99,7 +99,7 @@ class StepOutput(NamedTuple):
     score_loss: Tensor | None
     matching: Matching
     predictions: Predictions | Distributions
-    targets: Tensor | None = None
+    batch: Batch
 
 
 def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None) -> Batch:

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import torchmcl as mcl
 from families import ALL_RULE_CASES, ALL_RULES, DEVICE_RULES, RULE_CASES
 from grids import for_each
-from problems import make_cost, make_mask
+from problems import make_cost, make_mask, score_labels
 from torchmcl import rules
 
 for_all_rules = for_each("rule", ALL_RULES)
@@ -278,7 +278,7 @@ def test_the_main_path_compiles_with_the_default_backend():
         cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
         matching = mcl.assign(cost, mcl.AnnealedWTA(0.5), mask)
         per_model = mcl.AnnealedWTA(temperature)(cost.expand(2, -1, -1, -1))
-        loss = mcl.mcl_loss(matching) + mcl.score_loss(logits, mcl.score_targets(cost, mask), mask)
+        loss = mcl.mcl_loss(matching) + mcl.SigmoidScores().loss(logits, score_labels(cost, mask), mask)
         return loss, per_model
 
     def gradients(fn):

@@ -6,6 +6,7 @@ import torch
 
 import torchmcl as mcl
 from grids import for_each
+from problems import score_labels
 
 CENTRES = torch.tensor([[-0.5, -0.4], [0.5, -0.3], [0.0, 0.5]])
 
@@ -122,9 +123,9 @@ def test_models_on_a_leading_axis_train_like_models_one_by_one():
         answers = torch.vmap(lambda w: torch.func.functional_call(skeleton, w, (inputs,)))(weights)
         cost = mcl.pairwise_sq_euclidean(hypotheses=answers.hypotheses, targets=targets)  # [models, batch, 2, 4]
         matching = mcl.assign(cost, together, mask)
-        labels = mcl.score_targets(cost, mask)
+        labels = score_labels(cost, mask)
         # The mean over all models is a third of the sum of each model's own mean.
-        loss = 3 * (mcl.mcl_loss(matching) + mcl.score_loss(answers.score_logits, labels, mask))
+        loss = 3 * (mcl.mcl_loss(matching) + mcl.SigmoidScores().loss(answers.score_logits, labels, mask))
         gradients = torch.autograd.grad(loss, list(weights.values()))
         weights = {
             name: (value - 0.1 * gradient).detach().requires_grad_()

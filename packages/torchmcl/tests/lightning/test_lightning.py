@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from places import PYTHONPATH
+from problems import score_labels
 
 pytest.importorskip("lightning.pytorch")
 
@@ -71,8 +72,8 @@ def test_validation_is_hard_and_weighs_real_targets():
 def test_score_labels_follow_their_rule():
     batch = next(iter(DataLoader(samples(), batch_size=24)))
     one_to_one = MCLModule(network(), mcl.WTA(), scores=mcl.SigmoidScores(mcl.PIT())).step(batch, mcl.WTA())
-    labels = mcl.score_targets(one_to_one.matching.cost, batch.mask, mcl.PIT())
-    expected = mcl.score_loss(one_to_one.predictions.score_logits, labels, batch.mask)
+    labels = score_labels(one_to_one.matching.cost, batch.mask, mcl.PIT())
+    expected = mcl.SigmoidScores().loss(one_to_one.predictions.score_logits, labels, batch.mask)
     torch.testing.assert_close(one_to_one.score_loss, expected)
     assert one_to_one.score_loss != MCLModule(network(), mcl.WTA()).step(batch, mcl.WTA()).score_loss
 

@@ -158,7 +158,8 @@ def test_the_first_batch_is_infinitely_warm():
 def output_of(cost, mask=None):
     matching = mcl.assign(cost, mcl.WTA(), mask)
     predictions = mcl.Predictions(torch.zeros(len(cost), cost.shape[-1], 1))
-    return StepOutput(cost.sum(), cost.sum(), None, matching, predictions, torch.zeros(*cost.shape[:2], 1))
+    batch = mcl.Batch(None, torch.zeros(*cost.shape[:2], 1))
+    return StepOutput(cost.sum(), cost.sum(), None, matching, predictions, batch)
 
 
 def test_batches_without_a_known_cost_are_passed_over():

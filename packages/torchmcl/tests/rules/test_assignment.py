@@ -15,7 +15,7 @@ class Uniform(mcl.AssignmentRule):
 
     strength: float = 1.0
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         assert not cost.requires_grad
         assert cost.dtype in (torch.float32, torch.float64)
         if mask is not None:

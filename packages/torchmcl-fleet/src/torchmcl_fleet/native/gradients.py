@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from torchmcl.costs.distances import centred_pull
-from torchmcl.scoring import cross_entropy_gradient
 
 __all__ = ["plain_pull"]
 
@@ -36,5 +35,5 @@ def plain_pull(
         to_hypotheses, to_targets = centred_pull(hypotheses, targets, sum(parts[1:], parts[0]), needs[:2])
     if logits is not None and needs[2] and score_grad is not None:
         labels = logits.new_zeros(logits.shape).scatter(-1, winners.long().unsqueeze(-1), 1.0)
-        to_logits = cross_entropy_gradient(logits, labels, score_grad / (n * n_hypotheses))
+        to_logits = (logits.sigmoid() - labels) * (score_grad / (n * n_hypotheses))
     return to_hypotheses, to_targets, to_logits

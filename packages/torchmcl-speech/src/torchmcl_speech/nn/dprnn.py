@@ -23,7 +23,6 @@ from torch.utils.checkpoint import checkpoint
 from torchmcl import dispatch
 from torchmcl.checks import (
     bad_value,
-    check_at_most,
     check_callable,
     check_non_negative_int,
     check_positive_int,
@@ -250,7 +249,8 @@ class DPRNN(SharedNetwork):
                 check_positive_int("DPRNN", name, value)
         check_callable("DPRNN", "bilstm", bilstm, "torchmcl_speech.nn.BiLSTM")
         check_non_negative_int("DPRNN", "recompute", recompute)
-        check_at_most("DPRNN", "recompute", recompute, n_blocks, "`n_blocks`")
+        if recompute > n_blocks:
+            raise ValueError(bad_value("DPRNN", "recompute", f"be at most `n_blocks`, {n_blocks}", recompute))
         if kernel_size % stride:
             raise ValueError(bad_value("DPRNN", "kernel_size", f"be a multiple of `stride` {stride}", kernel_size))
         if segment_size % 2:

@@ -16,7 +16,7 @@ from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, plann
 from torchmcl.checks import bad_value, check_positive
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.rules.winners import AnnealedWTA, AssignmentRule
-from torchmcl.types import Batch, Predictions, StepOutput
+from torchmcl.types import StepOutput
 
 RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
 """The type of `rule` everywhere: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
@@ -220,11 +220,9 @@ class LoopAnnealing:
         """Keep the hypotheses and targets of a batch, until there are enough samples to plan moves."""
         n_rows = sum(samples.real.shape[1] for samples in self._collected)
         wanted = self._driver.n_move_rows
-        if n_rows >= wanted or output.targets is None or output.matching.cost.ndim != 3:
+        if n_rows >= wanted:
             return
-        mask = output.matching.mask
-        stacked = Predictions(output.predictions.hypotheses.unsqueeze(0), None)
-        samples = Samples.of(stacked, Batch(mask, output.targets.unsqueeze(0), mask.unsqueeze(0)))
+        samples = Samples.of_step(output)
         if samples is not None and samples.hypotheses.numel() * wanted <= _MOST_NUMBERS * samples.real.shape[1]:
             self._collected.append(samples)
 
@@ -331,12 +329,7 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
         tensor([-1.,  1.,  5.])
     """
     head = _head("move_hypotheses", model)
-    matching = output.matching
-    samples = None
-    if output.targets is not None and matching.cost.ndim == 3:
-        stacked = Predictions(output.predictions.hypotheses.unsqueeze(0), None)
-        mask = matching.mask
-        samples = Samples.of(stacked, Batch(mask, output.targets.unsqueeze(0), mask.unsqueeze(0)))
+    samples = Samples.of_step(output)
     if samples is None:
         rule = "have targets of the shape of a hypothesis, without masks of steps"
         advice = "Hypotheses cannot be moved under this cost."

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl.nn import MultiHypothesisHead
-from torchmcl.types import Batch, Predictions
+from torchmcl.types import Batch, Predictions, StepOutput
 
 # Gains are measured with error: this many standard errors are subtracted, and the loss must be exceeded by this share.
 _N_ERRORS, _MARGIN = 2.0, 0.2
@@ -61,6 +61,17 @@ class Samples(NamedTuple):
         targets = targets.flatten(3).flatten(1, 2).float()
         real = real.flatten(1) & targets.isfinite().all(dim=-1) & hypotheses.isfinite().all(dim=-1).all(dim=-1)
         return cls(hypotheses, targets.nan_to_num(0.0, 0.0, 0.0), real)
+
+    @classmethod
+    def of_step(cls, output: StepOutput) -> "Samples | None":
+        """Return the samples of the step of a single model, with an axis of length 1 for the model."""
+        if output.matching.cost.ndim != 3:
+            return None
+        batch, mask = output.batch, output.matching.mask
+        if batch.mask is not None and batch.mask.ndim > mask.ndim:  # padded steps are 0, which are no targets
+            return None
+        hypotheses = output.predictions.hypotheses.unsqueeze(0)
+        return cls.of(Predictions(hypotheses), Batch(mask, batch.targets.unsqueeze(0), mask.unsqueeze(0)))
 
 
 class Moves(NamedTuple):

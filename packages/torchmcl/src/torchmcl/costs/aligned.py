@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_callable
-from torchmcl.costs._parts import aligned_events, inner_products
-from torchmcl.costs.declared import CostDeclaration, declaration, declares
-from torchmcl.costs.distances import wide_dtype
+from torchmcl.costs.declared import CostDeclaration, aligned_events, declaration, declares
+from torchmcl.costs.distances import inner_products, wide_dtype
 from torchmcl.dispatch import without_autocast
 
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_leading_axes, check_tensor, debug_checks_enabled
+from torchmcl.checks import bad_value, check_leading_axes, check_tensor
 from torchmcl.costs.declared import declares
-from torchmcl.dispatch import broadcast_shapes
+from torchmcl.dispatch import broadcast_shapes, debug_checks_enabled
 
 
 @declares(event_dims=1, target_dims=0)

@@ -8,17 +8,17 @@ only where that helps, and no kernel replaces the function.
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import EllipsisType
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value
+from torchmcl.checks import bad_value, check_boolean, check_event_pair, check_leading_axes, check_tensor
 from torchmcl.costs.distances import wide_dtype
-from torchmcl.types import Batch
+from torchmcl.dispatch import broadcast_shapes
+from torchmcl.types import Batch, Distributions, Predictions
 
 # Steps of Weiszfeld's algorithm; it runs inside several rounds of Lloyd's algorithm.
 _WEISZFELD_STEPS = 8
@@ -125,6 +125,7 @@ class CostDeclaration:
         formula: its closed form, by which kernels are selected; they replace the function.
         needs: which of `mask`, `scale`, `score_logits` and `event_dims` it takes; by default those among the names of
             its parameters.
+        owner: the function that was declared: a wrapper may copy the attribute, but compute something else.
     """
 
     event_dims: int | EllipsisType | None = None
@@ -132,13 +133,14 @@ class CostDeclaration:
     centre: Centre | None = None
     formula: Norm | NormalMixture | None = None
     needs: tuple[str, ...] = ()
+    owner: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        for field in ("event_dims", "target_dims"):
-            if getattr(self, field) not in (None, ..., *range(8)):
+        for name in ("event_dims", "target_dims"):
+            if getattr(self, name) not in (None, ..., *range(8)):
                 rule = "be a small number of axes >= 0"
-                raise ValueError(bad_value("CostDeclaration", field, rule, repr(getattr(self, field))))
+                raise ValueError(bad_value("CostDeclaration", name, rule, repr(getattr(self, name))))
         if unknown := set(self.needs) - set(_EXTRAS):
             raise ValueError(bad_value("CostDeclaration", "needs", f"be among {_EXTRAS}", sorted(unknown)))
 
@@ -170,7 +172,9 @@ def declares(
     """
 
     def declare(function: F) -> F:
-        function.declaration = CostDeclaration(event_dims, target_dims, centre, formula)  # type: ignore[attr-defined]
+        needed = _needs_of(function)
+        declared = CostDeclaration(event_dims, target_dims, centre, formula, needed, owner=function)
+        function.declaration = declared  # type: ignore[attr-defined]
         return function
 
     return declare
@@ -186,12 +190,10 @@ def declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
         >>> declaration(pairwise_ade).event_dims, declaration(pairwise_ade).needs
         (2, ('mask',))
     """
-    try:
-        if cost_fn in _KNOWN:
-            return _KNOWN[cost_fn]
-    except TypeError:  # not hashable, or without weak references
-        return _read(cost_fn)
-    return _KNOWN.setdefault(cost_fn, _read(cost_fn))
+    attached = getattr(cost_fn, "declaration", None)
+    if isinstance(attached, CostDeclaration) and attached.owner is cost_fn:
+        return attached
+    return _read(cost_fn)
 
 
 def needs(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
@@ -213,10 +215,6 @@ needs._dynamo_marked_constant = True  # type: ignore[attr-defined]
 axes_of_a_target._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-# Reading a signature takes as long as a small tensor operation, and every step needs it.
-_KNOWN: WeakKeyDictionary[Callable[..., Tensor], CostDeclaration] = WeakKeyDictionary()
-
-
 def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     if isinstance(cost_fn, functools.partial):
         inner = declaration(cost_fn.func)
@@ -224,17 +222,18 @@ def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
         return replace(inner, centre=None, formula=None, needs=left)
     attached = getattr(cost_fn, "declaration", None)
     declared = attached if isinstance(attached, CostDeclaration) else CostDeclaration()
-    wrapped = getattr(cost_fn, "__wrapped__", None)
-    if wrapped is not None and attached is getattr(wrapped, "declaration", None):
-        # Copied by `functools.wraps`: the wrapper may compute something else.
-        declared = replace(declared, centre=None, formula=None)
-    if declared.needs:
-        return declared
+    if declared.owner is not None:  # copied by `functools.wraps`
+        return replace(declared, centre=None, formula=None, needs=_needs_of(cost_fn), owner=None)
+    return declared if declared.needs else replace(declared, needs=_needs_of(cost_fn))
+
+
+def _needs_of(cost_fn: Callable[..., Any]) -> tuple[str, ...]:
+    """Return which of the optional parameters a function has."""
     try:
         names = inspect.signature(cost_fn).parameters.keys()
     except (TypeError, ValueError):  # built-in functions have no readable signature
-        return declared
-    return replace(declared, needs=tuple(name for name in _EXTRAS if name in names))
+        return ()
+    return tuple(name for name in _EXTRAS if name in names)
 
 
 def with_targets_axis(
@@ -284,3 +283,200 @@ def _with_axis(mask: Tensor | None, leading: Sequence[int], event: Sequence[int]
     if mask is None or tuple(mask.shape[len(leading) :]) != tuple(event[: mask.ndim - len(leading)]):
         return mask
     return mask.unsqueeze(len(leading))
+
+
+def aligned_pair(owner: str, hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Check vectors, and return them in one dtype of at least float32, with equal leading axes."""
+    if isinstance(hypotheses, Tensor) and isinstance(targets, Tensor) and hypotheses.ndim >= 2:
+        same_type = hypotheses.dtype == targets.dtype and hypotheses.dtype in (torch.float32, torch.float64)
+        same_shape = hypotheses.shape[:-2] == targets.shape[:-2] and hypotheses.shape[-1] == targets.shape[-1]
+        if same_type and same_shape:
+            return hypotheses, targets
+    check_event_pair(owner, hypotheses, targets)
+    dtype = torch.promote_types(torch.promote_types(hypotheses.dtype, targets.dtype), torch.float32)
+    hypotheses, targets = hypotheses.to(dtype), targets.to(dtype)
+    if hypotheses.shape[:-2] != targets.shape[:-2]:
+        leading = broadcast_shapes(hypotheses.shape[:-2], targets.shape[:-2])
+        hypotheses = hypotheses.expand(*leading, *hypotheses.shape[-2:])
+        targets = targets.expand(*leading, *targets.shape[-2:])
+    return hypotheses, targets
+
+
+def call_cost(
+    owner: str,
+    argument: str,
+    cost_fn: Callable[..., Tensor],
+    predictions: Predictions | Distributions,
+    targets: Tensor,
+    mask: Tensor | None,
+    event_dims: int,
+) -> Tensor:
+    """Return the cost [..., targets, hypotheses] of predictions.
+
+    Args:
+        owner: named in messages.
+        argument: the name of `cost_fn` in messages.
+        cost_fn: any `pairwise_*` function.
+        predictions: hypotheses, score logits, scale.
+        targets: [..., targets, *event]
+        mask: of the steps of each target, or None.
+        event_dims: axes of one hypothesis.
+    """
+    extras = needs(cost_fn)
+    if mask is not None:
+        check_takes_mask(owner, argument, cost_fn)
+    if "score_logits" in extras and predictions.score_logits is None:
+        rule = "return score logits for a cost that takes them"
+        raise ValueError(bad_value(owner, "model", rule, f"none for {_name(cost_fn)}", "Use a head with scores=True."))
+    available: dict[str, Any] = {
+        "mask": mask,
+        "scale": predictions.scale if isinstance(predictions, Distributions) else None,
+        "score_logits": predictions.score_logits,
+        "event_dims": event_dims,
+    }
+    given = {name: available[name] for name in extras}
+    try:
+        cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
+    except TypeError as error:
+        if "unexpected keyword argument 'hypotheses'" not in str(error):
+            raise
+        rule, advice = "take `hypotheses` and `targets` by keyword", "Wrap a loss of one pair in torchmcl.Pairwise."
+        raise TypeError(bad_value(owner, argument, rule, _name(cost_fn), advice)) from error
+    # A cost may take all hypotheses together, the likelihood of a mixture for example, if it takes their scores too.
+    together = predictions.score_logits is None or "score_logits" in extras
+    hypotheses, n_leading = predictions.hypotheses, predictions.hypotheses.ndim - event_dims - 1
+    shape = (*targets.shape[: n_leading + 1], hypotheses.shape[n_leading])
+    if targets.shape[:n_leading] != hypotheses.shape[:n_leading]:
+        shape = _shape_of_pairs(owner, hypotheses, targets, event_dims)
+    shapes = (shape, (*shape[:-1], 1)) if together else (shape,)
+    if not isinstance(cost, Tensor) or tuple(cost.shape) not in shapes:
+        rule = f"return a cost [..., targets, hypotheses] of shape {shape} for targets {tuple(targets.shape)}"
+        got = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
+        advice = "`torchmcl.Pairwise(loss)` makes a cost from a loss of one pair."
+        if event_dims > 1:
+            advice += " Paths need a cost of sequences, pairwise_sq_ade for example."
+        raise ValueError(bad_value(owner, argument, rule, f"{got} from {_name(cost_fn)}", advice))
+    return cost
+
+
+def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims: int) -> tuple[int, ...]:
+    """Return the shape [..., targets, hypotheses] that a cost must have.
+
+    Any other shape means that the samples of a batch were broadcast against each other.
+    """
+    n_leading = hypotheses.ndim - event_dims - 1
+    leading, given = hypotheses.shape[:n_leading], targets.shape[:n_leading]
+    if targets.ndim <= n_leading or any(t not in (1, h) and h != 1 for h, t in zip(leading, given, strict=True)):
+        rule = f"have shape [batch, targets, ...] with the batch of `hypotheses` {tuple(hypotheses.shape)}"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
+    both = (h if t == 1 else t for h, t in zip(leading, given, strict=True))
+    return (*both, targets.shape[n_leading], hypotheses.shape[n_leading])
+
+
+def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:
+    """Check that a cost takes the mask of the steps of each target, which must not be ignored."""
+    if "mask" not in needs(cost_fn):
+        rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
+        advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."
+        raise ValueError(bad_value(owner, argument, rule, _name(cost_fn), advice))
+
+
+def _name(cost_fn: Callable[..., Tensor]) -> str:
+    return getattr(cost_fn, "__name__", repr(cost_fn))
+
+
+class Aligned(NamedTuple):
+    """Two sets of events with the same leading axes.
+
+    Attributes:
+        hypotheses: [..., hypotheses, *event], at least float32.
+        targets: [..., targets, *event], 0 where masked.
+        mask: [..., targets, *steps], or None; `steps` are the first axes of an event, or all of them.
+    """
+
+    hypotheses: Tensor
+    targets: Tensor
+    mask: Tensor | None
+
+
+def aligned_events(
+    owner: str,
+    hypotheses: Tensor,
+    targets: Tensor,
+    mask: Tensor | None,
+    event_dims: int,
+    *,
+    ids: bool = False,
+    whole_steps: bool = False,
+) -> Aligned:
+    """Check two sets of events and return them with the same leading axes.
+
+    Args:
+        owner: named in messages.
+        hypotheses: [..., hypotheses, *event]
+        targets: [..., targets, *event]; class ids lack the last axis.
+        mask: [..., targets, *steps], True where a step is real, or None.
+        event_dims: axes of one hypothesis.
+        ids: whether the targets are class ids.
+        whole_steps: whether the mask has one axis of steps and no more, as a distance needs all coordinates of a step.
+    """
+    check_tensor(owner, "hypotheses", hypotheses)
+    check_tensor(owner, "targets", targets, floating=not ids)
+    target_dims = event_dims - ids
+    names = ", ".join({1: ["dim"], 2: ["steps", "dim"]}.get(event_dims, [f"{event_dims} axes of an event"]))
+    for argument, value, dims in (("hypotheses", hypotheses, event_dims), ("targets", targets, target_dims)):
+        if value.ndim < dims + 1:
+            rule = f"have shape [..., {argument}, {names if dims == event_dims else 'steps'}]"
+            advice = "A batch of single targets has an axis of length 1 for them: targets.unsqueeze(1)."
+            raise ValueError(bad_value(owner, argument, rule, tuple(value.shape), advice))
+    event = hypotheses.shape[-event_dims:] if not ids else hypotheses.shape[-event_dims:-1]
+    if event != targets.shape[targets.ndim - target_dims :]:
+        rule = f"end in the axes of one event, {tuple(event)}, as `hypotheses` {tuple(hypotheses.shape)} do"
+        raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
+    left, right = hypotheses.shape[: -event_dims - 1], targets.shape[: targets.ndim - target_dims - 1]
+    check_leading_axes(owner, hypotheses, targets, left, right)
+    leading = broadcast_shapes(left, right)
+    dtype = torch.promote_types(hypotheses.dtype, torch.float32)
+    if not ids:
+        dtype = torch.promote_types(dtype, targets.dtype)
+        targets = targets.to(dtype)
+    hypotheses = hypotheses.to(dtype).expand(*leading, *hypotheses.shape[-event_dims - 1 :])
+    targets = targets.expand(*leading, *targets.shape[targets.ndim - target_dims - 1 :])
+    if mask is None:
+        return Aligned(hypotheses, targets, None)
+    mask = aligned_mask(owner, mask, targets, target_dims, whole_steps=whole_steps)
+    padded = ~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim))
+    return Aligned(hypotheses, targets.masked_fill(padded, 0), mask)
+
+
+def aligned_mask(owner: str, mask: Tensor, targets: Tensor, target_dims: int, *, whole_steps: bool = False) -> Tensor:
+    """Check the shape of the mask, and return it expanded to the leading axes of the targets."""
+    check_boolean(owner, "mask", mask)
+    n_leading = targets.ndim - target_dims
+    shape = targets.shape[: n_leading + 1 if whole_steps else max(mask.ndim, n_leading + 1)]
+    if mask.ndim != len(shape) or any(m not in (1, t) for m, t in zip(mask.shape, shape, strict=True)):
+        rule = f"have shape {tuple(targets.shape[: n_leading + 1])} ([..., targets, steps])"
+        raise ValueError(bad_value(owner, "mask", rule, tuple(mask.shape), "True marks a real step."))
+    return mask.expand(shape)
+
+
+def step_weights(mask: Tensor | None, shape: torch.Size, like: Tensor) -> Tensor:
+    """Return 1 / (number of real steps) at each real step and 0 elsewhere, [..., targets, steps]."""
+    if mask is None:
+        return like.new_full((), 1 / max(shape[-1], 1)).expand(shape)
+    return mask.to(like.dtype) / mask.sum(dim=-1, keepdim=True).clamp_min(1)
+
+
+def flattened(formula: Callable[..., Tensor], *tensors: tuple[Tensor | None, int]) -> Tensor:
+    """Evaluate a formula on tensors whose leading axes are merged into one.
+
+    Args:
+        formula: of the tensors with a single leading axis, which the result has too.
+        tensors: pairs of a tensor (or None) and how many axes of it belong to one sample.
+    """
+    first, n_axes = tensors[0]
+    assert first is not None
+    leading = first.shape[: first.ndim - n_axes]
+    flat = [None if t is None else t.reshape(leading.numel(), *t.shape[t.ndim - n :]) for t, n in tensors]
+    result = formula(*flat)
+    return result.reshape(*leading, *result.shape[1:])

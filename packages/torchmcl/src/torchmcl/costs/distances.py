@@ -15,8 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.dispatch import is_plain_eager, may_work_in_place, without_autocast
+from torchmcl.dispatch import in_forward_mode, is_plain_eager, may_work_in_place, without_autocast
 
+__all__ = ["MAX_TURNS", "centred_pull", "squared_distances", "sum_of_absolutes", "sum_of_hubers", "wide_dtype"]
+
+# Up to this many entries of [..., targets, hypotheses, dim] the formula itself is as fast, and its memory is small.
+_FEW_ENTRIES = 1 << 20
 # The coordinate loop is unrolled by torch.compile, so it has at most this many iterations; beyond that each iteration
 # takes a slab of several coordinates.
 MAX_TURNS = 32
@@ -47,23 +51,39 @@ def _huber(delta: float) -> _Element:
     return _Element(value, lambda difference: difference.clamp(-delta, delta))
 
 
-def sum_of_squares(hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared Euclidean distances, [..., targets, hypotheses]."""
-    return _apply(hypotheses, targets, _SQUARE)
+def differences(hypotheses: Tensor, targets: Tensor) -> Tensor:
+    """Compute hypothesis - target of every pair, [..., targets, hypotheses, dim]."""
+    return hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)
+
+
+def follows_formula(hypotheses: Tensor, targets: Tensor) -> bool:
+    """Whether a formula of all differences is evaluated: for few entries, in compiled code and in forward mode."""
+    n_entries = targets.shape[-2] * hypotheses.numel()
+    return torch.compiler.is_compiling() or n_entries <= _FEW_ENTRIES or in_forward_mode()
+
+
+def squared_distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
+    """Compute the squared Euclidean distances, [..., targets, hypotheses]."""
+    if follows_formula(hypotheses, targets):
+        return differences(hypotheses, targets).square().sum(dim=-1)
+    if hypotheses.shape[-1] <= MAX_TURNS:
+        return _SumOverCoordinates.apply(hypotheses, targets, *_SQUARE)
+    return _LongSquares.apply(hypotheses, targets)
 
 
 def sum_of_absolutes(hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return the sums of absolute differences, [..., targets, hypotheses]."""
-    return _apply(hypotheses, targets, _ABSOLUTE)
+    """Compute the sums of absolute differences, [..., targets, hypotheses]."""
+    if follows_formula(hypotheses, targets):
+        return differences(hypotheses, targets).abs().sum(dim=-1)
+    return _SumOverCoordinates.apply(hypotheses, targets, *_ABSOLUTE)
 
 
 def sum_of_hubers(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
-    """Return the sums of the Huber function of the differences, [..., targets, hypotheses]."""
-    return _apply(hypotheses, targets, _huber(delta))
-
-
-def _apply(hypotheses: Tensor, targets: Tensor, element: _Element) -> Tensor:
-    return _SumOverCoordinates.apply(hypotheses, targets, *element)
+    """Compute the sums of the Huber function of the differences, [..., targets, hypotheses]."""
+    huber = _huber(delta)
+    if follows_formula(hypotheses, targets):
+        return huber.value(differences(hypotheses, targets)).sum(dim=-1)
+    return _SumOverCoordinates.apply(hypotheses, targets, *huber)
 
 
 class _SumOverCoordinates(torch.autograd.Function):
@@ -163,13 +183,6 @@ def _pull(
 
 # Coordinates that `torch.cdist` adds up at a time: it adds sequentially, and float32 errors accumulate.
 _SLAB = 1024
-
-
-def squared_distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return |h - t|^2 of every pair, [..., targets, hypotheses]."""
-    if hypotheses.shape[-1] <= MAX_TURNS:
-        return sum_of_squares(hypotheses, targets)
-    return _LongSquares.apply(hypotheses, targets)
 
 
 class _LongSquares(torch.autograd.Function):
@@ -317,3 +330,30 @@ def _pull_products(rows: Tensor, energy_grad: Tensor, cross_grad: Tensor, others
     if rows.ndim == 3 and may_work_in_place(energy_grad, cross_grad):
         return scaled.baddbmm_(cross_grad, others)
     return scaled + cross_grad @ others
+
+
+# A vector with less energy than this counts as zero (a waveform as silence): gradients would overflow float32.
+SILENCE = 1e-30
+
+
+class InnerProducts(NamedTuple):
+    """Inner products and squared lengths of two sets of vectors.
+
+    Attributes:
+        cross: [..., targets, hypotheses], the inner product of each pair.
+        hypothesis_energy: [..., hypotheses], squared lengths.
+        target_energy: [..., targets], squared lengths.
+    """
+
+    cross: Tensor
+    hypothesis_energy: Tensor
+    target_energy: Tensor
+
+
+def inner_products(hypotheses: Tensor, targets: Tensor) -> InnerProducts:
+    """Return the products of all pairs, accumulated in float64 if the device supports it."""
+    if not in_forward_mode():
+        return InnerProducts(*wide_products(hypotheses, targets))
+    h, t = hypotheses.to(wide_dtype(hypotheses)), targets.to(wide_dtype(targets))
+    with without_autocast(h):
+        return InnerProducts(t @ h.mT, h.square().sum(dim=-1), t.square().sum(dim=-1))

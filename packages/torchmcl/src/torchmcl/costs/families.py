@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal, VonMises
 
 from torchmcl.checks import bad_value, check_positive_int, check_tensor
-from torchmcl.costs._parts import aligned_events
-from torchmcl.costs.declared import CostDeclaration
+from torchmcl.costs.declared import CostDeclaration, aligned_events
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import broadcast_shapes, without_autocast
 

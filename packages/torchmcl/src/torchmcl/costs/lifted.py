@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_callable, check_leading_axes, check_tensor
-from torchmcl.costs._parts import aligned_mask, check_takes_mask
-from torchmcl.costs.declared import CostDeclaration, needs
+from torchmcl.costs.declared import CostDeclaration, aligned_mask, check_takes_mask, needs
 from torchmcl.dispatch import broadcast_shapes
 
 

@@ -9,11 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_callable, check_non_negative, check_tensor, debug_checks_enabled
-from torchmcl.costs._parts import aligned_events, check_takes_mask, flattened
+from torchmcl.checks import bad_value, check_callable, check_non_negative, check_tensor
 from torchmcl.costs._sequence_sums import GAUSSIAN, LAPLACE, Family, summed_nll
-from torchmcl.costs.declared import CostDeclaration, NormalMixture, declaration, declares, needs
-from torchmcl.dispatch import broadcast_shapes, without_autocast
+from torchmcl.costs.declared import (
+    CostDeclaration,
+    NormalMixture,
+    aligned_events,
+    check_takes_mask,
+    declaration,
+    declares,
+    flattened,
+    needs,
+)
+from torchmcl.dispatch import broadcast_shapes, debug_checks_enabled, without_autocast
 
 
 @declares(event_dims=...)

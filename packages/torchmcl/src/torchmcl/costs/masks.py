@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d, softplus
 
 from torchmcl.checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
-from torchmcl.costs._parts import aligned_events, inner_products
 from torchmcl.costs._pixels import CROSS_ENTROPY, SIGMOID, PixelFunctions, recomputed_sums
-from torchmcl.costs.declared import declares
-from torchmcl.costs.distances import wide_dtype
+from torchmcl.costs.declared import aligned_events, declares
+from torchmcl.costs.distances import inner_products, wide_dtype
 from torchmcl.dispatch import is_plain_eager
 
 

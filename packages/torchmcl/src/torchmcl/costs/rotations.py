@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_event_pair, check_leading_axes, check_positive, check_tensor
-from torchmcl.costs._parts import SILENCE, aligned_pair
-from torchmcl.costs.declared import declares
+from torchmcl.checks import bad_value, check_leading_axes, check_positive, check_tensor
+from torchmcl.costs.declared import aligned_pair, declares
+from torchmcl.costs.distances import SILENCE
 from torchmcl.costs.vector import pairwise_sq_euclidean
 
 
@@ -27,9 +27,8 @@ def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 
         >>> pairwise_sq_angle(hypotheses=torch.tensor([[350.0], [90.0]]), targets=torch.tensor([[10.0]]), period=360.0)
         tensor([[ 400., 6400.]])
     """
-    check_event_pair("pairwise_sq_angle", hypotheses, targets)
     check_positive("pairwise_sq_angle", "period", period)
-    hypotheses, targets = aligned_pair(hypotheses, targets)
+    hypotheses, targets = aligned_pair("pairwise_sq_angle", hypotheses, targets)
     cost = hypotheses.new_zeros(()) * (hypotheses.sum(dim=-1).unsqueeze(-2) * targets.sum(dim=-1).unsqueeze(-1))
     for h, t in zip(hypotheses.unbind(dim=-1), targets.unbind(dim=-1), strict=True):
         cost = cost + wrapped(h.unsqueeze(-2) - t.unsqueeze(-1), period).square()

@@ -6,9 +6,17 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_choice
-from torchmcl.costs._parts import aligned_events, flattened, step_weights
 from torchmcl.costs._sequence_sums import weighted_distances
-from torchmcl.costs.declared import MEAN, MEDIAN_OF_LAST_STEP, MEDIAN_OF_STEPS, Norm, declares
+from torchmcl.costs.declared import (
+    MEAN,
+    MEDIAN_OF_LAST_STEP,
+    MEDIAN_OF_STEPS,
+    Norm,
+    aligned_events,
+    declares,
+    flattened,
+    step_weights,
+)
 
 
 @declares(event_dims=2, centre=MEDIAN_OF_STEPS)

@@ -3,11 +3,16 @@
 import torch
 from torch import Tensor
 
-from torchmcl.checks import check_event_pair, check_real
-from torchmcl.costs._parts import SILENCE, InnerProducts, aligned_pair, inner_products
-from torchmcl.costs.declared import MEAN, MEDIAN, Norm, declares
-from torchmcl.costs.distances import squared_distances, sum_of_absolutes, sum_of_hubers
-from torchmcl.dispatch import in_forward_mode
+from torchmcl.checks import check_positive
+from torchmcl.costs.declared import MEAN, MEDIAN, Norm, aligned_pair, declares
+from torchmcl.costs.distances import (
+    SILENCE,
+    InnerProducts,
+    inner_products,
+    squared_distances,
+    sum_of_absolutes,
+    sum_of_hubers,
+)
 
 
 @declares(event_dims=1, centre=MEAN, formula=Norm(order=2, power=2))
@@ -32,8 +37,7 @@ def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     Reference:
         The loss l(y, f_k(x)) of Eq. (1).
     """
-    check_event_pair("pairwise_sq_euclidean", hypotheses, targets)
-    return _sq_euclidean(*aligned_pair(hypotheses, targets))
+    return squared_distances(*aligned_pair("pairwise_sq_euclidean", hypotheses, targets))
 
 
 @declares(event_dims=1, centre=MEDIAN, formula=Norm(order=2))
@@ -53,8 +57,7 @@ def pairwise_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
         >>> pairwise_euclidean(hypotheses=torch.tensor([[0.0, 0.0]]), targets=torch.tensor([[3.0, 4.0]]))
         tensor([[5.]])
     """
-    check_event_pair("pairwise_euclidean", hypotheses, targets)
-    squared = _sq_euclidean(*aligned_pair(hypotheses, targets))
+    squared = squared_distances(*aligned_pair("pairwise_euclidean", hypotheses, targets))
     hit = squared == 0
     return torch.where(hit, squared, squared.masked_fill(hit, 1).sqrt())
 
@@ -74,8 +77,7 @@ def pairwise_l1(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
         >>> pairwise_l1(hypotheses=torch.tensor([[0.0, 0.0]]), targets=torch.tensor([[3.0, -4.0]]))
         tensor([[7.]])
     """
-    check_event_pair("pairwise_l1", hypotheses, targets)
-    return _l1(*aligned_pair(hypotheses, targets))
+    return sum_of_absolutes(*aligned_pair("pairwise_l1", hypotheses, targets))
 
 
 @declares(event_dims=1)
@@ -97,12 +99,9 @@ def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -
         >>> pairwise_huber(hypotheses=torch.tensor([[0.0], [3.0]]), targets=torch.tensor([[1.0]]))
         tensor([[0.5000, 1.5000]])
     """
-    check_event_pair("pairwise_huber", hypotheses, targets)
-    check_real("pairwise_huber", "delta", delta)
-    if delta <= 0:
-        raise ValueError(f"pairwise_huber: `delta` must be > 0, got {delta!r}. pairwise_l1 is its limit at 0.")
-    hypotheses, targets = aligned_pair(hypotheses, targets)
-    return _huber(hypotheses, targets, min(delta, torch.finfo(hypotheses.dtype).max))
+    check_positive("pairwise_huber", "delta", delta, "pairwise_l1 is its limit at 0.")
+    hypotheses, targets = aligned_pair("pairwise_huber", hypotheses, targets)
+    return sum_of_hubers(hypotheses, targets, min(delta, torch.finfo(hypotheses.dtype).max))
 
 
 @declares(event_dims=1)
@@ -123,39 +122,12 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
         >>> pairwise_cosine(hypotheses=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), targets=torch.tensor([[1.0, 0.0]]))
         tensor([[0., 1.]])
     """
-    check_event_pair("pairwise_cosine", hypotheses, targets)
-    hypotheses, targets = aligned_pair(hypotheses, targets)
+    hypotheses, targets = aligned_pair("pairwise_cosine", hypotheses, targets)
     products = inner_products(hypotheses, targets)
     squared = products.target_energy[..., :, None] * products.hypothesis_energy[..., None, :]
     zero = (products.target_energy[..., :, None] <= SILENCE) | (products.hypothesis_energy[..., None, :] <= SILENCE)
     cosine = products.cross.masked_fill(zero, 0) / squared.masked_fill(zero, 1).sqrt()
     return (1 - cosine).clamp(0, 2).to(hypotheses.dtype)
-
-
-# Forward mode supports plain operations only; `_distances` needs less memory and time.
-def _sq_euclidean(hypotheses: Tensor, targets: Tensor) -> Tensor:
-    if not in_forward_mode():
-        return squared_distances(hypotheses, targets)
-    return _differences(hypotheses, targets).square().sum(dim=-1)
-
-
-def _l1(hypotheses: Tensor, targets: Tensor) -> Tensor:
-    if not in_forward_mode():
-        return sum_of_absolutes(hypotheses, targets)
-    return _differences(hypotheses, targets).abs().sum(dim=-1)
-
-
-def _huber(hypotheses: Tensor, targets: Tensor, delta: float) -> Tensor:
-    if not in_forward_mode():
-        return sum_of_hubers(hypotheses, targets, delta)
-    distances = _differences(hypotheses, targets).abs()
-    inside = distances.clamp(max=delta)
-    return (inside * (distances - inside / 2)).sum(dim=-1)
-
-
-def _differences(hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return hypothesis - target of every pair, [..., targets, hypotheses, dim]."""
-    return hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)
 
 
 # For waveforms, inner products and energies are enough: differences are never built. They are accumulated in
@@ -227,8 +199,7 @@ def pairwise_neg_snr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = F
 
 
 def _energies(owner: str, hypotheses: Tensor, targets: Tensor, zero_mean: bool) -> InnerProducts:
-    check_event_pair(owner, hypotheses, targets)
-    hypotheses, targets = aligned_pair(hypotheses, targets)
+    hypotheses, targets = aligned_pair(owner, hypotheses, targets)
     if zero_mean:
         hypotheses = hypotheses - hypotheses.mean(dim=-1, keepdim=True)
         targets = targets - targets.mean(dim=-1, keepdim=True)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
-from torchmcl.costs._parts import check_takes_mask
-from torchmcl.costs.declared import declaration
+from torchmcl.costs.declared import check_takes_mask, declaration
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, check_predictions
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_fraction, check_non_negative
-from torchmcl.rules.winners import AssignmentRule, winner_weights
+from torchmcl.checks import Fraction, NonNegative
+from torchmcl.rules.winners import AssignmentRule, check_rule, winner_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +28,15 @@ class Thresholded(AssignmentRule):
     """
 
     rule: AssignmentRule
-    threshold: float | Tensor
+    threshold: Fraction
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        _check_rule("Thresholded", self.rule)
-        check_fraction("Thresholded", "threshold", self.threshold)
+        super().__post_init__()
+        check_rule("Thresholded", self.rule)
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the weights of the rule without the small ones, rescaled."""
         weights = self.rule(cost, mask)
         largest = winner_weights(-weights)
         kept = torch.where((weights < self.threshold) & (largest == 0), 0, weights)
@@ -65,23 +66,18 @@ class OutsideRadius(AssignmentRule):
     """
 
     rule: AssignmentRule
-    radius: float | Tensor
+    radius: NonNegative
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        _check_rule("OutsideRadius", self.rule)
-        check_non_negative("OutsideRadius", "radius", self.radius)
+        super().__post_init__()
+        check_rule("OutsideRadius", self.rule)
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the weights of the rule among the hypotheses outside of the radius."""
         close = cost < self.radius
         if mask is not None:
             close = close & mask.unsqueeze(-1)
         close = close.any(dim=-2, keepdim=True)
         close = close & ~close.all(dim=-1, keepdim=True)
         return self.rule(cost.masked_fill(close, torch.inf), mask)
-
-
-def _check_rule(owner: str, rule: object) -> None:
-    if not isinstance(rule, AssignmentRule):
-        advice = "An annealed rule is called with the step first: rule(step)."
-        raise TypeError(bad_value(owner, "rule", "be an assignment rule", repr(rule), advice))

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_non_negative, check_positive_int
+from torchmcl.checks import bad_value, check_positive_int
 from torchmcl.dispatch import is_plain_eager
 from torchmcl.optional import optional_import
 from torchmcl.rules._one_to_one import one_to_one_weights, solved_by_scipy
-from torchmcl.rules.winners import AssignmentRule, hard_where_cold
+from torchmcl.rules.winners import AssignmentRule, Temperature, hard_where_cold
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +39,18 @@ class Sinkhorn(AssignmentRule):
                 [0.8808, 0.1192]])
     """
 
-    temperature: float | Tensor
+    temperature: Temperature
     n_iters: int = 50
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        advice = "0 is hard winner-takes-all."
-        check_non_negative("Sinkhorn", "temperature", self.temperature, advice)
+        super().__post_init__()
         if isinstance(self.n_iters, float) and abs(self.n_iters) < math.inf:  # what a schedule gives
             object.__setattr__(self, "n_iters", round(self.n_iters))
         check_positive_int("Sinkhorn", "n_iters", self.n_iters)
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the entropic transport plan."""
         return hard_where_cold(cost, self.temperature, lambda cost, temperature: self._plan(cost, temperature, mask))
 
     def _plan(self, cost: Tensor, temperature: float | Tensor, mask: Tensor | None) -> Tensor:
@@ -99,7 +99,8 @@ class PIT(AssignmentRule):
         Eq. (38).
     """
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the cheapest one-to-one assignment."""
         n_targets, n_hypotheses = cost.shape[-2:]
         weights = one_to_one_weights(cost, mask)
         if n_targets <= n_hypotheses or 0 in cost.shape[:-2]:
@@ -132,7 +133,8 @@ class EMD(AssignmentRule):
                 [1., 0.]])
     """
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the exact transport plan."""
         if cost.is_meta:  # shapes without values: nothing to solve
             return torch.empty_like(cost)
         samples = cost.reshape(math.prod(cost.shape[:-2]), *cost.shape[-2:]).cpu().double().numpy()

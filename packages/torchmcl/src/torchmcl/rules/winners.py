@@ -9,67 +9,61 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from torchmcl.checks import (
-    bad_value,
-    check_at_least_one,
-    check_at_most,
-    check_cost,
-    check_fraction,
-    check_mask,
-    check_non_negative,
-    check_tensor,
-)
+from torchmcl.checks import Bounds, Fraction, Value, bad_value, check_cost, check_mask, check_tensor
 
-# exp(x) = exp2(x * log2(e)): processors do exp2 faster than exp.
-LOG2_E = 1.4426950408889634
+Temperature = Annotated[float | Tensor, Bounds(low=0, advice="0 is hard winner-takes-all.")]
 
 
 @dataclass(frozen=True, eq=False)
-class AssignmentRule(ABC):
-    """The base class of all rules: a rule is a frozen value that is called on a cost.
+class AssignmentRule(Value, ABC):
+    """Base class of assignment rules: immutable callables that map a cost matrix to weights.
 
-    A subclass is a frozen dataclass (`eq=False`: equality is here) whose fields are floats or
-    tensors that broadcast against the cost, with one method `_assign`. It gets a detached cost of
-    at least float32 whose padded rows are 0 and returns rows that sum to 1; padded rows are zeroed
-    afterwards. It must not read values on the host or change its input. `as_operand` converts a field for arithmetic
-    with the cost.
+    A subclass is a frozen dataclass (`eq=False`: equality is defined here) with one method, `weights`. Its fields are
+    numbers or tensors that broadcast against the cost; bounds in their annotations are checked (`torchmcl.checks`).
+    `as_operand` converts a field for arithmetic with the cost.
     """
 
     def __call__(self, cost: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the weights of a cost.
+        """Compute the weights of a cost.
 
         Args:
-            cost: [..., targets, hypotheses], lower is better.
-            mask: [..., targets], True where a target is real; None when all are.
+            cost: Pairwise cost, [..., targets, hypotheses]; lower is better.
+            mask: Valid targets, [..., targets]; None if all targets are valid.
 
         Returns:
-            Weights [..., targets, hypotheses], detached, >= 0, at least float32; each row of a
-            real target sums to 1, each padded row to 0.
+            Detached, nonnegative weights, [..., targets, hypotheses], in at least single precision. Rows of valid
+            targets sum to 1, rows of padded targets to 0.
         """
-        owner = type(self).__name__
-        check_cost(owner, cost)
+        check_cost(type(self).__name__, cost)
         if mask is not None:
-            check_mask(owner, mask, cost.shape[:-1])
-        self._check_against(cost)
+            check_mask(type(self).__name__, mask, cost.shape[:-1])
+            mask = mask.expand(cost.shape[:-1])
+        return self.assign(cost, mask)
+
+    def assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the weights without checks of the arguments, for callers that have made them."""
         cost = cost.detach()
-        cost = cost.to(torch.promote_types(cost.dtype, torch.float32))
+        if cost.dtype not in (torch.float32, torch.float64):
+            cost = cost.float()
         if mask is None:
-            return self._assign(cost, None).detach()  # a parameter may require a gradient, weights never do
-        mask = mask.expand(cost.shape[:-1])
-        padded = ~mask.unsqueeze(-1)
-        return self._assign(cost.masked_fill(padded, 0), mask).masked_fill(padded, 0).detach()
+            weights = self.weights(cost, None)
+        else:
+            padded = ~mask.unsqueeze(-1)
+            weights = self.weights(cost.masked_fill(padded, 0), mask).masked_fill(padded, 0)
+        return weights.detach() if weights.requires_grad else weights  # a field may require a gradient
 
     @abstractmethod
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the weights of a detached cost of at least float32."""
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the weights of a detached cost of at least single precision, whose padded rows are 0.
 
-    def _check_against(self, cost: Tensor) -> None:  # noqa: B027  (most rules fit any cost)
-        """Check the fields against the shape of the cost."""
+        The rows of valid targets must sum to 1; padded rows are set to 0 afterwards. The method must not change the
+        cost, and must not read values on the host.
+        """
 
     def __eq__(self, other: object) -> bool:
         """Compare type and fields; tensor fields by their values."""
@@ -81,6 +75,13 @@ class AssignmentRule(ABC):
         """Hash the type and the plain fields; rules with tensors share the hash of their type."""
         plain = (getattr(self, f.name) for f in fields(self))
         return hash((type(self), *(value for value in plain if not isinstance(value, Tensor))))
+
+
+def check_rule(owner: str, rule: object) -> None:
+    """Check that `rule` is an assignment rule."""
+    if not isinstance(rule, AssignmentRule):
+        advice = "An annealed rule is called with the step first: rule(step); AutoAnnealing goes into a RuleScheduler."
+        raise TypeError(bad_value(owner, "rule", "be an assignment rule", repr(rule), advice))
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -123,7 +124,8 @@ class WTA(AssignmentRule):
         Eq. (2) and (3).
     """
 
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Put the whole weight on the first of the cheapest hypotheses."""
         return winner_weights(cost)
 
 
@@ -143,13 +145,10 @@ class RelaxedWTA(AssignmentRule):
         The weights q_epsilon below Eq. (41).
     """
 
-    epsilon: float | Tensor
+    epsilon: Fraction
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        check_fraction("RelaxedWTA", "epsilon", self.epsilon)
-
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Divide epsilon equally among the losers."""
         n_others = cost.shape[-1] - 1
         if n_others == 0:
             return torch.ones_like(cost)
@@ -176,14 +175,10 @@ class AnnealedWTA(AssignmentRule):
         Eq. (5).
     """
 
-    temperature: float | Tensor
+    temperature: Temperature
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        advice = "0 is hard winner-takes-all."
-        check_non_negative("AnnealedWTA", "temperature", self.temperature, advice)
-
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the softmin of the cost."""
         return hard_where_cold(cost, self.temperature, softmin)
 
 
@@ -191,7 +186,8 @@ def hard_where_cold(
     cost: Tensor, temperature: float | Tensor, soft: Callable[[Tensor, float | Tensor], Tensor]
 ) -> Tensor:
     """Return winner-takes-all for temperature 0, and `soft(cost, temperature)` otherwise."""
-    temperature = as_operand(temperature, cost)
+    if isinstance(temperature, Tensor) or torch.compiler.is_compiling():
+        temperature = as_operand(temperature, cost)
     if not isinstance(temperature, Tensor):
         return winner_weights(cost) if temperature == 0 else soft(cost, temperature)
     cold = temperature <= 0
@@ -204,13 +200,10 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
     largest = torch.finfo(cost.dtype).max
     excess = cost - cost.amin(dim=-1, keepdim=True)
     if isinstance(temperature, Tensor):
-        exponents = excess.clamp(max=largest) * (-LOG2_E / temperature).clamp(min=-largest)
-    elif temperature == math.inf:
+        return (excess.clamp(max=largest) * (-1 / temperature).clamp(min=-largest)).softmax(dim=-1)
+    if temperature == math.inf:
         return torch.full_like(cost, 1 / cost.shape[-1])
-    else:
-        exponents = excess.mul_(max(-LOG2_E / temperature, -largest))
-    weights = exponents.exp2_()
-    return weights.div_(weights.sum(dim=-1, keepdim=True))
+    return excess.mul_(max(-1 / temperature, -largest)).softmax(dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,18 +220,14 @@ class TopK(AssignmentRule):
         tensor([[0.0000, 0.5000, 0.5000]])
     """
 
-    k: float | Tensor
+    k: Annotated[float | Tensor, Bounds(low=1, advice="1 is winner-takes-all.")]
 
-    def __post_init__(self) -> None:
-        """Check the field."""
-        check_at_least_one("TopK", "k", self.k, "1 is winner-takes-all.")
-
-    def _check_against(self, cost: Tensor) -> None:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute equal weights for the k cheapest hypotheses of each target."""
         n_hypotheses = cost.shape[-1]
-        check_at_most("TopK", "k", self.k, n_hypotheses, "the number of hypotheses")
-
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
-        n_hypotheses = cost.shape[-1]
+        if not isinstance(self.k, Tensor) and self.k > n_hypotheses:
+            rule = f"be at most the number of hypotheses, {n_hypotheses}"
+            raise ValueError(bad_value("TopK", "k", rule, repr(self.k)))
         k = torch.as_tensor(as_operand(self.k, cost), dtype=cost.dtype, device=cost.device)
         k = (k + 0.5).floor().clamp(1, n_hypotheses)
         order = cost.argsort(dim=-1, stable=True)
@@ -273,22 +262,19 @@ class SceneWinners(AssignmentRule):
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        if not isinstance(self.rule, AssignmentRule):
-            advice = "An annealed rule is called with the step first: rule(step)."
-            raise TypeError(bad_value("SceneWinners", "rule", "be an assignment rule", repr(self.rule), advice))
+        check_rule("SceneWinners", self.rule)
         check_tensor("SceneWinners", "scene", self.scene, floating=False)
         if self.scene.is_floating_point() or self.scene.is_complex() or self.scene.dtype == torch.bool:
             rule = "hold integers"
             raise TypeError(bad_value("SceneWinners", "scene", rule, self.scene.dtype, "Convert it: scene.long()."))
 
-    def _check_against(self, cost: Tensor) -> None:
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the weights of the mean cost of each scene."""
         leading = cost.shape[:-2]
         fits = 1 <= self.scene.ndim <= len(leading) and self.scene.shape == leading[len(leading) - self.scene.ndim :]
         if not fits:
             shape = f"have shape [batch], the third axis from the end of the cost {tuple(cost.shape)}"
             raise ValueError(bad_value("SceneWinners", "scene", shape, tuple(self.scene.shape)))
-
-    def _assign(self, cost: Tensor, mask: Tensor | None) -> Tensor:
         number = _consecutive(self.scene).expand(cost.shape[:-2])
         if mask is None:
             mask = torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device)
