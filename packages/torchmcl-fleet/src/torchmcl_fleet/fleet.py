@@ -70,9 +70,8 @@ class Fleet:
         device: where to train; the models are kept on the CPU between runs. "cuda" means all visible GPUs, if
             there are enough models; a sequence names the devices that the models are split across.
         backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
-            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs), "captured"
-            (CUDA graphs) or "fused" (whole epochs in one kernel, for networks with one small hidden layer on GPUs). By
-            default the fastest that supports the training run.
+            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs) or "captured"
+            (CUDA graphs). By default the fastest that supports the training run.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
@@ -209,7 +208,7 @@ class Fleet:
             sizes = {"batch_size": size, "backend": backend.name, "models_at_once": placement.chunk_size}
             begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
             fingerprint = fingerprint_of(plan, models, data, held_out) | sizes | begin
-            is_random = backend.uses_generators and not models.is_deterministic()
+            is_random = not models.is_deterministic()
             saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
         if held_out is not None:
             self._kept.keep_best()

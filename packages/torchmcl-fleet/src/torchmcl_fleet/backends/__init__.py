@@ -12,7 +12,6 @@ from torchmcl_fleet.backends.cpu import (
     why_not_compiled,
     why_not_in_closed_form,
 )
-from torchmcl_fleet.backends.fused import FusedTraining, why_not_fused
 from torchmcl_fleet.courses import TrainingPlan
 from torchmcl_fleet.epochs import ChunkTraining
 from torchmcl_fleet.steps import AutogradStep, TrainingFacts
@@ -30,7 +29,6 @@ class Backend:
         step: computes the losses, gradients and evaluations of a chunk.
         training: runs the epochs of a chunk.
         splits_models: whether its step itself splits the models across cores.
-        uses_generators: whether random layers draw from torch's generators, whose state checkpoints then keep.
     """
 
     name: str
@@ -38,7 +36,6 @@ class Backend:
     step: type[AutogradStep] = AutogradStep
     training: type[ChunkTraining] = ChunkTraining
     splits_models: bool = False
-    uses_generators: bool = True
 
 
 class CapturedTraining(ChunkTraining):
@@ -58,7 +55,6 @@ def why_not_captured(training: TrainingFacts) -> str | None:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("fused", why_not_fused, training=FusedTraining, uses_generators=False),
         Backend("captured", why_not_captured, training=CapturedTraining),
         Backend("compiled", why_not_compiled, CompiledStep, CompiledTraining, splits_models=True),
         Backend("classes", why_not_in_closed_form, step=ClassStep),
