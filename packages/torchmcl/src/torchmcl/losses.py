@@ -41,7 +41,7 @@ def matched(cost: Tensor, rule: AssignmentRule, mask: Tensor | None) -> Matching
     """Compute `assign` without checks of the arguments; the mask has all axes of the targets."""
     weights = rule.assign(cost, mask)
     if mask is None:
-        return Matching(cost, weights, torch.ones(cost.shape[:-1], dtype=torch.bool, device=cost.device))
+        return Matching(cost, weights)
     return Matching(cost.masked_fill(~mask.unsqueeze(-1), 0), weights, mask)
 
 
@@ -106,7 +106,9 @@ def pair_losses(matching: Matching, trained_cost: Tensor | None, sample_weights:
     if trained_cost is None:
         losses = matching.weights * matching.cost
     else:
-        losses = matching.weights * trained_cost.masked_fill(~matching.mask.unsqueeze(-1), 0)
+        if matching.valid is not None:
+            trained_cost = trained_cost.masked_fill(~matching.valid.unsqueeze(-1), 0)
+        losses = matching.weights * trained_cost
         losses = losses + _nan_unless_matched(matching).unsqueeze(-1)
     return losses if sample_weights is None else losses * sample_weights[..., None, None]
 
@@ -119,6 +121,8 @@ def mean_loss(losses: Tensor, mask: Tensor | None, model_axes: int) -> Tensor:
         mask: Valid targets, [..., targets]; None if all are valid.
         model_axes: Number of leading axes that are independent models.
     """
+    if model_axes == 0:
+        return losses.sum() / (max(losses.shape[:-1].numel(), 1) if mask is None else mask.sum().clamp_min(1))
     axes = tuple(range(model_axes, losses.ndim))
     if mask is None:
         return losses.sum(dim=axes) / max(losses.shape[model_axes:-1].numel(), 1)

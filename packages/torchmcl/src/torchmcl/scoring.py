@@ -90,7 +90,10 @@ class ScoreObjective(Value, ABC):
             raise ValueError(bad_value(owner, "labels", rule, shape, "The method `labels` returns it."))
         if score_logits.dtype not in (torch.float32, torch.float64):
             score_logits = score_logits.float()
-        losses = self.sample_losses(score_logits, labels.to(score_logits.dtype))
+        labels = labels.to(score_logits.dtype)
+        if mask is None and sample_weights is None and model_axes == 0 and labels.numel():
+            return self.mean_loss(score_logits, labels)
+        losses = self.sample_losses(score_logits, labels)
         if sample_weights is not None:
             check_sample_weights(owner, sample_weights, losses.shape)
             losses = losses * sample_weights
@@ -109,6 +112,10 @@ class ScoreObjective(Value, ABC):
     @abstractmethod
     def sample_losses(self, score_logits: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss of each sample, [...], from logits and labels [..., hypotheses]."""
+
+    def mean_loss(self, score_logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute the mean of `sample_losses` over all samples; a subclass may do so in one operation."""
+        return self.sample_losses(score_logits, labels).mean()
 
     @abstractmethod
     def probabilities(self, score_logits: Tensor) -> Tensor:
@@ -142,6 +149,12 @@ class SigmoidScores(ScoreObjective):
         if in_forward_mode():  # where the function of torch has no second derivatives
             return ((1 - labels) * score_logits - logsigmoid(score_logits)).mean(dim=-1)
         return binary_cross_entropy_with_logits(score_logits, labels, reduction="none").mean(dim=-1)
+
+    def mean_loss(self, score_logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute the binary cross-entropy, averaged over hypotheses and samples."""
+        if in_forward_mode():
+            return super().mean_loss(score_logits, labels)
+        return binary_cross_entropy_with_logits(score_logits, labels)
 
     def probabilities(self, score_logits: Tensor) -> Tensor:
         """Compute `normalized_scores`."""

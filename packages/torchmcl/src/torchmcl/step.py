@@ -102,10 +102,8 @@ def mcl_step(
     Reference:
         Eq. (6) plus Eq. (4).
     """
-    for argument, value in (("model", model), ("cost_fn", cost_fn), ("loss_fn", loss_fn)):
-        if not callable(value) and (value is not None or argument != "loss_fn"):
-            advice = f"For example {_EXAMPLES[argument]}."
-            raise TypeError(bad_value("mcl_step", argument, "be callable", repr(value), advice))
+    if not (callable(model) and callable(cost_fn) and (loss_fn is None or callable(loss_fn))):
+        _check_functions(model=model, cost_fn=cost_fn, loss_fn=loss_fn)
     check_rule("mcl_step", rule)
     check_score_objective("mcl_step", scores)
     if not (isinstance(score_weight, float | int) and 0 <= score_weight < math.inf):
@@ -168,6 +166,13 @@ def step_output(problem: StepProblem) -> StepOutput:
     score_loss = scores.loss(logits, labels, mask, model_axes=int(stacked), sample_weights=weights)
     loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
     return StepOutput(loss, assignment_loss, score_loss, matching, predictions, batch)
+
+
+def _check_functions(**functions: object) -> None:
+    for argument, value in functions.items():
+        if not callable(value):
+            advice = f"For example {_EXAMPLES[argument]}."
+            raise TypeError(bad_value("mcl_step", argument, "be callable", repr(value), advice))
 
 
 def _cost(problem: StepProblem, argument: str, function: Callable[..., Tensor]) -> Tensor:

@@ -69,17 +69,24 @@ def check_predictions(owner: str, argument: str, value: object) -> None:
 
 
 class Matching(NamedTuple):
-    """The cost, weights and mask of an assignment of hypotheses to targets.
+    """Assignment of hypotheses to targets.
 
     Attributes:
-        cost: [..., targets, hypotheses], differentiable; rows of padded targets are 0.
-        weights: [..., targets, hypotheses], detached; real rows sum to 1, padded rows to 0.
-        mask: [..., targets], True for real targets.
+        cost: Matched cost, [..., targets, hypotheses], differentiable; rows of padded targets are 0.
+        weights: Detached weights, [..., targets, hypotheses]; rows of valid targets sum to 1, padded rows to 0.
+        valid: Valid targets, [..., targets]; None if all targets are valid.
     """
 
     cost: Tensor
     weights: Tensor
-    mask: Tensor
+    valid: Tensor | None = None
+
+    @property
+    def mask(self) -> Tensor:
+        """Valid targets as a tensor, [..., targets], True where all of them are."""
+        if self.valid is not None:
+            return self.valid
+        return torch.ones(self.cost.shape[:-1], dtype=torch.bool, device=self.cost.device)
 
 
 class StepOutput(NamedTuple):

@@ -50,7 +50,7 @@ def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
         >>> round(hot.rate.item(), 3), round(cold.rate.item(), 3), round(hot.soft_distortion.item(), 3)
         (0.0, 1.0, 0.5)
     """
-    cost, weights, mask = matching
+    cost, weights, mask = matching.cost, matching.weights, matching.mask
     cost, n_axes = cost.detach(), mask.ndim
     soft = theory.soft_distortion(cost, weights, mask=mask, mean_axes=n_axes)
     entropy = theory.assignment_entropy(weights, mask=mask, mean_axes=n_axes)

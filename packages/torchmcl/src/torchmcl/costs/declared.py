@@ -311,45 +311,45 @@ def call_cost(
     mask: Tensor | None,
     event_dims: int,
 ) -> Tensor:
-    """Return the cost [..., targets, hypotheses] of predictions.
+    """Compute the cost of predictions, [..., targets, hypotheses], and check its shape.
 
     Args:
-        owner: named in messages.
-        argument: the name of `cost_fn` in messages.
-        cost_fn: any `pairwise_*` function.
-        predictions: hypotheses, score logits, scale.
-        targets: [..., targets, *event]
-        mask: of the steps of each target, or None.
-        event_dims: axes of one hypothesis.
+        owner: Name of the caller in messages.
+        argument: Name of the argument `cost_fn` in messages.
+        cost_fn: Cost function.
+        predictions: Hypotheses, score logits and scales.
+        targets: Targets, [..., targets, *event].
+        mask: Valid steps of each target, or None.
+        event_dims: Number of axes of one hypothesis.
     """
+    hypotheses, logits = predictions.hypotheses, predictions.score_logits
     extras = needs(cost_fn)
     if mask is not None:
         check_takes_mask(owner, argument, cost_fn)
-    if "score_logits" in extras and predictions.score_logits is None:
+    if "score_logits" in extras and logits is None:
         rule = "return score logits for a cost that takes them"
         raise ValueError(bad_value(owner, "model", rule, f"none for {_name(cost_fn)}", "Use a head with scores=True."))
-    available: dict[str, Any] = {
-        "mask": mask,
-        "scale": predictions.scale if isinstance(predictions, Distributions) else None,
-        "score_logits": predictions.score_logits,
-        "event_dims": event_dims,
-    }
-    given = {name: available[name] for name in extras}
+    keywords: dict[str, Any] = {}
+    if extras:
+        scale = predictions.scale if isinstance(predictions, Distributions) else None
+        values = {"mask": mask, "scale": scale, "score_logits": logits, "event_dims": event_dims}
+        keywords = {name: values[name] for name in extras}
     try:
-        cost = cost_fn(hypotheses=predictions.hypotheses, targets=targets, **given)
+        cost = cost_fn(hypotheses=hypotheses, targets=targets, **keywords)
     except TypeError as error:
         if "unexpected keyword argument 'hypotheses'" not in str(error):
             raise
         rule, advice = "take `hypotheses` and `targets` by keyword", "Wrap a loss of one pair in torchmcl.Pairwise."
         raise TypeError(bad_value(owner, argument, rule, _name(cost_fn), advice)) from error
-    # A cost may take all hypotheses together, the likelihood of a mixture for example, if it takes their scores too.
-    together = predictions.score_logits is None or "score_logits" in extras
-    hypotheses, n_leading = predictions.hypotheses, predictions.hypotheses.ndim - event_dims - 1
+    n_leading = hypotheses.ndim - event_dims - 1
     shape = (*targets.shape[: n_leading + 1], hypotheses.shape[n_leading])
     if targets.shape[:n_leading] != hypotheses.shape[:n_leading]:
         shape = _shape_of_pairs(owner, hypotheses, targets, event_dims)
-    shapes = (shape, (*shape[:-1], 1)) if together else (shape,)
-    if not isinstance(cost, Tensor) or tuple(cost.shape) not in shapes:
+    if isinstance(cost, Tensor) and cost.shape == shape:
+        return cost
+    # A cost may take all hypotheses together, the likelihood of a mixture for example, if it takes their scores too.
+    takes_all = logits is None or "score_logits" in extras
+    if not (takes_all and isinstance(cost, Tensor) and cost.shape == (*shape[:-1], 1)):
         rule = f"return a cost [..., targets, hypotheses] of shape {shape} for targets {tuple(targets.shape)}"
         got = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
         advice = "`torchmcl.Pairwise(loss)` makes a cost from a loss of one pair."

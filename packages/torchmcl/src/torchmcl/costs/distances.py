@@ -58,8 +58,9 @@ def differences(hypotheses: Tensor, targets: Tensor) -> Tensor:
 
 def follows_formula(hypotheses: Tensor, targets: Tensor) -> bool:
     """Whether a formula of all differences is evaluated: for few entries, in compiled code and in forward mode."""
-    n_entries = targets.shape[-2] * hypotheses.numel()
-    return torch.compiler.is_compiling() or n_entries <= _FEW_ENTRIES or in_forward_mode()
+    if targets.shape[-2] * hypotheses.numel() <= _FEW_ENTRIES:
+        return True
+    return torch.compiler.is_compiling() or in_forward_mode()
 
 
 def squared_distances(hypotheses: Tensor, targets: Tensor) -> Tensor:
