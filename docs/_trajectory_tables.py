@@ -7,7 +7,7 @@ from pathlib import Path
 
 from _separation_tables import list_table
 
-from torchmcl.io.records import read_records
+from torchmcl.io import read_records
 from torchmcl_studies.reports import trajectories as drawings
 from torchmcl_studies.reports.trajectories import (
     OVERALL_HEAD,

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from places import PACKAGES
-from torchmcl.io.writing import remove_abandoned, replaced_file, single_writer, write_atomically
+from torchmcl.io import replaced_file, write_atomically
+from torchmcl.io.files import remove_abandoned, single_writer
 
 TEMPORARY = ".torchmcl-0123456789abcdef.tmp"
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs locks, links and permissions of POSIX")
@@ -190,7 +191,7 @@ def test_files_that_belong_together_are_those_of_one_writer(tmp_path):
 HANGING_SAVER = """
 import sys, time
 from pathlib import Path
-from torchmcl.io.writing import replaced_file
+from torchmcl.io import replaced_file
 with replaced_file(Path(sys.argv[1])) as file:
     file.write(b"half")
     print("writing", flush=True)
@@ -290,8 +291,7 @@ def test_a_full_disk_while_a_table_is_written_leaves_nothing(tmp_path):
 
 # Whatever writes without these functions, and why it may.
 EXEMPT = {
-    "torchmcl/io/writing.py": "here they are",
-    "torchmcl/io/records.py": "appends lines in place, under a lock, and takes back a part of them",
+    "torchmcl/io/files.py": "here they are",
     "torchmcl_studies/uci/distributed.py": "an empty file of a random name, made anew or not at all",
     "torchmcl_studies/data/__init__.py": "into the new file of a random name that pooch makes and then renames",
 }

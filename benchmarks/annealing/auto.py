@@ -20,7 +20,7 @@ from scipy.stats import wilcoxon
 import torchmcl as mcl
 from benchmarks._common import parser, report
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed
 from torchmcl_fleet import Candidate, Fleet, FleetData, Validation, default_candidates, hard_distortion
 from torchmcl_studies.data.uci import load_uci, uci_set

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks._common import report
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl_speech import load_separator, model_card, separate_recording, shipped_models
 from torchmcl_speech.data import write_audio
 from torchmcl_speech.nn import DPRNN, save_model

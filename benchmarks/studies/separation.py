@@ -9,7 +9,7 @@ trainings of the folder join those that the files have, with separate notes.
 import argparse
 from pathlib import Path
 
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl_studies.separation_records import joined_study, packed_study, read_packed_study, read_study
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"

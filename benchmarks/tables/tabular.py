@@ -21,7 +21,7 @@ from scipy.stats import wilcoxon
 from benchmarks._common import parser, report
 from benchmarks.tables._forecasts import measures
 from benchmarks.tables._rivals import METHODS, Predict, installed
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl_fleet.demo.gaussians import folded_response
 from torchmcl_studies.data.uci import load_uci
 

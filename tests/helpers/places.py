@@ -5,7 +5,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
-FORMATS = ROOT / "tests" / "fixtures" / "formats"
 PACKAGES = [
     *(ROOT / "packages" / f"torchmcl{name}" / "src" for name in ("", "-fleet", "-tables", "-speech", "-forecast")),
     ROOT / "studies" / "src",

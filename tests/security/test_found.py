@@ -184,7 +184,7 @@ def test_a_size_of_a_saved_network_that_no_network_has_is_refused(tmp_path, valu
     for name in ("width", "hidden_size", "n_blocks"):
         save_model(tmp_path, model)
         forge(tmp_path, **{f"config__{name}": value})
-        with pytest.raises(ValueError, match=rf"as `save_model` wrote it, got ValueError: {name} is .*, which"):
+        with pytest.raises(ValueError, match=rf"as `save` wrote it, got ValueError: {name} is .*, which"):
             load_model(tmp_path)
 
 

@@ -455,7 +455,6 @@ def test_a_signal_saves_the_chunks_of_all_threads(tmp_path, threads):
 @pytest.mark.parametrize(
     ("forge", "message"),
     [
-        (lambda state, tensors: tensors.pop("losses"), "must hold 'losses' of shape"),
         (
             lambda state, tensors: tensors.update({"models.flat": tensors["models.flat"][:1]}),
             "must hold 'models.flat' of shape",

@@ -133,10 +133,10 @@ def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys)
             pd.read_csv("sales.csv"), horizon=7, checkpoint=folder
         )
     assert main([*table, *QUICK, "--seed", "1"]) == 2
-    assert "`checkpoint` must hold a training of the same data and parameters" in capsys.readouterr().err
+    assert "`checkpoint` must hold the progress of the same call" in capsys.readouterr().err
     assert main([*table, *QUICK, "--seed", "1", "--restart"]) == 0
     assert not folder.exists()
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
     assert main([*table, *QUICK]) == 2
-    assert "must not have a folder of other files at the path of its checkpoint" in capsys.readouterr().err
+    assert "must be new, empty or hold saved progress" in capsys.readouterr().err

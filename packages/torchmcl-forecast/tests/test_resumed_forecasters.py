@@ -24,7 +24,7 @@ def whole(short):
 
 @pytest.mark.parametrize("step", [7, 18, 23])
 def test_a_stopped_fit_resumes_exactly(short, whole, tmp_path, step):
-    message = "The training is saved in .*: the same call resumes it"
+    message = "The progress is saved in .*: the same call resumes it"
     with pytest.raises(Stopped, match=message), counted_steps(step):
         Forecaster(**QUICKER).fit(short, horizon=4, checkpoint=tmp_path)
     with counted_steps() as steps:
@@ -43,8 +43,8 @@ def test_a_stopped_fit_without_a_checkpoint_ends_at_once(short):
 @pytest.mark.parametrize(
     ("options", "factor", "message"),
     [
-        ({}, 2.0, "`checkpoint` must hold a training of the same data and parameters"),
-        ({"learning_rate": 0.1}, 1.0, "`checkpoint` must hold a training of the same data and parameters"),
+        ({}, 2.0, "`checkpoint` must hold the progress of the same call"),
+        ({"learning_rate": 0.1}, 1.0, "`checkpoint` must hold the progress of the same call"),
         ({"rule": mcl.WTA()}, 1.0, "saved under the same rule"),
     ],
 )

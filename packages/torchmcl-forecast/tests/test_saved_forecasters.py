@@ -65,7 +65,7 @@ def test_a_changed_layout_is_refused(fitted, tmp_path, change):
     state = json.loads(json.dumps(saved.state))
     state["fitted"]["layout_"]["$Layout"].update(change)
     write_checkpoint(tmp_path / FILE, saved.kind, state=state, tensors=saved.tensors)
-    with pytest.raises(ValueError, match=r"^Forecaster.load: `folder` must be as `Forecaster\.save` wrote it"):
+    with pytest.raises(ValueError, match=r"^Forecaster.load: `folder` must be as `save` wrote it"):
         Forecaster.load(tmp_path)
 
 
@@ -76,7 +76,7 @@ def test_changed_shares_are_refused(fitted, tmp_path, shares):
     state = json.loads(json.dumps(saved.state))
     state["fitted"]["shares_"]["$tuple"] = shares
     write_checkpoint(tmp_path / FILE, saved.kind, state=state, tensors=saved.tensors)
-    with pytest.raises(ValueError, match=r"^Forecaster.load: `folder` must be as `Forecaster\.save` wrote it"):
+    with pytest.raises(ValueError, match=r"^Forecaster.load: `folder` must be as `save` wrote it"):
         Forecaster.load(tmp_path)
 
 

@@ -245,7 +245,7 @@ def test_bad_input_ends_with_code_2_and_the_name_of_the_file(place, trained, tmp
     assert main(["separation", "separate", str(tmp_path / "no.wav"), "--model", model, "-o", str(tmp_path)]) == 2
     assert "no.wav: there is no such file" in capsys.readouterr().err
     assert main(["separation", "evaluate", "--model", str(tmp_path), "--quiet"]) == 2
-    assert "must be a folder that `save_model` wrote" in capsys.readouterr().err
+    assert "must be a folder that `save` wrote" in capsys.readouterr().err
     assert main(["separation", "train", "quik", "--out", str(tmp_path)]) == 2
     assert "Did you mean 'quick.yaml'" in capsys.readouterr().err
     assert main(["separation", "train", "quick", "--out", str(tmp_path)]) == 2

@@ -15,7 +15,7 @@ pytest.importorskip("soundfile")
 pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from torchmcl.io import CheckpointSeries, decode  # noqa: E402
+from torchmcl.io import CheckpointSeries  # noqa: E402
 from torchmcl_speech.config import ObjectiveConfig, SeparationConfig, TrainingConfig  # noqa: E402
 from torchmcl_speech.mixture_lists import first_mixtures, listed_mixtures  # noqa: E402
 from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
@@ -78,8 +78,7 @@ def test_a_training_mixed_on_the_device_resumes_to_the_same_bits(speech, whole, 
 
 
 def test_checkpoints_hold_the_average_that_is_the_last_model(whole):
-    _, saved = CheckpointSeries(whole[0] / "checkpoints", "lightning", name="epoch").newest()
-    state = decode(saved.state, saved.tensors)
+    _, state = CheckpointSeries(whole[0] / "checkpoints", "lightning", name="epoch").newest()
     last, _ = load_model(whole[0] / "model-last")
     average = {name.removeprefix("model."): weight for name, weight in state["state_dict"].items()}
     torch.testing.assert_close(dict(last.state_dict()), average, rtol=0, atol=0)

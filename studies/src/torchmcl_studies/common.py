@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchmcl.checks import bad_value, nearest_hint
-from torchmcl.io.records import append_records, change_records, read_records
+from torchmcl.io import change_records, read_records
 
 
 def check_known(owner: str, argument: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -63,7 +63,7 @@ class KeyedRecords:
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Add rows to the file; existing rows stay unchanged."""
         new = {self._key(row): row | self.settings for row in rows if self._key(row) not in self.rows}
-        append_records(self.path, new.values())
+        change_records(self.owner, self.path, lambda records: [*records, *new.values()])
         self.rows |= new
 
     def arrange(self, keys: Iterable[tuple[Any, ...]]) -> None:

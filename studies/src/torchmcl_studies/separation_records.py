@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl.checks import bad_value
-from torchmcl.io.reading import read_json
-from torchmcl.io.records import read_records, records_text
+from torchmcl.io import read_json, read_records
 from torchmcl_speech import speaker_genders
 
 #: The parts of the study: the table, the number of hypotheses, the phase transition, an automatic schedule.
@@ -164,7 +164,7 @@ def packed_study(study: StudyRecords, notes: Mapping[str, Any]) -> tuple[str, st
         for number, record in enumerate(run.mixtures):
             speakers = "+".join(record["speakers"])
             writer.writerow([run.name, number, speakers, *(f"{record[m]:.3f}" for m in _MEASURES.values())])
-    return records_text(lines), table.getvalue()
+    return "".join(json.dumps(line) + "\n" for line in lines), table.getvalue()
 
 
 def read_packed_study(training: Path | str, evaluation: Path | str) -> StudyRecords:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.app.progress import Progress
-from torchmcl.io.stopping import check_stop, saves_when_stopped, stop_requested
+from torchmcl.io import check_stop, saves_when_stopped, stop_requested
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl_fleet.annealing import FleetAnnealing
 from torchmcl_fleet.courses import TrainingPlan

@@ -15,11 +15,8 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_positive_int
-from torchmcl.io import Checkpoint, CheckpointError, CheckpointSeries
-from torchmcl.io.checkpoints import digest_of_json
+from torchmcl.io import CheckpointError, CheckpointSeries, digest, read_json, write_atomically
 from torchmcl.io.identity import digest_of_tensors, identity_of
-from torchmcl.io.reading import read_json
-from torchmcl.io.writing import write_atomically
 from torchmcl.optional import optional_import
 from torchmcl_fleet.courses import TrainingPlan
 from torchmcl_fleet.data import FleetData
@@ -250,7 +247,7 @@ class FleetCheckpoint:
         optional_import("safetensors.torch", extra="checkpoint", needed_by="Fleet.fit(checkpoint=...)")
         self.folder, self.options, self.is_random = Path(options.folder), options, is_random
         plan = json.loads(json.dumps(plan))
-        self.plan_digest = digest_of_json(plan)
+        self.plan_digest = digest(plan)
         path = self.folder / _PLAN
         saved = _read_plan(path)
         if saved == plan:
@@ -284,21 +281,21 @@ class FleetCheckpoint:
         if newest is None:
             return 0, 0.0
         next_epoch, saved = newest
-        if not isinstance(saved.state, dict) or saved.state.get("plan") != self.plan_digest:
+        if not isinstance(saved, dict) or saved.get("plan") != self.plan_digest:
             got = f"{self._series(chunk).path(next_epoch).name} of another one"
             raise _damaged("hold states of the training in its plan.json", got)
-        seconds = saved.state.get("seconds")
+        seconds, tensors = saved.get("seconds"), saved
         if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
             raise _damaged("have a number of seconds", seconds)
         for name, tensor in state.items():
-            kept = saved.tensors.get(name)
+            kept = tensors.get(name)
             if kept is None or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
                 got = "none" if kept is None else f"{tuple(kept.shape)} and {kept.dtype}"
                 raise _damaged(f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}", got)
         with torch.no_grad():
             for name, tensor in state.items():
-                tensor.copy_(saved.tensors[name])
-        self._restore_generator(saved, device)
+                tensor.copy_(tensors[name])
+        self._restore_generator(tensors, device)
         return next_epoch, float(seconds)
 
     def save(self, chunk: int, next_epoch: int, seconds: float, state: dict[str, Tensor], device: torch.device) -> None:
@@ -312,16 +309,16 @@ class FleetCheckpoint:
             tensors[_GENERATOR] = torch.get_rng_state()
             if device.type == "cuda":
                 tensors[_DEVICE_GENERATOR] = torch.cuda.get_rng_state(device)
-        self._series(chunk).save(next_epoch, state={"plan": self.plan_digest, "seconds": seconds}, tensors=tensors)
+        self._series(chunk).save(next_epoch, {**tensors, "plan": self.plan_digest, "seconds": seconds})
 
     def _series(self, chunk: int) -> CheckpointSeries:
         return CheckpointSeries(self.folder, _KIND, name=f"chunk-{chunk:04d}-epoch", keep=self.options.keep)
 
-    def _restore_generator(self, saved: Checkpoint, device: torch.device) -> None:
-        if self.is_random and _GENERATOR in saved.tensors:
-            torch.set_rng_state(saved.tensors[_GENERATOR])
-        if self.is_random and _DEVICE_GENERATOR in saved.tensors:
-            torch.cuda.set_rng_state(saved.tensors[_DEVICE_GENERATOR], device)
+    def _restore_generator(self, tensors: dict[str, Tensor], device: torch.device) -> None:
+        if self.is_random and _GENERATOR in tensors:
+            torch.set_rng_state(tensors[_GENERATOR])
+        if self.is_random and _DEVICE_GENERATOR in tensors:
+            torch.cuda.set_rng_state(tensors[_DEVICE_GENERATOR], device)
 
     def _is_ours(self) -> bool:
         """Return whether the first chunk has a complete checkpoint of the same plan."""
@@ -329,7 +326,7 @@ class FleetCheckpoint:
             found = self._series(0).newest()
         except CheckpointError:
             return False
-        state = None if found is None else found[1].state
+        state = None if found is None else found[1]
         return isinstance(state, dict) and state.get("plan") == self.plan_digest
 
 

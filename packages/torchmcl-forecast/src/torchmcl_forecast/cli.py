@@ -1,7 +1,6 @@
 """The command `torchmcl forecast`: parsing and dispatch only."""
 
 import argparse
-import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -109,7 +108,7 @@ def _check(options: argparse.Namespace) -> None:
         rule = "be given together with --future" if options.known else "be given: --future holds their values"
         raise ValueError(bad_value(_OWNER, "--known", rule, ",".join(options.known) or "nothing"))
     check_page(_OWNER, options.out, *_FILES)
-    options.checkpoint = _checkpoint(options.out)
+    options.checkpoint = options.out.resolve().with_name(f"{options.out.resolve().name}.checkpoint")
     if options.example:
         write_example(options.table)
     options.read = read_table(_OWNER, "table", options.table, options.series)
@@ -129,20 +128,9 @@ def _check(options: argparse.Namespace) -> None:
         read_future(_OWNER, options.ahead, columns, panel, options.horizon)
 
 
-def _checkpoint(out: Path) -> Path:
-    """Return the folder of the training state, beside the output folder."""
-    folder = out.resolve().with_name(f"{out.resolve().name}.checkpoint")
-    if folder.exists() and not (folder.is_dir() and all(path.suffix == ".safetensors" for path in folder.iterdir())):
-        rule = "not have a folder of other files at the path of its checkpoint"
-        raise ValueError(
-            bad_value(_OWNER, "--out", rule, repr(str(folder)), "Give another name, or remove them first.")
-        )
-    return folder
-
-
 def _forecast(options: argparse.Namespace) -> None:
     from torchmcl.app.resources import seconds_since_start
-    from torchmcl.io.writing import write_atomically
+    from torchmcl.io import Checkpoint, write_atomically
     from torchmcl_forecast.forecaster import Forecaster
     from torchmcl_forecast.page import write_page
 
@@ -162,7 +150,7 @@ def _forecast(options: argparse.Namespace) -> None:
         progress=not options.quiet and sys.stderr.isatty(),
     )
     if options.restart:
-        shutil.rmtree(options.checkpoint, ignore_errors=True)
+        Checkpoint.discard(options.checkpoint)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Forecaster.fit: .* usually closed")  # among the notes of the page
         forecaster.fit(options.read, horizon=options.horizon, checkpoint=options.checkpoint)
@@ -180,7 +168,7 @@ def _forecast(options: argparse.Namespace) -> None:
     write_atomically(options.out / "futures.csv", futures.to_csv(index=False))
     write_atomically(options.out / "quantiles.csv", quantiles.to_csv(index=False))
     forecaster.save(options.out / "model")
-    shutil.rmtree(options.checkpoint, ignore_errors=True)
+    Checkpoint.discard(options.checkpoint)
     if not options.quiet:
         say("\n".join(trained))
         say(f"Open the page: {(options.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)")

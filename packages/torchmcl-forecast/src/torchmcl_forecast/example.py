@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from torchmcl.errors import bad_value
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 
 __all__ = ["EXAMPLE", "EXAMPLE_COLUMNS", "write_example"]
 

@@ -1,7 +1,5 @@
 """The estimator: one network for all series of a table, trained to predict several futures for each."""
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +16,7 @@ from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.course import check_rule_like
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
-from torchmcl.io.pretrained import Shareable
-from torchmcl.io.stopping import saves_when_stopped
+from torchmcl.io import Checkpoint, Shareable
 from torchmcl.rules.winners import WTA
 from torchmcl_forecast import calibrating
 from torchmcl_forecast.calibrating import Calibration
@@ -30,7 +27,6 @@ from torchmcl_forecast.frames import Columns, Panel, check_columns, in_order, re
 from torchmcl_forecast.linear import Ridge
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.parameters import check_parameters
-from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.saving import FITTED, read_fitted, write_fitted
 from torchmcl_forecast.seasons import find_seasons
 from torchmcl_forecast.training import Training, train
@@ -296,37 +292,38 @@ class Forecaster(Shareable, BaseEstimator):
         strength = ridge.best_strength(None if calibration is None else self._some(source, calibration.places))
         self.codebooks_ = new_codebooks(self.n_hypotheses, past, ridge.solved(strength), self.random_state)
         del past  # up to 20,000 windows
-        self.shares_, self.spread_, self.correlation_ = _UNMEASURED, 1.0, 0.0
+        self.shares_: tuple[float, ...] = _UNMEASURED
+        self.spread_, self.correlation_ = 1.0, 0.0
         again = replace(how, n_steps=max(round(_REFINEMENT * n_steps), 1))
         n_parts = self.n_members * (how.n_parts + (0 if calibration is None else again.n_parts))
-        folder = None if checkpoint is None else Path(checkpoint)
-        with Progress(n_parts, "futures", show=self.progress) as bar, saves_when_stopped():
-            course = Course(bar, self.networks_, folder, self._identity(source))
-            self._phase(source, earlier, self.rule, how, course)
+        progress = Progress(n_parts, "futures", show=self.progress)
+        saved = Checkpoint(checkpoint, self._key(source), owner="Forecaster.fit")
+        with progress as bar, saved:
+
+            def train_all(phase: str, places: Tensor, rule: Any, how: Training) -> None:
+                for member, network in enumerate(self.networks_):
+                    stage = f"{phase}-{member}"
+                    train(network, source, places, rule, how, stage=stage, checkpoint=saved, bar=bar)
+
+            train_all("training", earlier, self.rule, how)
             self.tube_level_ = self.tube_scores_ = None
             if calibration is not None:
-                self.shares_ = course.once("shares", lambda: self._weighed(source, calibration))
-                self.spread_ = course.once("spread", lambda: self._best_spread(source, calibration))
-                self.correlation_ = course.once("correlation", lambda: self._correlation(source, calibration))
-                self.tube_scores_ = course.once("scores", lambda: self._scores(source, calibration.places))
+                self.shares_ = saved.once("shares", lambda: self._weighed(source, calibration))
+                self.spread_ = saved.once("spread", lambda: self._best_spread(source, calibration))
+                self.correlation_ = saved.once("correlation", lambda: self._correlation(source, calibration))
+                self.tube_scores_ = saved.once("scores", lambda: self._scores(source, calibration.places))
                 self.tube_level_ = calibrating.tube_level(self.tube_scores_, self.coverage)
-                self._phase(source, places, WTA(), again, course)
+                train_all("refinement", places, WTA(), again)
                 past = self._some(source, places)
                 linear = Ridge(self.layout_, past).solved(strength)
                 self.codebooks_ = new_codebooks(self.n_hypotheses, past, linear, self.random_state)
 
-    def _identity(self, source: Source) -> str:
-        """Return a digest of everything that a saved training run must match; `RuleScheduler` compares the rules."""
+    def _key(self, source: Source) -> dict[str, Any]:
+        """Return everything that a saved training run must match; `RuleScheduler` compares the rules."""
         unimportant = ("rule", "n_futures", "progress", "device")
-        parameters = {name: repr(value) for name, value in self.get_params().items() if name not in unimportant}
-        digest = hashlib.sha256(json.dumps(parameters | {"horizon": self.horizon_}, sort_keys=True).encode())
-        for part in (source.truth, source.covariates, source.calendar):
-            digest.update(part.contiguous().numpy().tobytes())
-        return digest.hexdigest()
-
-    def _phase(self, source: Source, places: Tensor, rule: Any, how: Training, course: Course) -> None:
-        for network in self.networks_:
-            train(network, source, places, rule, how, course)
+        parameters = {name: value for name, value in self.get_params().items() if name not in unimportant}
+        series = {"series": source.truth, "covariates": source.covariates, "calendar": source.calendar}
+        return {**parameters, "horizon": self.horizon_, **series}
 
     def _some(self, source: Source, places: Tensor) -> Window:
         """Return windows drawn at random, the same for the same places."""

@@ -11,7 +11,7 @@ from matplotlib.dates import ConciseDateFormatter
 from torchmcl.app.numbers import number, percent
 from torchmcl.app.page import escape, image, page, table
 from torchmcl.app.pictures import new_figure
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.grids import Grid
 

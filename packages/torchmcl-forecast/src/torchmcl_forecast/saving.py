@@ -9,10 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.errors import bad_value
-from torchmcl.io.checkpoints import read_saved, write_checkpoint
-from torchmcl.io.headers import MODEL_FILE, check_free
-from torchmcl.io.reading import as_written
+from torchmcl.io import load_model, save_model
 from torchmcl_forecast.codebook import Codebook
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
@@ -23,7 +20,6 @@ from torchmcl_tables.mcl.saving import estimator_codec
 
 __all__ = ["FITTED", "read_fitted", "write_fitted"]
 
-_KIND = "torchmcl forecaster"
 #: Attributes of a fitted forecaster.
 FITTED = (
     *("horizon_", "seasons_", "layout_", "least_", "tube_level_", "shares_"),
@@ -94,40 +90,32 @@ def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any
     """Write the parameters and the fitted attributes of a forecaster into a folder.
 
     Raises:
-        ValueError: if the folder holds something else, or a rule is not one of torchmcl's.
+        ValueError: If the folder holds something else, or a rule is not one of torchmcl's.
     """
-    owner = "Forecaster.save"
-    check_free(owner, folder, "`save`")
     parts = fitted | {
         "networks_": [_network_parts(network) for network in fitted["networks_"]],
         "codebooks_": [dict(codebook.state_dict()) for codebook in fitted["codebooks_"]],
         "_panel": _panel_parts(fitted["_panel"]),
     }
-    try:
-        state, tensors = _CODEC.encode({"parameters": parameters, "fitted": parts})
-    except TypeError as error:
-        rule = "have parameters made of numbers, strings and torchmcl's own rules and schedules to be saved"
-        raise ValueError(bad_value(owner, "self", rule, str(error).rstrip("."))) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(folder / MODEL_FILE, _KIND, state=state, tensors=tensors)
+    contents = {"parameters": parameters, "fitted": parts}
+    save_model("Forecaster.save", folder, contents, kind="Forecaster", codec=_CODEC)
 
 
 def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[str, Any]], _Forecaster]) -> _Forecaster:
     """Return the saved forecaster, constructed by `make`. Nothing from the file is executed.
 
     Args:
-        owner: named in messages.
-        folder: that holds it.
-        make: parameters, fitted attributes -> forecaster.
+        owner: Function named in messages.
+        folder: Folder of the forecaster.
+        make: Function from parameters and fitted attributes to the forecaster.
 
     Raises:
-        ValueError: if the folder does not contain a forecaster, or one that is damaged or of a newer version.
+        ValueError: If the folder does not contain a forecaster, or one that is damaged or of another version.
     """
-    checkpoint = read_saved(owner, folder, _KIND, "`Forecaster.save`")
-    with as_written(owner, "folder", "`Forecaster.save`"):
-        _check_sizes(checkpoint.state)
-        content = _CODEC.decode(checkpoint.state, checkpoint.tensors)
+
+    def made(content: dict[str, Any]) -> _Forecaster:
         fitted = content["fitted"]
+        _check_sizes(fitted["layout_"])
         if set(fitted) != set(FITTED) or not fitted["networks_"]:
             raise ValueError("a forecaster has other fitted attributes")
         fitted["networks_"] = [_network(fitted["layout_"], **parts) for parts in fitted["networks_"]]
@@ -138,19 +126,19 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
         fitted["_panel"] = _panel(**fitted["_panel"])
         return make(content["parameters"], fitted)
 
+    forecaster: _Forecaster = load_model(owner, folder, made, kind="Forecaster", codec=_CODEC)
+    return forecaster
 
-def _check_sizes(state: Any) -> None:
+
+def _check_sizes(layout: Layout) -> None:
     """Reject sizes that would require more memory than any fit needs, before anything is allocated."""
-    layout = state["fitted"]["layout_"]["$Layout"]
-    lags, periods = layout["lags"]["$tuple"], layout["periods"]["$tuple"]
-    means = layout["means"]["$tuple"]
     names = ("horizon", "context", "n_channels", "n_calendar", "n_known", "n_past")
-    sizes = [*(layout[name] for name in names), *lags, *periods, *means]
+    sizes = [*(getattr(layout, name) for name in names), *layout.lags, *layout.periods, *layout.means]
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError("the sizes of windows must be integers >= 0")
-    if not all(0 <= layout.get(name, 0.0) < math.inf for name in ("usual_change", "usual_size")):
+    if not all(0 <= value < math.inf for value in (layout.usual_change, layout.usual_size)):
         raise ValueError("the usual changes and sizes must be finite numbers >= 0")
-    n_covariates = layout["n_known"] + layout["n_past"]
-    per_channel = layout["horizon"] * (len(lags) + len(periods) + len(means) + n_covariates) + sum(sizes)
-    if layout["n_channels"] * (per_channel + layout["context"] * n_covariates) > _MOST_NUMBERS:
+    n_covariates = layout.n_known + layout.n_past
+    n_inputs = len(layout.lags) + len(layout.periods) + len(layout.means) + n_covariates
+    if layout.n_channels * (layout.horizon * n_inputs + sum(sizes) + layout.context * n_covariates) > _MOST_NUMBERS:
         raise ValueError(f"windows hold more than {_MOST_NUMBERS:,} numbers")

@@ -6,14 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchmcl.app.progress import Progress
 from torchmcl.costs import pairwise_gaussian_nll, pairwise_sq_ade
+from torchmcl.io import Checkpoint
 from torchmcl.loop import RuleScheduler
 from torchmcl.scoring import SoftmaxScores
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch
 from torchmcl_forecast.crps import random_crps
 from torchmcl_forecast.network import PathNetwork
-from torchmcl_forecast.resuming import Course
 from torchmcl_forecast.windows import Source
 
 __all__ = ["Training", "marginal_crps", "train"]
@@ -71,17 +72,22 @@ def train(
     places: Tensor,
     rule: Any,
     how: Training,
-    course: Course,
+    *,
+    stage: str,
+    checkpoint: Checkpoint,
+    bar: Progress,
 ) -> None:
     """Train a network on windows.
 
     Args:
-        network: to train, in place.
-        source: of the windows.
-        places: [windows, 2], the windows to draw from.
-        rule: a rule, a function part -> rule, or `AutoAnnealing`.
-        how: the settings.
-        course: of the whole fit, which is saved after each part.
+        network: Network to train, in place.
+        source: Source of the windows.
+        places: Windows to draw from, [windows, 2].
+        rule: Rule, function from the part of the training to a rule, or `AutoAnnealing`.
+        how: Settings of the training.
+        stage: Name of the training run in the checkpoint.
+        checkpoint: Checkpoint of the whole fit.
+        bar: Progress bar, with a step for each part.
 
     Raises:
         FloatingPointError: if the loss is not finite.
@@ -98,8 +104,10 @@ def train(
     scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=how.n_parts)
     own_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
     cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.n_steps)
-    resumable = {"optimizer": optimizer, "scheduler": scheduler} | ({} if cosine is None else {"cosine": cosine})
-    for part in range(course.begin(network, resumable, how.n_parts), how.n_parts):
+    objects: dict[str, Any] = {"network": network, "optimizer": optimizer, "scheduler": scheduler}
+    objects |= {} if cosine is None else {"cosine": cosine}
+    n_shown = 0
+    for part in checkpoint.steps(stage, objects, how.n_parts):
         for _ in range(how.steps_of(part)):
             batch = drawn(source, places, how)
             output = mcl_step(
@@ -117,7 +125,9 @@ def train(
         scheduler.step()
         if not torch.isfinite(loss):
             raise FloatingPointError("Forecaster: the loss is not finite. Lower `learning_rate`.")
-        course.step(resumable)
+        bar.step(part + 1 - n_shown)
+        n_shown = part + 1
+    bar.step(how.n_parts - n_shown)
     network.to("cpu").eval().requires_grad_(False)
 
 

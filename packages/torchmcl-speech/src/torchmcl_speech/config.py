@@ -22,7 +22,7 @@ from torchmcl.checks import (
     check_real,
     nearest_hint,
 )
-from torchmcl.io.reading import read_text
+from torchmcl.io import read_text
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.nn.dprnn import DPRNN
 

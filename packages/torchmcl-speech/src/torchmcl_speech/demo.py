@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torchmcl.costs import pairwise_neg_si_sdr
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl.rules.transport import PIT
 from torchmcl_speech.data.audio import Samples, read_audio, write_audio
 from torchmcl_speech.pretrained import DEFAULT_MODEL, load_separator

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmcl.app.progress import Progress
 from torchmcl.checks import available_device, bad_value, check_positive_int
 from torchmcl.costs import pairwise_neg_si_sdr
-from torchmcl.io.records import write_records
+from torchmcl.io import write_records
 from torchmcl.losses import assign
 from torchmcl.rules.winners import WTA
 from torchmcl.step import mcl_step
@@ -172,7 +172,7 @@ def calibrate_counts(
     true = torch.tensor([len(record["speakers"]) for record in records])
     temperature = fit_count_temperature(logits, true)
     found = count_probabilities(logits / temperature).argmax(dim=-1)
-    save_model(model, network, notes | {"score_temperature": temperature})  # type: ignore[arg-type]
+    save_model(model, network, notes | {"score_temperature": temperature})
     return {
         "mixtures": len(records),
         "temperature": temperature,

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from torchmcl.app.progress import Progress
 from torchmcl.checks import available_device, bad_value
-from torchmcl.io.reading import SHORTEST_CHUNK_SECONDS
 from torchmcl_speech.counting import count_probabilities, score_temperature
 from torchmcl_speech.data.audio import SILENCE, BadAudio, Resampler, audio_blocks, audio_info, check_samples
 from torchmcl_speech.evaluate import trained_precision
@@ -18,6 +17,8 @@ from torchmcl_speech.nn.long_recordings import StreamingSeparator
 from torchmcl_speech.pretrained import load_separator
 
 CHUNK_SECONDS = 10.0
+# Speakers cannot be distinguished in shorter chunks, and with chunks of a few samples an hour would take years.
+_SHORTEST_CHUNK_SECONDS = 0.1
 # Overlap of chunks: a few words are enough to match the voices, and more would be redundant work.
 _OVERLAP_SECONDS = 1.0
 
@@ -39,8 +40,8 @@ class RecordingSeparator:
     def __init__(
         self, recording: Path | str, model: Path | str, *, owner: str, chunk_seconds: float, device: str
     ) -> None:
-        if not SHORTEST_CHUNK_SECONDS <= chunk_seconds < math.inf:
-            rule = f"be a finite number >= {SHORTEST_CHUNK_SECONDS}"
+        if not _SHORTEST_CHUNK_SECONDS <= chunk_seconds < math.inf:
+            rule = f"be a finite number >= {_SHORTEST_CHUNK_SECONDS}"
             raise ValueError(bad_value(owner, "chunk_seconds", rule, repr(chunk_seconds)))
         available_device(owner, device)
         separator, self.notes = load_separator(model)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl.checks import bad_value, nearest_hint
-from torchmcl.io.headers import MODEL_FILE
-from torchmcl.io.reading import as_written, read_json
+from torchmcl.io import MODEL_FILE, as_written, read_json
 from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.nn.dprnn import DPRNN
 from torchmcl_speech.nn.saving import load_model

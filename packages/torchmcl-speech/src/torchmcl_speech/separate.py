@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_positive_int
-from torchmcl.io.reading import read_json
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import read_json, write_atomically
 from torchmcl_speech.data.audio import AudioInfo, Resampler, Track16
 from torchmcl_speech.inference import CHUNK_SECONDS, RecordingSeparator
 from torchmcl_speech.pretrained import DEFAULT_MODEL

@@ -19,8 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checks import available_device, bad_value, check_non_negative
 from torchmcl.costs import pairwise_neg_si_sdr
-from torchmcl.io.reading import read_json
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import read_json, write_atomically
 from torchmcl.lightning import (
     Checkpoints,
     CollapseWarning,

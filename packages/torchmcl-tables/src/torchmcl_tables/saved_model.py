@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from torchmcl.errors import bad_value
-from torchmcl.io.headers import check_free, read_header, saved_contents
-from torchmcl.io.writing import check_writable
+from torchmcl.io import check_free, check_writable, read_header, saved_contents
 
 MODEL_KIND = "torchmcl table model"
 #: Version of the contents of a model's folder; increased when the schema of tables changes.

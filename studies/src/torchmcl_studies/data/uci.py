@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import nearest_hint
-from torchmcl.io.reading import check_limit
+from torchmcl.io import check_limit
 from torchmcl_studies.data import cache_folder, cached_download, checksums
 
 BASE_URL = (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.checks import bad_value, check_choice, check_positive_int
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import AnnealedWTA
 from torchmcl.schedules import Cosine, Exponential, Linear, annealed

@@ -21,8 +21,7 @@ from torchmcl.app.pictures import (
     save_picture,
 )
 from torchmcl.checks import bad_value
-from torchmcl.io.reading import as_written, read_json, read_text
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import as_written, read_json, read_text, write_atomically
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchmcl.app.numbers import Difference, Spread, difference, mean_error, p_value, signed, spread_of
 from torchmcl.app.page import escape, image, page, side_by_side, table
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl_studies.reports import separation_drawings as drawings
 from torchmcl_studies.reports.separation_drawings import LABELS, METHODS, by_genders, over_seeds, seeds_apart
 from torchmcl_studies.separation_records import RunRecords, StudyRecords, published_separation, read_study

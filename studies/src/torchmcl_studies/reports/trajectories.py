@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from torchmcl.app.numbers import difference, mean_error, p_value, percent, signed, spread_of
 from torchmcl.app.page import escape, image, page, table
 from torchmcl.app.pictures import AMCL, GREY, INK, PALETTE, new_figure
-from torchmcl.io.reading import as_written
-from torchmcl.io.records import read_records
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import as_written, read_records, write_atomically
 from torchmcl_studies.data.pedestrians import SCENES
 from torchmcl_studies.trajectories.methods import METHODS, PUBLISHED
 

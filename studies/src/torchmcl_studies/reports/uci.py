@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from torchmcl.app.numbers import difference, mean_error, p_value, signed, spread_of
 from torchmcl.app.page import Html, escape, image, page, table
 from torchmcl.app.pictures import method_colour, new_figure
-from torchmcl.io.reading import as_written
-from torchmcl.io.records import read_records
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import as_written, read_records, write_atomically
 from torchmcl_studies.data.uci import UCI_SETS
 from torchmcl_studies.uci.methods import METHODS, PublishedCell, published_cells
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchmcl.checks import available_device, bad_value, check_positive_int
-from torchmcl.io.reading import read_json
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import read_json, write_atomically
 from torchmcl_speech import (
     DataConfig,
     SeparationConfig,

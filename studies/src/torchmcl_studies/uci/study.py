@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl.checks import available_device, check_positive_int, device_of
-from torchmcl.io import digest_of_json
+from torchmcl.io import digest
 from torchmcl_studies.common import KeyedRecords, check_known
 from torchmcl_studies.data.uci import UCI_SETS, uci_set
 from torchmcl_studies.uci.methods import METHODS, Method
@@ -100,7 +100,7 @@ class Unit:
     def name(self) -> str:
         """A unique name for its files, also among other studies in the same folder."""
         models = [(task.method, task.fold, task.seed, task.member) for task in self.tasks]
-        return f"{self.set}-{digest_of_json([models, list(self.protocols), self.n_epochs])[:16]}"
+        return f"{self.set}-{digest([models, list(self.protocols), self.n_epochs])[:16]}"
 
     @property
     def keys(self) -> list[tuple[Any, ...]]:

@@ -8,8 +8,7 @@ import torch
 from torchmcl.app import pictures
 from torchmcl.app.numbers import mean_error, spread_of
 from torchmcl.app.page import escape, image, page, table
-from torchmcl.io.reading import as_written, read_json
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import as_written, read_json, write_atomically
 from torchmcl.theory import first_critical_temperature
 
 

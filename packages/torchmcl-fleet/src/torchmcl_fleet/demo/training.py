@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchmcl import metrics
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl.losses import assign
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.optional import optional_import

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl.app.arguments import device, device_or_auto, non_negative_number, positive, positive_number, say
-from torchmcl.io.reading import SHORTEST_CHUNK_SECONDS
 from torchmcl.optional import check_extra
 from torchmcl_speech.cli.data import PARTS
 
@@ -100,7 +99,9 @@ def _add_separate(tasks: Any) -> None:
     separate.add_argument("-o", "--out", type=Path, help="folder for the files (default: out/RECORDING)")
     voices = "files to write (default: the predicted number of speakers; all outputs if the model has no scores)"
     separate.add_argument("--voices", type=positive, help=voices)
-    separate.add_argument("--chunk", type=_chunk, default=10.0, help="seconds of a chunk (default: %(default)s)")
+    separate.add_argument(
+        "--chunk", type=positive_number, default=10.0, help="seconds of a chunk (default: %(default)s)"
+    )
     separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
     separate.add_argument("--overwrite", action="store_true", help="replace files that another command wrote")
     separate.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -150,13 +151,6 @@ def _add_demo(tasks: Any) -> None:
     demo.add_argument("--overwrite", action="store_true", help="replace files that another command wrote")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
     demo.set_defaults(run=_demo)
-
-
-def _chunk(text: str) -> float:
-    value = positive_number(text)
-    if value < SHORTEST_CHUNK_SECONDS:
-        raise argparse.ArgumentTypeError(f"must be a finite number >= {SHORTEST_CHUNK_SECONDS}, got {text!r}")
-    return value
 
 
 def _check_train(options: argparse.Namespace) -> None:

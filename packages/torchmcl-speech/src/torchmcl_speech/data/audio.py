@@ -13,8 +13,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from torchmcl.io.reading import check_limit
-from torchmcl.io.writing import replaced_file, write_atomically
+from torchmcl.io import check_limit, replaced_file, write_atomically
 
 Samples = npt.NDArray[np.float32]
 

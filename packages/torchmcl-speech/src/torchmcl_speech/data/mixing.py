@@ -11,7 +11,7 @@ import numpy as np
 
 from torchmcl.app.progress import Progress
 from torchmcl.checks import bad_value, check_choice, check_non_negative, check_non_negative_int, check_positive_int
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl_speech.data.audio import BadAudio, Samples, audio_files, read_audio, warn_skipped, write_audio
 from torchmcl_speech.data.mixtures import PARTS, Mixture, Track, random_gains
 

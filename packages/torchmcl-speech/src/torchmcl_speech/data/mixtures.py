@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchmcl.checks import bad_value, check_choice, check_positive_int
-from torchmcl.io.reading import read_text
+from torchmcl.io import read_text
 from torchmcl_speech.data.audio import BadAudio
 
 PARTS = ("tr", "cv", "tt")

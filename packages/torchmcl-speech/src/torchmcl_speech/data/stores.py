@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from torchmcl.app.progress import Progress
 from torchmcl.checks import bad_value, check_positive_int
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl_speech.data.audio import (
     AudioInfo,
     BadAudio,

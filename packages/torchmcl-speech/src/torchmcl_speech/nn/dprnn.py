@@ -28,7 +28,7 @@ from torchmcl.checks import (
     check_positive_int,
     check_tensor,
 )
-from torchmcl.io.pretrained import SharedNetwork
+from torchmcl.io import SharedNetwork
 from torchmcl.types import Predictions
 from torchmcl_speech.nn.bilstm import FusedBiLSTM
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm, projected_norm

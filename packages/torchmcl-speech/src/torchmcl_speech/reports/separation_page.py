@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torchmcl.app.page import escape, page, table
-from torchmcl.io.reading import as_written, plain_name, read_json
-from torchmcl.io.writing import write_atomically
+from torchmcl.errors import bad_value
+from torchmcl.io import as_written, read_json, write_atomically
 from torchmcl_speech.data.audio import StoredSound
 
 Array = npt.NDArray[np.float64]
@@ -214,11 +214,18 @@ def _listed(records: dict[str, Any]) -> list[tuple[str, str, float | None, str]]
 
 
 def _seen(folder: Path, records: dict[str, Any], title: str, name: str, number: float | None, note: str) -> _Sound:
-    file, rate = plain_name(_OWNER, "separation.json", name), records["sample_rate"]
+    file, rate = _checked_name(name), records["sample_rate"]
     with StoredSound(folder / file) as sound:
         decibels = decibels_over_time(sound, rate)
         n_heard = math.ceil(len(decibels) * _heard_rate(records) / rate)  # there is no energy above it
         return _Sound(title, file, number, note, extremes_over_time(sound), decibels[:n_heard])
+
+
+def _checked_name(name: Any) -> str:
+    """Return the name of a file in the same folder; other paths are rejected."""
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise ValueError(bad_value(_OWNER, "separation.json", "name a file in the same folder", repr(name)[:200]))
+    return name
 
 
 def _heard_rate(records: dict[str, Any]) -> int:

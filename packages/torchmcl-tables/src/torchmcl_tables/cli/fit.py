@@ -40,9 +40,7 @@ from typing import Any
 
 from torchmcl.app import arguments
 from torchmcl.errors import bad_value
-from torchmcl.io.reading import read_json
-from torchmcl.io.stopping import Stopped
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import Stopped, read_json, write_atomically
 from torchmcl_tables.cli import parts
 
 _COMMAND = "command.json"

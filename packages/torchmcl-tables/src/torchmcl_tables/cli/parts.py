@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torchmcl.app.arguments import AddNames, Commands, names, say
 from torchmcl.app.resources import peak_mebibytes, seconds_since_start
 from torchmcl.errors import bad_value, option_text
-from torchmcl.io.writing import check_writable
+from torchmcl.io import check_writable
 
 if TYPE_CHECKING:  # imported only by the commands that read tables
     from torchmcl_tables.data import Table, TableError, TableSchema

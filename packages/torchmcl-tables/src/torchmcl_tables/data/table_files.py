@@ -18,8 +18,7 @@ from typing import Any
 import polars as pl
 
 from torchmcl.errors import bad_value
-from torchmcl.io.reading import NESTING, check_limit, unpacked
-from torchmcl.io.writing import replaced_file, write_atomically
+from torchmcl.io import check_limit, replaced_file, unpacked, write_atomically
 from torchmcl_tables.data.table import Table, unique_names
 from torchmcl_tables.data.text_files import in_utf8, not_packed, read_text
 from torchmcl_tables.data.values import NUMBER
@@ -64,6 +63,8 @@ def _categories(content: bytes) -> list[str]:
         return []
 
 
+# Maximum nesting of a JSON line: the parser of polars crashes at about a thousand.
+_NESTING = 64
 # The format of each ending of a file name.
 FORMATS = {
     ".csv": "csv",
@@ -159,7 +160,7 @@ def _read_lines(path: Path, content: bytes) -> Any:
     content = not_packed(content.removeprefix("\ufeff".encode()))
     lines = content.splitlines()
     # The polars parser crashes the process at a nesting depth of a thousand lists: such lines are not passed to it.
-    if all(line.count(b"{") + line.count(b"[") <= NESTING for line in lines):
+    if all(line.count(b"{") + line.count(b"[") <= _NESTING for line in lines):
         try:
             return pl.read_ndjson(io.BytesIO(content), infer_schema_length=None)
         except (pl.exceptions.ComputeError, pl.exceptions.SchemaError):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from torch import nn
 
-from torchmcl.io.pretrained import Shareable
+from torchmcl.io import Shareable
 from torchmcl.schedules import Schedule
 from torchmcl_tables.data.schema import RECORDS, TableSchema
 from torchmcl_tables.estimators import exporting

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchmcl.checks import bad_value
 from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
-from torchmcl.io.pretrained import Shareable
+from torchmcl.io import Shareable
 from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, MixtureLogLoss, default_batch_size

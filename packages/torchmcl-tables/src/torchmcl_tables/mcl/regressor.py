@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.density import Bandwidth
-from torchmcl.io.pretrained import Shareable
+from torchmcl.io import Shareable
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, default_batch_size

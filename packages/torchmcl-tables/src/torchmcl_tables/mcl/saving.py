@@ -15,10 +15,16 @@ from torch import Tensor
 from torchmcl import density, rules, schedules
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checks import bad_value, check_positive_int
-from torchmcl.io.checkpoints import read_saved, write_checkpoint
-from torchmcl.io.codec import FORMS, Codec, Form, record_form
-from torchmcl.io.headers import MODEL_FILE, check_free
-from torchmcl.io.reading import as_written
+from torchmcl.io import (
+    MODEL_FILE,
+    Codec,
+    Form,
+    as_written,
+    check_free,
+    read_checkpoint,
+    saved_contents,
+    write_checkpoint,
+)
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl_fleet.search import Candidate, FleetSearch
 from torchmcl_tables.mcl.answers import Answers
@@ -44,15 +50,9 @@ def estimator_codec(*records: type[Any]) -> Codec:
     known = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
     own = (Answers, AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FleetSearch)
     parts = (MissingIndicators, PiecewiseLinear, Predictive, Rows, Scaler, Targets)
-    return Codec(
-        {
-            **FORMS,
-            **{kind: record_form(kind) for kind in (*known, *own, *parts, *records)},
-            MultiHypothesisMLP: Form(_encode_network, {"network": _decode_network}),
-            type: _BY_NAME,
-            FunctionType: _BY_NAME,
-        }
-    )
+    network = Form("network", _encode_network, _decode_network)
+    forms = {MultiHypothesisMLP: network, type: _BY_NAME, FunctionType: _BY_NAME}
+    return Codec(*known, *own, *parts, *records, forms=forms)
 
 
 def check_n_answers(number: Any) -> None:
@@ -160,7 +160,7 @@ def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
     Raises:
         ValueError: if the folder contains no such model, a damaged one, or one of an unsupported version.
     """
-    checkpoint = read_saved(owner, folder, _KIND, "`save`")
+    checkpoint = saved_contents(owner, folder, _KIND, "`save`", read_checkpoint)
     name = checkpoint.state.get("estimator") if isinstance(checkpoint.state, dict) else None
     names = [kind.__name__ for kind in kinds]
     if name not in names:
@@ -182,7 +182,7 @@ def _encode_network(module: MultiHypothesisMLP, part: Any) -> Any:
         "scales": head.scales,
     }
     weights = dict(module.state_dict())
-    return {"$network": {"sizes": sizes, "weights": {name: part(name, value) for name, value in weights.items()}}}
+    return {"sizes": sizes, "weights": {name: part(name, value) for name, value in weights.items()}}
 
 
 def _decode_network(contents: Any, part: Any) -> MultiHypothesisMLP:
@@ -200,9 +200,9 @@ def _decode_network(contents: Any, part: Any) -> MultiHypothesisMLP:
 
 def _encode_known(value: Any, part: Any) -> Any:
     name: str = value.__name__
-    return {"$known": name} if _KNOWN.get(name) is value else NotImplemented
+    return name if _KNOWN.get(name) is value else NotImplemented
 
 
-_BY_NAME = Form(_encode_known, {"known": lambda contents, part: _KNOWN[contents]})
+_BY_NAME = Form("known", _encode_known, lambda contents, part: _KNOWN[contents])
 #: Of `MCLRegressor` and `MCLClassifier`.
 CODEC = estimator_codec()

@@ -15,10 +15,16 @@ from numpy.typing import NDArray
 
 from torchmcl.app.progress import Progress
 from torchmcl.checks import check_share
-from torchmcl.io.checkpoints import digest_of_json, read_saved, write_checkpoint
-from torchmcl.io.headers import MODEL_FILE
-from torchmcl.io.reading import as_written, read_json
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import (
+    MODEL_FILE,
+    as_written,
+    digest,
+    read_checkpoint,
+    read_json,
+    saved_contents,
+    write_atomically,
+    write_checkpoint,
+)
 from torchmcl_fleet.placement import in_threads
 from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, Unfit
 from torchmcl_tables.estimators import DensityRegressor
@@ -301,7 +307,7 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
         "schema": model.schema,
         "encoder": model.encoder.state(),
         "metrics": model.metrics,
-        "evaluation": digest_of_json(json.loads(evaluation)),
+        "evaluation": digest(json.loads(evaluation)),
     }
     state, tensors = CODEC.encode(content)
     write_checkpoint(
@@ -325,7 +331,7 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
         ValueError: if the folder holds none, a damaged one, or one of another version.
     """
     check_model(folder)
-    _, state, tensors, _ = read_saved("load_table_model", folder, MODEL_KIND, "`torchmcl fit`")
+    _, state, tensors, _ = saved_contents("load_table_model", folder, MODEL_KIND, "`torchmcl fit`", read_checkpoint)
     kept = records and (folder / _EVALUATION).is_file()
     evaluation = _read_evaluation(folder) if kept else None
     with as_written("load_table_model", "folder", "`torchmcl fit`"):
@@ -336,7 +342,7 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
         schema, metrics = content["schema"], content["metrics"]
         if not isinstance(schema, TableSchema) or not isinstance(metrics, dict):
             raise TypeError("the schema or the metrics are missing")
-        if evaluation is not None and digest_of_json(evaluation) != content["evaluation"]:
+        if evaluation is not None and digest(evaluation) != content["evaluation"]:
             raise ValueError(f"{_EVALUATION} has changed since it was written; {_WITHOUT}")
         encoder = ColumnEncoder.from_state(schema, content["encoder"])
         if isinstance(estimator, MCLClassifier) != bool(schema.classes):

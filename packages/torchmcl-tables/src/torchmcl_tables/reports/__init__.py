@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from torchmcl.io.reading import as_written
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import as_written, write_atomically
 
 __all__ = ["write_page"]
 

@@ -12,9 +12,7 @@ from torch import Tensor
 from torchmcl import theory
 from torchmcl.annealing.measure import SCALARS
 from torchmcl.checks import bad_value
-from torchmcl.io.reading import as_written
-from torchmcl.io.records import read_records, write_records
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import as_written, read_records, write_atomically, write_records
 
 # A network in training keeps its hypotheses together to a few hundredths of the scale of the data, not
 # exactly. Three times the tolerance for free points detects a split a few percent late and is above that noise.

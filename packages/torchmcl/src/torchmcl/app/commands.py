@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> None:
     from torchmcl.annealing import AnnealingRecords
     from torchmcl.app.page import escape, page
     from torchmcl.app.predictions import read_predictions
-    from torchmcl.io.writing import write_atomically
+    from torchmcl.io import write_atomically
     from torchmcl.postprocess.diagnosis import diagnose
     from torchmcl.scoring import SigmoidScores, SoftmaxScores
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 from torchmcl.optional import optional_import
 
 #: Okabe and Ito's colors, which remain distinct for color-blind readers.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchmcl.app.page import page
 from torchmcl.app.pictures import AMCL, MCL, PALETTE, RELAXED
-from torchmcl.io.writing import write_atomically
+from torchmcl.io import write_atomically
 
 #: The scripts without a user interface, in dependency order; they also run without a page.
 COMPUTING = ("rules", "theory", "data", "simulation", "network", "state", "story")

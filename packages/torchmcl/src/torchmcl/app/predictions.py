@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value
-from torchmcl.io.reading import check_limit
+from torchmcl.io import check_limit
 from torchmcl.types import Predictions
 
 _OWNER = "torchmcl diagnose"

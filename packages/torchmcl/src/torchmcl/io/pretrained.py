@@ -5,21 +5,21 @@ A class that inherits from `Shareable` has `save(folder)` and a class method `lo
 """
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
 from torchmcl._version import __version__
-from torchmcl.checks import bad_value
-from torchmcl.io.checkpoints import read_saved, write_checkpoint
-from torchmcl.io.headers import MODEL_FILE, check_free
-from torchmcl.io.reading import as_written
-from torchmcl.io.writing import write_atomically
+from torchmcl.errors import bad_value
+from torchmcl.io.codec import Codec, load_model, save_model
+from torchmcl.io.files import MODEL_FILE, write_atomically
 from torchmcl.optional import optional_import
 
+__all__ = ["Shareable", "SharedNetwork"]
+
 CARD_FILE = "README.md"
-_KIND = "torchmcl network"
 _CARD = """---
 library_name: torchmcl
 tags: [torchmcl, multiple-choice-learning, {kind}]
@@ -42,7 +42,10 @@ Written by torchmcl {version}. The file `model.safetensors` holds numbers and JS
 
 
 class Shareable:
-    """`save_pretrained`, `from_pretrained` and `push_to_hub` for a class with `save` and `load`.
+    """Files and Hub repositories for a class that can describe its instances as nested values.
+
+    A subclass defines `_contents` and `_from_contents`, and sets `_codec` if its values have other types than
+    `torchmcl.io.save` accepts.
 
     Example:
         >>> import torchmcl
@@ -52,31 +55,77 @@ class Shareable:
         5
     """
 
+    _codec: ClassVar[Codec] = Codec()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a folder: `model.safetensors`.
+
+        Args:
+            folder: New or empty folder, or one with a saved model, which is replaced atomically.
+
+        Raises:
+            ValueError: If the folder contains something else, or the model cannot be saved.
+        """
+        kind = type(self).__name__
+        save_model(f"{kind}.save", folder, self._contents(), kind=kind, codec=self._codec)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the model written by `save`. Nothing from the file is executed.
+
+        Raises:
+            ValueError: If the folder contains no such model, or it is damaged or of another version.
+        """
+        owner = f"{cls.__name__}.load"
+        loaded: Self = load_model(owner, folder, cls._from_contents, kind=cls.__name__, codec=cls._codec)
+        return loaded
+
+    def _contents(self) -> Any:
+        """Return the model as a nested value."""
+        raise NotImplementedError
+
+    @classmethod
+    def _from_contents(cls, contents: Any) -> Self:
+        """Return the model with the given contents; any error means a damaged file."""
+        raise NotImplementedError
+
+    def _settings(self) -> Mapping[str, Any]:
+        """Return the constructor arguments, for the model card."""
+        settings: Mapping[str, Any] = self.get_params(deep=False)  # type: ignore[attr-defined]
+        return settings
+
     def save_pretrained(self, folder: str | Path, *, about: str = "") -> None:
         """Write the model and its card to a folder.
 
         Args:
-            folder: new, empty or with a saved model, which is replaced.
-            about: the first lines of the card: data, measurements, limits, license.
+            folder: New or empty folder, or one with a saved model, which is replaced.
+            about: First lines of the card: data, measurements, limits, license.
 
         Raises:
-            ValueError: if the folder contains something else, or the model cannot be saved.
+            ValueError: If the folder contains something else, or the model cannot be saved.
         """
-        folder = Path(folder)
-        self.save(folder)  # type: ignore[attr-defined]
-        write_atomically(folder / CARD_FILE, model_card(self, about))
+        self.save(folder)
+        kind, home = type(self).__name__, type(self).__module__.partition(".")[0]
+        card = _CARD.format(
+            kind=kind,
+            about=about or f"A `{kind}`.",
+            program=f'from {home} import {kind}\n\nmodel = {kind}.from_pretrained("user/model")',
+            version=__version__,
+            settings="\n".join(f"- `{name}`: `{value!r}`" for name, value in self._settings().items()),
+        )
+        write_atomically(Path(folder) / CARD_FILE, card)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, revision: str | None = None, token: str | None = None) -> Self:
         """Return the model in a folder, or in a repository on the Hub (the extra `hub`).
 
         Args:
-            name: a folder, or otherwise a repository such as "user/model".
-            revision: of the repository: a branch, a tag or a commit.
-            token: for a private repository.
+            name: Folder, or otherwise a repository such as "user/model".
+            revision: Branch, tag or commit of the repository.
+            token: Access token for a private repository.
 
         Raises:
-            ValueError: if there is no such model, or it is of another kind, damaged or of a newer version.
+            ValueError: If there is no such model, or it is of another kind, damaged or of another version.
         """
         folder = Path(name)
         if not folder.is_dir():
@@ -87,8 +136,7 @@ class Shareable:
             hub = optional_import("huggingface_hub", extra="hub", needed_by=owner)
             file = hub.hf_hub_download(str(name), MODEL_FILE, revision=revision, token=token)
             folder = Path(file).parent
-        loaded: Self = cls.load(folder)  # type: ignore[attr-defined]
-        return loaded
+        return cls.load(folder)
 
     def push_to_hub(
         self, name: str, *, about: str = "", private: bool | None = None, token: str | None = None, message: str = ""
@@ -96,11 +144,11 @@ class Shareable:
         """Upload the model and its card to a repository on the Hub, which is created if it does not exist.
 
         Args:
-            name: of the repository, as "user/model".
-            about: the first lines of the card.
-            private: whether a new repository is private.
-            token: with write access; by default the one from `hf auth login`.
-            message: of the commit.
+            name: Repository, as "user/model".
+            about: First lines of the card.
+            private: Whether a new repository is private.
+            token: Access token with write permission; by default the one from `hf auth login`.
+            message: Message of the commit.
 
         Returns:
             The address of the commit.
@@ -115,51 +163,26 @@ class Shareable:
 
 
 class SharedNetwork(Shareable, nn.Module):
-    """A module whose `config` holds its constructor arguments, with `save`, `load` and the methods of `Shareable`."""
+    """Module whose `config` holds its constructor arguments, with `save`, `load` and the methods of `Shareable`.
+
+    `load` returns the network on the CPU and in evaluation mode.
+    """
 
     config: dict[str, Any]
 
-    def save(self, folder: str | Path) -> None:
-        """Write the network to a folder: `model.safetensors`.
-
-        Raises:
-            ValueError: if the folder holds something else.
-        """
-        kind, folder = type(self).__name__, Path(folder)
-        check_free(f"{kind}.save", folder, "`save`")
-        state = {"model": kind, "config": self.config, "notes": {}}
-        write_checkpoint(folder / MODEL_FILE, _KIND, state=state, tensors=self.state_dict())
+    def _contents(self) -> Any:
+        return {"config": self.config, "weights": dict(self.state_dict())}
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Return the network written by `save`, on the CPU and in evaluation mode.
-
-        Raises:
-            ValueError: if the folder holds no such network, or a damaged one.
-        """
-        owner = f"{cls.__name__}.load"
-        checkpoint = read_saved(owner, Path(folder), _KIND, "`save`")
-        with as_written(owner, "folder", "`save`"):
-            state, tensors = checkpoint.state, checkpoint.tensors
-            if state["model"] != cls.__name__:
-                raise ValueError(f"a model {str(state['model'])[:80]!r}")
-            cls._check_config(state["config"], tensors)
-            network = cls(**state["config"])
-            network.load_state_dict(tensors)
+    def _from_contents(cls, contents: Any) -> Self:
+        cls._check_config(contents["config"], contents["weights"])
+        network = cls(**contents["config"])
+        network.load_state_dict(contents["weights"])
         return network.eval()
 
     @classmethod
-    def _check_config(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def _check_config(cls, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
         """Reject a configuration of a larger model than the saved weights, before memory is allocated."""
 
-
-def model_card(model: Any, about: str) -> str:
-    """Return the model card as Markdown."""
-    kind = type(model).__name__
-    home = type(model).__module__.partition(".")[0]
-    program = f'from {home} import {kind}\n\nmodel = {kind}.from_pretrained("user/model")'
-    given = model.get_params(deep=False) if hasattr(model, "get_params") else getattr(model, "config", {})
-    settings = "\n".join(f"- `{name}`: `{value!r}`" for name, value in given.items())
-    return _CARD.format(
-        kind=kind, about=about or f"A `{kind}`.", program=program, version=__version__, settings=settings
-    )
+    def _settings(self) -> Mapping[str, Any]:
+        return self.config

@@ -8,6 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+__all__ = [
+    "Stopped",
+    "begin_saving",
+    "check_stop",
+    "end_saving",
+    "saves_when_stopped",
+    "stop_on_signals",
+    "stop_requested",
+]
+
 # The number of active sections that save on request, and the signal that requested it.
 _n_savers = 0
 _received: int | None = None
@@ -18,9 +28,9 @@ class Stopped(SystemExit):
     """Raised after a signal; if uncaught, the process ends with code 128 + signal (143, 130).
 
     Attributes:
-        code: the exit code.
-        signal: its number.
-        message: the saved state, and how to resume.
+        code: Exit code of the process.
+        signal: Number of the signal.
+        message: What is saved, and how to resume.
     """
 
     code: int
@@ -39,9 +49,9 @@ class Stopped(SystemExit):
 def stop_on_signals() -> Iterator[None]:
     """Stop the work in a `with` block cleanly on SIGTERM and Ctrl-C.
 
-    `Fleet.fit`, Lightning with `Checkpoints`, and the command line then save at the next epoch or batch and raise
-    `Stopped`; other work is interrupted at once, and a second signal interrupts everything. Outside the main
-    thread, where Python delivers no signals, it has no effect.
+    `Checkpoint`, `Fleet.fit`, Lightning with `Checkpoints`, and the command line then save at the next step, epoch
+    or batch and raise `Stopped`; other work is interrupted at once, and a second signal interrupts everything.
+    Outside the main thread, where Python delivers no signals, it has no effect.
 
     Example:
         >>> import os
@@ -84,7 +94,7 @@ def saves_when_stopped() -> Iterator[None]:
     """Declare that the code inside polls `stop_requested()`, so that signals do not interrupt it.
 
     Raises:
-        Stopped: at the end, if a signal arrived after the last check.
+        Stopped: At the end, if a signal arrived after the last check.
     """
     begin_saving()
     try:
@@ -92,7 +102,7 @@ def saves_when_stopped() -> Iterator[None]:
     finally:
         end_saving()
     if _n_savers == 0:
-        check_stop("What was being done had just ended.")
+        check_stop("The work had just ended.")
 
 
 def begin_saving() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import described_rule
 from torchmcl.checks import bad_value, check_fraction
-from torchmcl.io.records import change_records
+from torchmcl.io import change_records
 from torchmcl.lightning._backend import pl
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import StepOutput

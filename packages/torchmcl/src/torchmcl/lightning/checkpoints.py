@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl.checks import bad_value, check_positive_int
-from torchmcl.io import CheckpointSeries, decode, encode, read_checkpoint, write_checkpoint
-from torchmcl.io.stopping import begin_saving, check_stop, end_saving, stop_requested
+from torchmcl.io import CheckpointSeries, check_stop, load, save, stop_requested
+from torchmcl.io.stopping import begin_saving, end_saving
 from torchmcl.lightning._backend import pl
 
 _KIND = "lightning"
@@ -25,8 +25,7 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
             TypeError: if it contains a value that is neither a tensor nor JSON-compatible.
             OSError: if it cannot be written; the old file, if any, is untouched.
         """
-        state, tensors = encode(checkpoint)
-        write_checkpoint(path, _KIND, state=state, tensors=tensors)
+        save(path, checkpoint, kind=_KIND)
 
     def load_checkpoint(
         self, path: Path | str, map_location: Any = None, weights_only: bool | None = None
@@ -36,8 +35,8 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
         Raises:
             CheckpointError: if it is damaged or not a checkpoint.
         """
-        saved = read_checkpoint(path, _KIND)
-        return decode(saved.state, saved.tensors)
+        checkpoint: dict[str, Any] = load(path, kind=_KIND)
+        return checkpoint
 
     def remove_checkpoint(self, path: Path | str) -> None:
         """Remove a file."""

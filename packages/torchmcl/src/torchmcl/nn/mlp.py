@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchmcl.checks import bad_value, check_callable, check_positive_int, check_share
 from torchmcl.costs.families import HypothesisFamily
-from torchmcl.io.pretrained import SharedNetwork
+from torchmcl.io import SharedNetwork
 from torchmcl.nn.heads import MultiHypothesisHead
 from torchmcl.types import Distributions, Predictions
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from torchmcl.checks import bad_value, check_choice
-from torchmcl.io.reading import read_text, unpacked
+from torchmcl.io import read_text, unpacked
 from torchmcl_studies.common import check_known
 from torchmcl_studies.data import cache_folder, cached_download, checksums
 
