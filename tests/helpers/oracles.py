@@ -316,18 +316,6 @@ def distortion(cost, mask):
     )
 
 
-def soft_distortion(cost, weights, mask):
-    """Eq. (7)."""
-    return _mean(
-        [
-            sum(q * c for q, c in zip(share, row, strict=True))
-            for rows, shares, reals in zip(cost, weights, mask, strict=True)
-            for row, share, real in zip(rows, shares, reals, strict=True)
-            if real
-        ]
-    )
-
-
 def rmse_of_mean(hypotheses, probabilities, targets, mask):
     errors = []
     for answers, scores, truths, reals in zip(hypotheses, probabilities, targets, mask, strict=True):
@@ -427,27 +415,6 @@ def energy_score(hypotheses, probabilities, targets, mask):
             if real:
                 values.append(sum(p * _distance(a, truth) for p, a in pairs) - spread / 2)
     return _mean(values)
-
-
-def wasserstein_1d(points, masses, samples, order):
-    """Distance between sum_k m_k delta(points_k) and equally weighted samples: match equal quantiles."""
-    left = sorted(zip(points, masses, strict=True))
-    right = sorted((y, 1 / len(samples)) for y in samples)
-    (x, p), (y, q) = left.pop(0), right.pop(0)
-    total = 0.0
-    while True:
-        moved = min(p, q)
-        total += moved * abs(x - y) ** order
-        p, q = p - moved, q - moved
-        if p <= q:
-            if not left:
-                break
-            x, p = left.pop(0)
-        else:
-            if not right:
-                break
-            y, q = right.pop(0)
-    return total ** (1 / order)
 
 
 # ------------------------------------------------------------------ theory, of one input x
@@ -642,19 +609,14 @@ def _grouped(scene, counted):
     return list(groups.values())
 
 
-def mean_of_agents(agents, scene, k, value, average_over="agents", last_valid_step=True):
-    """The mean over agents (hypotheses, target, mask, scores), or over scenes of the means in them."""
-    counted = [any(mask) if last_valid_step else mask[-1] for _, _, mask, _ in agents]
-    values = {i: forecast_value(a, _top(a[3], k), value) for i, a in enumerate(agents) if counted[i]}
-    if average_over == "agents":
-        return sum(values.values()) / len(values)
-    means = [sum(values[i] for i in group) / len(group) for group in _grouped(scene, counted)]
-    return sum(means) / len(means)
+def mean_of_agents(agents, k, value):
+    """The mean over agents (hypotheses, target, mask, scores)."""
+    return _mean([forecast_value(agent, _top(agent[3], k), value) for agent in agents if any(agent[2])])
 
 
-def joint_min_error(agents, scene, k, error, best_by, average_over="scenes", last_valid_step=True):
+def joint_min_error(agents, scene, k, error, average_over):
     """The error of the best future of each scene, averaged over scenes or weighted by their agents."""
-    counted = [any(mask) if last_valid_step else mask[-1] for _, _, mask, _ in agents]
+    counted = [any(mask) for _, _, mask, _ in agents]
     total = weight = 0.0
     for group in _grouped(scene, counted):
         n_hypotheses = len(agents[group[0]][0])
@@ -662,16 +624,14 @@ def joint_min_error(agents, scene, k, error, best_by, average_over="scenes", las
         means = []
         for j in _top(scores, k):
             errors = [trajectory_errors(agents[i][0][j], agents[i][1], agents[i][2]) for i in group]
-            means.append({name: sum(e[name] for e in errors) / len(errors) for name in ("ade", "fde")})
-        best = min(means, key=lambda mean: mean[best_by])
-        share = len(group) if average_over == "agents" else 1
-        total, weight = total + share * best[error], weight + share
+            means.append(sum(e[error] for e in errors) / len(errors))
+        times = len(group) if average_over == "agents" else 1
+        total, weight = total + times * min(means), weight + times
     return total / weight
 
 
-def collision_rate(hypotheses, scene, mask, distance, count, average_over):
-    """Collided pairs (or agents) of all, over all hypotheses; None if there are none to count."""
-    n, n_hypotheses = len(hypotheses), len(hypotheses[0])
+def collision_rate(hypotheses, scene, mask, distance, average_over):
+    """Fraction of agents that collide, over all hypotheses."""
 
     def collide(i, j, k):
         return any(
@@ -679,24 +639,14 @@ def collision_rate(hypotheses, scene, mask, distance, count, average_over):
             for s in range(len(mask[i]))
         )
 
-    by_scene = {}
+    by_scene = []
     for number in set(scene):
-        members = [i for i in range(n) if scene[i] == number and any(mask[i])]
-        for k in range(n_hypotheses):
-            if count == "agents":
-                hits = [any(collide(i, j, k) for j in members if j != i) for i in members]
-            else:
-                pairs = [(i, j) for i, j in itertools.combinations(members, 2)]
-                hits = [
-                    collide(i, j, k) for i, j in pairs if any(a and b for a, b in zip(mask[i], mask[j], strict=True))
-                ]
-            by_scene.setdefault(number, []).extend(hits)
-    filled = [hits for hits in by_scene.values() if hits]
-    if not filled:
-        return None
+        members = [i for i in range(len(hypotheses)) if scene[i] == number and any(mask[i])]
+        hits = [any(collide(i, j, k) for j in members if j != i) for k in range(len(hypotheses[0])) for i in members]
+        by_scene += [hits] if hits else []
     if average_over == "scenes":
-        return sum(sum(hits) / len(hits) for hits in filled) / len(filled)
-    return sum(map(sum, filled)) / sum(map(len, filled))
+        return _mean([_mean(hits) for hits in by_scene])
+    return _mean([hit for hits in by_scene for hit in hits])
 
 
 def track_windows(rows, observed, future, step, stride=1, partial=False):

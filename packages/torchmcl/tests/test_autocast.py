@@ -6,7 +6,7 @@ import torchmcl as mcl
 from grids import for_each
 from torchmcl import metrics, theory
 from torchmcl.density import KernelMixture, best_points
-from torchmcl.postprocess import BallScore, TubeScore, conformal, expected_cost, reduce
+from torchmcl.postprocess import BallScore, Conformal, TubeScore, expected_cost, reduce
 
 
 def draw(*shape, seed=0):
@@ -41,10 +41,9 @@ FUNCTIONS = {
     "reduce of float64": lambda: reduce(mcl.Predictions(MANY.hypotheses.double()), 4),
     "reduce to medians": lambda: reduce(MANY, 4, cost_fn=mcl.pairwise_euclidean),
     "reduce to some": lambda: reduce(MANY, 4, moved=False),
-    "reduce a few": lambda: reduce(mcl.Predictions(MANY.hypotheses[:, :6]), 3),
     "expected_cost": lambda: expected_cost(mcl.Predictions(MANY.hypotheses[:, :3]), MANY),
-    "balls": lambda: conformal(MANY, TARGETS[:, 0], nonconformity=BallScore(), coverage=0.5).levels,
-    "tubes": lambda: conformal(MANY, TARGETS[:, 0], nonconformity=TubeScore(), coverage=0.5).levels,
+    "balls": lambda: Conformal.calibrate(BallScore(), MANY, TARGETS[:, 0], coverage=0.5).level,
+    "tubes": lambda: Conformal.calibrate(TubeScore(), MANY, TARGETS[:, 0], coverage=0.5).level,
     "best_points on the line": lambda: best_points(LINE, 4),
     "best_points in the plane": lambda: best_points(PLANE, 4),
     "density": lambda: PLANE.log_prob(TARGETS[:, 0]),

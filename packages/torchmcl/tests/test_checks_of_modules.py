@@ -220,26 +220,6 @@ BAD_CALLS = {
         ValueError,
         "score_calibration_error: `n_bins` must be >= 1, got 0",
     ),
-    "metric of a tensor": (
-        lambda: metrics.rmse_of_mean(POINTS, POINTS),
-        TypeError,
-        "rmse_of_mean: `predictions` must be Predictions, got Tensor",
-    ),
-    "metric of different dimensions": (
-        lambda: metrics.oracle_rmse(mcl.Predictions(POINTS), torch.rand(2, 3, 1)),
-        ValueError,
-        r"oracle_rmse: `targets` must have shape \[..., targets, 2\]",
-    ),
-    "metric with numbers as mask": (
-        lambda: metrics.energy_score(mcl.Predictions(POINTS), POINTS, MASK.float()),
-        TypeError,
-        "energy_score: `mask` must be a boolean tensor",
-    ),
-    "wasserstein of order zero": (
-        lambda: metrics.wasserstein_to_samples(mcl.Predictions(POINTS), POINTS, order=0),
-        ValueError,
-        "wasserstein_to_samples: `order` must be >= 1, got 0",
-    ),
 }
 
 

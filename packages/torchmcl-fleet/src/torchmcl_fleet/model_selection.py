@@ -13,7 +13,7 @@ from torchmcl.checks import bad_value, check_callable, check_positive_int, check
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.density import KernelMixture, fit_bandwidth
 from torchmcl.density.points import equal_shares
-from torchmcl.postprocess._inputs import finite_tensor
+from torchmcl.postprocess.inputs import finite_tensor
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.theory import RatePoints, blahut_arimoto
 from torchmcl_fleet.data import FleetData

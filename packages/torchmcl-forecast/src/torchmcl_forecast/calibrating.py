@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.postprocess.regions import quantile, rows_needed
+from torchmcl.postprocess import quantile, rows_needed
 from torchmcl_forecast.crps import mixture_crps
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.windows import Source

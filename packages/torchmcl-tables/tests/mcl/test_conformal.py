@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchmcl.density import KernelMixture
-from torchmcl.postprocess.regions import effective_counts, quantile
+from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.mcl import PredictionIntervals
 from torchmcl_tables.mcl.calibration import conformity, reaching, region, supported_fill
 

@@ -10,7 +10,7 @@ import torchmcl as mcl
 from torchmcl import costs
 from torchmcl.costs import MEAN, MEDIAN, CostDeclaration, Norm, NormalMixture, declaration, declares
 from torchmcl.costs.declared import axes_of_a_target
-from torchmcl.postprocess import BallScore, conformal, expected_cost, reduce
+from torchmcl.postprocess import BallScore, Conformal, expected_cost, reduce
 
 PUBLIC = [getattr(costs, name) for name in costs.__all__ if name.startswith("pairwise_")]
 CLOSED_FORMS = [cost_fn for cost_fn in PUBLIC if declaration(cost_fn).formula is not None]
@@ -131,7 +131,9 @@ def test_a_declared_cost_gets_centres_radii_and_flat_events():
     assert_close(*costs)
     points, targets = mcl.Predictions(torch.randn(30, 12, 2)), torch.randn(30, 2)
     own, known = (
-        conformal(points, targets, nonconformity=BallScore(cost_fn)).volume(points)
+        Conformal.calibrate(BallScore(cost_fn), points, targets).volume(
+            points, generator=torch.Generator().manual_seed(0)
+        )
         for cost_fn in (own_distance, mcl.pairwise_euclidean)
     )
     assert_close(own, known)

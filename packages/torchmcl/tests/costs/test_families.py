@@ -10,7 +10,7 @@ import torchmcl as mcl
 from grids import for_each
 from torchmcl.costs import BivariateNormal, FullNormal, LowRankNormal, VonMisesAngles
 from torchmcl.density import mixture_distribution
-from torchmcl.postprocess import MixtureLevels, conformal
+from torchmcl.postprocess import Conformal, MixtureLevels
 
 FAMILIES = [FullNormal(), BivariateNormal(), LowRankNormal(rank=1), VonMisesAngles()]
 for_all_families = for_each("family", FAMILIES)
@@ -85,11 +85,11 @@ def test_regions_cover_and_have_the_volume_of_an_ellipse():
     factor = torch.tensor([[2.0, 0.0], [0.5, 0.3]])
     predictions = mcl.Distributions(torch.zeros(400, 1, 2), None, factor.expand(400, 1, 2, 2))
     targets = torch.randn(800, 2) @ factor.T
-    regions = conformal(predictions, targets[:400], nonconformity=MixtureLevels(FullNormal()), coverage=0.8)
+    regions = Conformal.calibrate(MixtureLevels(FullNormal()), predictions, targets[:400], coverage=0.8)
     assert 0.74 < regions.contains(predictions, targets[400:]).float().mean() < 0.86
     first = mcl.Distributions(*(None if part is None else part[:1] for part in predictions))
     draw = {"n_samples": 20_000, "generator": torch.Generator().manual_seed(1)}
-    level = float(regions.levels[0]) - math.log(2 * math.pi) - math.log(0.6)  # half the squared radius
+    level = regions.level - math.log(2 * math.pi) - math.log(0.6)  # half the squared radius
     torch.testing.assert_close(regions.volume(first, **draw).item(), 2 * math.pi * 0.6 * level, rtol=0.05, atol=0)
     volumes = [regions.volume(first, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     assert torch.equal(*volumes)

@@ -13,9 +13,9 @@ from torchmcl.postprocess import diagnose
 def healthy(n=4000, k=4, seed=0):
     """Return predictions around a circle, targets near one of them, and the right scores."""
     generator = torch.Generator().manual_seed(seed)
-    centre = torch.randn(n, 1, 2, generator=generator)
+    center = torch.randn(n, 1, 2, generator=generator)
     angles = torch.arange(k) * (2 * torch.pi / k)
-    hypotheses = centre + torch.stack([angles.cos(), angles.sin()], dim=-1)
+    hypotheses = center + torch.stack([angles.cos(), angles.sin()], dim=-1)
     targets = hypotheses[torch.arange(n), torch.randint(k, (n,), generator=generator)]
     targets = targets + 0.1 * torch.randn(n, 2, generator=generator)
     return mcl.Predictions(hypotheses, torch.full((n, k), 1 / k).logit()), targets
@@ -44,8 +44,8 @@ def test_starved_and_duplicated_hypotheses_are_found():
 
 def test_a_collapse_and_bad_scores_are_found():
     given, targets = healthy(400)
-    centre = given.hypotheses.mean(dim=1, keepdim=True).expand(-1, 4, -1)
-    found = diagnose(mcl.Predictions(centre), targets)
+    center = given.hypotheses.mean(dim=1, keepdim=True).expand(-1, 4, -1)
+    found = diagnose(mcl.Predictions(center), targets)
     assert found.collapsed == 1.0
     assert found.score_error is None
     assert found.distortion_of_offsets < 0.1 * found.distortion
@@ -117,8 +117,8 @@ def test_the_records_of_a_cooled_training_show_the_split(tmp_path, capsys):
     assert found.collapsed < 0.5
     assert 0.1 < found.split_temperature < 8.0
     assert found.final_temperature == pytest.approx(cooling[-1])
-    assert found.win_shares == pytest.approx(diagnose(recorder.records()).win_shares)
-    assert sum(found.win_shares) == pytest.approx(1.0)
+    assert found.win_rates == pytest.approx(diagnose(recorder.records()).win_rates)
+    assert sum(found.win_rates) == pytest.approx(1.0)
     assert main(["diagnose", str(tmp_path / "records.jsonl")]) == 0
     assert "temperature of a split" in capsys.readouterr().out
 
@@ -126,7 +126,7 @@ def test_the_records_of_a_cooled_training_show_the_split(tmp_path, capsys):
 def test_records_take_no_targets_and_predictions_need_them():
     with pytest.raises(ValueError, match="`targets` must be None, as mask and scores, for records"):
         diagnose(recorded([1.0] * 3), torch.zeros(3, 1))
-    with pytest.raises(ValueError, match="`targets` must be given with predictions"):
+    with pytest.raises(ValueError, match="`targets` is required with predictions"):
         diagnose(healthy(10)[0])
 
 
@@ -157,7 +157,7 @@ def test_masked_steps_say_nothing(shape):
     assert found.distortion == pytest.approx(expected.distortion)
     assert found.distortion_of_mean == pytest.approx(expected.distortion_of_mean)
     assert found.split_temperature == pytest.approx(expected.split_temperature)
-    assert found.win_shares == expected.win_shares
+    assert found.win_rates == expected.win_rates
     with pytest.raises(ValueError, match="`mask` must have shape"):
         diagnose(mcl.Predictions(hypotheses), targets.unsqueeze(1).expand(80, 2, 6, 2), real[:, None].expand(80, 2, 6))
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl.postprocess import ExpectedCost, MissRate, concatenate, expected_cost, reduce
-from torchmcl.postprocess._search import chosen_greedily
+from torchmcl.postprocess import expected_cost, greedy_medoids, reduce
 
 COSTS = [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1]
 SEQUENCE_COSTS = [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade, mcl.pairwise_sq_fde]
@@ -24,50 +23,6 @@ def best_medoid_loss(cost, weights, k):
     """Return the lowest expected cost over all subsets; cost [n, n] of numpy."""
     subsets = itertools.combinations(range(len(cost)), k)
     return min((weights * cost[:, list(subset)].min(axis=1)).sum() for subset in subsets)
-
-
-def partitions(items, k):
-    """Yield all ways to put items into k groups, none empty."""
-    if not items:
-        if k == 0:
-            yield []
-        return
-    head, *rest = items
-    for groups in partitions(rest, k - 1) if k else ():
-        yield [[head], *groups]
-    for groups in partitions(rest, k):
-        for index in range(len(groups)):
-            yield [*groups[:index], [head, *groups[index]], *groups[index + 1 :]]
-
-
-def best_means_loss(points, weights, k):
-    """Return the lowest expected squared distance to the means of k groups."""
-
-    def of_group(group):
-        w, x = weights[group], points[group]
-        return (w[:, None] * (x - (w[:, None] * x).sum(0) / w.sum()) ** 2).sum()
-
-    return min(sum(of_group(group) for group in groups) for groups in partitions(list(range(len(points))), k))
-
-
-@pytest.mark.parametrize("cost_fn", COSTS)
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_few_subsets_give_the_best_medoids(cost_fn, k):
-    given = problem(5, 8, 3)
-    losses = expected_cost(reduce(given, k, cost_fn=cost_fn, moved=False), given, cost_fn=cost_fn)
-    weights = mcl.normalized_scores(given.score_logits).numpy()
-    costs = cost_fn(hypotheses=given.hypotheses, targets=given.hypotheses).numpy()
-    expected = [best_medoid_loss(c, w, k) for c, w in zip(costs, weights, strict=True)]
-    np.testing.assert_allclose(losses, expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 6])
-def test_few_hypotheses_give_the_best_means(k):
-    given = problem(4, 7, 2)
-    losses = expected_cost(reduce(given, k), given)
-    weights = mcl.normalized_scores(given.score_logits).numpy()
-    expected = [best_means_loss(h, w, k) for h, w in zip(given.hypotheses.numpy(), weights, strict=True)]
-    np.testing.assert_allclose(losses, expected, rtol=1e-10)
 
 
 def test_swaps_come_close_to_the_best_medoids_of_many_subsets():
@@ -92,7 +47,7 @@ def test_no_exchange_of_a_chosen_hypothesis_helps():
 
 
 @pytest.mark.parametrize("cost_fn", SEQUENCE_COSTS)
-@pytest.mark.parametrize("n", [6, 20])
+@pytest.mark.parametrize("n", [20])
 def test_moved_sequences_are_at_least_as_good_as_chosen_ones(cost_fn, n):
     given = problem(8, n, 4, 2)
     losses = [
@@ -105,26 +60,10 @@ def test_moved_sequences_are_at_least_as_good_as_chosen_ones(cost_fn, n):
 def test_a_single_median_has_no_descent_direction():
     given = problem(3, 40, 2)
     few = reduce(given, 1, cost_fn=mcl.pairwise_euclidean)
-    centre = few.hypotheses.requires_grad_()
-    cost = mcl.pairwise_euclidean(hypotheses=centre, targets=given.hypotheses).squeeze(-1)
+    center = few.hypotheses.requires_grad_()
+    cost = mcl.pairwise_euclidean(hypotheses=center, targets=given.hypotheses).squeeze(-1)
     (cost * mcl.normalized_scores(given.score_logits)).sum().backward()
-    assert centre.grad.abs().max() < 0.02
-
-
-@pytest.mark.parametrize("moved", [True, False])
-def test_the_miss_rate_is_lower_than_that_of_the_lowest_cost(moved):
-    given = problem(40, 30, 2)
-    objective = MissRate(0.5)
-    by_misses, by_cost = (
-        expected_cost(
-            reduce(given, 4, cost_fn=mcl.pairwise_euclidean, moved=moved, objective=o),
-            given,
-            cost_fn=mcl.pairwise_euclidean,
-            objective=objective,
-        ).mean()
-        for o in (objective, ExpectedCost())
-    )
-    assert by_misses < by_cost
+    assert center.grad.abs().max() < 0.02
 
 
 def test_the_expected_distortion_is_not_above_that_of_scikit_learn():
@@ -139,7 +78,7 @@ def test_the_expected_distortion_is_not_above_that_of_scikit_learn():
     assert ours <= np.mean(theirs)
 
 
-def test_each_centre_is_the_mean_of_its_cell_and_scores_are_the_masses():
+def test_each_center_is_the_mean_of_its_cell_and_scores_are_the_masses():
     given = problem(6, 50, 3)
     few = reduce(given, 5)
     weights = mcl.normalized_scores(given.score_logits)
@@ -171,19 +110,17 @@ def test_no_cluster_is_left_out_for_near_duplicates(dtype, moved):
 
 
 @pytest.mark.parametrize("cost_fn", [*COSTS, mcl.pairwise_cosine])
-@pytest.mark.parametrize(("n", "k"), [(6, 3), (20, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_hypotheses_that_are_kept_are_those_given_bit_by_bit(cost_fn, n, k, dtype):
-    hypotheses = problem(30, n, 2, dtype=dtype).hypotheses
+def test_hypotheses_that_are_kept_are_those_given_bit_by_bit(cost_fn, dtype):
+    hypotheses = problem(30, 20, 2, dtype=dtype).hypotheses
     hypotheses[:, 0] = 1e6
-    few = reduce(mcl.Predictions(hypotheses), k, cost_fn=cost_fn, moved=False).hypotheses
+    few = reduce(mcl.Predictions(hypotheses), 5, cost_fn=cost_fn, moved=False).hypotheses
     assert (few.unsqueeze(2) == hypotheses.unsqueeze(1)).all(dim=-1).any(dim=-1).all()
 
 
 @pytest.mark.parametrize("moved", [True, False])
-@pytest.mark.parametrize("n", [8, 40])
-def test_one_far_hypothesis_does_not_blur_the_others(moved, n):
-    near = problem(50, n, 2, dtype=torch.float32).hypotheses
+def test_one_far_hypothesis_does_not_blur_the_others(moved):
+    near = problem(50, 40, 2, dtype=torch.float32).hypotheses
     near[:, -1] = 1e4
     losses = []
     for dtype in (torch.float32, torch.float64):
@@ -192,24 +129,11 @@ def test_one_far_hypothesis_does_not_blur_the_others(moved, n):
     assert losses[0] == pytest.approx(losses[1], rel=5e-3)
 
 
-def test_costs_that_depend_on_the_origin_are_taken_as_they_are():
-    given = problem(5, 9, 2)
-    given = mcl.Predictions(given.hypotheses + 3.0, given.score_logits)
-    losses = expected_cost(
-        reduce(given, 2, cost_fn=mcl.pairwise_cosine, moved=False), given, cost_fn=mcl.pairwise_cosine
-    )
-    weights = mcl.normalized_scores(given.score_logits).numpy()
-    costs = mcl.pairwise_cosine(hypotheses=given.hypotheses, targets=given.hypotheses).numpy()
-    expected = [best_medoid_loss(c.T, w, 2) for c, w in zip(costs, weights, strict=True)]
-    np.testing.assert_allclose(losses, expected, rtol=1e-10, atol=1e-15)
-
-
 @pytest.mark.parametrize("cost_fn", [mcl.pairwise_euclidean, *SEQUENCE_COSTS])
-@pytest.mark.parametrize("n", [6, 30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_rows_of_other_sizes_beside_it_do_not_change_a_row(cost_fn, n, dtype):
+def test_rows_of_other_sizes_beside_it_do_not_change_a_row(cost_fn, dtype):
     event = (2,) if cost_fn is mcl.pairwise_euclidean else (3, 2)
-    rows = problem(2, n, *event, dtype=dtype).hypotheses * torch.tensor([1e-3, 1e6]).view(2, 1, *[1] * len(event))
+    rows = problem(2, 30, *event, dtype=dtype).hypotheses * torch.tensor([1e-3, 1e6]).view(2, 1, *[1] * len(event))
     together, alone = (reduce(mcl.Predictions(part), 3, cost_fn=cost_fn).hypotheses for part in (rows, rows[:1]))
     torch.testing.assert_close(together[:1], alone, rtol=1e-6, atol=0)
 
@@ -240,20 +164,13 @@ def test_scores_are_read_and_returned_as_asked_for():
     assert reduce(arrays, 2).hypotheses.shape == (4, 2, 2)
 
 
-def test_networks_count_alike_whatever_their_scores():
-    one, two = problem(3, 4, 2), problem(3, 6, 2, seed=1)
-    both = concatenate([one, two])
-    shares = both.score_logits.sigmoid()
-    torch.testing.assert_close(shares[:, :4].sum(dim=-1), torch.full((3,), 0.5, dtype=torch.float64))
-    weighted = concatenate([one, two], weights=[3, 1.0], scores=mcl.SoftmaxScores()).score_logits.exp()
-    torch.testing.assert_close(weighted[:, :4], 0.75 * one.score_logits.softmax(-1))
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"k": 9}, ValueError, "reduce: `k` must be at most the number of hypotheses, 8, got 9"),
         ({"k": 0}, ValueError, "`k` must be >= 1"),
+        ({"scores": "softmax"}, TypeError, "`scores` must be a ScoreObjective or probabilities"),
+        ({"score_logits": torch.full((2, 8), -torch.inf)}, ValueError, "have a finite logit in every row"),
         ({"scores": torch.full((2, 8), 0.2)}, ValueError, "summing to 1 .* a sum of 1.6"),
         ({"scores": torch.ones(2, 3)}, ValueError, r"`scores` must have shape \(2, 8\)"),
         ({"cost_fn": mcl.pairwise_ade}, ValueError, "`cost_fn` must return costs of shape"),
@@ -272,22 +189,15 @@ def test_bad_input_is_named(change, error, message):
         reduce(given, arguments.pop("k"), **arguments)
 
 
-def test_bad_sets_of_networks_are_named():
-    with pytest.raises(TypeError, match="`predictions` must be Predictions, got Tensor"):
-        reduce(torch.zeros(2, 3, 1), 2)
-    with pytest.raises(ValueError, match="hold at least one network's"):
-        concatenate([])
-    with pytest.raises(ValueError, match="same rows and shapes"):
-        concatenate([problem(2, 3, 1), problem(3, 3, 1)])
-    with pytest.raises(ValueError, match="be 1 numbers >= 0"):
-        concatenate([problem(2, 3, 1)], weights=[-1.0])
-    with pytest.raises(ValueError, match="`threshold` must be >= 0"):
-        MissRate(-1.0)
-
-
 def test_greedy_choices_take_one_of_each_branch_first_and_each_candidate_once():
     values = torch.tensor([0.0, 0.1, 0.2, 9.0, 9.2], dtype=torch.float64)
     loss = (values[:, None] - values).square().unsqueeze(0)
-    order = chosen_greedily(loss, torch.tensor([[0.3, 0.3, 0.2, 0.1, 0.1]], dtype=torch.float64), 5)[0].tolist()
+    order = greedy_medoids(loss, torch.tensor([[0.3, 0.3, 0.2, 0.1, 0.1]], dtype=torch.float64), 5)[0].tolist()
     assert sorted(order) == list(range(5))
     assert {order[0] < 3, order[1] < 3} == {True, False}
+
+
+@pytest.mark.parametrize("hypotheses", [torch.zeros(3, 2, 2), torch.zeros(2, 0, 2), torch.zeros(2, 2, 3)])
+def test_reductions_of_other_rows_or_events_are_refused(hypotheses):
+    with pytest.raises(ValueError, match=r"expected_cost: `few.hypotheses` must have shape \[2, k"):
+        expected_cost(mcl.Predictions(hypotheses), problem(2, 8, 2))

@@ -212,7 +212,7 @@ def numbers_of(forecast: Forecast, rows: Rows) -> dict[str, Any]:
     future, scene = rows.paths[:, N_OBSERVED:], rows.scene
     best: dict[str, Any] = {"hypotheses": paths, "targets": future}
     likeliest: dict[str, Any] = {**best, "scores": scores, "k": 1}
-    moving: dict[str, Any] = {"distance": _COLLISION, "count": "agents", "average_over": "scenes", "scene": scene}
+    moving: dict[str, Any] = {"distance": _COLLISION, "average_over": "scenes", "scene": scene}
     numbers: dict[str, Tensor] = {
         "min_ade": metrics.min_ade(**best),
         "min_fde": metrics.min_fde(**best),

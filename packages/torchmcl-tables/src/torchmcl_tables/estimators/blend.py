@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmcl.density import KernelMixture, best_points
-from torchmcl.postprocess.regions import effective_counts, quantile
+from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.estimators.atoms import at_atoms, best_atoms, masses_above, pieces_of_atoms
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import (

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmcl.postprocess.regions import quantile
+from torchmcl.postprocess import quantile
 from torchmcl_tables.data.columns import BOOLEANS, CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.data.values import MISSING
 from torchmcl_tables.estimators.blend import Blend

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchmcl.density import KernelMixture
 from torchmcl.density.on_line import REACH, marked
-from torchmcl.postprocess.regions import effective_counts, quantile
+from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.mcl.rows import Rows
 
 # Scores up to 1 are masses. Where the density is almost 0: 1 plus the distance to the nearest hypothesis in bandwidths.

@@ -17,7 +17,7 @@ from torch import nn
 from torchmcl import __version__
 from torchmcl.checks import bad_value
 from torchmcl.density import Bandwidth
-from torchmcl.postprocess.regions import quantile
+from torchmcl.postprocess import quantile
 from torchmcl_tables.mcl.predictive import Predictive
 from torchmcl_tables.mcl.preprocessing import MOST_DEVIATIONS, Encoder, MissingIndicators, PiecewiseLinear, Scaler
 from torchmcl_tables.mcl.tables import Targets

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from torchmcl.density import KernelMixture
 from torchmcl.errors import bad_value
-from torchmcl.postprocess._search import chosen_greedily
+from torchmcl.postprocess import greedy_medoids
 from torchmcl.theory.rate_distortion import lloyd_steps
 from torchmcl_fleet.model_selection import least_distortions
 from torchmcl_tables.data import CategoryColumn, Column, Table
@@ -225,7 +225,7 @@ def _by_number(judged: _Judged) -> dict[str, Any]:
     apart = ((values[some][:, :, None] - values[some][:, None]) ** 2).sum(axis=-1)
     weights = torch.from_numpy(judged.probabilities[some])
     # The expectation is over the answers with their probabilities; the truth is not used.
-    order = chosen_greedily(torch.from_numpy(apart), weights, n_hypotheses).numpy()
+    order = greedy_medoids(torch.from_numpy(apart), weights, n_hypotheses).numpy()
     kept = np.minimum.accumulate(np.take_along_axis(costs[some], order, axis=1), axis=1)
     numbers = list(range(1, n_hypotheses + 1))
     made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}

@@ -1,32 +1,29 @@
-"""Metrics: pure functions of a Matching or of Predictions, and thin torchmetrics shells around them.
+"""Metrics: pure functions of a matching, of predictions or of trajectories.
 
-The shells (`Distortion`, `HypothesisUsage`, ...) need torchmetrics and are loaded when first used.
+`Metric(function)` accumulates any of them over batches and processes; it needs torchmetrics and is loaded when it is
+first used.
 """
 
 import importlib
 from typing import Any
 
-from torchmcl.metrics.events import (
+from torchmcl.metrics.functions import (
     average_pairwise_distance,
     crps,
+    distortion,
+    energy_score,
     generalized_energy_distance,
+    hypothesis_usage,
     matched_dice,
     mode_coverage,
     mpjpe,
-    pa_mpjpe,
-    variogram_score,
-)
-from torchmcl.metrics.functions import (
-    distortion,
-    energy_score,
-    hypothesis_usage,
     n_dead_hypotheses,
     oracle_rmse,
+    pa_mpjpe,
     rmse_of_mean,
     score_calibration_error,
-    soft_distortion,
     usage_entropy,
-    wasserstein_to_samples,
+    variogram_score,
 )
 from torchmcl.metrics.trajectories import (
     brier_min_fde,
@@ -61,27 +58,14 @@ __all__ = [
     "pa_mpjpe",
     "rmse_of_mean",
     "score_calibration_error",
-    "soft_distortion",
     "usage_entropy",
     "variogram_score",
-    "wasserstein_to_samples",
 ]
-
-_SHELLS = (
-    *("DeadHypotheses", "Distortion", "EnergyScore", "HypothesisUsage", "OracleRMSE", "RMSEOfMean"),
-    *("ScoreCalibrationError", "SoftDistortion", "UsageEntropy", "WassersteinToSamples"),
-    *("BrierMinFDE", "CollisionRate", "JointMinADE", "JointMinFDE", "MinADE", "MinFDE", "MissRate"),
-)
-_EVENT_SHELLS = (
-    *("AveragePairwiseDistance", "CRPS", "GeneralizedEnergyDistance", "MPJPE", "MatchedDice", "ModeCoverage"),
-    *("PAMPJPE", "VariogramScore"),
-)
 
 
 def __getattr__(name: str) -> Any:
-    """Load the torchmetrics classes on first use."""
-    for names, module in ((_SHELLS, "shells"), (_EVENT_SHELLS, "event_shells")):
-        if name in names:
-            optional_import("torchmetrics", extra="metrics", needed_by=f"torchmcl.metrics.{name}")
-            return getattr(importlib.import_module(f"torchmcl.metrics.{module}"), name)
-    raise AttributeError(f"module 'torchmcl.metrics' has no attribute {name!r}")
+    """Load the torchmetrics class on first use."""
+    if name != "Metric":
+        raise AttributeError(f"module 'torchmcl.metrics' has no attribute {name!r}")
+    optional_import("torchmetrics", extra="metrics", needed_by="torchmcl.metrics.Metric")
+    return importlib.import_module("torchmcl.metrics.accumulated").Metric

@@ -1,33 +1,26 @@
-"""Reduction of many hypotheses, of one or several networks, to a few with a low expected cost."""
+"""Reduction to a few hypotheses with a low expected cost: k-medoids by swaps, or k-means by Lloyd's algorithm."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.costs.declared import Norm, declaration
+from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import full_precision
-from torchmcl.postprocess import _search as search
-from torchmcl.postprocess._inputs import (
-    CostFn,
-    Scores,
-    WeightedHypotheses,
-    as_tensor,
-    finite_tensor,
-    logits_of,
-    pair_cost,
-    scored,
-)
-from torchmcl.postprocess._search import ExpectedCost, Geometry, ReductionObjective
+from torchmcl.postprocess.inputs import CostFn, Scores, finite_tensor, logits_of, pair_cost, weighted_hypotheses
 from torchmcl.scoring import SigmoidScores
 from torchmcl.types import Distributions, Predictions, check_predictions
 
+__all__ = ["expected_cost", "greedy_medoids", "reduce"]
+
 # Elements of a tensor [rows, hypotheses, hypotheses] processed at a time: they fit into the cache of a CPU, and keep a
 # GPU busy without filling its memory.
-_NUMBERS_AT_ONCE = {"cpu": 4_000_000, "cuda": 200_000_000}
+_CHUNK = {"cpu": 4_000_000, "cuda": 200_000_000}
+_LLOYD_ROUNDS = 30
 
 
 @full_precision
@@ -37,102 +30,65 @@ def reduce(
     *,
     cost_fn: CostFn = pairwise_sq_euclidean,
     moved: bool = True,
-    objective: ReductionObjective | None = None,
     scores: Scores | None = None,
 ) -> Predictions:
-    """Return k hypotheses with a low expected loss if the truth is drawn from the given ones by their scores.
+    """Reduce the hypotheses to k with a low expected cost if the truth is drawn from the given ones by their scores.
 
-    A small search is exhaustive: up to 512 subsets to choose from, or all groupings of up to 8 hypotheses. The loss
-    is then optimal for subsets, and for groups under `ExpectedCost` of a squared cost, whose best center is the mean.
-    Otherwise hypotheses are selected greedily; without `moved` they are then swapped for others as long as the loss
-    falls, with `moved` they go to the centers of their groups by Lloyd's algorithm. No random numbers are used, and
-    rows are independent of each other.
+    Hypotheses are selected greedily. With `moved` they then go to the centers of their groups by Lloyd's algorithm;
+    otherwise they are swapped for others as long as the expected cost falls. No random numbers are used, and rows are
+    independent of each other.
 
     Args:
-        predictions: hypotheses [rows, hypotheses, ...] and scores; equal weights without scores.
-        k: the number of hypotheses to keep.
-        cost_fn: any `pairwise_*` function that takes hypotheses for targets. For costs of vectors, the
-            axes of a hypothesis are flattened.
-        moved: whether hypotheses may move, as in k-means; otherwise k of those given are kept unchanged, as in
-            k-medoids. They move to means for squared costs, to geometric medians for distances, and for other costs to
-            means if that lowers the loss.
-        objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
-        scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
+        predictions: Hypotheses [rows, hypotheses, ...] and scores; without scores all have the same weight.
+        k: Number of hypotheses to keep.
+        cost_fn: Any `pairwise_*` function that takes hypotheses for targets. For costs of vectors, the axes of a
+            hypothesis are flattened.
+        moved: Whether hypotheses may move, as in k-means; otherwise k of them are kept unchanged, as in k-medoids.
+            They move to means for squared costs, to geometric medians for distances, and for other costs to means if
+            that lowers the cost.
+        scores: Objective that the scores were trained with, `SigmoidScores()` by default, or probabilities
+            [rows, hypotheses].
 
     Returns:
         Predictions with hypotheses [rows, k, ...], the most likely first. The probability of each is the sum over the
-        hypotheses nearest to it; score logits are of the same kind as the given ones: for a sigmoid by default, and
-        log-probabilities for `SoftmaxScores()`.
+        hypotheses nearest to it. Score logits are of the same kind as those of `predictions`: log-probabilities for
+        `SoftmaxScores()`, otherwise for a sigmoid.
 
     Raises:
         ValueError: if there are fewer than k hypotheses, for NaN, or probabilities that do not sum to 1.
 
     Example:
-        >>> given = Predictions(torch.tensor([[[0.0], [1.0], [10.0]]]), torch.tensor([[0.0, 0.0, 0.0]]))
-        >>> few = reduce(given, 2)
+        >>> predictions = Predictions(torch.tensor([[[0.0], [1.0], [10.0]]]), torch.tensor([[0.0, 0.0, 0.0]]))
+        >>> few = reduce(predictions, 2)
         >>> few.hypotheses.flatten(), few.score_logits.sigmoid().flatten()
         (tensor([ 0.5000, 10.0000]), tensor([0.6667, 0.3333]))
-        >>> reduce(given, 2, moved=False).hypotheses.flatten()
-        tensor([ 0., 10.])
+        >>> reduce(predictions, 2, moved=False).hypotheses.flatten()
+        tensor([ 1., 10.])
+
+    Reference:
+        Schubert, Rousseeuw: Fast and eager k-medoids clustering, Information Systems 2021, arXiv:2008.05171.
     """
     check_positive_int("reduce", "k", k)
-    if not isinstance(moved, bool):
-        raise TypeError(bad_value("reduce", "moved", "be True or False", repr(moved)))
-    objective = _objective("reduce", objective)
-    every = scored("reduce", predictions, scores)
-    scores = SigmoidScores() if scores is None else scores
-    n = every.hypotheses.shape[1]
+    hypotheses, weights, _ = weighted_hypotheses("reduce", predictions, scores)
+    n = hypotheses.shape[1]
     if k > n:
-        rule = f"be at most the number of hypotheses, {n}"
-        raise ValueError(bad_value("reduce", "k", rule, k, "`concatenate` makes one set of several networks."))
-    pair_cost("reduce", cost_fn, every.hypotheses[:1], every.hypotheses[:1])  # raises an error for an unsuitable cost
-    return _sorted(*solved(every, k, cost_fn, objective, moved), scores)
-
-
-def solved(
-    every: WeightedHypotheses, k: int, cost_fn: CostFn, objective: ReductionObjective, moved: bool
-) -> tuple[Tensor, Tensor]:
-    """Return k hypotheses [rows, k, *event] with a low expected loss, and the probability of each [rows, k]."""
-    n = every.hypotheses.shape[1]
-    at_once = max(_NUMBERS_AT_ONCE.get(every.hypotheses.device.type, 2_000_000) // (n * n), 1)
-    parts = []
-    for hypotheses, weights in zip(*(part.split(at_once) for part in every[:2]), strict=True):
-        geometry = Geometry(hypotheses, weights, cost_fn, objective)
-        centres = _moved(geometry, k) if moved else _chosen(geometry, k)
-        parts.append((centres, _masses(geometry, centres)))
-    hypotheses, masses = (torch.cat(part) for part in zip(*parts, strict=True))
-    return hypotheses, masses
-
-
-def _chosen(geometry: Geometry, k: int) -> Tensor:
-    """Return k of the hypotheses."""
-    loss = geometry.objective(geometry.cost(geometry.hypotheses))
-    if math.comb(loss.shape[1], k) <= search.FEW_SUBSETS:
-        index = search.best_subset(loss, geometry.weights, k)
-    else:
-        index = search.chosen(loss, geometry.weights, k, exchanged=True)
-    return search.take(geometry.hypotheses, index)
-
-
-def _moved(geometry: Geometry, k: int) -> Tensor:
-    """Return k centers of groups of the hypotheses."""
-    if geometry.hypotheses.shape[1] <= search.FEW_HYPOTHESES:
-        return search.best_groups(geometry, k)
-    loss = geometry.objective(geometry.cost(geometry.hypotheses))
-    chosen = search.chosen(loss, geometry.weights, k, exchanged=False)
-    return search.lloyd(geometry, search.take(geometry.hypotheses, chosen))
-
-
-def _masses(geometry: Geometry, centres: Tensor) -> Tensor:
-    """Return the total probability of the hypotheses nearest to each center."""
-    owner = geometry.cost(centres).min(dim=1).indices  # several times faster than argmin on CPUs
-    return centres.new_zeros(centres.shape[:2]).scatter_add_(1, owner, geometry.weights)
-
-
-def _sorted(centres: Tensor, masses: Tensor, scores: Scores) -> Predictions:
-    """Return centers, the most likely first, with score logits of the same kind as the given ones."""
-    order = masses.argsort(dim=-1, descending=True, stable=True)
-    return Predictions(search.take(centres, order), logits_of(masses.gather(1, order), scores))
+        raise ValueError(bad_value("reduce", "k", f"be at most the number of hypotheses, {n}", k))
+    pair_cost("reduce", cost_fn, hypotheses[:1], hypotheses[:1])  # raises an error for an unsuitable cost
+    n_rows = max(_CHUNK.get(hypotheses.device.type, 2_000_000) // (n * n), 1)
+    centers, masses = [], []
+    for rows in zip(hypotheses.split(n_rows), weights.split(n_rows), strict=True):
+        candidates = _Candidates(*rows, cost_fn)
+        loss = candidates.cost(candidates.hypotheses)
+        medoids = greedy_medoids(loss, candidates.weights, k)
+        if not moved:
+            medoids = _swapped(loss, candidates.weights, medoids)
+        centers.append(_take(candidates.hypotheses, medoids))
+        if moved:
+            centers[-1] = _lloyd(candidates, centers[-1])
+        masses.append(candidates.groups(candidates.cost(centers[-1])).sum(dim=-1))
+    probabilities, order = torch.cat(masses).sort(dim=-1, descending=True, stable=True)
+    logits = logits_of(probabilities, SigmoidScores() if scores is None else scores)
+    return Predictions(_take(torch.cat(centers), order), logits)
 
 
 def expected_cost(
@@ -140,17 +96,19 @@ def expected_cost(
     predictions: Predictions | Distributions,
     *,
     cost_fn: CostFn = pairwise_sq_euclidean,
-    objective: ReductionObjective | None = None,
     scores: Scores | None = None,
 ) -> Tensor:
-    """Return the expected loss of the nearest of a few hypotheses if the truth is drawn from many, [rows].
+    """Compute the expected cost of the nearest of a few hypotheses if the truth is drawn from many.
 
     Args:
-        few: hypotheses [rows, k, ...]; their scores are ignored.
-        predictions: hypotheses [rows, hypotheses, ...] and scores.
-        cost_fn: any `pairwise_*` function that takes hypotheses for targets.
-        objective: `ExpectedCost()` by default, or `MissRate(threshold)`.
-        scores: how score logits are read, `SigmoidScores()` by default, or probabilities [rows, hypotheses].
+        few: Hypotheses [rows, k, ...]; their scores are ignored.
+        predictions: Hypotheses [rows, hypotheses, ...] and scores.
+        cost_fn: Any `pairwise_*` function that takes hypotheses for targets.
+        scores: Objective that the scores were trained with, `SigmoidScores()` by default, or probabilities
+            [rows, hypotheses].
+
+    Returns:
+        Expected cost of each row, [rows].
 
     Example:
         >>> many = Predictions(torch.tensor([[[0.0], [1.0], [10.0]]]))
@@ -158,70 +116,137 @@ def expected_cost(
         tensor([0.3333])
     """
     owner = "expected_cost"
-    loss = _objective(owner, objective)
-    every = scored(owner, predictions, scores)
+    hypotheses, probabilities, _ = weighted_hypotheses(owner, predictions, scores)
     check_predictions(owner, "few", few)
-    centres = finite_tensor(owner, "few.hypotheses", few.hypotheses).to(every.hypotheses)
-    rows, _, *event = every.hypotheses.shape
-    if centres.ndim != len(event) + 2 or centres.shape[1] < 1 or (len(centres), *centres.shape[2:]) != (rows, *event):
+    centers = finite_tensor(owner, "few.hypotheses", few.hypotheses).to(hypotheses)
+    rows, _, *event = hypotheses.shape
+    if centers.ndim != len(event) + 2 or centers.shape[1] < 1 or (len(centers), *centers.shape[2:]) != (rows, *event):
         rule = f"have shape [{rows}, k, ...] with k >= 1 and events {tuple(event)}, as `predictions`"
-        raise ValueError(bad_value(owner, "few.hypotheses", rule, tuple(centres.shape)))
-    cost = pair_cost(owner, cost_fn, centres, every.hypotheses).amin(dim=-1)
-    return (loss(cost) * every.probabilities).sum(dim=-1)
+        raise ValueError(bad_value(owner, "few.hypotheses", rule, tuple(centers.shape)))
+    return (pair_cost(owner, cost_fn, centers, hypotheses).amin(dim=-1) * probabilities).sum(dim=-1)
 
 
-def _objective(owner: str, objective: Any) -> ReductionObjective:
-    if objective is None:
-        return ExpectedCost()
-    if not isinstance(objective, ReductionObjective):
-        rule = "be a ReductionObjective"
-        raise TypeError(bad_value(owner, "objective", rule, repr(objective), "MissRate(2.0) for example."))
-    return objective
-
-
-def concatenate(
-    predictions: Sequence[Predictions | Distributions],
-    *,
-    weights: Sequence[float] | None = None,
-    scores: Scores | None = None,
-) -> Predictions:
-    """Return the hypotheses of several networks as one set, with scores that sum to 1.
+def greedy_medoids(loss: Tensor, weights: Tensor, k: int) -> Tensor:
+    """Select candidates one by one, each time the one that lowers the expected loss most.
 
     Args:
-        predictions: of each network, for the same rows; the numbers of hypotheses may differ.
-        weights: of the networks, >= 0; equal by default.
-        scores: how score logits are read, and how those returned are to be read; `SigmoidScores()` by default.
+        loss: Loss [rows, candidates, hypotheses] of each candidate for each hypothesis, as many candidates as
+            hypotheses.
+        weights: Probabilities of the hypotheses, [rows, hypotheses].
+        k: Number of candidates to select.
 
-    Raises:
-        ValueError: without predictions, for different rows or event shapes, or for invalid weights.
+    Returns:
+        Indices of the candidates in the order of selection, [rows, k].
 
     Example:
-        >>> one = Predictions(torch.zeros(1, 2, 1), torch.tensor([[5.0, 5.0]]))
-        >>> two = Predictions(torch.ones(1, 1, 1), torch.tensor([[-3.0]]))
-        >>> concatenate([one, two]).score_logits.sigmoid()
-        tensor([[0.2500, 0.2500, 0.5000]])
+        >>> values = torch.tensor([0.0, 1.0, 9.0])
+        >>> greedy_medoids((values[:, None] - values).square()[None], torch.tensor([[0.3, 0.5, 0.2]]), 2)
+        tensor([[1, 2]])
     """
-    owner = "concatenate"
-    if isinstance(predictions, (Predictions, Distributions)):
-        rule = "be a sequence of Predictions, one for each network"
-        raise TypeError(bad_value(owner, "predictions", rule, type(predictions).__name__))
-    sets = [scored(owner, one, scores) for one in predictions]
-    scores = SigmoidScores() if scores is None else scores
-    if not sets:
-        raise ValueError(bad_value(owner, "predictions", "hold at least one network's", "none"))
-    shares = torch.ones(len(sets), dtype=torch.float64)
-    if weights is not None:
-        shares = finite_tensor(owner, "weights", as_tensor(owner, "weights", weights).double())
-    if shares.shape != (len(sets),) or (shares < 0).any() or not shares.sum() > 0:
-        rule = f"be {len(sets)} numbers >= 0, not all 0"
-        raise ValueError(bad_value(owner, "weights", rule, weights))
-    first = sets[0].hypotheses
-    for one in sets[1:]:
-        if one.hypotheses.shape[0] != first.shape[0] or one.hypotheses.shape[2:] != first.shape[2:]:
-            rule = f"have the same rows and shapes of events, {tuple(first.shape)} except for the second axis"
-            raise ValueError(bad_value(owner, "predictions", rule, tuple(one.hypotheses.shape)))
-    shares = shares / shares.sum()
-    probabilities = [share * one.probabilities for share, one in zip(shares.tolist(), sets, strict=True)]
-    return Predictions(
-        torch.cat([one.hypotheses for one in sets], dim=1), logits_of(torch.cat(probabilities, dim=1), scores)
-    )
+    column = weights.unsqueeze(-1)
+    best = torch.bmm(loss, column).squeeze(-1).argmin(dim=-1, keepdim=True)
+    selected, nearest = [best], _take(loss, best)  # [rows, 1, hypotheses]
+    taken = torch.zeros_like(weights, dtype=torch.bool).scatter_(1, best, True)
+    for _ in range(k - 1):
+        gains = torch.bmm((nearest - loss).clamp_(min=0), column).squeeze(-1)
+        best = gains.masked_fill_(taken, -1.0).argmax(dim=-1, keepdim=True)  # below every gain: none is selected twice
+        nearest = torch.minimum(nearest, _take(loss, best))
+        taken.scatter_(1, best, True)
+        selected.append(best)
+    return torch.cat(selected, dim=-1)
+
+
+class _Candidates(NamedTuple):
+    """Weighted hypotheses of which a few centers are wanted.
+
+    Attributes:
+        hypotheses: Hypotheses [rows, hypotheses, *event].
+        weights: Probabilities [rows, hypotheses], summing to 1.
+        cost_fn: Cost of pairs.
+    """
+
+    hypotheses: Tensor
+    weights: Tensor
+    cost_fn: CostFn
+
+    def cost(self, centers: Tensor) -> Tensor:
+        """Return the cost of each center for each hypothesis, [rows, centers, hypotheses]."""
+        formula = declaration(self.cost_fn).formula
+        if self.hypotheses.is_cuda or not isinstance(formula, Norm) or not formula.is_squared_distance:
+            return pair_cost("reduce", self.cost_fn, centers, self.hypotheses).mT
+        # The same differences without a loop over the coordinates, which is slow on CPUs for many pairs.
+        cost = torch.cdist(centers.flatten(2), self.hypotheses.flatten(2), compute_mode="donot_use_mm_for_euclid_dist")
+        cost = cost.square_()
+        return cost.div_(self.hypotheses.shape[2]) if formula.mean_over_steps else cost
+
+    def groups(self, cost: Tensor) -> Tensor:
+        """Return the weight of each hypothesis in the group of its nearest center, [rows, centers, hypotheses]."""
+        nearest = cost.min(dim=1, keepdim=True).indices  # several times faster than argmin on CPUs
+        return torch.zeros_like(cost).scatter_(1, nearest, self.weights.unsqueeze(1))
+
+    def centers(self, groups: Tensor, before: Tensor) -> Tensor:
+        """Return the best center of each group [rows, centers, *event], the previous center for an empty group."""
+        wide = groups.to(wide_dtype(groups))  # far from 0, sums in single precision lose the differences
+        mass = wide.sum(dim=-1, keepdim=True)
+        means = torch.bmm(wide, self.hypotheses.flatten(2).to(wide)) / mass.clamp_min(1e-30)
+        means = torch.where(mass > 0, means, before.flatten(2)).to(self.hypotheses)
+        means = means.unflatten(-1, self.hypotheses.shape[2:])
+        center = declaration(self.cost_fn).centre
+        centers = means
+        if center is not None:
+            if center.from_means is None:
+                return means
+            centers = center.from_means(self.hypotheses, groups, means)
+        old, new = ((self.cost(points) * groups).sum(dim=-1) for points in (before, centers))
+        return torch.where((new < old).view(*new.shape, *[1] * (centers.ndim - 2)), centers, before)
+
+
+def _lloyd(candidates: _Candidates, centers: Tensor) -> Tensor:
+    """Return the centers [rows, k, *event] after Lloyd's algorithm."""
+    groups = None
+    for _ in range(_LLOYD_ROUNDS):
+        before, groups = groups, candidates.groups(candidates.cost(centers))
+        if before is not None and torch.equal(before, groups):
+            break
+        centers = candidates.centers(groups, centers)
+    return centers
+
+
+def _take(values: Tensor, index: Tensor) -> Tensor:
+    """Return values [rows, n, ...] at index [rows, k]; copies of entire rows are faster than a gather of numbers."""
+    rows, n = values.shape[:2]
+    offsets = torch.arange(0, rows * n, n, device=index.device).unsqueeze(-1)
+    flat = values.reshape(rows * n, *values.shape[2:])
+    return flat.index_select(0, (index + offsets).flatten()).view(*index.shape, *values.shape[2:])
+
+
+def _swapped(loss: Tensor, weights: Tensor, medoids: Tensor) -> Tensor:
+    """Return medoids [rows, k] after swaps that lower the expected loss, until none does or a limit is reached."""
+    medoids = medoids.clone()
+    k = medoids.shape[1]
+    active = torch.arange(len(medoids), device=medoids.device)
+    for _ in range(2 * k):
+        if not len(active):
+            break
+        change = _swap_changes(loss[active], weights[active], medoids[active])  # [rows, candidates, k]
+        lowest, place = change.flatten(1).min(dim=-1)
+        present = (_take(loss[active], medoids[active]).amin(dim=1) * weights[active]).sum(dim=-1)
+        better = lowest < -16 * torch.finfo(loss.dtype).eps * present  # more than a rounding error
+        active, place = active[better], place[better]
+        medoids[active, place % k] = place // k
+    return medoids
+
+
+def _swap_changes(loss: Tensor, weights: Tensor, medoids: Tensor) -> Tensor:
+    """Return the change in the expected loss if a candidate replaces a medoid, [rows, candidates, k]."""
+    selected = _take(loss, medoids)  # [rows, k, hypotheses]
+    if selected.shape[1] > 1:
+        near, places = selected.topk(2, dim=1, largest=False)
+        first, second, owner = near[:, :1], near[:, 1:], places[:, 0]
+    else:
+        first, second, owner = selected, torch.full_like(selected, math.inf), torch.zeros_like(weights).long()
+    closer = torch.minimum(loss, first)
+    gained = ((closer - first) * weights.unsqueeze(1)).sum(dim=-1, keepdim=True)
+    lost = (torch.minimum(loss, second) - closer) * weights.unsqueeze(1)  # where the nearest medoid is removed
+    member = torch.nn.functional.one_hot(owner, selected.shape[1]).to(loss.dtype)  # [rows, hypotheses, k]
+    return gained + torch.bmm(lost, member)

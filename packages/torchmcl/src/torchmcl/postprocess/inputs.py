@@ -12,14 +12,27 @@ from torchmcl.costs.declared import check_takes_mask, declaration
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, check_predictions
 
+__all__ = [
+    "CostFn",
+    "Scores",
+    "WeightedHypotheses",
+    "as_tensor",
+    "finite_tensor",
+    "logits_of",
+    "pair_cost",
+    "probabilities_of",
+    "real_targets",
+    "row_weights",
+    "warn_unless_sigmoid",
+    "weighted_hypotheses",
+]
+
 CostFn: TypeAlias = Callable[..., Tensor]
-#: How score logits are interpreted, or the probabilities themselves [rows, hypotheses].
+#: Objective of the score logits, or the probabilities themselves [rows, hypotheses].
 Scores: TypeAlias = ScoreObjective | Tensor
 
 # The rounding error of a sum of a few hundred probabilities in single precision.
 _SUM_TOLERANCE = 1e-4
-
-
 # Sums of sigmoids within this factor of 1 are accepted: scores on new rows are not exactly calibrated.
 _SIGMOID_SUM = 2.0
 
@@ -28,9 +41,9 @@ class WeightedHypotheses(NamedTuple):
     """Hypotheses with probabilities, the input of a `Nonconformity`.
 
     Attributes:
-        hypotheses: [rows, hypotheses, ...]
-        probabilities: [rows, hypotheses], summing to 1.
-        scale: of hypotheses that are distributions; None otherwise.
+        hypotheses: Hypotheses [rows, hypotheses, ...].
+        probabilities: Probabilities [rows, hypotheses], summing to 1.
+        scale: Scales of hypotheses that are distributions; None otherwise.
     """
 
     hypotheses: Tensor
@@ -39,7 +52,7 @@ class WeightedHypotheses(NamedTuple):
 
 
 def as_tensor(owner: str, argument: str, value: Any) -> Tensor:
-    """Return a tensor, an array or a list of numbers as a tensor."""
+    """Convert an array or a list of numbers to a tensor."""
     if isinstance(value, Tensor):
         return value
     try:
@@ -49,7 +62,7 @@ def as_tensor(owner: str, argument: str, value: Any) -> Tensor:
 
 
 def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
-    """Return an array or a tensor as a detached floating tensor after checking that it is finite."""
+    """Convert an array to a detached floating tensor, and check that it is finite."""
     value = as_tensor(owner, argument, value)
     check_tensor(owner, argument, value)
     value = value.detach()
@@ -62,13 +75,13 @@ def finite_tensor(owner: str, argument: str, value: Any) -> Tensor:
     return value
 
 
-def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypotheses:
-    """Check predictions, and return their hypotheses and probabilities.
+def weighted_hypotheses(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypotheses:
+    """Check predictions, and convert their scores to probabilities.
 
     Args:
-        owner: named in messages.
+        owner: Name of the caller, for messages.
         predictions: `Predictions` or `Distributions`.
-        scores: how score logits are read, or probabilities. None means `SigmoidScores()`, with a warning if the
+        scores: Objective of the score logits, or probabilities. None means `SigmoidScores()`, with a warning if the
             values look otherwise: predictions do not store how their scores were trained.
 
     Raises:
@@ -82,8 +95,8 @@ def scored(owner: str, predictions: Any, scores: Scores | None) -> WeightedHypot
         advice = "Scalars are events of length 1: hypotheses.unsqueeze(-1)."
         raise ValueError(bad_value(owner, "predictions.hypotheses", rule, tuple(hypotheses.shape), advice))
     hypotheses = hypotheses.to(torch.promote_types(hypotheses.dtype, torch.float32))
-    reader = SigmoidScores() if scores is None else scores
-    probabilities = probabilities_of(owner, predictions.score_logits, reader, hypotheses)
+    objective = SigmoidScores() if scores is None else scores
+    probabilities = probabilities_of(owner, predictions.score_logits, objective, hypotheses)
     if scores is None and predictions.score_logits is not None:
         warn_unless_sigmoid(owner, as_tensor(owner, "predictions.score_logits", predictions.score_logits))
     scale = predictions.scale.detach() if isinstance(predictions, Distributions) else None
@@ -107,22 +120,23 @@ def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None
 
 
 def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: Tensor) -> Tensor:
-    """Return the probabilities [rows, hypotheses]; uniform without scores."""
+    """Convert score logits to probabilities [rows, hypotheses], or check given ones; equal without scores."""
     shape = hypotheses.shape[:2]
     if isinstance(scores, (str, type)):
         rule = "be a ScoreObjective or probabilities"
         raise TypeError(bad_value(owner, "scores", rule, repr(scores), "mcl.SoftmaxScores() for example."))
     if not isinstance(scores, ScoreObjective):
-        given = finite_tensor(owner, "scores", scores)
-        check_shape(owner, "scores", given, shape, "[rows, hypotheses]")
-        sums = given.sum(dim=-1)
-        if given.numel() and ((given < 0).any() or ((sums - 1).abs() > _SUM_TOLERANCE).any()):
+        probabilities = finite_tensor(owner, "scores", scores)
+        check_shape(owner, "scores", probabilities, shape, "[rows, hypotheses]")
+        sums = probabilities.sum(dim=-1)
+        if probabilities.numel() and ((probabilities < 0).any() or ((sums - 1).abs() > _SUM_TOLERANCE).any()):
             worst = int((sums - 1).abs().argmax())
             rule = "be probabilities, >= 0 and summing to 1 over the hypotheses"
             advice = "Pass score logits in the Predictions; `scores` is then their objective."
-            got = f"a smallest value of {given.min().item():.4g} and a sum of {sums[worst].item():.4g} in row {worst}"
+            lowest, total = probabilities.min().item(), sums[worst].item()
+            got = f"a smallest value of {lowest:.4g} and a sum of {total:.4g} in row {worst}"
             raise ValueError(bad_value(owner, "scores", rule, got, advice))
-        return given / sums.unsqueeze(-1)
+        return probabilities / sums.unsqueeze(-1)
     if score_logits is None:
         return hypotheses.new_full(shape, 1 / shape[1])
     logits = as_tensor(owner, "predictions.score_logits", score_logits)
@@ -141,7 +155,7 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
 
 
 def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
-    """Return finite score logits with these probabilities.
+    """Convert probabilities to finite score logits.
 
     They are log-probabilities for `SoftmaxScores`. Otherwise their sigmoid is the probability, which is the default
     interpretation of score logits.
@@ -154,7 +168,7 @@ def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
 
 
 def row_weights(owner: str, sample_weights: Any, n_rows: int) -> Tensor:
-    """Return weights [rows] in float64, checked: finite, >= 0 and not all 0."""
+    """Check weights [rows]: finite, >= 0 and not all 0; they are returned in float64."""
     weights = as_tensor(owner, "sample_weights", sample_weights)
     check_sample_weights(owner, weights, torch.Size((n_rows,)))
     weights = finite_tensor(owner, "sample_weights", weights.double()).expand(n_rows)
@@ -165,14 +179,14 @@ def row_weights(owner: str, sample_weights: Any, n_rows: int) -> Tensor:
 
 
 def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the cost [rows, targets, hypotheses] of events of any shape.
+    """Compute the cost [rows, targets, hypotheses] of events of any shape.
 
     Args:
-        owner: named in messages.
-        cost_fn: any `pairwise_*` function.
-        hypotheses: [rows, hypotheses, ...]
-        targets: [rows, targets, *event]
-        mask: of the steps of each target, [rows, targets, steps]; the cost must accept it.
+        owner: Name of the caller, for messages.
+        cost_fn: Any `pairwise_*` function.
+        hypotheses: Hypotheses [rows, hypotheses, *event].
+        targets: Targets [rows, targets, *event].
+        mask: Mask of the steps of each target, [rows, targets, steps]; the cost must accept it.
     """
     check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
     expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
@@ -188,26 +202,18 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
     return cost.detach()
 
 
-def step_mask(owner: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
-    """Return a checked mask [rows, steps] for targets of the given shape; each row must have a real step."""
-    mask = as_tensor(owner, "mask", mask)
+def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+    """Check targets of the given shape and their mask [rows, steps]; masked steps may contain anything, even NaN."""
+    targets = as_tensor(owner, "targets", targets)
+    check_shape(owner, "targets", targets, shape, "[rows, ...], one target for each row")
+    if mask is None:
+        return finite_tensor(owner, "targets", targets), None
+    mask = as_tensor(owner, "mask", mask).to(targets.device)
     check_boolean(owner, "mask", mask)
     check_shape(owner, "mask", mask, shape[:2], "[rows, steps]")
-    empty = ~mask.any(dim=1)
-    if empty.any():
+    if not mask.any(dim=1).all():
+        row = int((~mask.any(dim=1)).nonzero()[0])
         rule = "have at least one real step in each row"
-        raise ValueError(
-            bad_value(owner, "mask", rule, f"none in row {int(empty.nonzero()[0])}", "Leave out such rows.")
-        )
-    return mask
-
-
-def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-    """Return checked targets of the given shape and their step mask; masked steps may contain anything, even NaN."""
-    truth = as_tensor(owner, "targets", targets)
-    check_shape(owner, "targets", truth, shape, "[rows, ...], one target for each row")
-    if mask is None:
-        return finite_tensor(owner, "targets", truth), None
-    mask = step_mask(owner, mask, shape).to(truth.device)
-    padded = ~mask.view(*mask.shape, *[1] * (truth.ndim - 2))
-    return finite_tensor(owner, "targets", truth.masked_fill(padded, 0)), mask
+        raise ValueError(bad_value(owner, "mask", rule, f"none in row {row}", "Leave out such rows."))
+    padded = ~mask.view(*mask.shape, *[1] * (targets.ndim - 2))
+    return finite_tensor(owner, "targets", targets.masked_fill(padded, 0)), mask
