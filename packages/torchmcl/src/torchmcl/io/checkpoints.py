@@ -312,40 +312,37 @@ def _described(value: Any, key: str | None, above: tuple[int, ...]) -> Any:
     def part(inner: Any) -> Any:
         return _described(inner, key, above)
 
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float() if math.isfinite(value):
-            return float(value)
-        case np.generic():
-            return part(value.item())
-        case Tensor():
-            return ["tensor", list(value.shape), str(value.dtype), _digest_of_bytes(value)]
-        case np.ndarray():
-            contents = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
-            return ["array", list(value.shape), str(value.dtype), hashlib.sha256(contents).hexdigest()]
-        case nn.Module():
-            return _described_module(value, part)
-        case Mapping() if all(type(name) is str for name in value):
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, np.generic):
+        return part(value.item())
+    if isinstance(value, Tensor):
+        return ["tensor", list(value.shape), str(value.dtype), _digest_of_bytes(value)]
+    if isinstance(value, np.ndarray):
+        contents = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
+        return ["array", list(value.shape), str(value.dtype), hashlib.sha256(contents).hexdigest()]
+    if isinstance(value, nn.Module):
+        return _described_module(value, part)
+    if isinstance(value, Mapping):
+        if all(type(name) is str for name in value):
             return {name: part(value[name]) for name in sorted(value)}
-        case Mapping():
-            return ["mapping", *sorted(json.dumps([part(name), part(inner)]) for name, inner in value.items())]
-        case set() | frozenset():
-            return ["set", *sorted(json.dumps(part(inner)) for inner in value)]
-        case list():
-            return [part(inner) for inner in value]
-        case tuple():
-            return [_name(type(value), key), *(part(inner) for inner in value)]
-        case types.MethodType():
-            return [_name(value.__func__, key), part(value.__self__)]
-        case type() | types.FunctionType() | types.BuiltinFunctionType() | functools.partial():
-            return _name(value, key)
-        case torch.Generator():
-            return "generator"
-        case float() | complex() | bytes() | slice() | range() | Enum() | Path():
-            return repr(value)
-        case torch.dtype() | torch.device():
-            return str(value)
+        return ["mapping", *sorted(json.dumps([part(name), part(inner)]) for name, inner in value.items())]
+    if isinstance(value, set | frozenset):
+        return ["set", *sorted(json.dumps(part(inner)) for inner in value)]
+    if isinstance(value, list):
+        return [part(inner) for inner in value]
+    if isinstance(value, tuple):
+        return [_name(type(value), key), *(part(inner) for inner in value)]
+    if isinstance(value, types.MethodType):
+        return [_name(value.__func__, key), part(value.__self__)]
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | functools.partial):
+        return _name(value, key)
+    if isinstance(value, torch.Generator):
+        return "generator"
+    if isinstance(value, float | complex | bytes | slice | range | Enum | Path | torch.dtype | torch.device):
+        return repr(value)
     names = [field.name for field in fields(value)] if is_dataclass(value) else sorted(getattr(value, "__dict__", {}))
     return [_name(type(value), key), {name: part(getattr(value, name)) for name in names}]
 

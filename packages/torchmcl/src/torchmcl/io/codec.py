@@ -111,35 +111,35 @@ class Codec:
         form = next((self._forms[kind] for kind in type(value).__mro__ if kind in self._forms), None)
         if form is not None and (contents := form.encode(value, part)) is not NotImplemented:
             return {f"${form.name}": contents}
-        match value:
-            case None | bool() | str():
-                return value
-            case int():
-                return int(value)
-            case float():
-                return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
-            case np.generic():
-                return part("", value.item())
-            case list():
-                return [part(i, item) for i, item in enumerate(value)]
-            case tuple():
-                return {"$tuple": [part(i, item) for i, item in enumerate(value)]}
-            case dict() if all(type(key) is str and not key.startswith("$") for key in value):
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+        if isinstance(value, np.generic):
+            return part("", value.item())
+        if isinstance(value, list):
+            return [part(i, item) for i, item in enumerate(value)]
+        if isinstance(value, tuple):
+            return {"$tuple": [part(i, item) for i, item in enumerate(value)]}
+        if isinstance(value, dict):
+            if all(type(key) is str and not key.startswith("$") for key in value):
                 return {key: part(key, item) for key, item in value.items()}
-            case dict():  # JSON keys are strings: dictionaries with other keys are stored as pairs
-                return {"$items": [[part("key", key), part(key, item)] for key, item in value.items()]}
-            case np.ndarray() if value.dtype.kind in "OU":
+            # JSON keys are strings: dictionaries with other keys are stored as pairs.
+            return {"$items": [[part("key", key), part(key, item)] for key, item in value.items()]}
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind in "OU":
                 return {"$words": [value.dtype.kind, part("", value.tolist())]}
-            case np.ndarray():
-                return {"$array": part("", torch.from_numpy(np.array(value)))}
-            case torch.device():
-                return {"$device": str(value)}
-            case Tensor():
-                name = path or "value"
-                while name in tensors:  # "a.b" may be the key "b" in "a", or the key "a.b"
-                    name += "'"
-                tensors[name] = value
-                return {"$tensor": name}
+            return {"$array": part("", torch.from_numpy(np.array(value)))}
+        if isinstance(value, torch.device):
+            return {"$device": str(value)}
+        if isinstance(value, Tensor):
+            name = path or "value"
+            while name in tensors:  # "a.b" may be the key "b" in "a", or the key "a.b"
+                name += "'"
+            tensors[name] = value
+            return {"$tensor": name}
         rule = "be made of dictionaries, lists, tensors, numbers and strings"
         advice = "Save its parts, or its `state_dict()`, instead."
         raise TypeError(bad_value("checkpoint", path or "value", rule, type(value).__name__, advice))
@@ -148,28 +148,34 @@ class Codec:
         def part(contents: Any) -> Any:
             return self._decoded(contents, tensors)
 
-        match state:
-            case list():
-                return [part(item) for item in state]
-            case {"$tensor": name}:
-                return tensors[name]
-            case {"$float": text}:
-                return float(text)
-            case {"$tuple": items}:
-                return tuple(part(items))
-            case {"$items": pairs}:
-                return {part(key): part(item) for key, item in pairs}
-            case {"$array": array}:
-                return part(array).numpy()
-            case {"$words": [kind, words]}:
-                return np.array(part(words), dtype=object if kind == "O" else None)
-            case {"$device": name}:
-                return torch.device(name)
-            case dict() if (name := next(iter(state), "")).startswith("$"):
-                return self._by_name[name[1:]].decode(state[name], part)
-            case dict():
-                return {key: part(item) for key, item in state.items()}
-        return state
+        if isinstance(state, list):
+            return [part(item) for item in state]
+        if not isinstance(state, dict):
+            return state
+        name = next(iter(state), "")
+        if not name.startswith("$"):
+            return {key: part(item) for key, item in state.items()}
+        if name == "$tensor":
+            return tensors[state[name]]
+        decode = _DECODERS.get(name)
+        return (self._by_name[name[1:]].decode if decode is None else decode)(state[name], part)
+
+
+def _decode_words(contents: Any, part: Callable[[Any], Any]) -> Any:
+    kind, words = contents
+    return np.array(part(words), dtype=object if kind == "O" else None)
+
+
+_DECODERS: Mapping[str, Callable[[Any, Callable[[Any], Any]], Any]] = MappingProxyType(
+    {
+        "$float": lambda contents, part: float(contents),
+        "$tuple": lambda contents, part: tuple(part(contents)),
+        "$items": lambda contents, part: {part(key): part(item) for key, item in contents},
+        "$array": lambda contents, part: part(contents).numpy(),
+        "$words": _decode_words,
+        "$device": lambda contents, part: torch.device(contents),
+    }
+)
 
 
 def _record_form(record: type[Any]) -> Form:
