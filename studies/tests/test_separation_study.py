@@ -22,7 +22,7 @@ pytest.importorskip("lightning.pytorch")
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from torchmcl.app.numbers import difference, spread_of  # noqa: E402
+from torchmcl.app.report import spread_of  # noqa: E402
 from torchmcl_speech.config import SeparationConfig  # noqa: E402
 from torchmcl_speech.evaluate import trained_precision  # noqa: E402
 from torchmcl_speech.nn import DPRNN  # noqa: E402
@@ -35,6 +35,7 @@ from torchmcl_studies.reports.separation_study import (  # noqa: E402
     transition_rows,
     write_separation_study_page,
 )
+from torchmcl_studies.reports.statistics import difference  # noqa: E402
 from torchmcl_studies.separation.study import PARTS, run_separation_study, study_runs  # noqa: E402
 from torchmcl_studies.separation_records import (  # noqa: E402
     StudyRecords,

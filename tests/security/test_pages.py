@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from browser import opened
-from torchmcl.app.page import escape, image, page
-from torchmcl.app.pictures import film_player, film_script, new_figure
+from torchmcl.app.animation import film_player, film_script
+from torchmcl.app.report import escape, image, new_figure, page
 from torchmcl_fleet.demo import page as demo
 from torchmcl_speech.reports import separation_page
 from torchmcl_studies.reports import figures, trajectories, uci
@@ -78,7 +78,7 @@ def assert_nothing_runs(browser, path):
 @pytest.fixture
 def quick_pictures(monkeypatch):
     """Pictures are as slow as they are harmless: a place for each of them will do while places are tried."""
-    for module in (demo, figures, trajectories, uci):
+    for module in (demo.report, figures, trajectories, uci):
         monkeypatch.setattr(module, "image", lambda figure, alternative, caption="": f"<p>{caption}</p>")
 
 
@@ -175,7 +175,7 @@ def test_records_of_the_demonstration_cannot_run_in_its_page(browser, tmp_path, 
     monkeypatch.setattr(demo, "_predictions", lambda records: None)
     monkeypatch.setattr(demo, "_curves", lambda records: None)
     monkeypatch.setattr(demo, "_forks", lambda found: None)
-    monkeypatch.setattr(demo.pictures, "write_moving_picture", lambda film, path: path)
+    monkeypatch.setattr(demo.animation, "write_animation", lambda film, path: path)
 
     def written(records):
         (tmp_path / "records.json").write_text(json.dumps(records))

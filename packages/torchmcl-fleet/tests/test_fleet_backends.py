@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import torchmcl as mcl
 from plain_loop import assert_same_bits, assert_same_model, train_alone
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.annealing.measure import cost_scale
+from torchmcl.annealing.records import cost_scale
 from torchmcl.app import main
 from torchmcl_fleet import (
     SGD,

@@ -6,7 +6,7 @@ import torch
 import oracles
 import torchmcl as mcl
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.measure import SCALARS
+from torchmcl.annealing.records import SCALARS
 from torchmcl_fleet import Fleet, FleetData, FleetRecorder, SampledData
 from torchmcl_fleet.demo.gaussians import conditional_three_gaussians
 

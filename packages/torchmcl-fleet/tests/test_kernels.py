@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl.costs import _sequence_sums as sequences
+from torchmcl.costs import chunked as sequences
 from torchmcl.costs import distances
-from torchmcl.costs._sequence_sums import weighted_distances
+from torchmcl.costs.chunked import weighted_distances
 from torchmcl.dispatch import runs_triton
 from torchmcl_fleet.gpu.support import usable
 

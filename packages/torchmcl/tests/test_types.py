@@ -15,7 +15,7 @@ def test_tuples_unpack_in_the_documented_order():
     assert mcl.Batch._fields == ("inputs", "targets", "mask", "scene")
     assert mcl.Predictions._fields == ("hypotheses", "score_logits")
     assert mcl.Distributions._fields == ("hypotheses", "score_logits", "scale")
-    assert mcl.Matching._fields == ("cost", "weights", "valid")
+    assert mcl.Matching._fields == ("cost", "weights", "mask")
     assert mcl.StepOutput._fields == ("loss", "assignment_loss", "score_loss", "matching", "predictions", "batch")
 
 

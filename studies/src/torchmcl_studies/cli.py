@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchmcl.app.arguments import Commands, counts, device, names, positive, say
-from torchmcl.app.page import check_page
+from torchmcl.app.report import check_page
 
 
 def add_reproduce_commands(commands: Commands) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.measure import SCALARS
+from torchmcl.annealing.records import SCALARS
 from torchmcl.app.progress import Progress
 from torchmcl.checks import bad_value, check_choice, check_non_negative, check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean

@@ -38,7 +38,7 @@ def fused_step(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
     if result is NotImplemented:
         return NotImplemented
     cost, weights, assignment_loss, score_loss = result
-    matching = Matching(cost, weights)
+    matching = Matching(cost, weights, cost.new_ones(cost.shape[:-1], dtype=torch.bool))
     loss = assignment_loss
     if score_loss is not None:
         loss = torch.add(assignment_loss, score_loss, alpha=problem.score_weight)

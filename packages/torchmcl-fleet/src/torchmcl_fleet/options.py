@@ -43,7 +43,7 @@ class StepSpec:
 
 def hard_distortion(output: StepOutput) -> Tensor:
     """Return the distortion (mean cost of the best hypothesis) of each model, [models]."""
-    cost, mask = output.matching.cost, output.matching.mask
+    cost, _, mask = output.matching
     costs = cost.amin(dim=-1).masked_fill(~mask, 0).flatten(1)
     return costs.sum(dim=1) / mask.flatten(1).sum(dim=1).clamp_min(1)
 

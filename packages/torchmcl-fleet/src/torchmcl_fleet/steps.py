@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl import metrics
-from torchmcl.annealing.measure import CostScale, cost_scale
+from torchmcl.annealing.records import CostScale, cost_scale
 from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
 from torchmcl.costs.declared import Norm, NormalMixture, declaration
 from torchmcl.dispatch import debug_checks_enabled

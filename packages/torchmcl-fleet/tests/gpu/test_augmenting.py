@@ -17,7 +17,7 @@ finally:
     sys.path.pop(0)
 
 import torchmcl as mcl
-from torchmcl.rules._one_to_one import one_to_one_weights
+from torchmcl.rules.transport import one_to_one_weights
 from torchmcl_fleet.gpu.augmenting import MAX_SIDE, one_to_one_rows
 
 ON_GPU = torch.cuda.is_available()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmcl.app.arguments import AddNames, Commands, device, names, positive, probability, say, seed
-from torchmcl.app.page import check_page
+from torchmcl.app.report import check_page
 from torchmcl.errors import bad_value
 
 __all__ = ["add_forecast_command"]
@@ -129,7 +129,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _forecast(options: argparse.Namespace) -> None:
-    from torchmcl.app.resources import seconds_since_start
+    from torchmcl.app.progress import seconds_since_start
     from torchmcl.io import Checkpoint, write_atomically
     from torchmcl_forecast.forecaster import Forecaster
     from torchmcl_forecast.page import write_page

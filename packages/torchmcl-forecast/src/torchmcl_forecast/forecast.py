@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torchmcl.app.pictures import new_figure
+from torchmcl.app.report import new_figure
 from torchmcl.checks import check_positive_int
 from torchmcl.density import KernelMixture
 from torchmcl.errors import bad_value

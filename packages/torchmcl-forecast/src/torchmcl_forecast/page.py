@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.dates import ConciseDateFormatter
 
-from torchmcl.app.numbers import number, percent
-from torchmcl.app.page import escape, image, page, table
-from torchmcl.app.pictures import new_figure
+from torchmcl.app.report import escape, image, new_figure, number, page, percent, table
 from torchmcl.io import write_atomically
 from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.grids import Grid

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmcl.app.numbers import percent
-from torchmcl.app.pictures import GREY, INK, PALETTE
+from torchmcl.app.report import GRAY, INK, PALETTE, percent
 from torchmcl.errors import bad_value
 
 __all__ = ["draw_forecast"]
@@ -28,7 +27,7 @@ def draw_forecast(forecast: Any, series: Any, axis: Any, n: int | None, n_past: 
     if forecast.tube_level is not None:
         low, high = (end[group, channel].numpy() for end in forecast.tube_ends())
         label = f"tube of {percent(forecast.coverage)}"
-        axis.fill_between(ahead, low, high, color=GREY, alpha=0.25, linewidth=0, label=label)
+        axis.fill_between(ahead, low, high, color=GRAY, alpha=0.25, linewidth=0, label=label)
     paths, shares = forecast.reduced(n)
     for k, share in enumerate(shares[group].tolist()):
         axis.plot(

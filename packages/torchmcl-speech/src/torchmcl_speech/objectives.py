@@ -83,7 +83,7 @@ def of_mixtures(metric: Callable[[StepOutput], Tensor]) -> Callable[[StepOutput]
     def metric_of_mixtures(output: StepOutput) -> Tensor:
         mask = output.matching.mask
         several = mask & (mask.sum(dim=-1, keepdim=True) > 1)
-        return metric(output._replace(matching=output.matching._replace(valid=several)))
+        return metric(output._replace(matching=output.matching._replace(mask=several)))
 
     return metric_of_mixtures
 

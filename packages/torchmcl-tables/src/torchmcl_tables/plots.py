@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from torchmcl.app.numbers import percent
-from torchmcl.app.pictures import GREY, INK, PALETTE
+from torchmcl.app.report import GRAY, INK, PALETTE, percent
 from torchmcl.checks import bad_value, check_positive_int, check_share
 from torchmcl.optional import optional_import
 from torchmcl_tables.reports.figures import draw_coverage
@@ -153,7 +152,7 @@ def plot_pit(model: Any, X: Any, y: Any, *, n_bins: int = 10, ax: Any = None, ou
     axis, n_rows = _axes(ax), len(transformed)
     low, high = (n_bins * binom.ppf(level, n_rows, 1 / n_bins) / n_rows for level in (_DOUBT / 2, 1 - _DOUBT / 2))
     axis.bar(edges[:-1], n_bins * counts / n_rows, width=1 / n_bins, align="edge", color=_BLUE, alpha=0.75, lw=0)
-    axis.axhspan(low, high, color=GREY, alpha=0.3, lw=0)
+    axis.axhspan(low, high, color=GRAY, alpha=0.3, lw=0)
     axis.axhline(1, color=INK, lw=0.8)
     axis.set(xlabel=f"distribution function at {_name(model, output)}", ylabel="relative frequency", xlim=(0, 1))
     return axis

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl.app.numbers import number, percent
+from torchmcl.app.report import number, percent
 
 #: The usual coverage of prediction sets.
 LEVEL = 0.9

@@ -41,7 +41,7 @@ def matched(cost: Tensor, rule: AssignmentRule, mask: Tensor | None) -> Matching
     """Compute `assign` without checks of the arguments; the mask has all axes of the targets."""
     weights = rule.assign(cost, mask)
     if mask is None:
-        return Matching(cost, weights)
+        return Matching(cost, weights, cost.new_ones(cost.shape[:-1], dtype=torch.bool))
     return Matching(cost.masked_fill(~mask.unsqueeze(-1), 0), weights, mask)
 
 
@@ -106,9 +106,7 @@ def pair_losses(matching: Matching, trained_cost: Tensor | None, sample_weights:
     if trained_cost is None:
         losses = matching.weights * matching.cost
     else:
-        if matching.valid is not None:
-            trained_cost = trained_cost.masked_fill(~matching.valid.unsqueeze(-1), 0)
-        losses = matching.weights * trained_cost
+        losses = matching.weights * trained_cost.masked_fill(~matching.mask.unsqueeze(-1), 0)
         losses = losses + _nan_unless_matched(matching).unsqueeze(-1)
     return losses if sample_weights is None else losses * sample_weights[..., None, None]
 

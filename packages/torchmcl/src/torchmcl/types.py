@@ -74,19 +74,12 @@ class Matching(NamedTuple):
     Attributes:
         cost: Matched cost, [..., targets, hypotheses], differentiable; rows of padded targets are 0.
         weights: Detached weights, [..., targets, hypotheses]; rows of valid targets sum to 1, padded rows to 0.
-        valid: Valid targets, [..., targets]; None if all targets are valid.
+        mask: Valid targets, [..., targets]; a tensor, so that `torch.vmap` maps a matching.
     """
 
     cost: Tensor
     weights: Tensor
-    valid: Tensor | None = None
-
-    @property
-    def mask(self) -> Tensor:
-        """Valid targets as a tensor, [..., targets], True where all of them are."""
-        if self.valid is not None:
-            return self.valid
-        return torch.ones(self.cost.shape[:-1], dtype=torch.bool, device=self.cost.device)
+    mask: Tensor
 
 
 class StepOutput(NamedTuple):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from torchmcl.app import main
-from torchmcl.app.predictions import read_predictions
+from torchmcl.app.commands import read_predictions
 
 
 def test_files_that_hold_something_else_are_refused(tmp_path, monkeypatch, capsys):

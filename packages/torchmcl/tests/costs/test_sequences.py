@@ -9,7 +9,7 @@ import torch
 import oracles
 import torchmcl as mcl
 from problems import score_labels
-from torchmcl.costs import _sequence_sums as sequences
+from torchmcl.costs import chunked as sequences
 from torchmcl.types import collate_batches
 
 MASKED = [

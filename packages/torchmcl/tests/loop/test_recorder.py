@@ -10,7 +10,7 @@ import oracles
 import torchmcl as mcl
 from grids import for_each
 from torchmcl.annealing import AnnealingRecords, measure
-from torchmcl.annealing.measure import SCALARS
+from torchmcl.annealing.records import SCALARS
 from torchmcl.loop import Recorder
 
 RULE_AT = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.5, 0.0, 20))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import oracles
 import torchmcl as mcl
 from grids import for_each
-from torchmcl.rules._one_to_one import one_to_one_weights
-from torchmcl.rules.transport import transport_plan
+from torchmcl.rules.transport import one_to_one_weights, transport_plan
 
 
 @for_each("n_targets, n_hypotheses", [(1, 1), (2, 2), (2, 5), (3, 4), (4, 4)])

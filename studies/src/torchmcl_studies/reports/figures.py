@@ -6,22 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl.app.page import escape, image, page
-from torchmcl.app.pictures import (
-    AMCL,
-    GREY,
-    INK,
-    MCL,
-    SOFT,
-    draw_answers,
-    film_player,
-    film_script,
-    method_colour,
-    new_figure,
-    save_picture,
-)
+from torchmcl.app.animation import film_player, film_script
+from torchmcl.app.report import AMCL, GRAY, INK, MCL, SOFT, draw_answers, escape, image, method_color, new_figure, page
 from torchmcl.checks import bad_value
 from torchmcl.io import as_written, read_json, read_text, write_atomically
+from torchmcl_studies.reports.statistics import save_figure
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -44,7 +33,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
         for place, method in enumerate(methods):
             values = [row[name] for row in tables["results"] if row["method"] == method]
             spread = [place + 0.3 * (i / max(len(values) - 1, 1) - 0.5) for i in range(len(values))]
-            axis.plot(spread, values, "o", color=method_colour(method), alpha=0.8)
+            axis.plot(spread, values, "o", color=method_color(method), alpha=0.8)
             axis.plot([place - 0.25, place + 0.25], [sum(values) / len(values)] * 2, color=INK, lw=1.5)
         axis.set(xticks=range(len(methods)), xticklabels=methods, ylabel=label, xlim=(-0.5, len(methods) - 0.5))
         if name == "distortion":
@@ -55,7 +44,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def film_of_figure1(tables: Tables) -> dict[str, Any]:
-    """Return the film of the three training runs, for `torchmcl.app.pictures`."""
+    """Return the film of the three training runs, for `torchmcl.app.animation`."""
     frames = tables["frames"]
     epochs = sorted({int(row["epoch"]) for row in frames})
     methods = []
@@ -80,16 +69,16 @@ def draw_rate_distortion(tables: Tables, summary: dict[str, Any]) -> Any:
     distortion = [row["distortion"] for row in curve]
     axis.plot(distortion, [row["rate"] for row in curve], color=INK, lw=2, label="R(D)")
     bound = [max(row["shannon_lower_bound"], 0.0) for row in curve]
-    axis.plot(distortion, bound, color=GREY, lw=1.5, ls="--", label="Shannon lower bound")
+    axis.plot(distortion, bound, color=GRAY, lw=1.5, ls="--", label="Shannon lower bound")
     for method in _names(tables["trajectories"], "method"):
-        colour = method_colour(method)
+        colour = method_color(method)
         rows = _where(tables["trajectories"], method=method)
         for x, y in _draw_seeds(axis, rows, "soft_distortion", "rate", (0.7, 0.25), color=colour, lw=1, label=method):
             axis.plot(x[0], y[0], "o", color=colour, ms=4, mfc="white")
             axis.plot(x[-1], y[-1], "s", color=colour, ms=5)
-    axis.axhline(marks["highest_rate"], color=GREY, lw=0.8, ls=":")
+    axis.axhline(marks["highest_rate"], color=GRAY, lw=0.8, ls=":")
     axis.text(marks["max_distortion"], marks["highest_rate"] + 0.1, "log2 n", ha="right", color=SOFT)
-    axis.axvline(marks["max_distortion"], color=GREY, lw=0.8, ls=":")
+    axis.axvline(marks["max_distortion"], color=GRAY, lw=0.8, ls=":")
     axis.text(marks["max_distortion"] * 0.97, 3, "a single answer", color=SOFT, rotation=90, ha="right", fontsize=9)
     axis.plot(marks["best_distortion"], marks["highest_rate"], "+", color=INK, ms=14, mew=2.5, zorder=5)
     axis.set(xscale="log", xlabel="distortion D", ylabel="rate R (bits)", ylim=(-0.2, marks["highest_rate"] + 0.6))
@@ -109,7 +98,7 @@ def draw_distortion_vs_temperature(tables: Tables, summary: dict[str, Any]) -> A
         ("of_one_gaussian", r"$2\sigma^2$ = {:.2f}", ":"),
     ):
         axis.axvline(marks[name], color=INK, lw=1.2, ls=style, label=label.format(marks[name]))
-    axis.axhline(marks["single_answer"], color=GREY, lw=0.8)
+    axis.axhline(marks["single_answer"], color=GRAY, lw=0.8)
     axis.text(1.0, marks["single_answer"] * 1.03, "a single answer", ha="right", va="bottom", color=SOFT, fontsize=9)
     axis.set(xlabel="temperature (training goes from right to left)", ylabel="distortion", xlim=(-0.02, 1.02))
     axis.set_ylim(0, marks["single_answer"] * 1.15)
@@ -174,7 +163,7 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
         axis.set_title(rf"$\varepsilon$ = {rows[0]['epsilon']:.2f}")
     axis = figure.add_subplot(grid[0, len(shown) + 1])
     for method in _names(counts, "method"):
-        rows, colour = _where(counts, method=method), method_colour(method)
+        rows, colour = _where(counts, method=method), method_color(method)
         _draw_seeds(axis, rows, "epoch", "in_the_middle", (0.5, 0.5), color=colour, lw=1.2, label=method)
     axis.set(xlabel="epoch", ylabel="answers in the middle", ylim=(-1, summary["settings"]["n_hypotheses"] + 2))
     axis.legend(frameon=False, loc="center right", fontsize=9)
@@ -289,7 +278,7 @@ def write_figure(name: str, folder: Path) -> Path:
             claim["text"] if claim["holds"] else f"(Not borne out by this run: {claim['text']})"
             for claim in summary["claims"]
         ]
-    save_picture(figure, target)
+    save_figure(figure, target)
     caption = " ".join([f"{_PICTURES[name].title}.", _PICTURES[name].text, *claims])
     write_atomically(folder / name / "caption.txt", caption + "\n")
     return target.with_suffix(".png")

@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchmcl.app.numbers import Spread, spread_of
-from torchmcl.app.pictures import AMCL, INK, MCL, PALETTE, method_colour, new_figure
+from torchmcl.app.report import AMCL, INK, MCL, PALETTE, Spread, method_color, new_figure, spread_of
 from torchmcl_studies.separation_records import RunRecords, StudyRecords
 
 METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
@@ -73,7 +72,7 @@ def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
             axis.plot(
                 [record["step"] for record in run.epochs],
                 [record["val_pit_si_sdr"] for record in run.epochs],
-                color=method_colour(run.rule),
+                color=method_color(run.rule),
                 ls=_DASHES[run.rule],
                 lw=1.6,
                 alpha=1 if run.seed == first else 0.4,
@@ -108,8 +107,8 @@ def draw_hypotheses(runs: Sequence[RunRecords]) -> Any:
             meanprops={"marker": "o", "mfc": "#ffffff", "mec": INK, "ms": 5},
         )
         for box in boxes["boxes"]:
-            box.set(facecolor=method_colour(rule), alpha=0.55)
-        axis.plot([], [], color=method_colour(rule), lw=8, alpha=0.55, label=LABELS[rule])
+            box.set(facecolor=method_color(rule), alpha=0.55)
+        axis.plot([], [], color=method_color(rule), lw=8, alpha=0.55, label=LABELS[rule])
     axis.set_xticks(range(len(numbers)), [str(number) for number in numbers])
     axis.set(xlabel="outputs of the network", ylabel="MCL SI-SDR in dB")
     axis.grid(axis="y", alpha=0.25)

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchmcl.app.numbers import Difference, Spread, difference, mean_error, p_value, signed, spread_of
-from torchmcl.app.page import escape, image, page, side_by_side, table
+from torchmcl.app.report import Spread, escape, image, mean_error, page, side_by_side, spread_of, table
 from torchmcl.io import write_atomically
 from torchmcl_studies.reports import separation_drawings as drawings
 from torchmcl_studies.reports.separation_drawings import LABELS, METHODS, by_genders, over_seeds, seeds_apart
+from torchmcl_studies.reports.statistics import Difference, difference, p_value, signed
 from torchmcl_studies.separation_records import RunRecords, StudyRecords, published_separation, read_study
 
 Rows = list[list[str]]

@@ -6,11 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl.app.numbers import difference, mean_error, p_value, percent, signed, spread_of
-from torchmcl.app.page import escape, image, page, table
-from torchmcl.app.pictures import AMCL, GREY, INK, PALETTE, new_figure
+from torchmcl.app.report import (
+    AMCL,
+    GRAY,
+    INK,
+    PALETTE,
+    escape,
+    image,
+    mean_error,
+    new_figure,
+    page,
+    percent,
+    spread_of,
+    table,
+)
 from torchmcl.io import as_written, read_records, write_atomically
 from torchmcl_studies.data.pedestrians import SCENES
+from torchmcl_studies.reports.statistics import difference, p_value, signed
 from torchmcl_studies.trajectories.methods import METHODS, PUBLISHED
 
 Records = list[dict[str, Any]]
@@ -321,8 +333,8 @@ def _draw_fork(axis: Any, fork: Mapping[str, Any]) -> None:
     path = fork["path"]
     observed, future = path[:_N_OBSERVED], path[_N_OBSERVED - 1 :]
     for other in fork["near"]:
-        axis.plot(*_columns(other[:_N_OBSERVED]), color=GREY, lw=1)
-        axis.plot(*_columns(other[_N_OBSERVED - 1 :]), color=GREY, lw=0.8, ls=":")
+        axis.plot(*_columns(other[:_N_OBSERVED]), color=GRAY, lw=1)
+        axis.plot(*_columns(other[_N_OBSERVED - 1 :]), color=GRAY, lw=0.8, ls=":")
     top = max([*fork["probabilities"], 1e-9])
     for hypothesis, score in zip(fork["hypotheses"], fork["probabilities"], strict=True):
         shade = 0.12 + 0.88 * score / top  # keep hypotheses with score 0 visible
@@ -344,8 +356,8 @@ def draw_calibration(bins: Mapping[str, Sequence[Sequence[float]]]) -> Any:
     """Draw the share of wins against the score, with a line for each label of bins (mean score, share, count)."""
     figure = new_figure(6.2, 4.6, layout="constrained")
     axis = figure.subplots()
-    axis.plot([1e-3, 1], [1e-3, 1], color=GREY, lw=1)
-    colours = (*PALETTE, INK, GREY)
+    axis.plot([1e-3, 1], [1e-3, 1], color=GRAY, lw=1)
+    colours = (*PALETTE, INK, GRAY)
     for (label, points), colour in zip(bins.items(), colours, strict=False):
         drawn = [(score, share) for score, share, count in points if count >= 20 and score > 0 and share > 0]
         axis.plot(*_columns(drawn), "o-", color=colour, ms=4, lw=1.2, label=label)

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl.app.numbers import difference, mean_error, p_value, signed, spread_of
-from torchmcl.app.page import Html, escape, image, page, table
-from torchmcl.app.pictures import method_colour, new_figure
+from torchmcl.app.report import Html, escape, image, mean_error, method_color, new_figure, page, spread_of, table
 from torchmcl.io import as_written, read_records, write_atomically
 from torchmcl_studies.data.uci import UCI_SETS
+from torchmcl_studies.reports.statistics import difference, p_value, signed
 from torchmcl_studies.uci.methods import METHODS, PublishedCell, published_cells
 
 _SCHEDULES = ("amcl-exponential", "amcl-linear")
@@ -205,7 +204,7 @@ def _scatter(cells: dict[tuple[str, str, str, str], Cell], protocols: list[str])
             rmse, distortion = (cells.get((name, method, protocol, metric)) for metric in ("rmse", "distortion"))
             if rmse is None or distortion is None:
                 continue
-            style = {"color": method_colour(method), "fmt": markers[method.split("-")[0]], "ms": 6}
+            style = {"color": method_color(method), "fmt": markers[method.split("-")[0]], "ms": 6}
             axis.errorbar(rmse.mean, distortion.mean, xerr=rmse.std, yerr=distortion.std, **style)
             label = entry.label.replace("Relaxed-WTA ", "")
             axis.annotate(label, (rmse.mean, distortion.mean), xytext=(6, 4), textcoords="offset points", fontsize=8)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.measure import CostScale
+from torchmcl.annealing.records import CostScale
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.types import Batch
 from torchmcl_fleet.courses import RuleCourses

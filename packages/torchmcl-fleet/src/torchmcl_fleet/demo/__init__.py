@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from torchmcl.app.arguments import Commands, positive, say
-from torchmcl.app.page import check_page
+from torchmcl.app.report import check_page
 from torchmcl.optional import check_extra
 
 __all__ = ["add_demo_command"]

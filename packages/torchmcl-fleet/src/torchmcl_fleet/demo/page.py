@@ -5,9 +5,7 @@ from typing import Any
 
 import torch
 
-from torchmcl.app import pictures
-from torchmcl.app.numbers import mean_error, spread_of
-from torchmcl.app.page import escape, image, page, table
+from torchmcl.app import animation, report
 from torchmcl.io import as_written, read_json, write_atomically
 from torchmcl.theory import first_critical_temperature
 
@@ -22,7 +20,7 @@ def write_demo_page(folder: Path) -> Path:
     target = folder / "index.html"
     with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
         content = _page(records)
-        pictures.write_moving_picture(demo_film(records), folder / "film.gif")
+        animation.write_animation(demo_film(records), folder / "film.gif")
     write_atomically(target, content)
     return target
 
@@ -32,14 +30,14 @@ def demo_summary(records: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     best = records["kmeans"]["distortion"]
     rows = []
     for method in records["methods"]:
-        distortion, starved = spread_of(method["distortion"]), spread_of(method["starved"])
-        excess = spread_of([100 * (value / best - 1) for value in method["distortion"]])
+        distortion, starved = report.spread_of(method["distortion"]), report.spread_of(method["starved"])
+        excess = report.spread_of([100 * (value / best - 1) for value in method["distortion"]])
         rows.append(
             (
                 method["label"],
-                mean_error(distortion.mean, distortion.std, decimals=5),
-                f"+{mean_error(excess.mean, excess.std, decimals=1)} %".replace("+-", "-"),
-                mean_error(starved.mean, starved.std, decimals=1),
+                report.mean_error(distortion.mean, distortion.std, decimals=5),
+                f"+{report.mean_error(excess.mean, excess.std, decimals=1)} %".replace("+-", "-"),
+                report.mean_error(starved.mean, starved.std, decimals=1),
             )
         )
     return rows
@@ -65,11 +63,11 @@ def _page(records: dict[str, Any]) -> str:
 <p class="lead">Annealing uses all {n} answers of a network; winner-takes-all leaves some unused, and Relaxed-WTA
 pulls the unused ones to the middle. The answers are blue (darker for higher scores), and the true values are samples of
 three clouds (green). Annealing starts with all answers together, and they split as the temperature falls.</p>
-{pictures.film_player(len(records["epochs"]))}
+{animation.film_player(len(records["epochs"]))}
 {_coverage(records, n)}
 <h2>Temperature and distortion</h2>
 {
-        image(
+        report.image(
             _curves(records),
             "Temperature and distortion during training",
             "Left: the temperature of annealed MCL; the dashed line is the first critical temperature, twice the "
@@ -81,13 +79,13 @@ three clouds (green). Annealing starts with all answers together, and they split
 {_WHERE_NEXT}
 <p class="note">Trained in {records["seconds"]:.0f} s: {len(records["methods"]) * n_seeds} networks of two hidden layers
 as one fleet, {
-        escape(settings["n_epochs"])
+        report.escape(settings["n_epochs"])
     } epochs. The numbers behind this page are in <code>records.json</code> beside
 it, the film is <code>film.gif</code>.</p>
 """
     command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
-    return page(
-        f"torchmcl: {n} answers to one question", body, pictures.film_script(demo_film(records)), command=command
+    return report.page(
+        f"torchmcl: {n} answers to one question", body, animation.film_script(demo_film(records)), command=command
     )
 
 
@@ -96,14 +94,14 @@ def _coverage(records: dict[str, Any], n: int) -> str:
     label = f"k-means, best of {settings['n_restarts']} restarts"
     rows = [*demo_summary(records), (label, f"{kmeans['distortion']:.5f}", "reference", kmeans["starved"])]
     best = [method["key"] for method in records["methods"]].index("amcl")
-    picture = image(
+    picture = report.image(
         _predictions(records),
         "Predictions of the three methods on the data",
         "Predictions of the first seed at the end of training.",
     )
     return f"""
 <h2>Distortion and unused answers</h2>
-{table(["method", "distortion", "above k-means", f"unused of {n}"], rows, best=best, identity="results")}
+{report.table(["method", "distortion", "above k-means", f"unused of {n}"], rows, best=best, identity="results")}
 <p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} new points to the nearest
 answer; an unused answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
 seeds. k-means uses the same {settings["n_points"]:,} training points, without a network.</p>
@@ -112,7 +110,7 @@ seeds. k-means uses the same {settings["n_points"]:,} training points, without a
 
 
 def _conditional(found: dict[str, Any]) -> str:
-    picture = image(
+    picture = report.image(
         _forks(found),
         "One answer and four answers over the input",
         "Left: a network with one answer predicts the mean of the branches, where no true value is. Right: four "
@@ -125,7 +123,7 @@ loop, with your own model.</p>
 <pre><code>import torch
 import torchmcl as mcl
 
-{escape(found["code"])}</code></pre>
+{report.escape(found["code"])}</code></pre>
 {picture}
 """
 
@@ -144,21 +142,21 @@ recordings, each with a complete program.</li>
 
 
 def _predictions(records: dict[str, Any]) -> Any:
-    figure = pictures.new_figure(13, 4.6, layout="tight")
+    figure = report.new_figure(13, 4.6, layout="tight")
     axes = figure.subplots(1, len(records["methods"]), sharex=True, sharey=True)
     for axis, method in zip(axes, records["methods"], strict=True):
         answers = method["frames"][-1]
-        pictures.draw_answers(axis, records["points"], answers)
+        report.draw_answers(axis, records["points"], answers)
         axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} unused", fontsize=12)
     return figure
 
 
 def _curves(records: dict[str, Any]) -> Any:
-    figure = pictures.new_figure(13, 4.2, layout="tight")
+    figure = report.new_figure(13, 4.2, layout="tight")
     left, right = figure.subplots(1, 2)
     epochs = records["epochs"]
     for method in records["methods"]:
-        colour = pictures.method_colour(method["key"])
+        colour = report.method_color(method["key"])
         if any(method["temperature"]):
             shown = [(e, t) for e, t in zip(epochs, method["temperature"], strict=True) if t > 0]
             left.plot(*zip(*shown, strict=True), color=colour, lw=2)
@@ -166,24 +164,24 @@ def _curves(records: dict[str, Any]) -> Any:
             label = method["label"] if number == 0 else None
             right.plot(epochs, curve, color=colour, lw=1.2, alpha=0.75, label=label)
     critical = float(first_critical_temperature(torch.tensor(records["points"])))
-    left.axhline(critical, color=pictures.SOFT, ls="--", lw=1)
-    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=pictures.SOFT)
+    left.axhline(critical, color=report.SOFT, ls="--", lw=1)
+    left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=report.SOFT)
     left.set(xlabel="epoch", ylabel="temperature", yscale="log", xlim=(0, epochs[-1]), title="Cooling")
-    right.axhline(records["kmeans"]["distortion"], color=pictures.INK, ls=":", lw=1.5, label="k-means, best restart")
+    right.axhline(records["kmeans"]["distortion"], color=report.INK, ls=":", lw=1.5, label="k-means, best restart")
     right.set(xlabel="epoch", ylabel="distortion", yscale="log", xlim=(0, epochs[-1]), title="Distortion")
     right.legend(frameon=False, fontsize=10)
     return figure
 
 
 def _forks(found: dict[str, Any]) -> Any:
-    figure = pictures.new_figure(13, 4.6, layout="tight")
+    figure = report.new_figure(13, 4.6, layout="tight")
     axes = figure.subplots(1, 2, sharey=True)
     for axis, (n, rows) in zip(axes, found["answers"].items(), strict=True):
-        axis.scatter(*zip(*found["points"], strict=True), s=8, c=pictures.DATA, linewidths=0, label="data")
+        axis.scatter(*zip(*found["points"], strict=True), s=8, c=report.DATA, linewidths=0, label="data")
         for k in range(int(n)):
             values, scores = zip(*(row[k] for row in rows), strict=True)
             sizes = [60 * score for score in scores]
-            axis.scatter(found["grid"], values, s=sizes, c=pictures.PALETTE[k], linewidths=0, label=f"answer {k + 1}")
+            axis.scatter(found["grid"], values, s=sizes, c=report.PALETTE[k], linewidths=0, label=f"answer {k + 1}")
         axis.set(xlabel="x", title="One answer" if n == "1" else f"{int(n)} answers")
     axes[0].set_ylabel("y")
     return figure

@@ -106,7 +106,7 @@ def _assign(cost, mask, weights, n_targets, n_hypotheses, MASKED: tl.constexpr, 
 
 
 def one_to_one_rows(cost: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weights of the cheapest assignment of each sample, as defined in `torchmcl.rules._one_to_one`.
+    """Return the weights of the cheapest assignment of each sample, as defined in `torchmcl.rules.transport`.
 
     Args:
         cost: [samples, targets, hypotheses], float32 or float64; neither side above `MAX_SIDE`.

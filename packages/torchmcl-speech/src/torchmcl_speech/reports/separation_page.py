@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from torchmcl.app.page import escape, page, table
+from torchmcl.app.report import escape, page, table
 from torchmcl.errors import bad_value
 from torchmcl.io import as_written, read_json, write_atomically
 from torchmcl_speech.data.audio import StoredSound

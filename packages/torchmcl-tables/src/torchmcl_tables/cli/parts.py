@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchmcl.app.arguments import AddNames, Commands, names, say
-from torchmcl.app.resources import peak_mebibytes, seconds_since_start
+from torchmcl.app.progress import peak_mebibytes, seconds_since_start
 from torchmcl.errors import bad_value, option_text
 from torchmcl.io import check_writable
 

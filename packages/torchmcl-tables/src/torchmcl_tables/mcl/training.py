@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import rule_at
-from torchmcl.annealing.measure import cost_scale
+from torchmcl.annealing.records import cost_scale
 from torchmcl.losses import assign
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule
 from torchmcl.schedules import Cosine, Schedule

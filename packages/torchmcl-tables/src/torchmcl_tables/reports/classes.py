@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from torchmcl.app.numbers import number, percent
-from torchmcl.app.page import Html, escape, image, page, side_by_side, table
+from torchmcl.app.report import Html, escape, image, number, page, percent, side_by_side, table
 from torchmcl_tables.reports import figures, sections
 
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmcl.app.numbers import number
-from torchmcl.app.page import escape
-from torchmcl.app.pictures import GREY, INK, PALETTE, new_figure
+from torchmcl.app.report import GRAY, INK, PALETTE, escape, new_figure, number
 from torchmcl_tables.verdict import chance_band
 
 _BLUE, _ORANGE, _GREEN, *_ = PALETTE
@@ -45,7 +43,7 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
     """Draw the distortion by number of answers, with the model's own lower bound if known."""
     figure, axis = axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
-    axis.axhline(mean, color=GREY, ls=":", lw=1.5, label="the mean answer")
+    axis.axhline(mean, color=GRAY, ls=":", lw=1.5, label="the mean answer")
     if min(found["distortion"]) > 0:
         axis.set_yscale("log")
     if found["floor"]:
@@ -77,7 +75,7 @@ def calibration_figure(
     sizes = [20 + 180 * count / max(counts) for count in counts]
     pairs = zip(shares, counts, strict=True)
     errors = [2 * (max(share * (1 - share), 1e-9) / count) ** 0.5 for share, count in pairs]
-    axis.errorbar(given, shares, yerr=errors, fmt="none", ecolor=GREY, lw=1)
+    axis.errorbar(given, shares, yerr=errors, fmt="none", ecolor=GRAY, lw=1)
     axis.scatter(given, shares, s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
     axis.set(xlabel="probability given", ylabel=f"share that was {words}")
     axis.set(xlim=(0, 1 + margin), ylim=(-margin, 1 + margin))
@@ -100,7 +98,7 @@ def draw_coverage(axis: Any, levels: Sequence[float], covered: Any, n_rows: Sequ
     """
     bands = [chance_band(level, count) for level, count in zip(levels, n_rows, strict=True)]
     low, high = zip(*bands, strict=True)
-    axis.fill_between(levels, low, high, color=GREY, alpha=0.25, linewidth=0)
+    axis.fill_between(levels, low, high, color=GRAY, alpha=0.25, linewidth=0)
     axis.plot(levels, levels, color=INK, lw=0.8)
     axis.set(xlabel="promised", ylabel="held")
     colors = itertools.cycle(PALETTE)
@@ -129,7 +127,7 @@ def training_figure(found: dict[str, Any]) -> Any:
     n_trained = max((epoch for epoch, value in zip(epochs, found["loss"], strict=True) if value is not None), default=2)
     axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(n_trained, 2)))
     kept = found["kept_epoch"] + 1 if found["kept_epoch"] >= 0 else len(found["loss"])
-    curves = [(found[name], *how) for name, *how in (("loss", GREY, 1.2), ("validation", _BLUE, 1.8)) if found[name]]
+    curves = [(found[name], *how) for name, *how in (("loss", GRAY, 1.2), ("validation", _BLUE, 1.8)) if found[name]]
     for values, color, width in curves:
         _curve(axis, epochs[:kept], values[:kept], color, width)
     axis.set_ylim(axis.get_ylim())  # discarded epochs are drawn faintly, and do not affect the limits
@@ -193,7 +191,7 @@ def line_of_answers(values: Sequence[float], shares: Sequence[float], truth: flo
     ends = "".join(f"<span>{escape(number(end, span))}</span>" for end in (low, high))
     return (
         f'<div class="line"><svg viewBox="0 0 400 44" role="img" aria-label="answers on a line">'
-        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{GREY}" stroke-width="1"/>{discs}'
+        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{GRAY}" stroke-width="1"/>{discs}'
         f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="42" stroke="{_ORANGE}" stroke-width="2.5"/></svg>'
         f'<div class="ends">{ends}</div></div>'
     )

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from torchmcl.app.numbers import number, percent
-from torchmcl.app.page import Html, escape, image, table
+from torchmcl.app.report import Html, escape, image, number, percent, table
 from torchmcl_tables.reports.figures import over_time_figure, small_bars, training_figure
 from torchmcl_tables.verdict import verdict_on
 

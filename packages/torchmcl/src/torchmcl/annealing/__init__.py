@@ -2,8 +2,15 @@
 
 from torchmcl.annealing.auto import AutoAnnealing, AutoValues
 from torchmcl.annealing.course import RuleLike, move_hypotheses, part_hypotheses
-from torchmcl.annealing.measure import CostScale, Measurement, cost_scale, measure
-from torchmcl.annealing.records import AnnealingRecords, network_tolerance, phase_transitions
+from torchmcl.annealing.records import (
+    AnnealingRecords,
+    CostScale,
+    Measurement,
+    cost_scale,
+    measure,
+    network_tolerance,
+    phase_transitions,
+)
 
 __all__ = [
     "AnnealingRecords",

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.measure import CostScale
+from torchmcl.annealing.records import CostScale
 from torchmcl.checks import check_non_negative, check_positive, check_share
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.driver import AnnealingDriver
-from torchmcl.annealing.measure import CostScale, cost_scale
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
+from torchmcl.annealing.records import CostScale, cost_scale
 from torchmcl.checks import bad_value, check_positive
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.rules.winners import AnnealedWTA, AssignmentRule

@@ -1,11 +1,25 @@
-"""The commands of the core, `play` and `diagnose`: parsing and dispatch only."""
+"""The commands of the core, `play` and `diagnose`; nothing here loads torch before a command runs."""
 
 import argparse
 import zipfile
+import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchmcl.app.arguments import Commands, say
 from torchmcl.errors import bad_value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from torchmcl.types import Predictions
+
+__all__ = ["add_diagnose_command", "add_play_command", "read_predictions"]
+
+_DIAGNOSE = "torchmcl diagnose"
+_ARRAYS = ("hypotheses", "scores", "score_logits", "targets", "mask")
+# Errors of numpy and the standard library for bytes that are not an npz file.
+_BROKEN = (ValueError, KeyError, EOFError, TypeError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def add_play_command(commands: Commands) -> None:
@@ -53,17 +67,16 @@ def add_diagnose_command(commands: Commands) -> None:
 def _check(options: argparse.Namespace) -> None:
     if not options.predictions.is_file():
         rule = "be a file"
-        raise ValueError(bad_value("torchmcl diagnose", "PREDICTIONS.npz", rule, repr(str(options.predictions))))
+        raise ValueError(bad_value(_DIAGNOSE, "PREDICTIONS.npz", rule, repr(str(options.predictions))))
     if options.predictions.suffix != ".jsonl" and not zipfile.is_zipfile(options.predictions):
         rule, got = "be an npz file of arrays, or records in .jsonl", f"{str(options.predictions)!r}, which is neither"
         advice = "Write one with numpy.savez(path, hypotheses=..., targets=...)."
-        raise ValueError(bad_value("torchmcl diagnose", "PREDICTIONS.npz", rule, got, advice))
+        raise ValueError(bad_value(_DIAGNOSE, "PREDICTIONS.npz", rule, got, advice))
 
 
 def _run(options: argparse.Namespace) -> None:
     from torchmcl.annealing import AnnealingRecords
-    from torchmcl.app.page import escape, page
-    from torchmcl.app.predictions import read_predictions
+    from torchmcl.app.report import escape, page
     from torchmcl.io import write_atomically
     from torchmcl.postprocess.diagnosis import diagnose
     from torchmcl.scoring import SigmoidScores, SoftmaxScores
@@ -78,5 +91,48 @@ def _run(options: argparse.Namespace) -> None:
     if options.out is not None:
         title = f"Diagnosis of {options.predictions.name}"
         body = f"<h1>{escape(title)}</h1><pre>{escape(found)}</pre>"
-        write_atomically(options.out, page(title, body, command="torchmcl diagnose"))
+        write_atomically(options.out, page(title, body, command=_DIAGNOSE))
         say(f"Open the page: {options.out.resolve().as_uri()}")
+
+
+def read_predictions(path: Path) -> "tuple[Predictions, Tensor, Tensor | None, Tensor | None]":
+    """Return predictions, targets [rows, ...], their mask and the probabilities [rows, hypotheses] of a file.
+
+    The file holds the arrays `hypotheses`, `targets`, and optionally `mask` and `scores` or `score_logits`.
+
+    Raises:
+        ValueError: if it is not such a file, or exceeds the limit TORCHMCL_LIMIT_TABLE_BYTES.
+        OSError: if it cannot be read.
+    """
+    import numpy as np
+    import torch
+
+    from torchmcl.io import check_limit
+    from torchmcl.types import Predictions
+
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
+                raise ValueError("one array without a name")
+            # No more bytes of a member are read than the zip directory states.
+            n_bytes = sum(int(member.file_size) for member in file.zip.infolist())
+            check_limit(_DIAGNOSE, path.name, "table_bytes", n_bytes)
+            arrays = {name: file[name] for name in _ARRAYS if name in file.files}
+    except OSError:
+        raise
+    except _BROKEN as error:
+        if str(error).startswith(_DIAGNOSE):
+            raise
+        rule = "be an npz file of arrays, written by numpy.savez"
+        raise ValueError(bad_value(_DIAGNOSE, path.name, rule, str(error)[:200].rstrip("."))) from error
+    for name in ("hypotheses", "targets"):
+        if name not in arrays:
+            rule = f"hold an array `{name}`"
+            raise ValueError(bad_value(_DIAGNOSE, path.name, rule, ", ".join(sorted(arrays)) or "none of the names"))
+    for name, array in arrays.items():
+        if array.dtype.kind not in ("b" if name == "mask" else "f"):
+            rule = "be booleans" if name == "mask" else "be floating numbers"
+            raise ValueError(bad_value(_DIAGNOSE, name, rule, array.dtype))
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    predictions = Predictions(tensors["hypotheses"], tensors.get("score_logits"))
+    return predictions, tensors["targets"], tensors.get("mask"), tensors.get("scores")

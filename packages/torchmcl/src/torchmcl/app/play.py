@@ -4,8 +4,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from torchmcl.app.page import page
-from torchmcl.app.pictures import AMCL, MCL, PALETTE, RELAXED
+from torchmcl.app.report import AMCL, MCL, PALETTE, RELAXED, page
 from torchmcl.io import write_atomically
 
 #: The scripts without a user interface, in dependency order; they also run without a page.

@@ -1,7 +1,13 @@
-"""A progress bar if tqdm is installed, otherwise no output."""
+"""Progress bar, elapsed time and peak memory."""
 
+import sys
+import time
 from types import TracebackType
 from typing import Any
+
+__all__ = ["Progress", "peak_mebibytes", "seconds_since_start"]
+
+_START = time.perf_counter()
 
 
 class Progress:
@@ -40,3 +46,18 @@ class Progress:
         """Close the bar."""
         if self._bar is not None:
             self._bar.close()
+
+
+def seconds_since_start() -> float:
+    """Return the seconds since the package was imported."""
+    return time.perf_counter() - _START
+
+
+def peak_mebibytes() -> float | None:
+    """Return the peak memory of the process, None if the system does not report it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,11 +1,9 @@
 """Pairwise costs: functions of keyword-only tensors with result [..., targets, hypotheses]; lower is better."""
 
 from torchmcl.costs.aligned import Symmetric, pairwise_rmsd
-from torchmcl.costs.classification import pairwise_cross_entropy
-from torchmcl.costs.combined import Anchored, SumOfCosts
+from torchmcl.costs.combined import Anchored, Pairwise, SumOfCosts
 from torchmcl.costs.declared import MEAN, MEDIAN, Centre, CostDeclaration, Norm, NormalMixture, declaration, declares
 from torchmcl.costs.families import BivariateNormal, FullNormal, HypothesisFamily, LowRankNormal, VonMisesAngles
-from torchmcl.costs.lifted import Pairwise
 from torchmcl.costs.likelihood import MixtureNLL, MixtureNLLWithCRPS, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.masks import (
     pairwise_boundary,
@@ -26,6 +24,7 @@ from torchmcl.costs.sequences import (
 )
 from torchmcl.costs.vector import (
     pairwise_cosine,
+    pairwise_cross_entropy,
     pairwise_euclidean,
     pairwise_huber,
     pairwise_l1,

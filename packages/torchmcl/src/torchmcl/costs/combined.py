@@ -1,13 +1,98 @@
-"""Costs built from other costs: a weighted sum, and the cost of fixed anchors instead of the hypotheses."""
+"""Costs made of other functions: any loss of one pair, weighted sums, and anchors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_callable, check_real, check_tensor
-from torchmcl.costs.declared import CostDeclaration, declaration
+from torchmcl.checks import bad_value, check_callable, check_leading_axes, check_real, check_tensor
+from torchmcl.costs.declared import CostDeclaration, aligned_mask, check_takes_mask, declaration, needs
+from torchmcl.dispatch import broadcast_shapes
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """Lift a loss of one hypothesis and one target to a pairwise cost.
+
+    The loss is called under `torch.vmap`, so it must not branch on values. The result is picklable
+    when the loss is, and works wherever a `pairwise_*` function does.
+
+    Args:
+        loss: takes one hypothesis and one target, returns a scalar tensor. If it has a parameter `mask`, it receives
+            the mask of the real steps of the target, None where the batch has no mask of steps; masked steps of the
+            target are 0.
+        hypothesis_dims: how many axes one hypothesis has.
+        target_dims: how many axes one target has (0 for a class id).
+
+    Example:
+        >>> cost_fn = Pairwise(lambda hypothesis, target: (hypothesis - target).abs().max())
+        >>> cost_fn(hypotheses=torch.tensor([[0.0, 0.0], [3.0, 3.0]]), targets=torch.tensor([[1.0, 4.0]]))
+        tensor([[4., 2.]])
+        >>> def largest(hypothesis, target, mask):
+        ...     return ((hypothesis - target).abs().amax(dim=-1) * mask).max()
+        >>> paths = {"hypotheses": torch.tensor([[[1.0], [2.0]]]), "targets": torch.tensor([[[0.0], [9.0]]])}
+        >>> Pairwise(largest, hypothesis_dims=2, target_dims=2)(**paths, mask=torch.tensor([[True, False]]))
+        tensor([[1.]])
+    """
+
+    loss: Callable[..., Tensor]
+    hypothesis_dims: int = 1
+    target_dims: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_callable("Pairwise", "loss", self.loss, "torchmcl.Pairwise(lambda hypothesis, target: ...)")
+        for field in ("hypothesis_dims", "target_dims"):
+            if getattr(self, field) not in range(8):
+                rule = "be a small number of axes >= 0"
+                raise ValueError(bad_value("Pairwise", field, rule, repr(getattr(self, field))))
+
+    @property
+    def declaration(self) -> CostDeclaration:
+        """The axes given by the fields."""
+        return CostDeclaration(self.hypothesis_dims, self.target_dims)
+
+    def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the cost [..., targets, hypotheses]; a mask is [..., targets, steps], True where a step is real."""
+        check_tensor("Pairwise", "hypotheses", hypotheses)
+        check_tensor("Pairwise", "targets", targets, floating=False)
+        for name, value, dims in (
+            ("hypotheses", hypotheses, self.hypothesis_dims),
+            ("targets", targets, self.target_dims),
+        ):
+            if value.ndim < dims + 1:
+                rule = f"have shape [..., {name}] followed by {dims} axes"
+                raise ValueError(bad_value("Pairwise", name, rule, tuple(value.shape)))
+        split_h, split_t = hypotheses.ndim - self.hypothesis_dims - 1, targets.ndim - self.target_dims - 1
+        check_leading_axes("Pairwise", hypotheses, targets, hypotheses.shape[:split_h], targets.shape[:split_t])
+        leading = broadcast_shapes(hypotheses.shape[:split_h], targets.shape[:split_t])
+        hypotheses = hypotheses.expand(*leading, *hypotheses.shape[split_h:])
+        targets = targets.expand(*leading, *targets.shape[split_t:])
+        if mask is not None:
+            check_takes_mask("Pairwise", "loss", self.loss)
+            mask = aligned_mask("Pairwise", mask, targets, self.target_dims)
+            targets = targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.ndim - mask.ndim)), 0)
+        # Both sides have all axes of the pairs: mse_loss and others fail under vmap where one side lacks an axis.
+        n_targets, n_hypotheses = targets.shape[len(leading)], hypotheses.shape[len(leading)]
+        pairs = (*leading, n_targets, n_hypotheses)
+        hypotheses = hypotheses.unsqueeze(len(leading)).expand(*pairs, *hypotheses.shape[len(leading) + 1 :])
+        targets = targets.unsqueeze(len(leading) + 1).expand(*pairs, *targets.shape[len(leading) + 1 :])
+        shared = None if mask is None else 0  # None is not mapped over
+        lifted = torch.vmap(self._scalar_loss, in_dims=(0, 0, None))
+        for _ in pairs[:-1]:
+            lifted = torch.vmap(lifted, in_dims=(0, 0, shared))
+        return lifted(hypotheses, targets, mask)
+
+    def _scalar_loss(self, hypothesis: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+        extras = {"mask": mask} if "mask" in needs(self.loss) else {}
+        value = self.loss(hypothesis, target, **extras)
+        if not isinstance(value, Tensor) or value.ndim != 0:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            advice = "Sum or average over the axes of one hypothesis."
+            raise ValueError(bad_value("Pairwise", "loss", "return a scalar tensor for one pair", shape, advice))
+        return value
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_callable, check_non_negative, check_tensor
-from torchmcl.costs._sequence_sums import GAUSSIAN, LAPLACE, Family, summed_nll
+from torchmcl.costs.chunked import GAUSSIAN, LAPLACE, Family, summed_nll
 from torchmcl.costs.declared import (
     CostDeclaration,
     NormalMixture,

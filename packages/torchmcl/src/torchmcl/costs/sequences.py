@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import bad_value, check_choice
-from torchmcl.costs._sequence_sums import weighted_distances
+from torchmcl.costs.chunked import weighted_distances
 from torchmcl.costs.declared import (
     MEAN,
     MEDIAN_OF_LAST_STEP,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmcl.annealing import AnnealingRecords, measure
-from torchmcl.annealing.measure import SCALARS
+from torchmcl.annealing.records import SCALARS
 from torchmcl.checks import bad_value, check_callable, check_positive_int
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective

@@ -1,8 +1,7 @@
 """Modules that return Predictions."""
 
-from torchmcl.nn.heads import MultiHypothesisHead
 from torchmcl.nn.latents import Concatenated, EmbeddedLatent, LatentHypotheses, NormalLatent
-from torchmcl.nn.mlp import MultiHypothesisMLP
+from torchmcl.nn.networks import MultiHypothesisHead, MultiHypothesisMLP
 
 __all__ = [
     "Concatenated",

@@ -1,7 +1,6 @@
 """Assignment rules: functions from a pairwise cost to detached weights of the same shape."""
 
-from torchmcl.rules.parts import by_part, factorized
-from torchmcl.rules.selective import OutsideRadius, Thresholded
+from torchmcl.rules.composed import OutsideRadius, Thresholded, by_part, factorized
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, SceneWinners, TopK
 

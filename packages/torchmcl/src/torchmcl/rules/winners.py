@@ -17,6 +17,8 @@ from torch import Tensor
 from torchmcl.checks import Bounds, Fraction, Value, bad_value, check_cost, check_mask, check_tensor
 
 Temperature = Annotated[float | Tensor, Bounds(low=0, advice="0 is hard winner-takes-all.")]
+# Below this temperature, cost / T of float32 could overflow.
+_SMALL_TEMPERATURE = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,15 +197,17 @@ def hard_where_cold(
 
 
 def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
-    """Return exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
+    """Compute exp(-cost / T) / sum exp(-cost / T) over the last axis, for a positive temperature T."""
+    if not isinstance(temperature, Tensor):
+        if temperature == math.inf:
+            return torch.full_like(cost, 1 / cost.shape[-1])
+        if temperature > _SMALL_TEMPERATURE:
+            return (cost * (-1 / temperature)).softmax(dim=-1)
+        temperature = torch.full_like(cost[..., :1], temperature)
     # Both factors of the exponent stay finite: infinity times the 0 of the other would be NaN.
     largest = torch.finfo(cost.dtype).max
     excess = cost - cost.amin(dim=-1, keepdim=True)
-    if isinstance(temperature, Tensor):
-        return (excess.clamp(max=largest) * (-1 / temperature).clamp(min=-largest)).softmax(dim=-1)
-    if temperature == math.inf:
-        return torch.full_like(cost, 1 / cost.shape[-1])
-    return excess.mul_(max(-1 / temperature, -largest)).softmax(dim=-1)
+    return (excess.clamp(max=largest) * (-1 / temperature).clamp(min=-largest)).softmax(dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
