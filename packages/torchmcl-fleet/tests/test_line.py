@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from torchmcl.density import KernelMixture, best_points
+from torchmcl.density import Mixture, best_points
 from torchmcl_fleet.native import line
 from torchmcl_fleet.native.extension import available
 
@@ -25,14 +25,15 @@ def mixture(n_rows=15, n_kernels=6, decades=1.0, seed=0, dtype=torch.float64):
     weights = uniform() ** 2 + 1e-3
     centres = torch.randn(n_rows, n_kernels, 1, generator=generator, dtype=torch.float64)
     widths = 10 ** (-decades * uniform())
-    return KernelMixture(centres.to(dtype), (weights / weights.sum(dim=-1, keepdim=True)).to(dtype), widths.to(dtype))
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    return Mixture(centres.to(dtype), weights.to(dtype), widths.to(dtype).unsqueeze(-1))
 
 
 def changed(density, centres=None, weights=None, widths=None):
-    return KernelMixture(
+    return Mixture(
         density.hypotheses if centres is None else centres,
         density.probabilities if weights is None else weights,
-        density.bandwidth if widths is None else widths,
+        density.widths if widths is None else widths,
     )
 
 
@@ -47,10 +48,10 @@ CASES = {
     "many kernels": mixture(2, 160, 2.0),
     "widths by a factor of 1000": mixture(n_kernels=16, decades=3.0),
     "one kernel": mixture(n_kernels=1),
-    "equal kernels": changed(mixture(), torch.full((15, 6, 1), 2.5).double(), widths=torch.full((15, 6), 0.3).double()),
+    "equal kernels": changed(mixture(), torch.full((15, 6, 1), 2.5).double(), widths=0.3),
     "zero weights": zeroed(mixture()),
     "far from zero": changed(mixture(decades=2.0), mixture().hypotheses + 1e6),
-    "nearly points": changed(mixture(), widths=mixture().bandwidth * 1e-7),
+    "nearly points": changed(mixture(), widths=mixture().widths * 1e-7),
     "single precision": mixture(n_kernels=16, decades=2.0, dtype=torch.float32),
 }
 every_case = pytest.mark.parametrize("density", CASES.values(), ids=CASES.keys())
@@ -152,7 +153,7 @@ def test_any_number_of_points_is_in_order_and_keeps_the_mean(k):
 def test_branches_that_lloyd_would_miss_are_found():
     centres = torch.tensor([[-1.0], [-0.98], [-0.96], [5.0], [5.5], [9.0]]).double()
     shares = torch.tensor([0.3, 0.3, 0.3, 0.04, 0.03, 0.03]).double()
-    found = best_points(KernelMixture(centres, shares, 1e-3), 4)
+    found = best_points(Mixture(centres, shares, 1e-3), 4)
     torch.testing.assert_close(found.points[1:, 0], centres[3:, 0], rtol=0, atol=1e-3)
 
 
@@ -161,7 +162,7 @@ def test_a_light_and_narrow_branch_far_from_the_others_has_a_point():
     centres = torch.tensor([[-3.386], [0.301], [-0.942], [-3.097], [-0.189]]).double()
     shares = torch.tensor([0.2044, 0.1302, 0.0036, 0.2319, 0.4299]).double()
     widths = torch.tensor([0.0916, 0.0676, 0.0013, 0.0135, 0.0031]).double()
-    points = best_points(KernelMixture(centres, shares, widths), 5).points[:, 0]
+    points = best_points(Mixture(centres, shares, widths.unsqueeze(-1)), 5).points[:, 0]
     assert float((points + 0.942).abs().min()) < 1e-3
 
 
@@ -251,7 +252,7 @@ def test_the_limits_of_the_mass_are_nothing_and_everything(compiled, defined):
 @pytest.mark.parametrize("compiled", [True, False])
 def test_batches_of_any_shape_are_taken(compiled, defined):
     def check():
-        single = KernelMixture(torch.tensor([[0.0], [3.0]]), torch.tensor([0.5, 0.5]), 0.2)
+        single = Mixture(torch.tensor([[0.0], [3.0]]), torch.tensor([0.5, 0.5]), 0.2)
         assert single.highest_density(0.9).lower.shape == (2,)
         assert single.gap_depth(0.9).shape == ()
         assert single.mass_above(torch.tensor([0.0])).shape == ()
@@ -284,7 +285,7 @@ def test_what_is_not_a_number_stays_in_its_row():
 def test_equal_centres_are_one_place_however_narrow_their_kernels(width):
     density = mixture(40, 7)
     centres = density.hypotheses[:, :1].expand(-1, 7, -1)  # whose mean differs from them by rounding
-    points = changed(density, centres, widths=torch.full((40, 7), width).double())
+    points = changed(density, centres, widths=width)
     best = best_points(points, 3)
     torch.testing.assert_close(best.points, centres[:, :3], rtol=1e-15, atol=1e-15)
     torch.testing.assert_close(best.masses.sum(dim=-1), torch.ones(40).double())
@@ -322,9 +323,9 @@ def test_small_sets_are_at_the_peak_and_have_their_mass(mass):
 def test_tensors_that_need_a_gradient_are_left_to_torch():
     density = mixture(2, 3)
     centres = density.hypotheses.clone().requires_grad_()
-    assert changed(density, centres).compiled() is None
+    assert changed(density, centres).univariate_kernels() is None
     with torch.no_grad():
-        assert (changed(density, centres).compiled() is not None) == available()
+        assert (changed(density, centres).univariate_kernels() is not None) == available()
     points = best_points(changed(density, centres), 2).points
     assert points.requires_grad
 
@@ -339,5 +340,5 @@ def test_gaps_of_no_density_are_closed_by_a_fill_of_0():
 
 
 def test_fill_must_be_a_fraction():
-    with pytest.raises(ValueError, match=r"KernelMixture: `fill` must lie in \[0, 1\], got 2.0"):
+    with pytest.raises(ValueError, match=r"Mixture: `fill` must lie in \[0, 1\], got 2.0"):
         mixture(1, 2).highest_density(0.5, fill=2.0)

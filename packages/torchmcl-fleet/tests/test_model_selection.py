@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl.density import KernelMixture
+from torchmcl.density import Mixture
 from torchmcl_fleet.model_selection import HypothesisCounts, _recommended, choose_n_hypotheses, least_distortions
 
 
@@ -80,7 +80,7 @@ def test_a_single_fold_of_distortions_has_no_error_bar():
 
 @pytest.mark.parametrize("dim", [1, 2])
 def test_the_floor_of_a_gaussian_is_just_below_its_distortion_rate_function(dim):
-    normal = KernelMixture(torch.zeros(1, 1, dim), torch.ones(1, 1), bandwidth=1.0)
+    normal = Mixture(torch.zeros(1, 1, dim), torch.ones(1, 1), widths=1.0)
     floors = least_distortions(normal, [1, 2, 4])
     exact = [dim * number ** (-2 / dim) for number in (1, 2, 4)]
     for least, value in zip(floors, exact, strict=True):
@@ -88,7 +88,7 @@ def test_the_floor_of_a_gaussian_is_just_below_its_distortion_rate_function(dim)
 
 
 def test_the_floor_of_branches_is_their_noise():
-    three = KernelMixture(torch.tensor([[[-1.0], [0.0], [1.0]]]), torch.full((1, 3), 1 / 3), bandwidth=0.05)
+    three = Mixture(torch.tensor([[[-1.0], [0.0], [1.0]]]), torch.full((1, 3), 1 / 3), widths=0.05)
     assert least_distortions(three, [3])[0] == pytest.approx(0.0025, rel=0.05)
 
 

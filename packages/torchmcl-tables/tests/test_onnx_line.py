@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torchmcl.density.on_line import HighestDensitySet
 
 from onnx_models import check_same_points, check_same_sets, run
-from torchmcl.density import KernelMixture, best_points
-from torchmcl.density.on_line import HighestDensitySet
+from torchmcl.density import Mixture, best_points
 from torchmcl_fleet.native.extension import available
 from torchmcl_tables.onnx import line, points
 from torchmcl_tables.onnx.graph import Graph
@@ -25,7 +25,7 @@ def mixtures(n_kernels, spread):
 
 def as_density(kernels):
     centres, shares, widths = (torch.from_numpy(part) for part in kernels)
-    return KernelMixture(centres.unsqueeze(-1), shares, widths)
+    return Mixture(centres.unsqueeze(-1), shares, widths.unsqueeze(-1))
 
 
 def computed(path, kernels, names, compute):

@@ -321,9 +321,9 @@ def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
 def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
     import torch
 
-    from torchmcl.density import KernelMixture
+    from torchmcl.density import Mixture
 
-    density = KernelMixture(torch.zeros(3, 1, 1).double(), torch.ones(3, 1).double(), bandwidth=2.0)
+    density = Mixture(torch.zeros(3, 1, 1).double(), torch.ones(3, 1).double(), widths=2.0)
     floor = least_distortions(density, [1, 2, 4])
     # R(D) = log2(variance / D) / 2, so D(log2 n) = variance / n^2
     assert floor == pytest.approx([4.0, 1.0, 0.25], rel=0.05)

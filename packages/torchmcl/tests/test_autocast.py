@@ -5,7 +5,7 @@ import torch
 import torchmcl as mcl
 from grids import for_each
 from torchmcl import metrics, theory
-from torchmcl.density import KernelMixture, best_points
+from torchmcl.density import Mixture, best_points
 from torchmcl.postprocess import BallScore, Conformal, TubeScore, expected_cost, reduce
 
 
@@ -18,7 +18,7 @@ WEIGHTS = draw(64, 5, seed=2).softmax(dim=-1)
 MANY = mcl.Predictions(draw(8, 30, 2), draw(8, 30, seed=1))
 TARGETS = draw(8, 1, 2, seed=2)
 SHARES = draw(8, 30, seed=1).softmax(dim=-1)
-LINE, PLANE = (kind(draw(8, 30, dim), SHARES, 0.7) for kind, dim in ((KernelMixture, 1), (KernelMixture, 2)))
+LINE, PLANE = (kind(draw(8, 30, dim), SHARES, 0.7) for kind, dim in ((Mixture, 1), (Mixture, 2)))
 
 FUNCTIONS = {
     "MixtureNLLWithCRPS": lambda: mcl.MixtureNLLWithCRPS(3.0)(

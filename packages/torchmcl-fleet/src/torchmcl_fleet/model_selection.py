@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.checks import bad_value, check_callable, check_positive_int, check_share
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.density import KernelMixture, fit_bandwidth
-from torchmcl.density.points import equal_shares
+from torchmcl.density import Mixture, equal_mass_medians, fit_bandwidth
 from torchmcl.postprocess.inputs import finite_tensor
 from torchmcl.scoring import ScoreObjective, SigmoidScores
 from torchmcl.theory import RatePoints, blahut_arimoto
@@ -237,7 +236,7 @@ def _floor(
             probabilities = shares.transpose(0, 1).flatten(1) / n_restarts
         truth = held.targets[place, :n_rows, 0].flatten(1).cpu()
         bandwidth = fit_bandwidth(hypotheses, probabilities, truth)
-        density = KernelMixture(hypotheses, probabilities, bandwidth(hypotheses, probabilities))
+        density = Mixture(hypotheses, probabilities, bandwidth(hypotheses, probabilities))
         of_folds.append(least_distortions(density, numbers))
     columns = zip(*of_folds, strict=True)
     return tuple(None if None in column else sum(column) / len(column) for column in columns)
@@ -282,7 +281,7 @@ _N_DRAWN = 256
 _TEMPERATURES = tuple(2.0 * 0.5**step for step in range(12))
 
 
-def least_distortions(density: KernelMixture, numbers: Sequence[int]) -> list[float | None]:
+def least_distortions(density: Mixture, numbers: Sequence[int]) -> list[float | None]:
     """Return D(R = log2 n) for each number n of answers, the mean over rows; None beyond the curve's end.
 
     The Blahut-Arimoto curve is computed on samples of the density at evenly spaced rows, relative to the variance of
@@ -293,7 +292,7 @@ def least_distortions(density: KernelMixture, numbers: Sequence[int]) -> list[fl
         numbers: of answers, each >= 1.
 
     Example:
-        >>> density = KernelMixture(torch.tensor([[[-1.0], [1.0]]]), torch.tensor([[0.5, 0.5]]), bandwidth=0.1)
+        >>> density = Mixture(torch.tensor([[[-1.0], [1.0]]]), torch.tensor([[0.5, 0.5]]), widths=0.1)
         >>> one, two = least_distortions(density, [1, 2])
         >>> round(one), round(two, 1)
         (1, 0.0)
@@ -322,12 +321,12 @@ def least_distortions(density: KernelMixture, numbers: Sequence[int]) -> list[fl
     return made
 
 
-def _samples(density: KernelMixture) -> Tensor:
+def _samples(density: Mixture) -> Tensor:
     """Return samples [rows, samples, dim]."""
     if density.dim > 1:
         return density.sample((_N_DRAWN,), torch.Generator(density.hypotheses.device).manual_seed(0)).transpose(0, 1)
     # Midpoints of cells of equal mass represent the density without sampling noise.
-    return equal_shares(density, _N_SAMPLES).unsqueeze(-1)
+    return equal_mass_medians(density, _N_SAMPLES).unsqueeze(-1)
 
 
 def _at_rate(curve: Sequence[RatePoints], rate: float) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchmcl.app.report import new_figure
 from torchmcl.checks import check_positive_int
-from torchmcl.density import KernelMixture
+from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl.postprocess import reduce
 from torchmcl.scoring import SoftmaxScores
@@ -330,7 +330,7 @@ def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, leve
 
 def _bisected(levels: Any, n_halvings: int, centers: Tensor, widths: Tensor, shares: Tensor) -> Tensor:
     """Return quantiles [levels, steps] of mixtures [steps, hypotheses] between -1 and 1, in double precision."""
-    steps = KernelMixture(centers.unsqueeze(-1), shares, 1.0, widths.unsqueeze(-1))
+    steps = Mixture(centers.unsqueeze(-1), shares, widths.unsqueeze(-1))
     wanted = torch.tensor(levels, dtype=centers.dtype).view(-1, 1)
     low = torch.full((len(wanted), len(centers)), -1.0, dtype=centers.dtype)
     for halving in range(n_halvings):

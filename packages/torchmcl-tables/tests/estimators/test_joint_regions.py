@@ -6,7 +6,7 @@ import torch
 from sklearn.base import clone
 
 from tables import QUICK, noisy
-from torchmcl.density import KernelMixture
+from torchmcl.density import Mixture
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.mcl import Cooling, MCLRegressor, PredictionRegions
 
@@ -47,7 +47,7 @@ def test_regions_are_in_the_units_of_y():
 
 
 def test_the_volume_of_a_normal_is_that_of_its_ellipse():
-    normal = KernelMixture(torch.zeros(1, 1, 2).double(), torch.ones(1, 1).double(), 1.0, torch.tensor([1.0, 2.0]))
+    normal = Mixture(torch.zeros(1, 1, 2).double(), torch.ones(1, 1).double(), torch.tensor([1.0, 2.0]))
     level = float(normal.log_prob(torch.tensor([[1.5, 0.0]]).double()))  # half axes of 1.5 and 3
     assert PredictionRegions(normal, level).volume(100_000)[0] == pytest.approx(np.pi * 1.5 * 3, rel=0.02)
 

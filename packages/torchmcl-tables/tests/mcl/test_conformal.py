@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmcl.density import KernelMixture
+from torchmcl.density import Mixture
 from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.mcl import PredictionIntervals
 from torchmcl_tables.mcl.calibration import conformity, reaching, region, supported_fill
@@ -76,7 +76,7 @@ def test_the_quantile_holds_for_rows_of_the_weighted_population(kind, n, alpha):
 @pytest.mark.parametrize("level", [0.2, 0.7, 0.95, 7.0, 12.0])
 def test_a_value_is_in_the_set_exactly_if_its_score_is_at_most_the_level(level):
     points = torch.tensor([[[-1.0], [1.0], [1.1]]], dtype=torch.float64)
-    density = KernelMixture(points, torch.tensor([[0.5, 0.2, 0.3]], dtype=torch.float64), 0.1)
+    density = Mixture(points, torch.tensor([[0.5, 0.2, 0.3]], dtype=torch.float64), 0.1)
     y = torch.linspace(-4, 4, 3001, dtype=torch.float64).unsqueeze(-1)
     many = density.expand((3001,))
     scores = conformity(many, y)
@@ -91,7 +91,7 @@ def test_scores_and_sets_agree_where_gaps_are_closed(fill, bandwidth):
     y = torch.linspace(-7, 7, 701, dtype=torch.float64).unsqueeze(-1)
     for _ in range(6):
         points = 2 * torch.randn(1, 4, 1, dtype=torch.float64)
-        density = KernelMixture(points, torch.rand(1, 4, dtype=torch.float64).softmax(dim=-1), bandwidth)
+        density = Mixture(points, torch.rand(1, 4, dtype=torch.float64).softmax(dim=-1), bandwidth)
         scores = conformity(density.expand((701,)), y, fill)
         for level in (0.3, 0.9, 7.0):
             sets = PredictionIntervals(*(end.numpy() for end in region(density, level, fill)))
@@ -105,7 +105,7 @@ def test_scores_and_sets_agree_where_gaps_are_closed(fill, bandwidth):
 
 def two_branches(n, bandwidth):
     points = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).expand(n, 2, 1)
-    return KernelMixture(points, torch.full((n, 2), 0.5, dtype=torch.float64), bandwidth)
+    return Mixture(points, torch.full((n, 2), 0.5, dtype=torch.float64), bandwidth)
 
 
 @pytest.mark.parametrize("bandwidth", [0.05, 0.2, 0.35])
@@ -135,10 +135,10 @@ def test_deep_gaps_may_be_believed_and_shallow_ones_not():
     deep, shallow = two_branches(300, 0.1), two_branches(300, 0.45)
     generator = torch.Generator().manual_seed(0)
     rest = torch.randn(300, 1, dtype=torch.float64, generator=generator) * 0.9
-    both = KernelMixture(
+    both = Mixture(
         torch.cat([deep.hypotheses, shallow.hypotheses]),
         torch.cat([deep.probabilities, shallow.probabilities]),
-        torch.cat([deep.bandwidth, shallow.bandwidth]),
+        torch.cat([deep.widths, shallow.widths]),
     )
     fill = supported_fill(both, torch.cat([deep.sample(generator=generator), rest]))
     pieces = both.highest_density(0.9, fill).lower.isfinite().sum(dim=-1)
@@ -147,7 +147,7 @@ def test_deep_gaps_may_be_believed_and_shallow_ones_not():
 
 
 def test_an_infinite_level_is_the_whole_line():
-    density = KernelMixture(torch.zeros(2, 1, 1), torch.ones(2, 1), 0.1)
+    density = Mixture(torch.zeros(2, 1, 1), torch.ones(2, 1), 0.1)
     intervals = PredictionIntervals(*(end.numpy() for end in region(density, math.inf)))
     assert intervals.contains([1e30, -1e30]).all()
     assert np.isinf(intervals.width).all()

@@ -75,7 +75,7 @@ def test_hypotheses_are_those_of_the_networks_or_the_means_of_their_cells(regres
     check_same_points((found["hypotheses"][..., 0], found["probabilities"]), wanted, share=1.0)
     predictive = model._answers.predictive
     values, shares = (part.numpy() for part in predictive._hypotheses(X[:40]))
-    widths = predictive.bandwidth(*predictive._hypotheses(X[:40])).numpy() * np.ones_like(shares)
+    widths = predictive.bandwidth(*predictive._hypotheses(X[:40]))[..., 0].numpy() * np.ones_like(shares)
     points = (found["hypotheses"] - predictive.targets.scaler.mean) / predictive.targets.scaler.scale
     inside = (np.abs(points[..., 0]) < np.abs(predictive.targets.bounded(predictive.means(X[:40]) + 99).numpy())).all(1)
     kernels = [part[inside] for part in (values[..., 0], shares, widths)]

@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 
 import torchmcl as mcl
 from tables import QUICK, Counting, forked, noisy, two_outputs
-from torchmcl.density import KernelMixture, best_points
+from torchmcl.density import Mixture, best_points
 from torchmcl_tables.mcl import Cooling, Hypotheses, MCLRegressor, PredictionIntervals
 from torchmcl_tables.mcl.predictive import network_answers
 
@@ -187,11 +187,11 @@ def test_an_ensemble_answers_with_the_points_that_stand_for_the_density_of_all()
     parts = fitted._answers.predictive
     every, shares = network_answers(parts.modules, parts.encoder(X, np.float64), "cpu")
     assert every.shape == (200, 5 * n_networks, 1)
-    points = best_points(KernelMixture(every, shares, fitted.bandwidth_(every, shares)), 5)
+    points = best_points(Mixture(every, shares, fitted.bandwidth_(every, shares)), 5)
     expected = points.points.numpy() * parts.targets.scaler.scale + parts.targets.scaler.mean
     np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-6)
     density = fitted.predict_distribution(X)
-    torch.testing.assert_close(density.bandwidth, points.deviations)
+    torch.testing.assert_close(density.widths[..., 0], points.deviations)
     np.testing.assert_allclose(density.mean[:, 0], fitted.predict(X), atol=1e-5)
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl.density import KernelMixture, best_points
+from torchmcl.density import Mixture, best_points
 from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.estimators.atoms import at_atoms, best_atoms, masses_above, pieces_of_atoms
 from torchmcl_tables.estimators.forest import Forest
@@ -176,16 +176,16 @@ class Blend:
         places, masses = best_atoms(torch.from_numpy(self.values), kernels.probabilities, n_points)
         return Hypotheses(self.values[places.numpy()][..., None], masses.numpy())
 
-    def standardised(self, X: NDArray[Any]) -> KernelMixture:
+    def standardised(self, X: NDArray[Any]) -> Mixture:
         """Return the density of each row in standardized units."""
         return self.kernels(X).density()
 
-    def standardised_with_means(self, X: NDArray[Any]) -> tuple[KernelMixture, Tensor]:
+    def standardised_with_means(self, X: NDArray[Any]) -> tuple[Mixture, Tensor]:
         """Return the density of each row, and its mean [rows, outputs], in standardized units."""
         members = self.members(X)
         return self.kernels_of(members).density(), self.kernels_of(members, knowing=True).means()
 
-    def density(self, X: NDArray[Any]) -> KernelMixture:
+    def density(self, X: NDArray[Any]) -> Mixture:
         """Return the density of each row in the units of y."""
         scaler = self.targets.scaler
         return self.kernels(X).moved(torch.from_numpy(scaler.scale), torch.from_numpy(scaler.mean)).density()

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from torchmcl.density import KernelMixture
+from torchmcl.density import Mixture
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl_fleet.native import line
 from torchmcl_fleet.native.compiled import MAX_LAYERS, available
@@ -76,11 +76,9 @@ class Kernels(NamedTuple):
     probabilities: Tensor
     widths: Tensor
 
-    def density(self) -> KernelMixture:
+    def density(self) -> Mixture:
         """Return the kernels as a density."""
-        if self.values.shape[-1] == 1:
-            return KernelMixture(self.values, self.probabilities, self.widths.squeeze(-1))
-        return KernelMixture(self.values, self.probabilities, 1.0, self.widths)
+        return Mixture(self.values, self.probabilities, self.widths)
 
     def times(self, share: float) -> "Kernels":
         """Return the kernels with probabilities multiplied by a share."""

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from torchmcl.checks import bad_value, check_positive_int, check_share
-from torchmcl.density import KernelMixture
+from torchmcl.density import Mixture
 from torchmcl_tables.mcl.calibration import blocks
 from torchmcl_tables.mcl.frames import Framed, hypothesis_names
 from torchmcl_tables.mcl.predictive import Hypotheses
@@ -91,7 +91,7 @@ class PredictionRegions:
         is then the whole space.
     """
 
-    density: KernelMixture
+    density: Mixture
     log_level: float
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
@@ -210,7 +210,7 @@ def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hy
     return whole.labelled(X, predictive.targets.names)
 
 
-def predict_distribution(self: Any, X: Any) -> KernelMixture:
+def predict_distribution(self: Any, X: Any) -> Mixture:
     """Return the density of y for each row: a torch distribution with batch shape [rows] and event shape [outputs]."""
     predictive, X = _asked(self, X)
     return predictive.density(X)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import pdtr
 from torch import Tensor
 
-from torchmcl.density import KernelMixture
-from torchmcl.density.on_line import REACH, marked
+from torchmcl.density import REACH, Mixture, masked_first
 from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.mcl.rows import Rows
 
@@ -35,13 +34,13 @@ _ON_THE_WAY = 0.02
 _MIN_EXPECTED, _DOUBT = 3.0, 0.01
 
 
-def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Tensor:
+def conformity(density: Mixture, values: Tensor, fill: float = 1.0) -> Tensor:
     """Return the scores of values [rows, 1] under a density over one output, [rows].
 
     Args:
         density: of each row.
         values: [rows, 1]
-        fill: gaps whose depth is at least `fill` are filled, see `KernelMixture.highest_density`.
+        fill: gaps whose depth is at least `fill` are filled, see `Mixture.highest_density`.
     """
     mass = density.mass_above(values) if fill >= 1 else _smallest_mass(density, values, fill)
     distances = (values - density.hypotheses.squeeze(-1)).abs() / density.widths.squeeze(-1)
@@ -49,7 +48,7 @@ def conformity(density: KernelMixture, values: Tensor, fill: float = 1.0) -> Ten
     return torch.where((nearest <= REACH) | (mass < _BEYOND), mass, _BEYOND + nearest)
 
 
-def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tensor:
+def _smallest_mass(density: Mixture, values: Tensor, fill: float) -> Tensor:
     """Return the smallest mass whose highest-density set contains a value, [rows], by bisection.
 
     A filled gap may open again at a larger mass: when a piece merges with one that has a higher peak, the gap becomes
@@ -72,7 +71,7 @@ def _smallest_mass(density: KernelMixture, values: Tensor, fill: float) -> Tenso
     return high
 
 
-def supported_fill(density: KernelMixture, values: Tensor, mass: float = 0.9) -> float:
+def supported_fill(density: Mixture, values: Tensor, mass: float = 0.9) -> float:
     """Return the depth below which gaps in the sets are credible; 0 if held-out values support none.
 
     A gap predicts that few values lie in it. If the density inside equaled that at the ends of the gap, a known number
@@ -101,7 +100,7 @@ def supported_fill(density: KernelMixture, values: Tensor, mass: float = 0.9) ->
     return believed
 
 
-def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Tensor, Tensor]:
+def region(density: Mixture, level: float, fill: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return the set of values whose score is at most `level`, as lower and upper ends [rows, pieces]."""
     if math.isinf(level):
         ends = density.hypotheses.new_full((len(density.hypotheses), 1), math.inf)
@@ -112,7 +111,7 @@ def region(density: KernelMixture, level: float, fill: float = 1.0) -> tuple[Ten
     return pieces.lower, pieces.upper
 
 
-def _balls(density: KernelMixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
+def _balls(density: Mixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
     """Return the union of intervals of `radius` bandwidths around the hypotheses, with shallow gaps filled."""
     reach = density.widths.squeeze(-1) * radius
     centres = density.hypotheses.squeeze(-1)
@@ -131,7 +130,7 @@ def _union(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     # A piece begins where no earlier one reaches.
     begins = torch.cat([torch.ones_like(lower[..., :1], dtype=torch.bool), lower[..., 1:] > upper[..., :-1]], dim=-1)
     ends = torch.cat([begins[..., 1:], torch.ones_like(begins[..., :1])], dim=-1)
-    return marked(lower, begins), marked(upper, ends)
+    return masked_first(lower, begins), masked_first(upper, ends)
 
 
 def reaching(
@@ -269,7 +268,7 @@ class Calibrator:
         return np.moveaxis(lower, -1, 1), np.moveaxis(upper, -1, 1)
 
 
-def _mass_between(density: KernelMixture) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _mass_between(density: Mixture) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     def between(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
         some = density.rows(rows)
         return some.cdf(high) - some.cdf(low)

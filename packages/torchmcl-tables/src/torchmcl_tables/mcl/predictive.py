@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl.checks import bad_value
-from torchmcl.density import Bandwidth, KernelMixture, best_points, fit_bandwidth
+from torchmcl.density import Bandwidth, Mixture, best_points, fit_bandwidth
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions
@@ -118,12 +118,8 @@ class Predictive:
                 rule, advice = f"be {self.n_answers}", "A single network has a fixed number of answers."
                 raise ValueError(bad_value(self.targets.owner, "n_hypotheses", rule, n_answers, advice))
             return values, probabilities, widths
-        if values.shape[-1] == 1:
-            kernels = KernelMixture(values, probabilities, widths)
-        else:
-            kernels = KernelMixture(values, probabilities, 1.0, widths.unsqueeze(-1).expand_as(values))
-        points, masses, deviations = best_points(kernels, n_answers or self.n_answers)
-        return self.targets.bounded(points), masses, deviations
+        points, masses, deviations = best_points(Mixture(values, probabilities, widths), n_answers or self.n_answers)
+        return self.targets.bounded(points), masses, deviations.unsqueeze(-1)
 
     def means(self, X: NDArray[Any]) -> Tensor:
         """Return the standardized mean of each row, [rows, outputs]."""
@@ -139,19 +135,19 @@ class Predictive:
         values, probabilities, _ = self._answers(X, n_hypotheses)
         return Hypotheses(self.targets.restored(values.numpy()), probabilities.numpy())
 
-    def standardised(self, X: NDArray[Any]) -> KernelMixture:
+    def standardised(self, X: NDArray[Any]) -> Mixture:
         """Return the density of each row in standardized units."""
-        return KernelMixture(*self._answers(X))
+        return Mixture(*self._answers(X))
 
-    def standardised_with_means(self, X: NDArray[Any]) -> tuple[KernelMixture, Tensor]:
+    def standardised_with_means(self, X: NDArray[Any]) -> tuple[Mixture, Tensor]:
         """Return the density of each row, and its mean [rows, outputs], in standardized units."""
         return self.standardised(X), self.means(X)
 
-    def density(self, X: NDArray[Any]) -> KernelMixture:
+    def density(self, X: NDArray[Any]) -> Mixture:
         """Return the density of each row in the units of y."""
         density = self.standardised(X)
         scale, mean = (torch.from_numpy(part) for part in (self.targets.scaler.scale, self.targets.scaler.mean))
-        return KernelMixture(density.hypotheses * scale + mean, density.probabilities, density.bandwidth, scale)
+        return Mixture(density.hypotheses * scale + mean, density.probabilities, density.widths * scale)
 
     def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
         """Return draws in the units of y, [rows, samples, outputs]."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmcl.density import KernelMixture
+from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl.postprocess import greedy_medoids
 from torchmcl.theory.rate_distortion import lloyd_steps
@@ -232,8 +232,7 @@ def _by_number(judged: _Judged) -> dict[str, Any]:
     if len(model.schema.targets) == 1:
         density = model.estimator.predict_distribution(judged.inputs[_spread(len(judged.inputs), 20_000)])
         scale = judged.scale[0]
-        widths = density.widths.squeeze(-1) / scale
-        standardised = KernelMixture(density.hypotheses / scale, density.probabilities, widths)
+        standardised = Mixture(density.hypotheses / scale, density.probabilities, density.widths / scale)
         made["floor"] = least_distortions(standardised, numbers)
     return made
 

@@ -1,24 +1,30 @@
-"""Hypotheses and their probabilities as a density: a kernel around each hypothesis.
+"""Hypotheses and their probabilities as a density: a normal distribution around each hypothesis.
 
-`KernelMixture` is a `torch.distributions.Distribution` over [..., dim] with a Gaussian kernel around each hypothesis;
-it is smooth, with closed forms for everything.
-
-Distances are taken after dividing each coordinate by `scale`, so that outputs of different units can share a
-bandwidth. As the bandwidth goes to 0 it becomes the weighted set of points. `best_points` goes the other way: from a
-density to a few points that represent it.
+`Mixture` is a `torch.distributions.Distribution` over [..., dim] with closed forms for everything. As the widths go to
+0 it becomes the weighted set of points. `best_points` goes the other way: from a density to a few points that represent
+it.
 """
 
-from torchmcl.density.kernels import Bandwidth, KernelMixture, fit_bandwidth
-from torchmcl.density.mixtures import mixture_distribution
-from torchmcl.density.on_line import HighestDensitySet
-from torchmcl.density.points import BestPoints, best_points
+from torchmcl.density.mixture import (
+    REACH,
+    Bandwidth,
+    HighestDensitySet,
+    Mixture,
+    fit_bandwidth,
+    masked_first,
+    mixture_distribution,
+)
+from torchmcl.density.points import BestPoints, best_points, equal_mass_medians
 
 __all__ = [
+    "REACH",
     "Bandwidth",
     "BestPoints",
     "HighestDensitySet",
-    "KernelMixture",
+    "Mixture",
     "best_points",
+    "equal_mass_medians",
     "fit_bandwidth",
+    "masked_first",
     "mixture_distribution",
 ]
