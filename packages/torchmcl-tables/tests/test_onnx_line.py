@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from torchmcl.density.on_line import HighestDensitySet
 
 from onnx_models import check_same_points, check_same_sets, run
-from torchmcl.density import Mixture, best_points
+from torchmcl.density import HighestDensitySet, Mixture, best_points
 from torchmcl_fleet.native.extension import available
 from torchmcl_tables.onnx import line, points
 from torchmcl_tables.onnx.graph import Graph

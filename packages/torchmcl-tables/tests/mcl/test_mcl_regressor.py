@@ -191,7 +191,7 @@ def test_an_ensemble_answers_with_the_points_that_stand_for_the_density_of_all()
     expected = points.points.numpy() * parts.targets.scaler.scale + parts.targets.scaler.mean
     np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-6)
     density = fitted.predict_distribution(X)
-    torch.testing.assert_close(density.widths[..., 0], points.deviations)
+    torch.testing.assert_close(density.widths[..., 0], points.deviations * parts.targets.scaler.scale[0])
     np.testing.assert_allclose(density.mean[:, 0], fitted.predict(X), atol=1e-5)
 
 
