@@ -7,6 +7,14 @@ from torchmcl.checks import bad_value, check_choice, check_cost, check_finite, c
 from torchmcl.rules.winners import AssignmentRule, check_rule
 from torchmcl.types import Matching
 
+__all__ = [
+    "assign",
+    "matched",
+    "mcl_loss",
+    "mean_loss",
+    "pair_losses",
+]
+
 
 def assign(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Matching:
     """Assign hypotheses to targets under `rule`.

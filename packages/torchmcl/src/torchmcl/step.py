@@ -17,6 +17,8 @@ from torchmcl.rules.winners import AssignmentRule, SceneWinners, check_rule
 from torchmcl.scoring import QualityScores, ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Batch, Distributions, Predictions, StepOutput, as_batch
 
+__all__ = ["StepProblem", "mcl_step", "step_output"]
+
 _SIGMOID_SCORES = SigmoidScores()
 _EXAMPLES = {
     "model": "MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)",

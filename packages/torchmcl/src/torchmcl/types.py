@@ -15,6 +15,19 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from torchmcl.errors import bad_value
 
+__all__ = [
+    "Batch",
+    "Distributions",
+    "Matching",
+    "Predictions",
+    "StepOutput",
+    "as_batch",
+    "check_predictions",
+    "collate_batches",
+    "default_collate_fn_map",
+    "inputs_of",
+]
+
 
 class Batch(NamedTuple):
     """The training data of a step.

@@ -31,6 +31,14 @@ from torch import Tensor
 from torchmcl.annealing.records import CostScale
 from torchmcl.checks import check_non_negative, check_positive, check_share
 
+__all__ = [
+    "POLICY_CONSTANTS",
+    "AutoAnnealing",
+    "AutoDecision",
+    "AutoValues",
+    "PolicyConstants",
+]
+
 
 class PolicyConstants(NamedTuple):
     """Constants of the policy that need no tuning.

@@ -18,6 +18,17 @@ from torchmcl.nn import MultiHypothesisHead
 from torchmcl.rules.winners import AnnealedWTA, AssignmentRule
 from torchmcl.types import StepOutput
 
+__all__ = [
+    "LoopAnnealing",
+    "OptimizerWeights",
+    "RuleLike",
+    "check_rule_like",
+    "described_rule",
+    "move_hypotheses",
+    "part_hypotheses",
+    "rule_at",
+]
+
 RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
 """The type of `rule` everywhere: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
 

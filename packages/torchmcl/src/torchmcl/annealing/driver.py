@@ -14,6 +14,8 @@ from torchmcl.annealing.auto import AutoAnnealing, AutoDecision, AutoValues
 from torchmcl.annealing.moves import Moves, Samples, head_of, planned_moves
 from torchmcl.annealing.records import CostScale
 
+__all__ = ["AnnealingDriver", "TrainedWeights"]
+
 # Moves are planned on at least this many samples, and on this many per hypothesis.
 _N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS = 512, 32
 

@@ -20,6 +20,14 @@ from torch import Tensor, nn
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.types import Batch, Predictions, StepOutput
 
+__all__ = [
+    "HeadTensors",
+    "Moves",
+    "Samples",
+    "head_of",
+    "planned_moves",
+]
+
 # Gains are measured with error: this many standard errors are subtracted, and the loss must be exceeded by this share.
 _N_ERRORS, _MARGIN = 2.0, 0.2
 # Iterations that find the direction of the largest variance, and the two centers of the residuals.

@@ -14,6 +14,17 @@ from torchmcl.checks import bad_value
 from torchmcl.io import as_written, read_records, write_atomically, write_records
 from torchmcl.types import Matching
 
+__all__ = [
+    "SCALARS",
+    "AnnealingRecords",
+    "CostScale",
+    "Measurement",
+    "cost_scale",
+    "measure",
+    "network_tolerance",
+    "phase_transitions",
+]
+
 
 class Measurement(NamedTuple):
     """The state of an assignment, as scalars on the device of the cost; nothing is read on the host.

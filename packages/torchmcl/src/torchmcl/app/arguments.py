@@ -13,6 +13,25 @@ from typing import Any, NoReturn, TextIO, TypeAlias
 
 from torchmcl.errors import printable, split_names
 
+__all__ = [
+    "AddNames",
+    "CommandParser",
+    "Commands",
+    "counts",
+    "device",
+    "device_or_auto",
+    "fraction",
+    "names",
+    "natural",
+    "non_negative_number",
+    "positive",
+    "positive_number",
+    "probability",
+    "say",
+    "seed",
+    "sizes",
+]
+
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
 # Far above any count of rows, epochs or files, and within the range of a C int.

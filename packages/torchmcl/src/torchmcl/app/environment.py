@@ -11,6 +11,8 @@ import torch
 from torchmcl._version import __version__
 from torchmcl.dispatch import active_kernels
 
+__all__ = ["environment"]
+
 # Distribution names; only versions are looked up, nothing is imported.
 _PACKAGES = (
     *("torchmcl-tables", "torchmcl-speech", "torchmcl-forecast"),

@@ -7,6 +7,8 @@ from pathlib import Path
 from torchmcl.app.report import AMCL, MCL, PALETTE, RELAXED, page
 from torchmcl.io import write_atomically
 
+__all__ = ["COMPUTING", "play_page", "play_script", "write_play_page"]
+
 #: The scripts without a user interface, in dependency order; they also run without a page.
 COMPUTING = ("rules", "theory", "data", "simulation", "network", "state", "story")
 _SHOWING = ("drawing", "charts", "panels", "showing", "points_page", "network_page", "page")

@@ -12,6 +12,8 @@ from torchmcl.costs.declared import CostDeclaration, aligned_events, declaration
 from torchmcl.costs.distances import inner_products, wide_dtype
 from torchmcl.dispatch import without_autocast
 
+__all__ = ["Symmetric", "pairwise_rmsd"]
+
 
 @declares(event_dims=2)
 def pairwise_rmsd(

@@ -17,6 +17,16 @@ from torch import Tensor
 
 from torchmcl.dispatch import is_plain_eager, may_work_in_place
 
+__all__ = [
+    "GAUSSIAN",
+    "LAPLACE",
+    "Family",
+    "all_likelihoods",
+    "all_weighted_distances",
+    "summed_nll",
+    "weighted_distances",
+]
+
 # Entries of one intermediate result: small enough for the cache of a core, large enough to hide the call overhead.
 _ENTRIES_ON_CPU = 1 << 16
 _ENTRIES_ELSEWHERE = 1 << 22

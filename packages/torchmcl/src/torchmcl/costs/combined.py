@@ -11,6 +11,8 @@ from torchmcl.checks import bad_value, check_callable, check_leading_axes, check
 from torchmcl.costs.declared import CostDeclaration, aligned_mask, check_takes_mask, declaration, needs
 from torchmcl.dispatch import broadcast_shapes
 
+__all__ = ["Anchored", "Pairwise", "SumOfCosts"]
+
 
 @dataclass(frozen=True)
 class Pairwise:

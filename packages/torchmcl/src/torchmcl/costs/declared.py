@@ -20,6 +20,30 @@ from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import broadcast_shapes
 from torchmcl.types import Batch, Distributions, Predictions
 
+__all__ = [
+    "MEAN",
+    "MEDIAN",
+    "MEDIAN_OF_LAST_STEP",
+    "MEDIAN_OF_STEPS",
+    "Aligned",
+    "Centre",
+    "CostDeclaration",
+    "Norm",
+    "NormalMixture",
+    "aligned_events",
+    "aligned_mask",
+    "aligned_pair",
+    "axes_of_a_target",
+    "call_cost",
+    "check_takes_mask",
+    "declaration",
+    "declares",
+    "flattened",
+    "needs",
+    "step_weights",
+    "with_targets_axis",
+]
+
 # Steps of Weiszfeld's algorithm; it runs inside several rounds of Lloyd's algorithm.
 _WEISZFELD_STEPS = 8
 

@@ -17,6 +17,14 @@ from torchmcl.costs.declared import CostDeclaration, aligned_events
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import broadcast_shapes, without_autocast
 
+__all__ = [
+    "BivariateNormal",
+    "FullNormal",
+    "HypothesisFamily",
+    "LowRankNormal",
+    "VonMisesAngles",
+]
+
 _LOG_TAU = math.log(2 * math.pi)
 # Up to this size plain substitution is faster than a batched triangular solver (7 times at 2, 1.5 times at 4).
 _SMALL = 4

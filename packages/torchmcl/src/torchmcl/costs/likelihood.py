@@ -23,6 +23,14 @@ from torchmcl.costs.declared import (
 )
 from torchmcl.dispatch import broadcast_shapes, debug_checks_enabled, without_autocast
 
+__all__ = [
+    "MixtureNLL",
+    "MixtureNLLWithCRPS",
+    "mean_distance",
+    "pairwise_gaussian_nll",
+    "pairwise_laplace_nll",
+]
+
 
 @declares(event_dims=...)
 def pairwise_gaussian_nll(

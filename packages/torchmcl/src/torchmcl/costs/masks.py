@@ -13,6 +13,20 @@ from torchmcl.costs.declared import aligned_events, declares
 from torchmcl.costs.distances import inner_products, wide_dtype, wide_products
 from torchmcl.dispatch import is_plain_eager, may_work_in_place, without_autocast
 
+__all__ = [
+    "CROSS_ENTROPY",
+    "SIGMOID",
+    "PixelFunctions",
+    "pairwise_boundary",
+    "pairwise_class_dice",
+    "pairwise_dice",
+    "pairwise_focal",
+    "pairwise_iou",
+    "pairwise_mask_bce",
+    "pairwise_pixel_cross_entropy",
+    "recomputed_sums",
+]
+
 # Samples are processed in chunks with at least this many logits, in at most this many chunks.
 _ENTRIES, _MAX_CHUNKS = 1 << 18, 16
 

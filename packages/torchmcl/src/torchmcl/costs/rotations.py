@@ -10,6 +10,8 @@ from torchmcl.costs.declared import aligned_pair, declares
 from torchmcl.costs.distances import SILENCE
 from torchmcl.costs.vector import pairwise_sq_euclidean
 
+__all__ = ["pairwise_geodesic", "pairwise_sq_angle", "rotation_matrices", "wrapped"]
+
 
 @declares(event_dims=1)
 def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 * math.pi) -> Tensor:

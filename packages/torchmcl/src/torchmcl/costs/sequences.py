@@ -18,6 +18,14 @@ from torchmcl.costs.declared import (
     step_weights,
 )
 
+__all__ = [
+    "pairwise_ade",
+    "pairwise_fde",
+    "pairwise_sq_ade",
+    "pairwise_sq_fde",
+    "pairwise_token_cross_entropy",
+]
+
 
 @declares(event_dims=2, centre=MEDIAN_OF_STEPS)
 def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:

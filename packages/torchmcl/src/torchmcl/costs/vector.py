@@ -15,6 +15,17 @@ from torchmcl.costs.distances import (
 )
 from torchmcl.dispatch import broadcast_shapes, debug_checks_enabled
 
+__all__ = [
+    "pairwise_cosine",
+    "pairwise_cross_entropy",
+    "pairwise_euclidean",
+    "pairwise_huber",
+    "pairwise_l1",
+    "pairwise_neg_si_sdr",
+    "pairwise_neg_snr",
+    "pairwise_sq_euclidean",
+]
+
 
 @declares(event_dims=1, centre=MEAN, formula=Norm(order=2, power=2))
 def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torchmcl.checks import bad_value, check_positive_int
 from torchmcl.types import Distributions, Predictions
 
+__all__ = ["Concatenated", "EmbeddedLatent", "LatentHypotheses", "NormalLatent"]
+
 
 class NormalLatent(nn.Module):
     """Standard normal noise, drawn on each call, for any number of hypotheses.

@@ -13,6 +13,8 @@ from torchmcl.costs.families import HypothesisFamily
 from torchmcl.io import SharedNetwork
 from torchmcl.types import Distributions, Predictions
 
+__all__ = ["MultiHypothesisHead", "MultiHypothesisMLP"]
+
 
 class MultiHypothesisHead(nn.Module):
     """A layer from features [..., in_features] to Predictions with `n_hypotheses` hypotheses.

@@ -9,6 +9,8 @@ from torchmcl.checks import Fraction, NonNegative, bad_value, check_non_negative
 from torchmcl.rules.winners import AssignmentRule, check_rule, winner_weights
 from torchmcl.types import Batch, Distributions, Predictions
 
+__all__ = ["OutsideRadius", "Thresholded", "by_part", "factorized"]
+
 
 @dataclass(frozen=True, eq=False)
 class Thresholded(AssignmentRule):

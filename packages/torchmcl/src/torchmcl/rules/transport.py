@@ -17,6 +17,15 @@ from torchmcl.dispatch import faster, is_plain_eager
 from torchmcl.optional import optional_import
 from torchmcl.rules.winners import AssignmentRule, Temperature, hard_where_cold
 
+__all__ = [
+    "EMD",
+    "PIT",
+    "Sinkhorn",
+    "one_to_one_weights",
+    "solved_by_scipy",
+    "transport_plan",
+]
+
 
 @dataclass(frozen=True, eq=False)
 class Sinkhorn(AssignmentRule):

@@ -16,6 +16,21 @@ from torch import Tensor
 
 from torchmcl.checks import Bounds, Fraction, Value, bad_value, check_cost, check_mask, check_tensor
 
+__all__ = [
+    "WTA",
+    "AnnealedWTA",
+    "AssignmentRule",
+    "RelaxedWTA",
+    "SceneWinners",
+    "Temperature",
+    "TopK",
+    "as_operand",
+    "check_rule",
+    "hard_where_cold",
+    "softmin",
+    "winner_weights",
+]
+
 Temperature = Annotated[float | Tensor, Bounds(low=0, advice="0 is hard winner-takes-all.")]
 # Below this temperature, cost / T of float32 could overflow.
 _SMALL_TEMPERATURE = 1e-15
