@@ -22,9 +22,6 @@ def random_arguments():
     floats = {
         "locations": torch.randn(7, 4, 5, 2),
         "scale": torch.cat([torch.rand(7, 4, 5, 2) + 0.3, torch.rand(7, 4, 5, 1) - 0.5], dim=-1),
-        "trends": torch.randn(7, 2, 5, 3),
-        "seasons": torch.randn(7, 4, 5, 3),
-        "channel_logits": torch.randn(7, 3, 8),
         "poses": torch.randn(7, 4, 5, 6, 3),
         "frame_logits": torch.randn(7, 4, 5),
         "masks": torch.randn(7, 3, 6, 5),
@@ -33,16 +30,13 @@ def random_arguments():
         "factors": factors,
         "logits": torch.randn(7, 4),
         "nll": 2 + torch.rand(7, 4),
-        "samples": torch.randn(7, 4, 2),
     }
     given = {
         "target": torch.randn(7, 5, 2),
-        "series": torch.randn(7, 5, 3),
         "pose": torch.randn(7, 5, 6, 3),
         "joint_weights": torch.rand(6) + 0.5,
         "segment": torch.rand(7, 6, 5).round(),
         "parameters": torch.randn(7, 3),
-        "point": torch.randn(7, 2),
     }
     trained = {name: value.double().requires_grad_() for name, value in floats.items()}
     return trained | {name: value.double() for name, value in given.items()} | {"mask": mask}
@@ -59,7 +53,7 @@ def value_and_gradients(name):
 
 
 def test_the_page_has_all_pairs():
-    assert NAMES == ["imle", "lora_mcl", "manipose", "mf_awta", "npe", "sam", "timemcl", "timeprism"]
+    assert NAMES == ["lora_mcl", "manipose", "mf_awta", "npe", "sam", "timemcl"]
 
 
 @for_each("name", NAMES)

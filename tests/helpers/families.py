@@ -7,7 +7,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
-from torchmcl import costs, rules
+from torchmcl import costs
 
 
 class RuleCase(NamedTuple):
@@ -32,8 +32,6 @@ RULE_CASES = [
     RuleCase(mcl.TopK(2.4), oracles.top_k, (2,)),
     RuleCase(mcl.TopK(3), oracles.top_k, (3,)),
     RuleCase(mcl.PIT(), oracles.pit),
-    RuleCase(rules.Thresholded(mcl.AnnealedWTA(0.5), 0.23), oracles.thresholded, (0.5, 0.23)),
-    RuleCase(rules.OutsideRadius(mcl.WTA(), 0.3), oracles.outside_radius, (0.3,)),
     RuleCase(mcl.Sinkhorn(0.0), oracles.sinkhorn, (0.0, 50)),
     RuleCase(mcl.Sinkhorn(0.5), oracles.sinkhorn, (0.5, 50)),
     RuleCase(mcl.Sinkhorn(temperature=0.5, n_iters=3), oracles.sinkhorn, (0.5, 3)),
@@ -45,8 +43,6 @@ TENSOR_CASES = [
     RuleCase(mcl.AnnealedWTA(torch.tensor(0.0)), oracles.annealed_wta, (0.0,)),
     RuleCase(mcl.AnnealedWTA(torch.tensor(0.5)), oracles.annealed_wta, (0.5,)),
     RuleCase(mcl.TopK(torch.tensor(2)), oracles.top_k, (2,)),
-    RuleCase(rules.Thresholded(mcl.AnnealedWTA(0.5), torch.tensor(0.23)), oracles.thresholded, (0.5, 0.23)),
-    RuleCase(rules.OutsideRadius(mcl.WTA(), torch.tensor(0.3)), oracles.outside_radius, (0.3,)),
     RuleCase(mcl.Sinkhorn(torch.tensor(0.0), n_iters=5), oracles.sinkhorn, (0.0, 5)),
     RuleCase(mcl.Sinkhorn(torch.tensor(0.5), n_iters=5), oracles.sinkhorn, (0.5, 5)),
 ]
@@ -144,12 +140,6 @@ def _factor(h):
     return outer.tril(-1) + torch.diag_embed(torch.tanh(wide).abs() + 0.5)
 
 
-def _table(h):
-    """Standard deviations and two factors."""
-    wide = _wide(h)
-    return torch.stack([torch.tanh(wide).abs() + 0.5, torch.sin(wide), torch.tanh(wide).flip(-1)], dim=-1)
-
-
 def _plane(h):
     """Two standard deviations and a correlation."""
     wide = _wide(h)
@@ -159,11 +149,6 @@ def _plane(h):
 def _plane_covariance(h):
     a, b, correlation = _plane(h)
     return torch.stack([a * a, a * b * correlation, a * b * correlation, b * b]).view(2, 2)
-
-
-def _table_covariance(h):
-    table = _table(h)
-    return torch.diag(table[:, 0] ** 2) + table[:, 1:] @ table[:, 1:].T
 
 
 def _of_family(family, scale, event_dims=1):
@@ -218,7 +203,6 @@ COST_CASES = [
     CostCase("ade", _paths(mcl.pairwise_ade), _of_paths(oracles.ade), dim=6),
     CostCase("fde", _paths(mcl.pairwise_fde), _of_paths(oracles.fde), dim=6),
     CostCase("sq_ade", _paths(mcl.pairwise_sq_ade), _of_paths(oracles.sq_ade), dim=6),
-    CostCase("sq_fde", _paths(mcl.pairwise_sq_fde), lambda h, t: oracles.sq_euclidean(h[-2:], t[-2:]), dim=6),
     CostCase("token_cross_entropy", _one_token, oracles.cross_entropy, class_ids=True),
     CostCase("dice", _paths(mcl.pairwise_dice), _of_paths(oracles.dice), dim=6),
     CostCase("gaussian_nll", _with_scale(mcl.pairwise_gaussian_nll), _scaled(oracles.gaussian_nll), dim=4),
@@ -237,35 +221,13 @@ COST_CASES = [
         dim=4,
         all_pairs=True,
     ),
-    CostCase(
-        "low_rank_normal",
-        _of_family(costs.LowRankNormal(rank=2), _table),
-        lambda h, t: oracles.full_normal_nll(h, t, _table_covariance(h)),
-        dim=4,
-        all_pairs=True,
-    ),
-    CostCase(
-        "von_mises",
-        _of_family(costs.VonMisesAngles(), lambda h: torch.tanh(_wide(h)).abs() + 0.5),
-        lambda h, t: oracles.von_mises_nll(h, t, torch.tanh(h).abs() + 0.5),
-        dim=4,
-        all_pairs=True,
-    ),
     CostCase("sq_angle", costs.pairwise_sq_angle, oracles.sq_angle, dim=4),
     CostCase("geodesic", _six, oracles.geodesic_of_six, dim=6),
     CostCase("iou", _paths(costs.pairwise_iou), _of_paths(oracles.iou), dim=6),
     CostCase("mask_bce", _paths(costs.pairwise_mask_bce), _of_paths(oracles.mask_bce), dim=6),
     CostCase("focal", _paths(costs.pairwise_focal), _of_paths(oracles.focal), dim=6),
-    CostCase("boundary", _paths(costs.pairwise_boundary, width=1), _of_paths(oracles.boundary), dim=6),
     CostCase(
         "pixel_cross_entropy", _one_pixel(costs.pairwise_pixel_cross_entropy), oracles.cross_entropy, class_ids=True
-    ),
-    CostCase(
-        "class_dice",
-        _one_pixel(costs.pairwise_class_dice),
-        oracles.class_dice_of_a_pixel,
-        class_ids=True,
-        all_pairs=True,
     ),
     CostCase("rmsd", _paths(costs.pairwise_rmsd), _of_paths(oracles.rmsd), dim=6),
 ]

@@ -125,22 +125,6 @@ def top_k(cost, real, n):
     return weights
 
 
-def thresholded(cost, real, temperature, threshold):
-    """The annealed weights without those below the threshold, the largest of a row excepted."""
-    weights = []
-    for row in annealed_wta(cost, real, temperature):
-        kept = [value if value >= threshold or k == row.index(max(row)) else 0.0 for k, value in enumerate(row)]
-        weights.append([value / (math.fsum(kept) or 1.0) for value in kept])
-    return weights
-
-
-def outside_radius(cost, real, radius):
-    """Winner-takes-all on the hypotheses that are not within the radius of a real target; on all if none is left."""
-    rows = [row for row, is_real in zip(cost, real, strict=True) if is_real]
-    far = [k for k in range(len(cost[0])) if all(row[k] >= radius for row in rows)] or range(len(cost[0]))
-    return wta([[value if k in far else math.inf for k, value in enumerate(row)] for row in cost], real)
-
-
 def pit(cost, real):
     """Eq. (38) by trying every injection of the real targets into the hypotheses."""
     rows = [s for s, is_real in enumerate(real) if is_real]
@@ -745,16 +729,6 @@ def full_normal_nll(h, t, covariance):
     return 0.5 * (square + torch.linalg.det(covariance).log() + len(off) * math.log(2 * math.pi))
 
 
-def von_mises_nll(h, t, concentration):
-    """Minus the log density of independent angles, the Bessel function by its integral."""
-    turn = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)[:-1]
-    total = torch.zeros((), dtype=torch.float64)
-    for mean, angle, k in zip(h, t, concentration, strict=True):
-        bessel = torch.exp(k * torch.cos(turn)).mean()
-        total = total + torch.log(2 * math.pi * bessel) - k * torch.cos(angle - mean)
-    return total
-
-
 def sq_angle(h, t, period=2 * math.pi):
     """Squares of differences, each the shortest among neighboring turns."""
     turns = [period * n for n in range(-3, 4)]
@@ -824,36 +798,4 @@ def focal(h, t, real=None, alpha=0.25, gamma=2.0):
         p = 1 / (1 + torch.exp(-logit))
         inside = alpha * (1 - p) ** gamma * -torch.log(p)
         terms.append(value * inside + (1 - value) * (1 - alpha) * p**gamma * -torch.log(1 - p))
-    return sum(terms) / len(terms)
-
-
-def boundary(h, t, width=1, smooth=1.0):
-    """One minus the shares of soft boundaries within `width` of the other."""
-
-    def around(values, i, j, reach):
-        rows, columns = range(len(values)), range(len(values[0]))
-        return [values[a][b] for a in rows for b in columns if abs(a - i) <= reach and abs(b - j) <= reach]
-
-    def over(values, reach, pick):
-        return [[pick(around(values, i, j, reach)) for j in range(len(values[0]))] for i in range(len(values))]
-
-    def edge(values):
-        inner = over(values, 1, min)
-        return [[values[i][j] - inner[i][j] for j in range(len(values[0]))] for i in range(len(values))]
-
-    edges = [edge([list(row) for row in 1 / (1 + torch.exp(-h))]), edge([list(row) for row in t])]
-    near = [over(values, width, max) for values in edges]
-    places = [(i, j) for i in range(len(h)) for j in range(len(h[0]))]
-    shared = sum(edges[0][i][j] * near[1][i][j] + near[0][i][j] * edges[1][i][j] for i, j in places)
-    total = sum(edges[0][i][j] + edges[1][i][j] for i, j in places)
-    return 1 - (shared + smooth) / (total + smooth)
-
-
-def class_dice_of_a_pixel(h, t, smooth=1.0):
-    """The mean dice distance over classes, for an image of one pixel."""
-    chances = h.exp() / sum(h.exp())
-    terms = []
-    for c, chance in enumerate(chances):
-        is_it = float(c == int(t))
-        terms.append(1 - (2 * chance * is_it + smooth) / (chance + is_it + smooth))
     return sum(terms) / len(terms)

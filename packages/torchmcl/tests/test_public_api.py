@@ -16,7 +16,7 @@ PUBLIC = {
     *("Constant", "Cosine", "Exponential", "JoinedSchedule", "Linear", "RuleScheduler", "CutoffAt", "annealed"),
     *("Pairwise", "pairwise_cosine", "pairwise_cross_entropy", "pairwise_euclidean", "pairwise_huber", "pairwise_l1"),
     *("pairwise_neg_si_sdr", "pairwise_neg_snr", "pairwise_sq_euclidean"),
-    *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_sq_fde", "pairwise_token_cross_entropy"),
+    *("pairwise_ade", "pairwise_fde", "pairwise_sq_ade", "pairwise_token_cross_entropy"),
     *("MixtureNLL", "MixtureNLLWithCRPS", "pairwise_dice", "pairwise_gaussian_nll", "pairwise_laplace_nll"),
     *("PresenceScores", "QualityScores", "SigmoidScores", "SoftmaxScores"),
     *("assign", "mcl_loss", "mcl_step", "normalized_scores"),

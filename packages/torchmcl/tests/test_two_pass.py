@@ -13,7 +13,6 @@ from families import COST_CASES
 from grids import for_each
 from problems import score_labels
 from torchmcl.nn import EmbeddedLatent, LatentHypotheses, NormalLatent
-from torchmcl.rules import OutsideRadius, SceneWinners, Thresholded
 from torchmcl.two_pass import TwoPass, hypothesis_numbers
 
 K, ROWS, DIM = 4, 6, 3
@@ -27,7 +26,6 @@ SCORES = (mcl.SigmoidScores(), mcl.SoftmaxScores(None), mcl.PresenceScores(mcl.P
 MASK = torch.tensor([[True, True], [True, False], [False, False], [True, True], [False, True], [True, True]])
 RULES = [
     *(mcl.WTA(), mcl.RelaxedWTA(0.3), mcl.AnnealedWTA(0.5), mcl.TopK(2), mcl.PIT(), mcl.Sinkhorn(0.5, 5), mcl.EMD()),
-    *(Thresholded(mcl.AnnealedWTA(0.5), 0.2), OutsideRadius(mcl.WTA(), 0.5)),
 ]
 WAYS = ({"chunk_size": 3}, {}, {"independent_rows": True})  # 3 does not divide the 4 hypotheses
 
@@ -239,28 +237,6 @@ def test_running_statistics_are_updated_once():
     assert norm.weight.grad.abs().max() > 0
 
 
-def test_dropped_weights_change_the_gradient_by_at_most_the_stated_bound():
-    _, batch = problem(scores=False)
-    rule, threshold = mcl.AnnealedWTA(2.0), 0.2
-    dropped = Thresholded(rule, threshold)
-    hypotheses = torch.randn(ROWS, K, DIM, dtype=torch.float64, requires_grad=True)
-    cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=batch.targets)
-    exact, cut = (mcl.assign(cost, each).weights for each in (rule, dropped))
-    assert ((exact > 0) & (cut == 0)).any()
-    for row, target in itertools.product(range(ROWS), range(2)):
-        of_each = [torch.autograd.grad(cost[row, target, k], hypotheses, retain_graph=True)[0] for k in range(K)]
-        change = sum((cut - exact)[row, target, k] * of_each[k] for k in range(K)).norm()
-        assert change <= 2 * (K - 1) * threshold * max(gradient.norm() for gradient in of_each)
-
-
-def test_hypotheses_within_the_radius_of_a_target_are_left_out_unless_all_are():
-    cost = torch.tensor([[[0.1, 0.3, 0.9]], [[0.1, 0.05, 0.15]]])
-    weights = OutsideRadius(mcl.WTA(), 0.2)(cost)
-    assert weights.squeeze(1).tolist() == [[0, 1, 0], [0, 1, 0]]
-    scenes = SceneWinners(OutsideRadius(mcl.WTA(), 0.2), torch.tensor([0, 0]))(cost)
-    assert scenes.squeeze(1).tolist() == [[0, 0, 1], [0, 0, 1]]  # mean costs 0.1, 0.175, 0.525
-
-
 @for_each(
     "make, error, words",
     [
@@ -270,9 +246,6 @@ def test_hypotheses_within_the_radius_of_a_target_are_left_out_unless_all_are():
         (lambda: TwoPass(lambda x, k: x, 2)(torch.ones(3, 2)), TypeError, "TwoPass: `model` must return Predictions"),
         (lambda: TwoPass(lambda x, k: mcl.Predictions(x), 2)(torch.ones(3, 2)), ValueError, r"\(3, 1\) here"),
         (lambda: TwoPass(OneByOne(), 2)("text"), TypeError, "TwoPass: `inputs` must hold a tensor"),
-        (lambda: Thresholded(mcl.WTA, 0.1), TypeError, "Thresholded: `rule` must be an assignment rule"),
-        (lambda: Thresholded(mcl.WTA(), 1.5), ValueError, r"Thresholded: `threshold` must lie in \[0, 1\]"),
-        (lambda: OutsideRadius(mcl.WTA(), -1), ValueError, "OutsideRadius: `radius` must be >= 0"),
     ],
 )
 def test_bad_arguments_are_refused_in_words(make, error, words):

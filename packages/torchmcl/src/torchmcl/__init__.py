@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from torchmcl.costs import pairwise_neg_snr as pairwise_neg_snr
     from torchmcl.costs import pairwise_sq_ade as pairwise_sq_ade
     from torchmcl.costs import pairwise_sq_euclidean as pairwise_sq_euclidean
-    from torchmcl.costs import pairwise_sq_fde as pairwise_sq_fde
     from torchmcl.costs import pairwise_token_cross_entropy as pairwise_token_cross_entropy
     from torchmcl.exporting import export as export
     from torchmcl.loop import RuleScheduler as RuleScheduler
@@ -121,7 +120,6 @@ _HOMES = {
     "pairwise_neg_snr": "torchmcl.costs",
     "pairwise_sq_ade": "torchmcl.costs",
     "pairwise_sq_euclidean": "torchmcl.costs",
-    "pairwise_sq_fde": "torchmcl.costs",
     "pairwise_token_cross_entropy": "torchmcl.costs",
 }
 __all__ = list(_HOMES)

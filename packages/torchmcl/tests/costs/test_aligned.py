@@ -8,7 +8,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
-from torchmcl.costs import Symmetric, pairwise_geodesic, pairwise_rmsd, rotation_matrices
+from torchmcl.costs import pairwise_geodesic, pairwise_rmsd, rotation_matrices
 
 
 def some_rotations(n):
@@ -65,28 +65,7 @@ def test_a_mirrored_shape_is_another_unless_it_may_be():
     assert pairwise_rmsd(hypotheses=mirror, targets=shape, reflected=True).item() == 0
 
 
-def test_the_best_order_of_points_is_found_with_its_mask():
-    torch.manual_seed(0)
-    h, t = torch.randn(3, 4, 2), torch.randn(2, 4, 2)
-    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    orders = list(itertools.permutations(range(4)))
-    cost = Symmetric(mcl.pairwise_sq_ade, orders)(hypotheses=h, targets=t, mask=mask)
-    every = [mcl.pairwise_sq_ade(hypotheses=h, targets=t[:, list(o)], mask=mask[:, list(o)]) for o in orders]
-    torch.testing.assert_close(cost, torch.stack(every).amin(0))
-    step = mcl.mcl_step(
-        lambda _: mcl.Predictions(h[None]),
-        mcl.Batch(t[None], t[None], mask[None]),
-        mcl.WTA(),
-        cost_fn=Symmetric(mcl.pairwise_sq_ade, orders),
-    )
-    torch.testing.assert_close(step.matching.cost[0], cost)
-
-
 def test_bad_input_is_refused_in_words():
-    with pytest.raises(ValueError, match="`permutations` must hold at least one order"):
-        Symmetric(mcl.pairwise_ade, [(0, 0)])
-    with pytest.raises(ValueError, match="`targets` must have 2 points"):
-        Symmetric(mcl.pairwise_ade, [(0, 1)])(hypotheses=torch.zeros(1, 3, 1), targets=torch.zeros(1, 3, 1))
     with pytest.raises(ValueError, match=r"`values` must have shape \[..., 6\]"):
         rotation_matrices(torch.zeros(5))
     with pytest.raises(ValueError, match="both end in 6, 4 or"):

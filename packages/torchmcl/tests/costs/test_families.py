@@ -5,14 +5,13 @@ import math
 import pytest
 import torch
 
-import oracles
 import torchmcl as mcl
 from grids import for_each
-from torchmcl.costs import BivariateNormal, FullNormal, LowRankNormal, VonMisesAngles
+from torchmcl.costs import BivariateNormal, FullNormal
 from torchmcl.density import mixture_distribution
 from torchmcl.postprocess import Conformal, MixtureLevels
 
-FAMILIES = [FullNormal(), BivariateNormal(), LowRankNormal(rank=1), VonMisesAngles()]
+FAMILIES = [FullNormal(), BivariateNormal()]
 for_all_families = for_each("family", FAMILIES)
 
 
@@ -58,11 +57,6 @@ def test_all_normals_are_one_where_their_covariances_are():
     covariance = torch.tensor([[2.25, 0.45], [0.45, 0.25]], dtype=torch.float64)
     full = FullNormal()(hypotheses=h, targets=t, scale=torch.linalg.cholesky(covariance)[None])
     torch.testing.assert_close(BivariateNormal()(hypotheses=h, targets=t, scale=plane), full)
-    factor = torch.tensor([0.9, 0.3], dtype=torch.float64)
-    table = torch.stack([(covariance.diagonal() - factor**2).sqrt(), factor], dim=-1)
-    low_rank = LowRankNormal(1)(hypotheses=h, targets=t, scale=table[None])
-    expected = oracles.full_normal_nll(h[0], t[0], torch.diag(table[:, 0] ** 2) + factor[:, None] * factor)
-    torch.testing.assert_close(low_rank.squeeze(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_training_finds_the_correlation():
@@ -95,17 +89,9 @@ def test_regions_cover_and_have_the_volume_of_an_ellipse():
     assert torch.equal(*volumes)
 
 
-def test_angles_of_any_turn_cost_the_same():
-    h, t, k = torch.randn(3, 2), torch.randn(4, 2), torch.rand(3, 2) + 0.5
-    cost = VonMisesAngles()(hypotheses=h, targets=t, scale=k)
-    turned = VonMisesAngles()(hypotheses=h + 2 * math.pi, targets=t - 4 * math.pi, scale=k)
-    torch.testing.assert_close(cost, turned, rtol=1e-4, atol=1e-4)
-
-
 @for_each(
     "call, words",
     [
-        (lambda: LowRankNormal(rank=0), "LowRankNormal: `rank` must be >= 1, got 0"),
         (lambda: mcl.MultiHypothesisHead(2, 3, 2, scales=BivariateNormal()), "must have two coordinates, got 3"),
         (
             lambda: FullNormal()(hypotheses=torch.zeros(1, 2), targets=torch.zeros(1, 2), scale=torch.ones(1, 2)),

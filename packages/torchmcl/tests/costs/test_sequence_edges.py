@@ -16,7 +16,6 @@ COSTS = {
     "ade": mcl.pairwise_ade,
     "fde": mcl.pairwise_fde,
     "squared ade": mcl.pairwise_sq_ade,
-    "squared fde": mcl.pairwise_sq_fde,
     "dice": mcl.pairwise_dice,
     "gaussian": NLL,
     "laplace": functools.partial(mcl.pairwise_laplace_nll, event_dims=2),
@@ -100,7 +99,7 @@ def test_a_mask_of_targets_broadcasts_over_the_batch():
     torch.testing.assert_close(loss(PATHS, targets, mask, cost_fn=mcl.pairwise_ade), expected)
 
 
-@pytest.mark.parametrize("fn", [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade, mcl.pairwise_sq_fde])
+@pytest.mark.parametrize("fn", [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade])
 def test_distances_refuse_a_mask_of_coordinates(fn):
     with pytest.raises(ValueError, match=r"`mask` must have shape \(6, 1, 5\)"):
         loss(PATHS, torch.randn(6, 1, 5, 2), torch.ones(6, 1, 5, 2).bool(), cost_fn=fn)

@@ -102,7 +102,7 @@ def test_contents_of_masked_steps_are_ignored(content):
     mask = torch.arange(6) < torch.randint(1, 7, (60, 1), generator=torch.Generator().manual_seed(0))
     other = targets.masked_fill(~mask.unsqueeze(-1), content)
     assert TubeScore.fit(predictions, other, mask) == TubeScore.fit(predictions, targets, mask)
-    for kind in (TubeScore(), BallScore(mcl.pairwise_ade), BallScore(mcl.pairwise_sq_fde)):
+    for kind in (TubeScore(), BallScore(mcl.pairwise_ade), BallScore(mcl.pairwise_fde)):
         regions, expected = (Conformal.calibrate(kind, predictions, part, mask=mask) for part in (other, targets))
         assert regions == expected
         inside = regions.contains(predictions, other, mask=mask)

@@ -10,7 +10,7 @@ import torchmcl as mcl
 from torchmcl.postprocess import expected_cost, greedy_medoids, reduce
 
 COSTS = [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1]
-SEQUENCE_COSTS = [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade, mcl.pairwise_sq_fde]
+SEQUENCE_COSTS = [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade]
 
 
 def problem(rows, n, *event, seed=0, dtype=torch.float64):

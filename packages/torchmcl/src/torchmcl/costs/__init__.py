@@ -1,13 +1,11 @@
 """Pairwise costs: functions of keyword-only tensors with result [..., targets, hypotheses]; lower is better."""
 
-from torchmcl.costs.aligned import Symmetric, pairwise_rmsd
+from torchmcl.costs.aligned import pairwise_rmsd
 from torchmcl.costs.combined import Anchored, Pairwise, SumOfCosts
 from torchmcl.costs.declared import MEAN, MEDIAN, Centre, CostDeclaration, Norm, NormalMixture, declaration, declares
-from torchmcl.costs.families import BivariateNormal, FullNormal, HypothesisFamily, LowRankNormal, VonMisesAngles
+from torchmcl.costs.families import BivariateNormal, FullNormal, HypothesisFamily
 from torchmcl.costs.likelihood import MixtureNLL, MixtureNLLWithCRPS, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.masks import (
-    pairwise_boundary,
-    pairwise_class_dice,
     pairwise_dice,
     pairwise_focal,
     pairwise_iou,
@@ -19,7 +17,6 @@ from torchmcl.costs.sequences import (
     pairwise_ade,
     pairwise_fde,
     pairwise_sq_ade,
-    pairwise_sq_fde,
     pairwise_token_cross_entropy,
 )
 from torchmcl.costs.vector import (
@@ -42,20 +39,15 @@ __all__ = [
     "CostDeclaration",
     "FullNormal",
     "HypothesisFamily",
-    "LowRankNormal",
     "MixtureNLL",
     "MixtureNLLWithCRPS",
     "Norm",
     "NormalMixture",
     "Pairwise",
     "SumOfCosts",
-    "Symmetric",
-    "VonMisesAngles",
     "declaration",
     "declares",
     "pairwise_ade",
-    "pairwise_boundary",
-    "pairwise_class_dice",
     "pairwise_cosine",
     "pairwise_cross_entropy",
     "pairwise_dice",
@@ -76,7 +68,6 @@ __all__ = [
     "pairwise_sq_ade",
     "pairwise_sq_angle",
     "pairwise_sq_euclidean",
-    "pairwise_sq_fde",
     "pairwise_token_cross_entropy",
     "rotation_matrices",
     "wrapped",

@@ -1,18 +1,13 @@
 """Costs between shapes: distances after the best alignment, and the best order of interchangeable points."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_callable
-from torchmcl.costs.declared import CostDeclaration, aligned_events, declaration, declares
+from torchmcl.costs.declared import aligned_events, declares
 from torchmcl.costs.distances import inner_products, wide_dtype
 from torchmcl.dispatch import without_autocast
 
-__all__ = ["Symmetric", "pairwise_rmsd"]
+__all__ = ["pairwise_rmsd"]
 
 
 @declares(event_dims=2)
@@ -102,56 +97,3 @@ def _largest_overlap(products: Tensor, reflected: bool) -> Tensor:
         return values.sum(dim=-1)
     mirrored = torch.linalg.det(products.detach()) < 0
     return values.sum(dim=-1) - 2 * values[..., -1] * mirrored
-
-
-@dataclass(frozen=True)
-class Symmetric:
-    """A cost for interchangeable points: the lowest over the given permutations of the points of a target.
-
-    Args:
-        cost_fn: any cost of [points, dim], `pairwise_rmsd` or `pairwise_sq_ade` for example.
-        permutations: each contains the index of every point once; include the identity.
-
-    Example:
-        >>> from torchmcl import pairwise_ade
-        >>> either_end = Symmetric(pairwise_ade, permutations=[(0, 1), (1, 0)])
-        >>> stick = torch.tensor([[[0.0], [1.0]]])
-        >>> either_end(hypotheses=stick, targets=stick.flip(-2))
-        tensor([[0.]])
-    """
-
-    cost_fn: Callable[..., Tensor]
-    permutations: Sequence[Sequence[int]]
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        check_callable("Symmetric", "cost_fn", self.cost_fn, "torchmcl.costs.pairwise_rmsd")
-        orders = tuple(tuple(int(i) for i in order) for order in self.permutations)
-        if not orders or any(sorted(order) != list(range(len(orders[0]))) for order in orders):
-            rule = "hold at least one order, each with every number from 0 once"
-            raise ValueError(bad_value("Symmetric", "permutations", rule, orders))
-        object.__setattr__(self, "permutations", orders)
-
-    @property
-    def declaration(self) -> CostDeclaration:
-        """The axes of `cost_fn`, and its arguments."""
-        inner = declaration(self.cost_fn)
-        return CostDeclaration(inner.event_dims, inner.target_dims, needs=inner.needs)
-
-    def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, **extras: Any) -> Tensor:
-        """Return the cost [..., targets, hypotheses]; further arguments are those of `cost_fn`."""
-        inner = declaration(self.cost_fn)
-        n_axes = inner.event_dims if isinstance(inner.event_dims, int) else extras.get("event_dims", 2)
-        n_axes = n_axes if inner.target_dims is None else inner.target_dims
-        axis, n_points = targets.ndim - n_axes, len(self.permutations[0])
-        if targets.shape[axis] != n_points:
-            rule = f"have {n_points} points, as many as a permutation"
-            raise ValueError(bad_value("Symmetric", "targets", rule, tuple(targets.shape)))
-        lowest: Tensor | None = None
-        for order in self.permutations:
-            place = torch.tensor(order, device=targets.device)
-            given = extras if mask is None else extras | {"mask": mask.index_select(axis, place)}
-            cost = self.cost_fn(hypotheses=hypotheses, targets=targets.index_select(axis, place), **given)
-            lowest = cost if lowest is None else torch.minimum(lowest, cost)
-        assert lowest is not None
-        return lowest

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal, VonMises
+from torch.distributions import Distribution, MultivariateNormal
 
-from torchmcl.checks import bad_value, check_positive_int, check_tensor
+from torchmcl.checks import bad_value, check_tensor
 from torchmcl.costs.declared import CostDeclaration, aligned_events
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import broadcast_shapes, without_autocast
@@ -21,8 +21,6 @@ __all__ = [
     "BivariateNormal",
     "FullNormal",
     "HypothesisFamily",
-    "LowRankNormal",
-    "VonMisesAngles",
 ]
 
 _LOG_TAU = math.log(2 * math.pi)
@@ -207,91 +205,6 @@ class BivariateNormal(FullNormal):
         first, second, correlation = scale.unbind(dim=-1)
         zero, own = torch.zeros_like(first), second * (1 - correlation.square()).sqrt()
         return torch.stack([first, zero, correlation * second, own], dim=-1).unflatten(-1, (2, 2))
-
-
-@dataclass(frozen=True)
-class LowRankNormal(HypothesisFamily):
-    """A normal distribution with covariance diag(s^2) + F F^T; the scale is [..., dim, 1 + rank]: s, then F.
-
-    Args:
-        rank: the number of columns of F.
-
-    Example:
-        >>> one = {"hypotheses": torch.zeros(1, 2), "targets": torch.tensor([[1.0, 1.0]])}
-        >>> LowRankNormal(rank=1)(**one, scale=torch.tensor([[[0.6, 0.8], [0.6, 0.8]]]))
-        tensor([[2.1842]])
-    """
-
-    rank: int
-
-    def __post_init__(self) -> None:
-        """Check the field."""
-        check_positive_int("LowRankNormal", "rank", self.rank, "Without factors it is pairwise_gaussian_nll.")
-
-    def scale_shape(self, dim: int) -> tuple[int, ...]:
-        """Return (dim, 1 + rank)."""
-        return (dim, 1 + self.rank)
-
-    def n_scales(self, dim: int) -> int:
-        """Return the number of entries."""
-        return dim * (1 + self.rank)
-
-    def scale(self, raw: Tensor, smallest: float) -> Tensor:
-        """Return a matrix with softplus applied to the first column only."""
-        table = raw.unflatten(-1, (-1, 1 + self.rank))
-        return torch.cat([torch.nn.functional.softplus(table[..., :1]) + smallest, table[..., 1:]], dim=-1)
-
-    def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
-        """Return a `LowRankMultivariateNormal`."""
-        return LowRankMultivariateNormal(locations, scale[..., 1:], scale[..., 0].square(), validate_args=False)
-
-    def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
-        wide = wide_dtype(offsets)  # the squared norm is a difference, which loses digits
-        return self._wide_nll(offsets.to(wide), scale.to(wide)).to(offsets.dtype)
-
-    def _wide_nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
-        deviations, factors = scale[..., :1], scale[..., 1:] / scale[..., :1]
-        white = offsets / deviations
-        # The Woodbury identity and the matrix determinant lemma: only a [rank, rank] matrix is factorized.
-        small = torch.linalg.cholesky(
-            torch.eye(self.rank, dtype=factors.dtype, device=factors.device) + factors.mT @ factors
-        )
-        along = _solved(small, factors.mT @ white)
-        square = white.square().sum(dim=-2) - along.square().sum(dim=-2)
-        volume = deviations.log().sum(dim=(-2, -1)) + small.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-        return 0.5 * square + (volume + 0.5 * _LOG_TAU * scale.shape[-2]).unsqueeze(-1)
-
-
-@dataclass(frozen=True)
-class VonMisesAngles(HypothesisFamily):
-    """Independent angles in radians with von Mises distributions; the scale is their concentration [..., dim].
-
-    Example:
-        >>> turn = {"hypotheses": torch.tensor([[3.1]]), "targets": torch.tensor([[-3.1]])}  # 0.08 apart
-        >>> VonMisesAngles()(**turn, scale=torch.tensor([[4.0]]))
-        tensor([[0.2767]])
-    """
-
-    def scale_shape(self, dim: int) -> tuple[int, ...]:
-        """Return (dim,)."""
-        return (dim,)
-
-    def n_scales(self, dim: int) -> int:
-        """Return `dim`."""
-        return dim
-
-    def scale(self, raw: Tensor, smallest: float) -> Tensor:
-        """Return the softplus of the numbers, plus `smallest`."""
-        return torch.nn.functional.softplus(raw) + smallest
-
-    def distribution(self, locations: Tensor, scale: Tensor) -> Distribution:
-        """Return independent `VonMises` distributions."""
-        return Independent(VonMises(locations, scale, validate_args=False), 1)
-
-    def _nll(self, offsets: Tensor, scale: Tensor) -> Tensor:
-        volume = (_LOG_TAU + torch.special.i0e(scale).log()).sum(dim=-1)
-        # 1 - cos keeps its digits in this form; i0e has the same factor exp(-concentration).
-        return (2 * scale.unsqueeze(-1) * (offsets / 2).sin().square()).sum(dim=-2) + volume.unsqueeze(-1)
 
 
 def _one_axis_of_steps(tensor: Tensor, event_dims: int, n_last: int) -> Tensor:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool2d, softplus
+from torch.nn.functional import softplus
 
-from torchmcl.checks import bad_value, check_fraction, check_non_negative, check_positive, check_positive_int
+from torchmcl.checks import bad_value, check_fraction, check_non_negative, check_positive
 from torchmcl.costs.declared import aligned_events, declares
 from torchmcl.costs.distances import inner_products, wide_dtype, wide_products
 from torchmcl.dispatch import is_plain_eager, may_work_in_place, without_autocast
@@ -17,8 +17,6 @@ __all__ = [
     "CROSS_ENTROPY",
     "SIGMOID",
     "PixelFunctions",
-    "pairwise_boundary",
-    "pairwise_class_dice",
     "pairwise_dice",
     "pairwise_focal",
     "pairwise_iou",
@@ -311,66 +309,6 @@ def pairwise_focal(
     return pixels.mean(if_outside, if_inside - if_outside)
 
 
-@declares(event_dims=...)
-def pairwise_boundary(
-    *,
-    hypotheses: Tensor,
-    targets: Tensor,
-    mask: Tensor | None = None,
-    event_dims: int = 2,
-    width: int = 2,
-    smooth: float = 1.0,
-) -> Tensor:
-    """Return 1 - the share of both boundaries that lies within `width` pixels of the other, for every pair of masks.
-
-    The boundary of a mask is the mask minus its erosion by one pixel, including for values between 0 and 1. With hard
-    masks the share is the surface dice at a tolerance, in pixels along the axes.
-
-    Args:
-        hypotheses: logits [..., hypotheses, height, width]
-        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
-        mask: [..., targets, height, width], True where a pixel counts; None when all do.
-        event_dims: how many axes one mask has, at least two; `mcl_step` fills it in.
-        width: >= 1, the tolerance in pixels.
-        smooth: > 0, keeps two empty masks at a distance of 0.
-
-    Returns:
-        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
-
-    Example:
-        >>> square = torch.zeros(1, 8, 8)
-        >>> square[:, 2:6, 2:6] = 1
-        >>> shifted = {"hypotheses": 99 * (2 * square.roll(1, -1) - 1), "targets": square}
-        >>> pairwise_boundary(**shifted, width=1), pairwise_iou(**shifted)
-        (tensor([[0.]]), tensor([[0.3810]]))
-    """
-    check_positive_int("pairwise_boundary", "width", width)
-    check_positive("pairwise_boundary", "smooth", smooth)
-    if event_dims < 2:
-        raise ValueError(bad_value("pairwise_boundary", "event_dims", "be at least 2", event_dims))
-    logits, targets, real = _pixels("pairwise_boundary", hypotheses, targets, mask, event_dims)
-    shape = hypotheses.shape[-event_dims:]
-    edge_h, edge_t = (_boundary(x.unflatten(-1, shape)) for x in (logits.sigmoid(), targets))
-    near_h, near_t = (_largest_around(x, width).flatten(-event_dims) for x in (edge_h, edge_t))
-    edge_h, edge_t = edge_h.flatten(-event_dims), edge_t.flatten(-event_dims)
-    if real is not None:
-        edge_t, near_t = edge_t * real, near_t * real
-    total = _Pixels(logits, targets, real).sums(edge_h) + edge_t.sum(dim=-1, keepdim=True)
-    shared = inner_products(edge_h, near_t).cross + inner_products(near_h, edge_t).cross
-    return (1 - (shared + smooth) / (total + smooth)).to(logits.dtype)
-
-
-def _boundary(masks: Tensor) -> Tensor:
-    """Return masks [..., height, width] minus their erosion, without a boundary at the edge of the image."""
-    return masks + _largest_around(-masks, 1)
-
-
-def _largest_around(values: Tensor, width: int) -> Tensor:
-    """Return the largest value within `width` pixels along both axes."""
-    flat = values.reshape(-1, 1, *values.shape[-2:])
-    return max_pool2d(flat, 2 * width + 1, stride=1, padding=width).view(values.shape) if flat.numel() else values
-
-
 @declares(event_dims=3, target_dims=2)
 def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the cross-entropy of every (class map, hypothesis) pair, averaged over pixels.
@@ -391,36 +329,6 @@ def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: T
     logits, classes, n_pixels = _classes("pairwise_pixel_cross_entropy", hypotheses, targets, mask)
     total = inner_products(logits.log_softmax(dim=-1).flatten(-2), classes.flatten(-2)).cross
     return (-total / n_pixels).to(logits.dtype)
-
-
-@declares(event_dims=3, target_dims=2)
-def pairwise_class_dice(
-    *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, smooth: float = 1.0
-) -> Tensor:
-    """Return the dice distance of every (class map, hypothesis) pair, averaged over classes.
-
-    Args:
-        hypotheses: logits [..., hypotheses, classes, height, width], the softmax over the classes is compared.
-        targets: class ids [..., targets, height, width]; the contents of masked pixels are ignored.
-        mask: [..., targets, height, width], True where a pixel counts; None when all do.
-        smooth: > 0, gives classes that are absent from both a distance of 0.
-
-    Returns:
-        Cost [..., targets, hypotheses], at least float32, differentiable in the logits.
-
-    Example:
-        >>> ids = torch.tensor([[[0, 1], [2, 2]]])
-        >>> logits = 99.0 * torch.nn.functional.one_hot(ids).movedim(-1, -3)
-        >>> pairwise_class_dice(hypotheses=logits, targets=ids)
-        tensor([[0.]])
-    """
-    check_positive("pairwise_class_dice", "smooth", smooth)
-    logits, classes, _ = _classes("pairwise_class_dice", hypotheses, targets, mask)
-    inside, classes = logits.softmax(dim=-1).movedim(-1, -3), classes.movedim(-1, -3)  # [..., classes, n, pixels]
-    real = classes.sum(dim=-3, keepdim=True).expand_as(classes)
-    overlap = inner_products(inside, classes).cross
-    total = inner_products(inside, real).cross + classes.sum(dim=-1, keepdim=True)
-    return (1 - (2 * overlap + smooth) / (total + smooth)).mean(dim=-3).to(logits.dtype)
 
 
 def _classes(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,7 +22,6 @@ __all__ = [
     "pairwise_ade",
     "pairwise_fde",
     "pairwise_sq_ade",
-    "pairwise_sq_fde",
     "pairwise_token_cross_entropy",
 ]
 
@@ -101,26 +100,6 @@ def pairwise_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = N
         tensor([[0., 1.]])
     """
     return _length(_final_differences("pairwise_fde", hypotheses, targets, mask))
-
-
-@declares(event_dims=2, centre=MEAN)
-def pairwise_sq_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the squared distance at the last real step of every (target, hypothesis) pair.
-
-    Args:
-        hypotheses: [..., hypotheses, steps, dim]
-        targets: [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
-        mask: [..., targets, steps], True where a step is real; None when all are.
-
-    Returns:
-        Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
-
-    Example:
-        >>> ahead, still = torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.zeros(2, 2)
-        >>> pairwise_sq_fde(hypotheses=torch.stack([ahead, still]), targets=ahead.unsqueeze(0))
-        tensor([[0., 4.]])
-    """
-    return _final_differences("pairwise_sq_fde", hypotheses, targets, mask).square().sum(dim=-1)
 
 
 @declares(event_dims=2, target_dims=1)

@@ -1,6 +1,5 @@
 """Assignment rules: functions from a pairwise cost to detached weights of the same shape."""
 
-from torchmcl.rules.composed import OutsideRadius, Thresholded, by_part, factorized
 from torchmcl.rules.transport import EMD, PIT, Sinkhorn
 from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, SceneWinners, TopK
 
@@ -10,12 +9,8 @@ __all__ = [
     "WTA",
     "AnnealedWTA",
     "AssignmentRule",
-    "OutsideRadius",
     "RelaxedWTA",
     "SceneWinners",
     "Sinkhorn",
-    "Thresholded",
     "TopK",
-    "by_part",
-    "factorized",
 ]
