@@ -32,7 +32,14 @@ EXCEPTIONS: dict[str, tuple[float, str]] = {
     "steps/geodesic*/f32/*": (5e-4, "half turns: the derivative of the arcsine is infinite there"),
 }
 # Patterns of arrays whose code was deleted on purpose, and why: they may be missing.
-DELETED: dict[str, str] = {"scores/functions/*": "the functions are methods of `ScoreObjective` now"}
+_UNUSED = "no study, example or other package calls it"
+DELETED: dict[str, str] = {
+    "scores/functions/*": "the functions are methods of `ScoreObjective` now",
+    **dict.fromkeys(
+        (f"*{name}*" for name in ("thresholded", "outside", "boundary", "symmetric", "low_rank", "von_mises")), _UNUSED
+    ),
+    **dict.fromkeys((f"*{name}*" for name in ("class_dice", "sq_fde", "by_part", "factorized")), _UNUSED),
+}
 SMALLEST = 1e-2
 
 
