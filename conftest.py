@@ -58,7 +58,6 @@ SLOW = (
     "test_missing_packages",
     "test_numerical_soak",
     "test_of_skpro",
-    "test_onnx_line",
     "test_quantizers",
     "test_separation_study",
     "test_serving",

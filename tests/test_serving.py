@@ -102,7 +102,7 @@ def of_a_frame(tmp_path_factory):
     frame = pd.DataFrame({"size": X[:, 0], "city": np.where(X[:, 1] > 0, "Ulm", "Bonn"), "built": days})
     model = DensityRegressor(n_epochs=2, hidden=(4,), n_restarts=1, random_state=0).fit(frame, X[:, 0])
     folder = tmp_path_factory.mktemp("frame")
-    with served(folder, model.export(folder / "model.onnx", outputs=["mean"])) as address:
+    with served(folder, model.export(folder / "model.onnx")) as address:
         yield address, model
 
 
@@ -125,7 +125,7 @@ def of_texts():
 
 def test_a_column_of_texts_may_be_called_like_an_array(tmp_path):
     model, rows = of_texts(), [{"X": "Ulm"}, {"X": "Bonn"}, {"X": None}]
-    with served(tmp_path, model.export(tmp_path / "model.onnx", outputs=["mean"])) as address:
+    with served(tmp_path, model.export(tmp_path / "model.onnx")) as address:
         assert described(address)["inputs"] == {"X": "text"}
         assert not described(address)["array"]
         means = asked(address, {"rows": rows})["mean"]

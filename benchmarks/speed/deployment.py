@@ -27,7 +27,7 @@ from torchmcl_tables import DensityRegressor
 from torchmcl_tables.mcl import MCLClassifier, MCLRegressor
 
 # Rows at a time: points and sets need more memory for each than means.
-_BLOCKS = {"predict": 1000}
+_BLOCKS = {"predict": 1000, "predict_proba": 1000}
 _BLOCK, _REPEATS = 200, 5
 _COLD = (
     "import numpy, onnxruntime; s = onnxruntime.InferenceSession({path!r}); "
@@ -91,10 +91,10 @@ def session_of(path: Path, n_threads: int) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(str(path), options)
 
 
-def asking(model, folder: Path, outputs):
-    """Return a function that answers rows with some outputs only, on one thread: blocks are split across threads."""
-    session = session_of(model.export(folder / "part.onnx", outputs=outputs), 1)
-    return lambda rows: session.run(None, {"X": rows})
+def asking(path: Path, outputs):
+    """Return a function that computes some outputs of rows on one thread: blocks are split across threads."""
+    session = session_of(path, 1)
+    return lambda rows: session.run(outputs, {"X": rows})
 
 
 def estimators(folder: Path, seconds: float, n_threads: int) -> list[dict]:
@@ -116,11 +116,12 @@ def estimators(folder: Path, seconds: float, n_threads: int) -> list[dict]:
         kind = type(model).__name__
         path = model.export(folder / "model.onnx")
         model.save(folder / name)
-        outputs = {"predict": (["label"] if kind == "MCLClassifier" else ["mean"], model.predict)}
-        outputs["predict_hypotheses"] = ["hypotheses"], model.predict_hypotheses
-        if kind != "MCLClassifier":
-            outputs["predict_interval"] = ["lower", "upper"], model.predict_interval
-        cold = _COLD.format(path=str(path), output=outputs["predict"][0][0])
+        outputs = {"predict": (["mean"], model.predict)}
+        if kind == "MCLClassifier":
+            outputs = {"predict_proba": (["probabilities"], model.predict_proba)}
+        elif "one" in name:
+            outputs["predict_hypotheses"] = ["hypotheses"], model.predict_hypotheses
+        cold = _COLD.format(path=str(path), output="probabilities" if kind == "MCLClassifier" else "mean")
         cold_torch = _COLD_TORCH.format(home=home, kind=kind, folder=str(folder / name))
         rows.append(
             {
@@ -133,7 +134,7 @@ def estimators(folder: Path, seconds: float, n_threads: int) -> list[dict]:
         )
         for method, (names, ask) in outputs.items():
             block = _BLOCKS.get(method, _BLOCK)
-            served = asking(model, folder, names)
+            served = asking(path, names)
             rows.append(
                 {
                     "name": f"{name}: {method}",

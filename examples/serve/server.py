@@ -43,7 +43,8 @@ class Model:
         options.intra_op_num_threads = 1  # blocks of rows are split across threads, not the operators of a block
         self.session = onnxruntime.InferenceSession(str(path), options)
         self.pool = ThreadPoolExecutor(os.cpu_count())
-        dates = json.loads(self.session.get_modelmeta().custom_metadata_map.get("dates", "[]"))
+        metadata = self.session.get_modelmeta().custom_metadata_map
+        dates, self.classes = (json.loads(metadata.get(name, "[]")) for name in ("dates", "classes"))
         inputs = self.session.get_inputs()
         # A column of a frame has one axis, an array two.
         self.width = inputs[0].shape[1] if len(inputs[0].shape) == 2 else None
@@ -205,7 +206,8 @@ class Handler(SimpleHTTPRequestHandler):
             self._send(404, {"error": "the server was started without a model"})
         else:
             model = self.model
-            self._send(200, {"inputs": model.inputs, "outputs": model.outputs, "array": model.width is not None})
+            attributes = {"inputs": model.inputs, "outputs": model.outputs, "classes": model.classes}
+            self._send(200, attributes | {"array": model.width is not None})
 
     def send_head(self):
         """Send the headers of a file; a path that cannot be a file's name is not found."""

@@ -15,6 +15,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POL
 
 import argparse
 import importlib
+import inspect
 import math
 import subprocess
 import sys
@@ -165,7 +166,9 @@ def exported_parts(model: Any, X: Any, outputs: list[str]) -> dict[str, Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
-        path = model.export(Path(folder) / "model.onnx", outputs=outputs)
+        file = Path(folder) / "model.onnx"
+        chooses = "outputs" in inspect.signature(model.export).parameters
+        path = model.export(file, outputs=outputs) if chooses else model.export(file)
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         return dict(zip(outputs, session.run(outputs, {name: np.asarray(X, dtype=np.float64)}), strict=True))

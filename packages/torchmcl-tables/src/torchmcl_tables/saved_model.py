@@ -7,7 +7,7 @@ from torchmcl.io import check_free, check_writable, read_header, saved_contents
 
 MODEL_KIND = "torchmcl table model"
 #: Version of the contents of a model's folder; increased when the schema of tables changes.
-MODEL_FORMAT = 3
+MODEL_FORMAT = 4
 
 
 def check_model(folder: Path) -> None:

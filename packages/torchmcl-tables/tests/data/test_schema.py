@@ -7,11 +7,9 @@ import shlex
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from torchmcl.app import _parser
-from torchmcl_tables.data import ColumnEncoder, NumberColumn, Table, TableError, Unfit, infer_schema, read_table
+from torchmcl_tables.data import NumberColumn, Table, TableError, Unfit, infer_schema, read_table
 from torchmcl_tables.data.table import as_polars, speaking_for
 
 
@@ -183,8 +181,7 @@ def test_a_new_category_is_none_of_the_known_ones_and_an_error_if_asked():
     unfit = Unfit()
     codes = schema.values(new, unfit=unfit)
     assert unfit.notices() == ["city: 1 cell (first 'Rome' in row 2) encoded as none of the known categories"]
-    encoder = ColumnEncoder(schema).fit(np.zeros((2, 1)))
-    assert encoder(codes).tolist() == [[0, 1], [0, 0]]
+    assert schema.encode(codes).tolist() == [[0, 1], [0, 0]]
 
 
 def test_a_missing_column_is_named():
@@ -204,64 +201,12 @@ def test_everything_that_a_table_lacks_comes_in_one_message():
     assert same[0, :2].tolist() == [2, 1]  # the order of columns does not matter
 
 
-cells = st.one_of(st.none(), st.floats(-1e6, 1e6).map(lambda x: round(x, 3)))
-
-
-@given(
-    st.lists(st.tuples(cells, cells, st.sampled_from(["a", "b", "<i>", "", "日本"])), min_size=4, max_size=30),
-)
-def test_the_encoder_comes_back_from_data_alone(rows):
-    numbers = [
-        [row[0] if i else 1.0 for i, row in enumerate(rows)],
-        [row[1] if i else 2.0 for i, row in enumerate(rows)],
-    ]
-    kinds = [row[2] if i else "a" for i, row in enumerate(rows)]
-    data = table(a=numbers[0], b=numbers[1], c=kinds, y=list(range(len(rows))))
-    schema = schema_of(data)
-    values = schema.values(data)
-    encoder = ColumnEncoder(schema).fit(values)
-    made = encoder(values)
-    assert made.shape == (len(rows), len(encoder.names))
-    assert np.isfinite(made).all()
-    again = ColumnEncoder.from_state(schema, encoder.state())
-    assert np.array_equal(again(values), made)
-
-
-def test_the_encoder_scales_like_scikit_learn():
-    from sklearn.preprocessing import StandardScaler
-
-    random = np.random.default_rng(0)
-    columns = {"a": random.normal(size=50), "b": 2000 + random.normal(size=50), "c": np.full(50, 0.1), "y": range(50)}
-    columns["a"][3] = np.nan
-    data = table(**{name: list(map(float, values)) for name, values in columns.items()})
-    values = schema_of(data).values(data)
-    scaler, encoder = StandardScaler().fit(values), ColumnEncoder(schema_of(data)).fit(values)
-    np.testing.assert_allclose(encoder.mean, scaler.mean_, rtol=1e-12)
-    np.testing.assert_allclose(encoder.scale, scaler.scale_, rtol=1e-12)
-
-
 def test_the_inputs_of_a_small_table():
     data = table(a=[1.0, None, 3.0, 8.0], c=["x", "y", "x", None], y=Y)
-    encoder = ColumnEncoder(schema_of(data)).fit(schema_of(data).values(data))
-    known = np.array([1.0, 3.0, 8.0])
-    scaled = (np.array([1.0, known.mean(), 3.0, 8.0]) - known.mean()) / known.std()
-    expected = np.stack([scaled, [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]], axis=1)
-    np.testing.assert_allclose(encoder(schema_of(data).values(data)), expected, rtol=1e-6)
-    assert encoder.names == ["a", "a is missing", "c = x", "c = y", "c is missing"]
-
-
-def test_values_missing_only_at_prediction_are_taken_as_the_mean():
-    data = table(a=["1", "2", "3", "6"], y=Y)
     schema = schema_of(data)
-    encoder = ColumnEncoder(schema).fit(schema.values(data))
-    assert encoder(schema.values(table(a=["", "3"]))).tolist() == [[0.0], [0.0]]
-
-
-def test_a_column_with_values_only_outside_the_training_rows_is_left_alone():
-    data = table(a=["", "", "", "6"], b=Y, y=Y)
-    schema = schema_of(data)
-    encoder = ColumnEncoder(schema).fit(schema.values(data)[:3])
-    assert np.isfinite(encoder(schema.values(data))).all()
+    expected = np.stack([[1, np.nan, 3, 8], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]], axis=1)
+    np.testing.assert_array_equal(schema.encode(schema.values(data)), expected)
+    assert schema.input_names == ["a", "c = x", "c = y", "c is missing"]
 
 
 def test_a_number_is_one_category_however_it_is_written():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from cell_means import check_means_of_cells
 from grids import for_each
-from onnx_models import check_means_of_cells
 from torchmcl.density import Mixture, best_points
 from torchmcl.dispatch import active_kernels
 

@@ -2,7 +2,7 @@
 
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
 from torchmcl_tables.data.inference import infer_schema
-from torchmcl_tables.data.schema import ColumnEncoder, Suspicion, TableSchema, Unfit
+from torchmcl_tables.data.schema import Suspicion, TableSchema, Unfit
 from torchmcl_tables.data.table import Table, TableError
 from torchmcl_tables.data.table_files import FORMATS, read_table, table_format, write_table
 from torchmcl_tables.data.values import NumberForm
@@ -11,7 +11,6 @@ __all__ = [
     "FORMATS",
     "CategoryColumn",
     "Column",
-    "ColumnEncoder",
     "DateColumn",
     "DroppedColumn",
     "NumberColumn",

@@ -150,14 +150,12 @@ class Column(ABC):
         name: of the column.
         missing: whether values were missing in the training table.
         kind: the kind of column, in one word.
-        is_scaled: whether the values are numbers, which are standardized, and not codes.
         is_plain: whether its handling needs no explanation.
     """
 
     name: str
     missing: bool
     kind: ClassVar[str]
-    is_scaled: ClassVar[bool] = True
 
     @property
     def value_names(self) -> tuple[str, ...]:
@@ -166,8 +164,8 @@ class Column(ABC):
 
     @property
     def input_names(self) -> list[str]:
-        """The meaning of each input of the network."""
-        return [*self.value_names, *([f"{self.name} is missing"] * self.missing)]
+        """The meaning of each input of the model."""
+        return list(self.value_names)
 
     @property
     def is_plain(self) -> bool:
@@ -191,15 +189,9 @@ class Column(ABC):
     def odd_words(self, *, strict: bool) -> str | None:
         """Return the treatment of cells that do not fit; None if they are an error."""
 
-    def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
-        """Fill the zero inputs [rows, inputs] from values [rows, values], with standardized numbers.
-
-        A missing number is zero, the mean, with an indicator input if any were missing in training.
-        """
-        n_values = values.shape[1]
-        inputs[:, :n_values] = np.nan_to_num(values, nan=0.0)
-        if self.missing:
-            inputs[:, n_values] = np.isnan(values[:, 0])
+    def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float64]) -> None:
+        """Write the values [rows, values] of the column to inputs of zeros, [rows, inputs]."""
+        inputs[:] = values
 
 
 @dataclass(frozen=True)
@@ -322,7 +314,6 @@ class CategoryColumn(Column):
     is_open: bool = False
     numeric: bool = False
 
-    is_scaled = False
     kind = "category"
 
     @property
@@ -331,13 +322,20 @@ class CategoryColumn(Column):
         return len(self.categories) if self.is_open else -1
 
     @property
+    def code_of_text(self) -> dict[str, int]:
+        """The code of each category, and of other spellings of booleans."""
+        codes = {category: code for code, category in enumerate(self.categories)}
+        spellings = {other: codes[text] for text, others in BOOLEANS.items() if text in codes for other in others}
+        return spellings | codes
+
+    @property
     def missing_code(self) -> int:
         """The code of a missing value."""
         return len(self.categories) + self.is_open
 
     @property
     def input_names(self) -> list[str]:
-        """The meaning of each input of the network."""
+        """The meaning of each input of the model."""
         names = [f"{self.name} = {category}" for category in self.categories]
         return names + [f"{self.name} is another"] * self.is_open + [f"{self.name} is missing"] * self.missing
 
@@ -349,14 +347,12 @@ class CategoryColumn(Column):
 
     def read(self, cells: Cells) -> Reading:
         """Return the codes of a column of any table."""
-        places = {category: place for place, category in enumerate(self.categories)}
-        ways = {way: places[text] for text, ways in BOOLEANS.items() if text in places for way in ways}
         texts = with_plain_numbers(cells.texts) if self.numeric else cells.texts
-        codes = texts.replace_strict(ways | places, default=self.other_code, return_dtype=pl.Int32)
+        codes = texts.replace_strict(self.code_of_text, default=self.other_code, return_dtype=pl.Int32)
         codes = codes.set(texts.is_null(), self.missing_code)
         return Reading(codes.cast(pl.Float64).to_numpy()[:, None], odd_cells(texts, codes == -1))
 
-    def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
+    def encode(self, values: NDArray[np.float64], inputs: NDArray[np.float64]) -> None:
         """Set the input of each code to 1."""
         codes = values[:, 0].astype(np.int64)
         known = np.flatnonzero((codes >= 0) & (codes < inputs.shape[1]))

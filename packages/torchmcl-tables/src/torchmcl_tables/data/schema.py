@@ -1,10 +1,7 @@
 """The schema of a table: all decisions about its columns, for the training table and later ones."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -116,6 +113,25 @@ class TableSchema:
         """
         return _values(table, self.columns, strict, unfit, first_row)
 
+    def encode(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the inputs of a model, [rows, inputs]: numbers, NaN for missing ones, and indicators of categories.
+
+        Args:
+            values: Values of the columns, [rows, values].
+        """
+        inputs = np.zeros((len(values), len(self.input_names)))
+        place = start = 0
+        for column in self.columns:
+            n_values, n_inputs = len(column.value_names), len(column.input_names)
+            column.encode(values[:, place : place + n_values], inputs[:, start : start + n_inputs])
+            place, start = place + n_values, start + n_inputs
+        return inputs
+
+    @property
+    def input_names(self) -> list[str]:
+        """The meaning of each input."""
+        return [name for column in self.columns for name in column.input_names]
+
     def target_values(self, table: Table) -> NDArray[np.float64]:
         """Return [rows, targets]: numbers, or indices of `classes`; NaN for missing values."""
         values = _values(table, self.target_columns, True, None, 0)
@@ -193,83 +209,3 @@ def _first_line(error: Exception) -> str:
 
 #: The classes that make up a schema, for serialization.
 RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)
-
-
-# Rows encoded at once, so that intermediate results fit in the cache.
-_ROWS_AT_ONCE = 32_768
-
-
-class ColumnEncoder:
-    """Standardizes numbers, marks missing ones, and encodes categories as zeros and ones.
-
-    A missing number becomes the mean, with an indicator input (if any were missing in training); a missing category
-    is a category. The fitted state is the mean and the scale of each value; everything else follows from the schema.
-
-    Args:
-        schema: of the table.
-    """
-
-    def __init__(self, schema: TableSchema) -> None:
-        self.schema = schema
-        # Mean and scale of each value; codes of categories are not scaled.
-        self.mean = np.zeros(width(schema.columns))
-        self.scale = np.ones(width(schema.columns))
-
-    def fit(self, values: NDArray[np.float64]) -> "ColumnEncoder":
-        """Compute the mean and scale of each number from values [rows, values]."""
-        scaled = [column.is_scaled for column in self.schema.columns for _ in column.value_names]
-        for place in np.flatnonzero(scaled):
-            known = values[:, place][np.isfinite(values[:, place])]
-            if len(known):  # a column may be missing in all training rows and have values elsewhere
-                mean, variance = known.mean(), known.var()
-                # The variance of a constant column is rounding error; its scale is 1.
-                rounding = len(known) * np.finfo(np.float64).eps
-                is_constant = variance <= rounding * variance + (rounding * mean) ** 2
-                self.mean[place], self.scale[place] = mean, 1.0 if is_constant else np.sqrt(variance)
-        return self
-
-    def __call__(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the inputs of the network, [rows, inputs]."""
-        n_inputs = sum(n for _, _, n in self._layout)
-        inputs = np.zeros((len(values), n_inputs), dtype=np.float32)
-        for low in range(0, len(values), _ROWS_AT_ONCE):
-            self._encode(values[low : low + _ROWS_AT_ONCE], inputs[low : low + _ROWS_AT_ONCE])
-        return inputs
-
-    def _encode(self, values: NDArray[np.float64], inputs: NDArray[np.float32]) -> None:
-        """Fill the zero inputs [rows, inputs]."""
-        place = start = 0
-        for column, n_values, n_inputs in self._layout:
-            own = values[:, place : place + n_values]
-            if column.is_scaled:
-                # Cast to single precision only after scaling: large values (years, identifiers) keep their digits.
-                own = (own - self.mean[place : place + n_values]) / self.scale[place : place + n_values]
-            column.encode(own, inputs[:, start : start + n_inputs])
-            place, start = place + n_values, start + n_inputs
-
-    @cached_property
-    def _layout(self) -> list[tuple[Column, int, int]]:
-        """Each column with the number of its values and of its inputs."""
-        return [(column, len(column.value_names), len(column.input_names)) for column in self.schema.columns]
-
-    @property
-    def names(self) -> list[str]:
-        """The meaning of each input."""
-        return [name for column in self.schema.columns for name in column.input_names]
-
-    def state(self) -> dict[str, NDArray[np.float64]]:
-        """Return the numbers to store."""
-        return {"encoder.mean": self.mean, "encoder.scale": self.scale}
-
-    @classmethod
-    def from_state(cls, schema: TableSchema, arrays: Mapping[str, NDArray[Any]]) -> "ColumnEncoder":
-        """Return the encoder restored from `state`.
-
-        Raises:
-            ValueError: if the numbers belong to a different schema.
-        """
-        encoder = cls(schema)
-        encoder.mean, encoder.scale = arrays["encoder.mean"], arrays["encoder.scale"]
-        if not encoder.mean.shape == encoder.scale.shape == (width(schema.columns),):
-            raise ValueError("mean and scale are not those of the columns")
-        return encoder

@@ -1,5 +1,7 @@
 """Discrete targets: masses at their values, the most representative values, and calibrated sets."""
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,16 +27,24 @@ def atoms_of(train: NDArray[np.float64], held_out: NDArray[np.float64]) -> NDArr
 def at_atoms(kernels: Kernels, atoms: Tensor) -> Kernels:
     """Return kernels at the atoms [atoms] only, each with the mass nearest to it; for one output."""
     borders = (atoms[1:] + atoms[:-1]) / 2
-    masses = []
-    for values, shares, widths in zip(*(part.split(_AT_ONCE) for part in kernels), strict=True):
-        below = torch.special.ndtr((borders - values) / widths)  # [rows, kernels, borders]
-        upto = torch.einsum("rk,rkb->rb", shares, below)
-        ends = torch.cat([torch.zeros_like(upto[:, :1]), upto, torch.ones_like(upto[:, :1])], dim=1)
-        masses.append(ends.diff(dim=1).clamp_min(0))
-    probabilities = torch.cat(masses)
-    centres = atoms.expand(len(probabilities), -1).unsqueeze(-1)
-    width = min(_ATOM_WIDTH, float(atoms.diff().min()) / 10) if len(atoms) > 1 else _ATOM_WIDTH
-    return Kernels(centres, probabilities / probabilities.sum(dim=1, keepdim=True), torch.full_like(centres, width))
+    blocks = (
+        [kernels] if torch.compiler.is_compiling() else zip(*(part.split(_AT_ONCE) for part in kernels), strict=True)
+    )
+    probabilities = torch.cat([_masses_at(Kernels(*block), borders) for block in blocks])
+    centres = atoms.expand(probabilities.shape[0], -1).unsqueeze(-1)
+    width = (atoms.diff().min() / 10).clamp_max(_ATOM_WIDTH)
+    return Kernels(centres, probabilities / probabilities.sum(dim=1, keepdim=True), width.expand_as(centres))
+
+
+def _masses_at(kernels: Kernels, borders: Tensor) -> Tensor:
+    """Return the mass between the borders of neighboring atoms, [rows, atoms]."""
+    exporting = torch.compiler.is_compiling()
+    z = (borders - kernels.values) / kernels.widths  # [rows, kernels, borders]
+    # onnxruntime has the error function in single precision only.
+    below = 0.5 + 0.5 * (z * math.sqrt(0.5)).float().erf().double() if exporting else torch.special.ndtr(z)
+    upto = torch.einsum("rk,rkb->rb", kernels.probabilities, below)
+    ends = torch.cat([torch.zeros_like(upto[:, :1]), upto, torch.ones_like(upto[:, :1])], dim=1)
+    return ends.diff(dim=1).clamp_min(0)
 
 
 def best_atoms(atoms: Tensor, masses: Tensor, n_points: int) -> tuple[Tensor, Tensor]:

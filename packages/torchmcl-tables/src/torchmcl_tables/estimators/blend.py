@@ -107,7 +107,7 @@ class Blend:
         if self.stretches is not None:
             parts = [part.stretched(by) for part, by in zip(parts, self.stretches, strict=True)]
         if self.forest is not None:
-            held = self._held if widths else self.forest.values
+            held = self.held if widths else self.forest.values
             found = torch.from_numpy(self.forest.at_leaves(dense_inputs(self.encoders[0], X), held))
             values = found[..., : self.targets.n_outputs]
             shares = torch.full(found.shape[:2], 1 / self.forest.n_trees, dtype=torch.float64)
@@ -125,7 +125,7 @@ class Blend:
         return [network_pass(networks, encoder, self.device) for networks, encoder in kinds]
 
     @cached_property
-    def _held(self) -> NDArray[np.float64]:
+    def held(self) -> NDArray[np.float64]:
         """Values and widths of the kernels of the forest's nodes, [nodes, outputs + 1]."""
         assert self.forest is not None
         widths = np.hypot(self.floor, self.factor * self.forest.spreads)
@@ -161,11 +161,18 @@ class Blend:
         needed = self.values is not None  # the masses of values are integrals of the kernels
         return self.kernels_of(self.members(X, widths=needed), knowing=True).means()
 
+    def means_of(self, members: list[Kernels]) -> Tensor:
+        """Return the means of the kernels of all members: standardized, or in the units of y for a discrete target."""
+        kernels = self.kernels_of(members, knowing=True)
+        if self.values is None:
+            return kernels.means()
+        return (kernels.probabilities @ torch.from_numpy(self.values)).unsqueeze(1)
+
     def mean(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the mean of each row in the units of y, [rows, outputs]."""
         if self.values is None:
             return self.targets.restored(self.means(X).numpy())
-        return (self.masses(X, knowing=True) @ torch.from_numpy(self.values)).unsqueeze(1).numpy()
+        return self.means_of(self.members(X)).numpy()
 
     def hypotheses(self, X: NDArray[Any], n_hypotheses: int | None = None) -> Hypotheses:
         """Return answers in the units of y: points that represent the density."""

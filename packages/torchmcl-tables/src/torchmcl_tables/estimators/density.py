@@ -12,7 +12,6 @@ from torch import nn
 from torchmcl.io import Shareable
 from torchmcl.schedules import Schedule
 from torchmcl_tables.data.schema import RECORDS, TableSchema
-from torchmcl_tables.estimators import exporting
 from torchmcl_tables.estimators.blend import AtomCalibrator, Blend
 from torchmcl_tables.estimators.blending import blend_further, blend_of
 from torchmcl_tables.estimators.forest import Forest, blurred
@@ -187,7 +186,28 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
     distortion = answers.distortion
     transform = answers.transform
     get_feature_names_out = answers.get_feature_names_out
-    export = exporting.export
+
+    def export(self, path: str | Path) -> Path:
+        """Write the conditional mean of each row to an ONNX file, which runs with onnxruntime and NumPy alone.
+
+        The output is "mean". A model of an array has the input "X", [rows, columns] in double precision, NaN where a
+        value is missing. A model of a data frame has an input [rows] for each column: numbers in double precision;
+        dates as days since 1970 in double precision; categories as text, "" where one is missing. The JSON list
+        "dates" in the metadata of the file contains the names of the date columns.
+
+        Args:
+            path: File name ending with ".onnx".
+
+        Returns:
+            The path.
+
+        Raises:
+            ImportError: if the packages of the extra `export` are missing.
+            ValueError: if the suffix is another one.
+        """
+        from torchmcl_tables.exporting import export
+
+        return export(self, path)
 
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from torchmcl.checks import bad_value
 from torchmcl_tables.data.inference import infer_schema
-from torchmcl_tables.data.schema import ColumnEncoder, TableSchema
+from torchmcl_tables.data.schema import TableSchema
 from torchmcl_tables.data.table import Table, TableError, as_polars, has_only_numbers, is_data_frame, speaking_for
 
 _WAY_OUT = "Or make numbers of the columns first: sklearn.compose.ColumnTransformer with OneHotEncoder in a Pipeline."
@@ -25,12 +25,10 @@ class FrameColumns:
 
     Attributes:
         schema: the kind of each column.
-        state: of the encoder that converts them to numbers.
         names: of the columns of the frame.
     """
 
     schema: TableSchema
-    state: dict[str, NDArray[np.float64]]
     names: NDArray[Any]
 
     @classmethod
@@ -42,23 +40,17 @@ class FrameColumns:
                 schema = infer_schema(table, [])
         except TableError as error:
             raise ValueError(f"{error}\n{_WAY_OUT}") from error
-        state = ColumnEncoder(schema).fit(schema.values(table)).state()
-        return cls(schema, state, np.array(table.columns, dtype=object))
+        return cls(schema, np.array(table.columns, dtype=object))
 
     @property
     def described(self) -> dict[str, Any]:
         """The attributes of an estimator that describe the columns."""
         return {"n_features_in_": len(self.names), "feature_names_in_": self.names}
 
-    @property
-    def encoder(self) -> ColumnEncoder:
-        """The encoder of the columns."""
-        return ColumnEncoder.from_state(self.schema, self.state)
-
     def __call__(self, owner: str, X: Any) -> NDArray[Any]:
         """Return a data frame as numbers [rows, columns], NaN for missing values."""
         with speaking_for(owner):
-            return self.encoder(self.schema.values(Table("X", as_polars(X))))
+            return self.schema.encode(self.schema.values(Table("X", as_polars(X))))
 
 
 def read_frame(owner: str, X: Any, frame: FrameColumns | None, *, reset: bool) -> tuple[FrameColumns | None, Any]:
@@ -92,7 +84,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         >>> import pandas
         >>> X = pandas.DataFrame({"size": [30.0, 50.0, None] * 4, "city": ["Ulm", "Bonn", "Ulm"] * 4})
         >>> TableEncoder().fit(X).get_feature_names_out().tolist()
-        ['size', 'size is missing', 'city = Ulm', 'city = Bonn']
+        ['size', 'city = Ulm', 'city = Bonn']
     """
 
     def fit(self, X: Any, y: Any = None) -> "TableEncoder":
@@ -112,6 +104,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the names of the columns of `transform`."""
         check_is_fitted(self)
-        return np.array(self._columns.encoder.names, dtype=object)
+        return np.array(self._columns.schema.input_names, dtype=object)
 
     _columns: FrameColumns

@@ -102,15 +102,16 @@ class Kernels(NamedTuple):
         Args:
             share: below 1/2; the rest is normalized to 1.
         """
-        if line.serves(*self):
+        if not torch.compiler.is_compiling() and line.serves(*self):
             return self._replace(probabilities=line.trimmed(self.values.squeeze(-1), self.probabilities, share))
-        order = self.values.squeeze(-1).argsort(dim=1, stable=True)  # stable, because trees may have equal values
-        own = self.probabilities.gather(1, order)
-        above = own.cumsum(dim=1)
+        values, order = self.values.squeeze(-1).sort(dim=1)
+        weights = self.probabilities.gather(1, order)
+        above = weights.cumsum(dim=1)
         whole = above[:, -1:]
-        kept = torch.minimum(above, (1 - share) * whole) - torch.maximum(above - own, share * whole)
-        left = torch.zeros_like(own).scatter(1, order, kept.clamp_min(0))
-        return self._replace(probabilities=left / left.sum(dim=1, keepdim=True))
+        kept = torch.minimum(above, (1 - share) * whole) - torch.maximum(above - weights, share * whole)
+        kept = kept.clamp_min(0)
+        widths = self.widths.gather(1, order.unsqueeze(-1))
+        return Kernels(values.unsqueeze(-1), kept / kept.sum(dim=1, keepdim=True), widths)
 
     @classmethod
     def joined(cls, parts: "Sequence[Kernels]") -> "Kernels":

@@ -50,10 +50,13 @@ class ClassMixture:
 
 def log_shares(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> Tensor:
     """Return the log-probabilities of the classes according to each network, [networks, rows, classes], in float64."""
-    return torch.cat(outputs_of(modules, inputs, device, lambda given: torch.stack([_mixed(*x) for x in given])), dim=1)
+    return torch.cat(
+        outputs_of(modules, inputs, device, lambda given: torch.stack([mixed_log_probabilities(*x) for x in given])),
+        dim=1,
+    )
 
 
-def _mixed(hypotheses: Tensor, logits: Tensor) -> Tensor:
+def mixed_log_probabilities(hypotheses: Tensor, logits: Tensor) -> Tensor:
     """Return the log-probabilities of the mixture, [rows, classes]."""
     return torch.logsumexp(hypotheses.log_softmax(dim=-1) + logits.log_softmax(dim=-1).unsqueeze(-1), dim=-2)
 

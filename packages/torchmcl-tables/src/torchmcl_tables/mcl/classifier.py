@@ -20,7 +20,7 @@ from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, MixtureLogLoss, default_batch_size
 from torchmcl_fleet.models import build_modules
-from torchmcl_tables.mcl import exporting, saving, training
+from torchmcl_tables.mcl import saving, training
 from torchmcl_tables.mcl.classes import (
     ClassMixture,
     dealt_folds,
@@ -208,7 +208,25 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
         right = (values == truth[:, None]).any(axis=1)
         return float(np.average(right, weights=sample_weight))
 
-    export = exporting.export
+    def export(self, path: str | Path) -> Path:
+        """Write the probabilities of the classes to an ONNX file, which runs with onnxruntime and NumPy alone.
+
+        The input "X" is [rows, columns] in double precision, NaN where a value is missing; the output is
+        "probabilities", [rows, classes]. The JSON list "classes" in the metadata of the file contains the labels.
+
+        Args:
+            path: File name ending with ".onnx".
+
+        Returns:
+            The path.
+
+        Raises:
+            ImportError: if the packages of the extra `export` are missing.
+            ValueError: if the suffix is another one.
+        """
+        from torchmcl_tables.exporting import export
+
+        return export(self, path)
 
     classes_: NDArray[Any] = field(init=False)
     _mixture: ClassMixture = field(init=False)

@@ -17,7 +17,7 @@ from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, default_batch_size
 from torchmcl_fleet.models import build_modules
-from torchmcl_tables.mcl import answers, exporting, saving, tables, training
+from torchmcl_tables.mcl import answers, saving, tables, training
 from torchmcl_tables.mcl.answers import Answers, check_converged
 from torchmcl_tables.mcl.calibration import Calibrator, supported_gaps
 from torchmcl_tables.mcl.parameters import as_given, check_parameters, searched, seed_of, trainer_of
@@ -172,7 +172,26 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
     distortion = answers.distortion
     transform = answers.transform
     get_feature_names_out = answers.get_feature_names_out
-    export = exporting.export
+
+    def export(self, path: str | Path) -> Path:
+        """Write the conditional mean of each row to an ONNX file, which runs with onnxruntime and NumPy alone.
+
+        The input "X" is [rows, columns] in double precision, NaN where a value is missing. The output is "mean"; of a
+        single network, there are also "hypotheses" and "probabilities".
+
+        Args:
+            path: File name ending with ".onnx".
+
+        Returns:
+            The path.
+
+        Raises:
+            ImportError: if the packages of the extra `export` are missing.
+            ValueError: if the suffix is another one.
+        """
+        from torchmcl_tables.exporting import export
+
+        return export(self, path)
 
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""

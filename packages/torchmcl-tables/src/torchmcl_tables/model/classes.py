@@ -182,7 +182,7 @@ CLASS_RULE = Cooling(5.0, 1.0, share=0.5, linear=True)
 
 def fitted_classifier(
     schema: TableSchema,
-    inputs: NDArray[np.float32],
+    inputs: NDArray[np.float64],
     codes: NDArray[np.float64],
     parameters: dict[str, Any],
     checkpoint: Path | None,

@@ -67,7 +67,7 @@ class _Judged(NamedTuple):
     model: TableModel
     table: Table
     places: NDArray[np.int64]  # indices of the rows in their file
-    inputs: NDArray[np.float32]
+    inputs: NDArray[np.float64]
     targets: NDArray[np.float64]
     values: NDArray[np.float64]
     probabilities: NDArray[np.float64]
@@ -146,7 +146,7 @@ def _measures(judged: _Judged) -> dict[str, Any]:
         "mean_distortion": float(((off_mean / judged.scale) ** 2).sum(axis=1).mean()),
         "constant_rmse": _lists(targets.std(axis=0)),
         "constant_nearest_rmse": constant_nearest_rmse(targets, costs.shape[1]),
-        "log_likelihood": float(model.estimator.log_prob(inputs[some].astype(np.float64), targets[some]).mean()),
+        "log_likelihood": float(model.estimator.log_prob(inputs[some], targets[some]).mean()),
     }
 
 

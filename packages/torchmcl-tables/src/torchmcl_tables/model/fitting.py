@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from torchmcl.checks import check_share
 from torchmcl.errors import bad_value, number_text
-from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, infer_schema
+from torchmcl_tables.data import Table, TableSchema, infer_schema
 from torchmcl_tables.data.inference import MIN_ROWS, check_rows
 from torchmcl_tables.data.splits import Split, choose_split, times_of
 from torchmcl_tables.data.values import moment_text
@@ -116,8 +116,7 @@ def train_table(
     values = schema.values(table)
     known, train, test = _rows(table, schema, values, targets, how)
     values = values[train]
-    encoder = ColumnEncoder(schema).fit(values)
-    inputs = encoder(values)
+    inputs = schema.encode(values)
     del values  # for a large table, they are as large as the inputs
     parameters = {"random_state": how.seed, "progress": progress, **how.parameters}
     begin = time.perf_counter()
@@ -133,20 +132,20 @@ def train_table(
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
         "split": _split_facts(table, schema, how, test),
-        "inputs": len(encoder.names),
+        "inputs": len(schema.input_names),
         "seconds": {"epochs": estimator.seconds_, "training": end - begin, "all": end - start},
         "epochs": estimator.n_epochs_,
         "kept_epoch": estimator.best_epoch_,
         **validation,
     }
     if isinstance(estimator, MCLClassifier):
-        return ClassModel(schema, encoder, estimator, table.name, metrics)
-    return TableModel(schema, encoder, estimator, table.name, metrics)
+        return ClassModel(schema, estimator, table.name, metrics)
+    return TableModel(schema, estimator, table.name, metrics)
 
 
 def _fitted_regressor(
     how: TableFit,
-    inputs: NDArray[np.float32],
+    inputs: NDArray[np.float64],
     targets: NDArray[np.float64],
     parameters: dict[str, Any],
     checkpoint: Path | None,

@@ -26,7 +26,7 @@ from torchmcl.io import (
     write_checkpoint,
 )
 from torchmcl_fleet.placement import in_threads
-from torchmcl_tables.data import ColumnEncoder, Table, TableSchema, Unfit
+from torchmcl_tables.data import Table, TableSchema, Unfit
 from torchmcl_tables.estimators import DensityRegressor
 from torchmcl_tables.estimators.density import CODEC, without_rows
 from torchmcl_tables.mcl import MCLClassifier, MCLRegressor, PredictionIntervals
@@ -43,7 +43,6 @@ class Answering(ABC):
 
     Attributes:
         schema: the columns.
-        encoder: turns them into numbers.
         estimator: computes the answers.
         source: the name of the training file.
         metrics: of the fit, as JSON values.
@@ -51,7 +50,6 @@ class Answering(ABC):
     """
 
     schema: TableSchema
-    encoder: ColumnEncoder
     estimator: Any
     source: str = ""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -63,12 +61,12 @@ class Answering(ABC):
         return int(self.estimator.n_answers_)
 
     @abstractmethod
-    def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
+    def _answers(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
         """Return the columns of the answers for the given rows."""
 
-    def inputs(self, table: Table) -> NDArray[np.float32]:
+    def inputs(self, table: Table) -> NDArray[np.float64]:
         """Return the inputs of the regressor for the rows of a table."""
-        return self.encoder(self.schema.values(table))
+        return self.schema.encode(self.schema.values(table))
 
     def predict(
         self,
@@ -106,7 +104,7 @@ class Answering(ABC):
                 pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
 
                 def answered(piece: NDArray[np.float64]) -> Any:
-                    answers = pl.DataFrame(self._answers(self.encoder(piece), interval))
+                    answers = pl.DataFrame(self._answers(self.schema.encode(piece), interval))
                     bar.step(len(piece))  # after each block, because a blend takes seconds per block
                     return answers
 
@@ -163,14 +161,14 @@ class TableModel(Answering):
     estimator: DensityRegressor | MCLRegressor
 
     def means(
-        self, inputs: NDArray[np.float32], values: NDArray[np.float64], probabilities: NDArray[np.float64]
+        self, inputs: NDArray[np.float64], values: NDArray[np.float64], probabilities: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return the mean of each row, [rows, targets]: that of its answers, except for discrete targets."""
         if getattr(self.estimator, "target_values_", None) is not None:
             return self.estimator.predict(inputs).reshape(len(values), -1)
         return np.einsum("rk,rko->ro", probabilities, values)
 
-    def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
+    def _answers(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
         values, probabilities = self.estimator.predict_hypotheses(inputs)
         means = self.means(inputs, values, probabilities)
         order = np.argsort(-probabilities, axis=1, kind="stable")
@@ -254,7 +252,7 @@ class ClassModel(Answering):
 
     estimator: MCLClassifier
 
-    def _answers(self, inputs: NDArray[np.float32], interval: float | None) -> dict[str, Any]:
+    def _answers(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
         probabilities = self.estimator.predict_proba(inputs)
         n_guesses = self.n_answers
         order = np.argsort(-probabilities, axis=1, kind="stable")
@@ -305,7 +303,6 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
         "format": MODEL_FORMAT,
         "source": model.source,
         "schema": model.schema,
-        "encoder": model.encoder.state(),
         "metrics": model.metrics,
         "evaluation": digest(json.loads(evaluation)),
     }
@@ -344,11 +341,10 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
             raise TypeError("the schema or the metrics are missing")
         if evaluation is not None and digest(evaluation) != content["evaluation"]:
             raise ValueError(f"{_EVALUATION} has changed since it was written; {_WITHOUT}")
-        encoder = ColumnEncoder.from_state(schema, content["encoder"])
         if isinstance(estimator, MCLClassifier) != bool(schema.classes):
             raise TypeError("the estimator does not fit the targets")
         kind = ClassModel if schema.classes else TableModel
-        return kind(schema, encoder, estimator, content["source"], metrics, evaluation)
+        return kind(schema, estimator, content["source"], metrics, evaluation)
 
 
 def _read_evaluation(folder: Path) -> Any:
