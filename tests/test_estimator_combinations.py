@@ -11,8 +11,7 @@ from sklearn.base import clone
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
 from torchmcl_fleet import Candidate, FleetSearch
-from torchmcl_tables import DensityRegressor
-from torchmcl_tables.mcl import Cooling, MCLClassifier, MCLRegressor
+from torchmcl_tables import Cooling, DensityRegressor, MCLClassifier, MCLRegressor
 
 SMALL = {"n_epochs": 4, "hidden": (8,), "n_hypotheses": 3, "n_restarts": 2, "random_state": 0}
 SEARCH = FleetSearch(

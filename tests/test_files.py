@@ -231,7 +231,7 @@ def test_a_pipe_or_a_link_with_a_temporary_name_is_left_alone(tmp_path):
 def test_estimators_save_through_links_and_from_several_threads(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("safetensors")
-    from torchmcl_tables.mcl import MCLRegressor
+    from torchmcl_tables import MCLRegressor
 
     x = torch.linspace(0, 1, 20)[:, None].numpy()
     model = MCLRegressor(n_hypotheses=2, hidden=(4,), n_epochs=1).fit(x, x[:, 0])

@@ -22,8 +22,7 @@ import torchmcl
 from browser import console_errors, opened
 from places import ROOT
 from torchmcl_speech.nn import DPRNN, StreamingSeparator
-from torchmcl_tables import DensityRegressor
-from torchmcl_tables.mcl import MCLRegressor
+from torchmcl_tables import DensityRegressor, MCLRegressor
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -23,8 +23,7 @@ import torch
 import torchmcl
 from benchmarks._common import parser, report
 from torchmcl_speech import load_separator
-from torchmcl_tables import DensityRegressor
-from torchmcl_tables.mcl import MCLClassifier, MCLRegressor
+from torchmcl_tables import DensityRegressor, MCLClassifier, MCLRegressor
 
 # Rows at a time: points and sets need more memory for each than means.
 _BLOCKS = {"predict": 1000, "predict_proba": 1000}
@@ -104,12 +103,12 @@ def estimators(folder: Path, seconds: float, n_threads: int) -> list[dict]:
     y = np.where(rng.random(1000) < 0.5, 1, -1) * X[:, 0] + 0.1 * rng.normal(size=1000)
     fits = {
         "DensityRegressor": (DensityRegressor(n_epochs=20, random_state=0).fit(X, y), "torchmcl_tables"),
-        "MCLRegressor": (MCLRegressor(n_epochs=20, random_state=0).fit(X, y), "torchmcl_tables.mcl"),
+        "MCLRegressor": (MCLRegressor(n_epochs=20, random_state=0).fit(X, y), "torchmcl_tables.estimators"),
         "MCLRegressor, one network": (
             MCLRegressor(n_epochs=20, n_restarts=1, random_state=0).fit(X, y),
-            "torchmcl_tables.mcl",
+            "torchmcl_tables.estimators",
         ),
-        "MCLClassifier": (MCLClassifier(n_epochs=20, random_state=0).fit(X, y > 0), "torchmcl_tables.mcl"),
+        "MCLClassifier": (MCLClassifier(n_epochs=20, random_state=0).fit(X, y > 0), "torchmcl_tables.estimators"),
     }
     rows, many = [], rng.normal(size=(20 * _BLOCK, 8))
     for name, (model, home) in fits.items():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp, ndtr
 
-from torchmcl_tables.mcl import PredictionIntervals
+from torchmcl_tables import PredictionIntervals
 
 N_POINTS = 5
 # Five quantiles in the middles of five equal shares: what a user would take for five answers.

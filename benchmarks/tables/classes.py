@@ -28,7 +28,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks._common import parser, report
-from torchmcl_tables.mcl import MCLClassifier
+from torchmcl_tables import MCLClassifier
 from torchmcl_tables.model.classes import CLASS_RULE
 
 _MAX_ROWS = 10_000

@@ -14,8 +14,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks._common import parser, report
-from torchmcl_tables import DensityRegressor
-from torchmcl_tables.mcl import Cooling, MCLRegressor
+from torchmcl_tables import Cooling, DensityRegressor, MCLRegressor
 
 ASKED = ("predict", "predict_hypotheses", "predict_interval", "predict_distribution")
 

@@ -21,8 +21,8 @@ pytest.importorskip("sklearn")
 soundfile = pytest.importorskip("soundfile")
 
 from torchmcl_speech.data import AudioPack, read_audio  # noqa: E402
+from torchmcl_tables import MCLRegressor  # noqa: E402
 from torchmcl_tables.data import infer_schema, read_table  # noqa: E402
-from torchmcl_tables.mcl import MCLRegressor, load_estimator  # noqa: E402
 
 
 @st.composite
@@ -107,7 +107,7 @@ def save_checkpoint(folder):
 
 SMALL = mcl.MultiHypothesisMLP(1, 1, n_hypotheses=2, hidden=(3,))
 MODELS = {
-    "estimator": (save_estimator, load_estimator),
+    "estimator": (save_estimator, MCLRegressor.load),
     "checkpoint": (save_checkpoint, lambda folder: read_checkpoint(folder / "model.safetensors")),
 }
 

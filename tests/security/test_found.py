@@ -17,7 +17,7 @@ from torchmcl_speech.nn import DPRNN
 from torchmcl_speech.nn.saving import load_model, save_model
 from torchmcl_studies.data.uci import _read_table
 from torchmcl_studies.uci.study import UciStudy
-from torchmcl_tables.mcl import MCLRegressor
+from torchmcl_tables import MCLRegressor
 
 LONG = 10**400
 
@@ -121,13 +121,13 @@ def test_metrics_of_half_precision_do_not_overflow_and_mixed_precision_mixes():
 
 def test_an_estimator_of_no_name_is_refused(tmp_path):
     pytest.importorskip("sklearn")
-    from torchmcl_tables.mcl import load_estimator
+    from torchmcl_tables import MCLRegressor
 
     inputs = np.random.default_rng(0).normal(size=(40, 1))
     MCLRegressor(n_hypotheses=2, hidden=(2,), n_epochs=1).fit(inputs, inputs[:, 0]).save(tmp_path / "model")
     forge(tmp_path / "model", estimator=["MCLRegressor"])
     with pytest.raises(ValueError, match="must hold a saved MCLRegressor or MCLClassifier"):
-        load_estimator(tmp_path / "model")
+        MCLRegressor.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize(

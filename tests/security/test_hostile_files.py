@@ -18,8 +18,8 @@ from places import PACKAGES
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.io.files import LIMITS, limit
 from torchmcl_studies.uci.study import Records
+from torchmcl_tables import MCLRegressor
 from torchmcl_tables.data.table_files import _NESTING
-from torchmcl_tables.mcl import MCLRegressor
 
 polars = pytest.importorskip("polars")
 pytest.importorskip("safetensors")
@@ -28,7 +28,6 @@ pytest.importorskip("sklearn")
 from torchmcl_speech.nn import DPRNN  # noqa: E402
 from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
 from torchmcl_tables.data import read_table  # noqa: E402
-from torchmcl_tables.mcl import load_estimator  # noqa: E402
 from torchmcl_tables.model import load_table_model  # noqa: E402
 
 
@@ -103,7 +102,7 @@ def loaders(network, estimator, table_model):
     """Every reader of a saved model, with a folder for it."""
     return [
         (network, load_model),
-        (estimator, load_estimator),
+        (estimator, MCLRegressor.load),
         (table_model, lambda folder: load_table_model(folder)),
     ]
 
@@ -277,15 +276,15 @@ def test_a_description_of_a_network_larger_than_its_weights_takes_no_memory(netw
 )
 def test_an_estimator_that_names_something_to_call_is_refused(estimator, value):
     forge(estimator, parameters__rule=value)
-    with pytest.raises(ValueError, match="load_estimator: `folder` must be as `save` wrote it"):
-        load_estimator(estimator)
+    with pytest.raises(ValueError, match=r"MCLRegressor.load: `folder` must be as `save` wrote it"):
+        MCLRegressor.load(estimator)
 
 
 @pytest.mark.parametrize("name", ["predict", "__class__", "save", "__reduce__"])
 def test_an_estimator_cannot_replace_its_methods(estimator, name):
     forge(estimator, lambda state: state["fitted"].update({name: 3}))
     with pytest.raises(ValueError, match=f"{name}' is not a fitted attribute"):
-        load_estimator(estimator)
+        MCLRegressor.load(estimator)
 
 
 def test_an_estimator_larger_than_its_weights_takes_no_memory(estimator):
@@ -296,7 +295,7 @@ def test_an_estimator_larger_than_its_weights_takes_no_memory(estimator):
 
     forge(estimator, enlarge)
     with pytest.raises(ValueError, match="have other shapes than its description"):
-        load_estimator(estimator)
+        MCLRegressor.load(estimator)
 
 
 YAML = [

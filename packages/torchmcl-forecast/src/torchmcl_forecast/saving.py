@@ -16,7 +16,7 @@ from torchmcl_forecast.grids import Grid
 from torchmcl_forecast.linear import LinearMap
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.windows import Layout
-from torchmcl_tables.mcl.saving import estimator_codec
+from torchmcl_tables.estimators.saving import estimator_codec
 
 __all__ = ["FITTED", "read_fitted", "write_fitted"]
 

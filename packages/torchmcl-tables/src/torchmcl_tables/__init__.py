@@ -5,18 +5,27 @@ from typing import TYPE_CHECKING
 from torchmcl.optional import lazy_names
 
 if TYPE_CHECKING:
-    from torchmcl_tables.estimators.density import DensityRegressor as DensityRegressor
-    from torchmcl_tables.estimators.frames import TableEncoder as TableEncoder
-    from torchmcl_tables.mcl.classifier import MCLClassifier as MCLClassifier
-    from torchmcl_tables.mcl.regressor import MCLRegressor as MCLRegressor
+    from torchmcl_tables.estimators import Cooling as Cooling
+    from torchmcl_tables.estimators import DensityRegressor as DensityRegressor
+    from torchmcl_tables.estimators import Hypotheses as Hypotheses
+    from torchmcl_tables.estimators import MCLClassifier as MCLClassifier
+    from torchmcl_tables.estimators import MCLRegressor as MCLRegressor
+    from torchmcl_tables.estimators import PredictionIntervals as PredictionIntervals
+    from torchmcl_tables.estimators import PredictionRegions as PredictionRegions
+    from torchmcl_tables.estimators import TableEncoder as TableEncoder
+    from torchmcl_tables.estimators import TopClasses as TopClasses
 
-_HOMES = {
-    "DensityRegressor": "torchmcl_tables.estimators",
-    "MCLClassifier": "torchmcl_tables.mcl",
-    "MCLRegressor": "torchmcl_tables.mcl",
-    "TableEncoder": "torchmcl_tables.estimators",
-}
-__all__ = list(_HOMES)
+__all__ = [
+    "Cooling",
+    "DensityRegressor",
+    "Hypotheses",
+    "MCLClassifier",
+    "MCLRegressor",
+    "PredictionIntervals",
+    "PredictionRegions",
+    "TableEncoder",
+    "TopClasses",
+]
 
 # The commands read tables, and print their help, without torch.
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "torchmcl_tables.estimators"))

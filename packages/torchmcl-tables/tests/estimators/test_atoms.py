@@ -10,8 +10,8 @@ from tables import QUICK
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.atoms import best_atoms, masses_above, pieces_of_atoms
 from torchmcl_tables.estimators.blend import AtomCalibrator
-from torchmcl_tables.mcl.calibration import reaching
-from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.estimators.calibration import reaching
+from torchmcl_tables.estimators.rows import Rows
 
 SHORT = {**QUICK, "n_epochs": 10, "n_restarts": 1, "n_bins": 0}
 

@@ -13,7 +13,7 @@ from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.blending import cooled as cooled_networks
-from torchmcl_tables.mcl.training import Examples, Trainer
+from torchmcl_tables.estimators.training import Examples, Trainer
 
 
 def examples(n, seed):

@@ -5,9 +5,9 @@ import pytest
 
 from tables import QUICK, noisy
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.mcl.calibration import Calibrator
-from torchmcl_tables.mcl.rows import Rows
-from torchmcl_tables.mcl.tables import bounds_of, unbounded, without_crossed
+from torchmcl_tables.estimators.calibration import Calibrator
+from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.tables import bounds_of, unbounded, without_crossed
 
 SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_bins": 0, "ensemble": False}
 

@@ -6,8 +6,7 @@ import torch
 from sklearn.base import clone
 
 from tables import QUICK, forked, noisy, two_outputs
-from torchmcl_tables import DensityRegressor
-from torchmcl_tables.mcl import Hypotheses, PredictionIntervals
+from torchmcl_tables import DensityRegressor, Hypotheses, PredictionIntervals
 
 SHORT = {**QUICK, "n_epochs": 4, "n_restarts": 1, "n_bins": 0}
 

@@ -12,8 +12,7 @@ import pytest
 from sklearn.pipeline import make_pipeline
 
 from tables import QUICK
-from torchmcl_tables import DensityRegressor, TableEncoder
-from torchmcl_tables.mcl import MCLClassifier
+from torchmcl_tables import DensityRegressor, MCLClassifier, TableEncoder
 
 FAST = {**QUICK, "n_epochs": 4, "n_restarts": 1, "n_bins": 0}
 N = 80

@@ -7,8 +7,7 @@ from sklearn.base import clone
 
 from tables import QUICK, noisy
 from torchmcl.density import Mixture
-from torchmcl_tables import DensityRegressor
-from torchmcl_tables.mcl import Cooling, MCLRegressor, PredictionRegions
+from torchmcl_tables import Cooling, DensityRegressor, MCLRegressor, PredictionRegions
 
 
 def together(n_rows, seed=0):

@@ -8,8 +8,8 @@ from tables import QUICK, forked, two_outputs
 from torchmcl import MultiHypothesisMLP
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.kernels import Kernels, network_kernels
-from torchmcl_tables.mcl.preprocessing import fit_encoder
-from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.estimators.preprocessing import fit_encoder
+from torchmcl_tables.estimators.rows import Rows
 
 
 def table(n=50, seed=0, *, missing=False):

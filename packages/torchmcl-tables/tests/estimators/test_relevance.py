@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from torchmcl_tables import DensityRegressor
+from torchmcl_tables.estimators.preprocessing import MissingIndicators, Scaler, fit_encoder
 from torchmcl_tables.estimators.relevance import relevance_of, scaled
-from torchmcl_tables.mcl.preprocessing import MissingIndicators, Scaler, fit_encoder
-from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.estimators.rows import Rows
 
 
 def rows(n, weights=None, missing=False):

@@ -9,8 +9,8 @@ import pytest
 from browser import console_errors, opened
 from house_tables import houses, write_csv
 from torchmcl.app import main
+from torchmcl_tables import Cooling
 from torchmcl_tables.data import Table, read_table
-from torchmcl_tables.mcl import Cooling
 from torchmcl_tables.model import TableFit, fit_table
 from torchmcl_tables.model.fitting import records_of
 from torchmcl_tables.reports import write_page

@@ -1,6 +1,25 @@
-"""The density of every row of a table, with scikit-learn's interface."""
+"""Estimators with scikit-learn's interface.
 
+A fit is a pipeline of frozen parts: rows are checked and split, an encoder converts them to tensors, a `Trainer` trains
+networks, a predictive distribution is made of them, and a calibrator returns prediction sets.
+"""
+
+from torchmcl_tables.estimators.answers import PredictionIntervals, PredictionRegions
+from torchmcl_tables.estimators.classifier import MCLClassifier, TopClasses
 from torchmcl_tables.estimators.density import DensityRegressor
 from torchmcl_tables.estimators.frames import TableEncoder
+from torchmcl_tables.estimators.parameters import Cooling
+from torchmcl_tables.estimators.predictive import Hypotheses
+from torchmcl_tables.estimators.regressor import MCLRegressor
 
-__all__ = ["DensityRegressor", "TableEncoder"]
+__all__ = [
+    "Cooling",
+    "DensityRegressor",
+    "Hypotheses",
+    "MCLClassifier",
+    "MCLRegressor",
+    "PredictionIntervals",
+    "PredictionRegions",
+    "TableEncoder",
+    "TopClasses",
+]

@@ -12,6 +12,8 @@ from torch import Tensor
 from torchmcl.density import Mixture, best_points
 from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.estimators.atoms import at_atoms, best_atoms, masses_above, pieces_of_atoms
+from torchmcl_tables.estimators.calibration import CALIBRATION_ROWS, Calibrator, blocks, reaching, stacked
+from torchmcl_tables.estimators.calibration import supported_gaps as gaps_of_density
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import (
     Kernels,
@@ -22,13 +24,11 @@ from torchmcl_tables.estimators.kernels import (
     mixed,
     network_pass,
 )
-from torchmcl_tables.mcl import Hypotheses
-from torchmcl_tables.mcl.calibration import CALIBRATION_ROWS, Calibrator, blocks, reaching, stacked
-from torchmcl_tables.mcl.calibration import supported_gaps as gaps_of_density
-from torchmcl_tables.mcl.preprocessing import Encoder, check_numbers
-from torchmcl_tables.mcl.rows import Rows
-from torchmcl_tables.mcl.saving import check_n_answers
-from torchmcl_tables.mcl.tables import Targets
+from torchmcl_tables.estimators.predictive import Hypotheses
+from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
+from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.saving import check_n_answers
+from torchmcl_tables.estimators.tables import Targets
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Blend:
         """Return the probability of each value of a discrete target, [rows, values]."""
         return self.kernels(X, knowing=knowing).probabilities
 
-    # ------------------------------------------------------------------ as `torchmcl_tables.mcl.predictive.Predictive`
+    # ------------------------------------------------------------------ as `Predictive`
 
     def means(self, X: NDArray[Any]) -> Tensor:
         """Return the standardized mean of each row, [rows, outputs]."""

@@ -15,19 +15,19 @@ from torchmcl.rules.winners import WTA
 from torchmcl.schedules import Cosine
 from torchmcl_fleet import default_batch_size
 from torchmcl_fleet.models import build_modules
+from torchmcl_tables.estimators import training
+from torchmcl_tables.estimators.answers import Answers, check_converged
 from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps, width_of
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
 from torchmcl_tables.estimators.kernels import run_lengths
+from torchmcl_tables.estimators.parameters import check_parameters, seed_of
+from torchmcl_tables.estimators.preprocessing import MANY_ROWS, N_BINS, Encoder, fit_encoder
+from torchmcl_tables.estimators.regressor import first_split, further_split
 from torchmcl_tables.estimators.relevance import of_encoded, relevance_of, scaled
+from torchmcl_tables.estimators.rows import Rows, Split
+from torchmcl_tables.estimators.tables import RegressionTable, Targets, checked_regression
 from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
-from torchmcl_tables.mcl import training
-from torchmcl_tables.mcl.answers import Answers, check_converged
-from torchmcl_tables.mcl.parameters import check_parameters, seed_of
-from torchmcl_tables.mcl.preprocessing import MANY_ROWS, N_BINS, Encoder, fit_encoder
-from torchmcl_tables.mcl.regressor import first_split, further_split
-from torchmcl_tables.mcl.rows import Rows, Split
-from torchmcl_tables.mcl.tables import RegressionTable, Targets, checked_regression
 
 _WEIGHT_DECAY = 0.05
 # Kernels of one network. Answers are points of the joint density, so their number is independent of this.

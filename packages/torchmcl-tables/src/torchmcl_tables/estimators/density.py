@@ -12,12 +12,12 @@ from torch import nn
 from torchmcl.io import Shareable
 from torchmcl.schedules import Schedule
 from torchmcl_tables.data.schema import RECORDS, TableSchema
+from torchmcl_tables.estimators import answers, saving
 from torchmcl_tables.estimators.blend import AtomCalibrator, Blend
 from torchmcl_tables.estimators.blending import blend_further, blend_of
 from torchmcl_tables.estimators.forest import Forest, blurred
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
-from torchmcl_tables.mcl import answers, saving
-from torchmcl_tables.mcl.tables import checked_table, set_fitted
+from torchmcl_tables.estimators.tables import checked_table, set_fitted
 
 #: The codec of all estimators.
 CODEC = saving.estimator_codec(AtomCalibrator, Blend, Forest, FrameColumns, *RECORDS)
@@ -47,7 +47,7 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
     held-out rows support them, and neither exceeds bounds that all targets respect. A target that takes few values (at
     most 64, nearly all of them more than once) is answered by those values only, and by fewer answers if there are
     fewer values; its sets begin and end with them, or with the mean.
-    `torchmcl_tables.mcl.MCLRegressor` is multiple choice learning itself.
+    `torchmcl_tables.MCLRegressor` is multiple choice learning itself.
 
     A part of the rows is held out: two thirds of it select (when to stop, weights, widths, gaps), the others
     calibrate the intervals and are used for nothing else. The fit does not depend on the order of the rows, weighting a
@@ -205,7 +205,7 @@ class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimato
             ImportError: if the packages of the extra `export` are missing.
             ValueError: if the suffix is another one.
         """
-        from torchmcl_tables.exporting import export
+        from torchmcl_tables.estimators.exporting import export
 
         return export(self, path)
 

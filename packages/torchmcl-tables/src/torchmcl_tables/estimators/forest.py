@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeRegressor
 
 from torchmcl_fleet.native.extension import available, library, on_threads
-from torchmcl_tables.mcl.preprocessing import check_numbers
+from torchmcl_tables.estimators.preprocessing import check_numbers
 
 #: A node: a row continues at `child`, or at the next node if its column is above the threshold. A leaf is its own
 #: child, with an infinite threshold.

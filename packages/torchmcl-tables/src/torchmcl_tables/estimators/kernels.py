@@ -14,7 +14,7 @@ from torchmcl_fleet.native import line
 from torchmcl_fleet.native.compiled import MAX_LAYERS, available
 from torchmcl_fleet.native.forward import mixture_kernels
 from torchmcl_fleet.placement import on_cores
-from torchmcl_tables.mcl.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
+from torchmcl_tables.estimators.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
 
 
 class Places(NamedTuple):

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 
 from torchmcl_tables.estimators.kernels import dense_inputs
-from torchmcl_tables.mcl.preprocessing import Encoder, MissingIndicators, Scaler
-from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.estimators.preprocessing import Encoder, MissingIndicators, Scaler
+from torchmcl_tables.estimators.rows import Rows
 
 # The forest that measures the relevance of columns, its maximum number of rows, and the minimum: with fewer rows, all
 # columns count as relevant.
@@ -68,7 +68,7 @@ def of_encoded(encoder: Encoder, relevance: NDArray[np.float64]) -> NDArray[np.f
     """Return the relevance of each encoded column: bins have that of their column, indicators of missing values 1.
 
     Example:
-        >>> from torchmcl_tables.mcl.preprocessing import PiecewiseLinear
+        >>> from torchmcl_tables.estimators.preprocessing import PiecewiseLinear
         >>> bins = PiecewiseLinear(Scaler(np.zeros(2), np.ones(2)), [np.array([0.0, 1.0]), np.arange(4.0)])
         >>> of_encoded(bins, np.array([1.0, 0.5]))
         array([1. , 0.5, 0.5, 0.5, 0.5])

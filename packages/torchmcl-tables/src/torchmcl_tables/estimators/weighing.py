@@ -17,7 +17,7 @@ from torchmcl_tables.estimators.atoms import at_atoms, best_atoms
 from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import Kernels, dense_inputs, forest_kernels, informed
-from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.estimators.rows import Rows
 
 #: Weight of the CRPS, in standardized units, relative to the likelihood in training.
 CRPS_WEIGHT = 3.0

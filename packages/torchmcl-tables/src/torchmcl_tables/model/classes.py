@@ -10,7 +10,7 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.errors import bad_value
 from torchmcl.rules.winners import WTA, RelaxedWTA
 from torchmcl_tables.data import Table, TableSchema
-from torchmcl_tables.mcl import Cooling, MCLClassifier
+from torchmcl_tables.estimators import Cooling, MCLClassifier
 from torchmcl_tables.model.evaluation import N_AMBIGUOUS, calibration, described_row, over_time
 from torchmcl_tables.model.model import ClassModel, likely_sets
 from torchmcl_tables.verdict import scored_by_other_half

@@ -16,10 +16,9 @@ from torchmcl_tables.data import Table, TableSchema, infer_schema
 from torchmcl_tables.data.inference import MIN_ROWS, check_rows
 from torchmcl_tables.data.splits import Split, choose_split, times_of
 from torchmcl_tables.data.values import moment_text
-from torchmcl_tables.estimators import DensityRegressor
-from torchmcl_tables.mcl import MCLClassifier, MCLRegressor
-from torchmcl_tables.mcl.rows import units_of
-from torchmcl_tables.mcl.saving import without_rows
+from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor
+from torchmcl_tables.estimators.rows import units_of
+from torchmcl_tables.estimators.saving import without_rows
 from torchmcl_tables.model.classes import class_summary, evaluated_classes, fitted_classifier, set_apart_words
 from torchmcl_tables.model.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl_tables.model.model import ClassModel, TableModel

@@ -27,10 +27,9 @@ from torchmcl.io import (
 )
 from torchmcl_fleet.placement import in_threads
 from torchmcl_tables.data import Table, TableSchema, Unfit
-from torchmcl_tables.estimators import DensityRegressor
+from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor, PredictionIntervals
 from torchmcl_tables.estimators.density import CODEC, without_rows
-from torchmcl_tables.mcl import MCLClassifier, MCLRegressor, PredictionIntervals
-from torchmcl_tables.mcl.saving import from_state, to_state
+from torchmcl_tables.estimators.saving import from_state, to_state
 from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 
 # Rows read from the table at once, and rows passed through the network at once, which fit in the cache.

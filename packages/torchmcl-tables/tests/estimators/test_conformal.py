@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from torchmcl.density import Mixture
 from torchmcl.postprocess import effective_counts, quantile
-from torchmcl_tables.mcl import PredictionIntervals
-from torchmcl_tables.mcl.calibration import conformity, reaching, region, supported_fill
+from torchmcl_tables import PredictionIntervals
+from torchmcl_tables.estimators.calibration import conformity, reaching, region, supported_fill
 
 
 @given(n=st.integers(1, 200), alpha=st.floats(0.01, 0.99))

@@ -16,10 +16,10 @@ from torchmcl.nn import MultiHypothesisHead
 from torchmcl.scoring import normalized_scores
 from torchmcl.types import Predictions
 from torchmcl_fleet.placement import on_cores
-from torchmcl_tables.mcl.frames import Framed, hypothesis_names
-from torchmcl_tables.mcl.preprocessing import Encoder, check_numbers
-from torchmcl_tables.mcl.rows import Rows
-from torchmcl_tables.mcl.tables import Targets
+from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
+from torchmcl_tables.estimators.results import Framed, hypothesis_names
+from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.tables import Targets
 
 # A bandwidth has two parameters: this many rows determine them.
 _BANDWIDTH_ROWS = 4096

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from torchmcl.checks import bad_value
 from torchmcl.optional import install_command
-from torchmcl_tables.mcl.preprocessing import Scaler
-from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.estimators.preprocessing import Scaler
+from torchmcl_tables.estimators.rows import Rows
 
 
 def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **how: Any) -> tuple[Any, ...]:

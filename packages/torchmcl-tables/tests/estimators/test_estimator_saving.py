@@ -7,7 +7,7 @@ import torchmcl as mcl
 from forged import answers_of_forged
 from tables import QUICK, forked, two_outputs
 from torchmcl.io import read_checkpoint, write_checkpoint
-from torchmcl_tables.mcl import Cooling, MCLClassifier, MCLRegressor, load_estimator
+from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
 
 SHORT = {**QUICK, "n_epochs": 5}
 
@@ -52,7 +52,7 @@ def test_parameters_of_all_kinds_are_kept(parameters, tmp_path):
     X, Y = two_outputs(60)
     fitted = MCLRegressor(**{**SHORT, **parameters}).fit(X, Y)
     fitted.save(tmp_path / "model")
-    again = load_estimator(tmp_path / "model")
+    again = MCLRegressor.load(tmp_path / "model")
     for name, value in parameters.items():
         assert getattr(again, name) == (None if name == "random_state" else value)
     assert_same_answers(again, fitted, X)
@@ -124,8 +124,8 @@ def test_what_json_cannot_hold_is_named(tmp_path):
 def test_folders_without_a_model_are_refused(model, tmp_path):
     with pytest.raises(ValueError, match=r"MCLRegressor.load: `folder` must be a folder that `save` wrote.*not exist"):
         MCLRegressor.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"load_estimator: `folder` must be .* has no model.safetensors"):
-        load_estimator(tmp_path)
+    with pytest.raises(ValueError, match=r"MCLRegressor.load: `folder` must be .* has no model.safetensors"):
+        MCLRegressor.load(tmp_path)
     folder = tmp_path / "model"
     model.save(folder)
     with pytest.raises(ValueError, match=r"MCLClassifier.load: `folder` must hold a saved MCLClassifier, got 'MCLReg"):
@@ -178,7 +178,7 @@ def test_a_private_model_holds_no_rows_and_answers_alike(kind, tmp_path):
     model.save(tmp_path / "model", private=True)
     names = read_checkpoint(tmp_path / "model" / "model.safetensors").tensors
     assert not any("held_out" in name for name in names)
-    loaded = load_estimator(tmp_path / "model")
+    loaded = MCLRegressor.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     loaded.partial_fit(X, y)  # begins with no held-out rows
 

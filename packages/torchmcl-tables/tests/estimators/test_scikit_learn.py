@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tables import QUICK, forked, two_outputs
 from torchmcl import WTA
-from torchmcl_tables.mcl import Cooling, MCLClassifier, MCLRegressor
+from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
 
 # One network and a batch of the whole table: few steps, which are what takes the time.
 CHEAP = {"n_epochs": 25, "hidden": (16,), "batch_size": 512, "learning_rate": 0.1, "n_restarts": 1}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torchmcl_tables.mcl.copies import coincide_by_chance
+from torchmcl_tables.estimators.copies import coincide_by_chance
 
 N = 600
 

@@ -20,8 +20,8 @@ from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, MixtureLogLoss, default_batch_size
 from torchmcl_fleet.models import build_modules
-from torchmcl_tables.mcl import saving, training
-from torchmcl_tables.mcl.classes import (
+from torchmcl_tables.estimators import saving, training
+from torchmcl_tables.estimators.classes import (
     ClassMixture,
     dealt_folds,
     fitted_temperature,
@@ -29,11 +29,17 @@ from torchmcl_tables.mcl.classes import (
     log_shares,
     watched_folds,
 )
-from torchmcl_tables.mcl.frames import Framed
-from torchmcl_tables.mcl.parameters import as_given, check_parameters, searched, seed_of, trainer_of
-from torchmcl_tables.mcl.preprocessing import MANY_ROWS, Encoder, fit_encoder
-from torchmcl_tables.mcl.rows import Rows, split_rows
-from torchmcl_tables.mcl.tables import checked_classes, checked_groups, checked_table, ids_and_factors, set_fitted
+from torchmcl_tables.estimators.parameters import as_given, check_parameters, searched, seed_of, trainer_of
+from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder, fit_encoder
+from torchmcl_tables.estimators.results import Framed
+from torchmcl_tables.estimators.rows import Rows, split_rows
+from torchmcl_tables.estimators.tables import (
+    checked_classes,
+    checked_groups,
+    checked_table,
+    ids_and_factors,
+    set_fitted,
+)
 
 #: -log(score p(class)) of each hypothesis.
 CLASS_COST = MixtureNLL(pairwise_cross_entropy)
@@ -224,7 +230,7 @@ class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
             ImportError: if the packages of the extra `export` are missing.
             ValueError: if the suffix is another one.
         """
-        from torchmcl_tables.exporting import export
+        from torchmcl_tables.estimators.exporting import export
 
         return export(self, path)
 

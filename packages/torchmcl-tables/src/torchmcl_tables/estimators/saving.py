@@ -27,15 +27,15 @@ from torchmcl.io import (
 )
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl_fleet.search import Candidate, FleetSearch
-from torchmcl_tables.mcl.answers import Answers
-from torchmcl_tables.mcl.calibration import Calibrator
-from torchmcl_tables.mcl.classes import ClassMixture
-from torchmcl_tables.mcl.parameters import Cooling
-from torchmcl_tables.mcl.predictive import Predictive
-from torchmcl_tables.mcl.preprocessing import MissingIndicators, PiecewiseLinear, Scaler
-from torchmcl_tables.mcl.rows import Rows
-from torchmcl_tables.mcl.tables import Targets
-from torchmcl_tables.mcl.training import Continuation
+from torchmcl_tables.estimators.answers import Answers
+from torchmcl_tables.estimators.calibration import Calibrator
+from torchmcl_tables.estimators.classes import ClassMixture
+from torchmcl_tables.estimators.parameters import Cooling
+from torchmcl_tables.estimators.predictive import Predictive
+from torchmcl_tables.estimators.preprocessing import MissingIndicators, PiecewiseLinear, Scaler
+from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.tables import Targets
+from torchmcl_tables.estimators.training import Continuation
 
 _KIND = "torchmcl estimator"
 _MOST_ANSWERS = 10_000

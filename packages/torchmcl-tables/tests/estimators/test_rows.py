@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmcl_tables.mcl.rows import fixed_borders, n_calibrating, split_rows, units_of
+from torchmcl_tables.estimators.rows import fixed_borders, n_calibrating, split_rows, units_of
 
 
 def table(n, seed=0):

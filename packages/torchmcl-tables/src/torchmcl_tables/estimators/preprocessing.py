@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.estimators.rows import Rows
 
 #: Standardized inputs are clipped here: networks extrapolate, and sums of numbers that differ by many orders of
 #: magnitude are not exact. Without sample weights, a training row is at most the square root of the number of rows

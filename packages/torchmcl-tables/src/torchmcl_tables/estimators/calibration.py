@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchmcl.density import REACH, Mixture, masked_first
 from torchmcl.postprocess import effective_counts, quantile
-from torchmcl_tables.mcl.rows import Rows
+from torchmcl_tables.estimators.rows import Rows
 
 # Scores up to 1 are masses. Where the density is almost 0: 1 plus the distance to the nearest hypothesis in bandwidths.
 _BEYOND = 1.0

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl_fleet import FleetData, MixtureLogLoss, Validation
-from torchmcl_tables.mcl.predictive import outputs_of
-from torchmcl_tables.mcl.preprocessing import Encoder, check_numbers
-from torchmcl_tables.mcl.rows import Rows
-from torchmcl_tables.mcl.training import Examples
+from torchmcl_tables.estimators.predictive import outputs_of
+from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
+from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.training import Examples
 
 # Candidate temperatures, and a prior towards 1 worth this many pseudo-observations.
 _TEMPERATURES = np.exp(np.linspace(-1.5, 1.5, 61))

@@ -8,9 +8,9 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from tables import QUICK
-from torchmcl_tables.mcl import Cooling, MCLClassifier, TopClasses
-from torchmcl_tables.mcl.classes import best_temperature, dealt_folds
-from torchmcl_tables.mcl.rows import split_rows
+from torchmcl_tables import Cooling, MCLClassifier, TopClasses
+from torchmcl_tables.estimators.classes import best_temperature, dealt_folds
+from torchmcl_tables.estimators.rows import split_rows
 
 
 def ambiguous(n=400, seed=0):

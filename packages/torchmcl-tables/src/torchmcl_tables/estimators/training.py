@@ -32,9 +32,9 @@ from torchmcl_fleet import (
     even_batch_size,
     hard_distortion,
 )
-from torchmcl_tables.mcl.preprocessing import Encoder
-from torchmcl_tables.mcl.rows import Rows, Split
-from torchmcl_tables.mcl.tables import Targets
+from torchmcl_tables.estimators.preprocessing import Encoder
+from torchmcl_tables.estimators.rows import Rows, Split
+from torchmcl_tables.estimators.tables import Targets
 
 # Hundreds of epochs for a small table, twenty for a large one.
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 1000

@@ -9,8 +9,8 @@ from sklearn.exceptions import NotFittedError
 import torchmcl as mcl
 from tables import QUICK, Counting, forked, noisy, two_outputs
 from torchmcl.density import Mixture, best_points
-from torchmcl_tables.mcl import Cooling, Hypotheses, MCLRegressor, PredictionIntervals
-from torchmcl_tables.mcl.predictive import network_answers
+from torchmcl_tables import Cooling, Hypotheses, MCLRegressor, PredictionIntervals
+from torchmcl_tables.estimators.predictive import network_answers
 
 
 @pytest.fixture(scope="module")

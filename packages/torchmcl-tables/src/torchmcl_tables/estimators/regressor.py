@@ -17,13 +17,13 @@ from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, default_batch_size
 from torchmcl_fleet.models import build_modules
-from torchmcl_tables.mcl import answers, saving, tables, training
-from torchmcl_tables.mcl.answers import Answers, check_converged
-from torchmcl_tables.mcl.calibration import Calibrator, supported_gaps
-from torchmcl_tables.mcl.parameters import as_given, check_parameters, searched, seed_of, trainer_of
-from torchmcl_tables.mcl.predictive import Predictive
-from torchmcl_tables.mcl.preprocessing import MANY_ROWS, Encoder, fit_encoder
-from torchmcl_tables.mcl.rows import Rows, Split, fixed_borders, split_rows
+from torchmcl_tables.estimators import answers, saving, tables, training
+from torchmcl_tables.estimators.answers import Answers, check_converged
+from torchmcl_tables.estimators.calibration import Calibrator, supported_gaps
+from torchmcl_tables.estimators.parameters import as_given, check_parameters, searched, seed_of, trainer_of
+from torchmcl_tables.estimators.predictive import Predictive
+from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder, fit_encoder
+from torchmcl_tables.estimators.rows import Rows, Split, fixed_borders, split_rows
 
 _WEIGHT_DECAY = 0.05
 # Networks by default; for a table of `MANY_ROWS` one network is enough, and predicts faster.
@@ -189,7 +189,7 @@ class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
             ImportError: if the packages of the extra `export` are missing.
             ValueError: if the suffix is another one.
         """
-        from torchmcl_tables.exporting import export
+        from torchmcl_tables.estimators.exporting import export
 
         return export(self, path)
 

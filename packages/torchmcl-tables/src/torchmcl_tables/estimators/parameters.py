@@ -22,8 +22,8 @@ from torchmcl.checks import (
 from torchmcl.rules.winners import AnnealedWTA
 from torchmcl.schedules import Cosine, Exponential, Linear, Schedule, annealed
 from torchmcl_fleet import Candidate, FleetSearch
-from torchmcl_tables.mcl.rows import Rows
-from torchmcl_tables.mcl.training import Examples, Trainer, mean_one
+from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.training import Examples, Trainer, mean_one
 
 _COUNTS = ("n_hypotheses", "n_restarts", "n_epochs", "batch_size", "patience")
 # Parameters set by a search.

@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from torchmcl.checks import bad_value, check_positive_int, check_share
 from torchmcl.density import Mixture
-from torchmcl_tables.mcl.calibration import blocks
-from torchmcl_tables.mcl.frames import Framed, hypothesis_names
-from torchmcl_tables.mcl.predictive import Hypotheses
-from torchmcl_tables.mcl.preprocessing import Encoder
-from torchmcl_tables.mcl.rows import Rows
-from torchmcl_tables.mcl.tables import Targets
+from torchmcl_tables.estimators.calibration import blocks
+from torchmcl_tables.estimators.predictive import Hypotheses
+from torchmcl_tables.estimators.preprocessing import Encoder
+from torchmcl_tables.estimators.results import Framed, hypothesis_names
+from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.tables import Targets
 
 # Columns of each output in a data frame of sets.
 _ENDS = ("lower", "upper", "pieces")

@@ -22,13 +22,13 @@ from torchmcl.errors import bad_value
 from torchmcl.optional import optional_import
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.estimators.blend import Blend
+from torchmcl_tables.estimators.classes import ClassMixture, mixed_log_probabilities
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.kernels import Kernels, background
-from torchmcl_tables.mcl.classes import ClassMixture, mixed_log_probabilities
-from torchmcl_tables.mcl.predictive import Predictive
-from torchmcl_tables.mcl.preprocessing import MOST_DEVIATIONS, Encoder, MissingIndicators, PiecewiseLinear
-from torchmcl_tables.mcl.tables import Targets
+from torchmcl_tables.estimators.predictive import Predictive
+from torchmcl_tables.estimators.preprocessing import MOST_DEVIATIONS, Encoder, MissingIndicators, PiecewiseLinear
+from torchmcl_tables.estimators.tables import Targets
 
 __all__ = ["export"]
 

@@ -10,7 +10,7 @@ from tables import QUICK, forked
 from torchmcl import WTA, AnnealedWTA, Constant, Cosine, MultiHypothesisMLP, annealed
 from torchmcl.annealing import AutoAnnealing
 from torchmcl_fleet import Candidate, FleetSearch
-from torchmcl_tables.mcl import Cooling, MCLClassifier, MCLRegressor
+from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
 
 # Without a learning rate, which the search chooses.
 SEARCHED = {"n_epochs": 40, "hidden": (16,), "random_state": 0}
