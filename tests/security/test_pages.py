@@ -1,16 +1,13 @@
 """Whatever stands in records, names and cells is shown by the pages and never run."""
 
 import copy
-import html
 import json
-import re
 
 import numpy as np
 import pytest
 
 from browser import opened
-from torchmcl.app.animation import film_player, film_script
-from torchmcl.app.report import escape, image, new_figure, page
+from torchmcl.app.report import escape, page
 from torchmcl_fleet.demo import page as demo
 from torchmcl_speech.reports import separation_page
 from torchmcl_studies.reports import figures, trajectories, uci
@@ -162,15 +159,6 @@ def demo_records():
     }  # fmt: skip
 
 
-def test_whatever_is_in_a_film_cannot_run_in_its_page(browser, tmp_path):
-    names = ("points", "epochs", "methods")
-    film = {name: value for name, value in demo_records().items() if name in names}
-    for place in leaves(film):
-        film = changed(film, place, PAYLOAD)
-    (tmp_path / "film.html").write_text(page("a film", film_player(2), film_script(film)))
-    assert_nothing_runs(browser, tmp_path / "film.html")
-
-
 def test_records_of_the_demonstration_cannot_run_in_its_page(browser, tmp_path, quick_pictures, monkeypatch):
     monkeypatch.setattr(demo, "_predictions", lambda records: None)
     monkeypatch.setattr(demo, "_curves", lambda records: None)
@@ -252,37 +240,3 @@ def test_the_browser_would_run_it(browser, tmp_path):
     (tmp_path / "page.html").write_text(PAYLOAD)
     browser.get((tmp_path / "page.html").as_uri())
     assert browser.execute_script(RAN) != "nothing"
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "write"),
-    [
-        ("records.jsonl", "[" * 10**5, uci.write_uci_page),
-        ("records.jsonl", '{"set": 1}\n', uci.write_uci_page),
-        ("records.jsonl", '{"scene": 1}\n', trajectories.write_trajectories_page),
-        ("records.json", "{}", demo.write_demo_page),
-        ("records.json", "[" * 10**5, demo.write_demo_page),
-        ("separation.json", "[]", separation_page.write_separation_page),
-    ],
-)
-def test_records_that_are_none_are_refused_in_words(tmp_path, file, content, write):
-    (tmp_path / file).write_text(content)
-    with pytest.raises(ValueError, match=r"must be (JSON|as `torchmcl)"):
-        write(tmp_path)
-    assert not (tmp_path / "index.html").exists()
-
-
-def test_pictures_tell_their_values_and_labels_from_outside_stay_text():
-    figure = new_figure(4, 3)
-    axis = figure.add_subplot()
-    axis.plot([1, 2, 3], [1.0, float("nan"), 100.0], label=PAYLOAD)
-    axis.set(yscale="log", xlabel=PAYLOAD, ylabel="loss", title="two\nlines")
-    text = image(figure, PAYLOAD)
-    assert "<script" not in text
-    assert "<img src=x" not in text
-    (found,) = json.loads(html.unescape(re.search(r'data-plot="([^"]*)"', text)[1]))["axes"]
-    assert found["series"] == [{"label": PAYLOAD, "x": [1, 2, 3], "y": [1, None, 100]}]
-    assert (found["title"], found["log"], found["x"], found["y"]) == ("two, lines", [False, True], PAYLOAD, "loss")
-    x0, x1, low, high = found["box"]
-    assert 0 < x0 < x1 < 1
-    assert 0 < high < low < 1

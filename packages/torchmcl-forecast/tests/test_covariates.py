@@ -53,11 +53,6 @@ def test_a_saved_forecaster_keeps_its_covariates(informed, parts, tmp_path):
         pd.testing.assert_frame_equal(loaded, other, rtol=1e-3)  # single precision; drawn paths between two futures
 
 
-def test_rows_of_the_future_may_have_any_order_and_other_times_too(informed, parts):
-    whole = informed.predict(future=parts[1])
-    pd.testing.assert_frame_equal(informed.predict(future=pd.concat(parts).iloc[::-1]), whole)
-
-
 def test_covariates_of_a_wide_frame_are_shared_by_all_series_and_by_joint_ones(parts):
     past, ahead = parts
     shared = past[past.unique_id == "shop 0"].set_index("ds").promotion
@@ -66,17 +61,6 @@ def test_covariates_of_a_wide_frame_are_shared_by_all_series_and_by_joint_ones(p
     for joint in (False, True):
         forecaster = Forecaster(**UNTRAINED, known=["promotion"], joint=joint).fit(wide, horizon=HORIZON)
         assert forecaster.predict(future=future).unique_id.unique().tolist() == ["shop 0", "shop 1"]
-
-
-def test_frames_of_polars_have_covariates(informed, parts):
-    polars = pytest.importorskip("polars")
-    future = polars.DataFrame({name: parts[1][name].to_numpy() for name in parts[1]})
-    np.testing.assert_allclose(informed.predict(future=future).future_1, informed.predict(future=parts[1]).future_1)
-
-
-def test_missing_covariates_of_the_past_are_filled(parts):
-    past = parts[0].assign(visitors=parts[0].visitors.where(parts[0].index % 3 == 0))
-    assert Forecaster(**UNTRAINED, past=["visitors"]).fit(past, horizon=3).predict().future_1.notna().all()
 
 
 @pytest.mark.parametrize(
@@ -97,14 +81,3 @@ def test_missing_covariates_of_the_past_are_filled(parts):
 def test_a_bad_future_is_named(informed, parts, change, message):
     with pytest.raises(ValueError, match=message):
         informed.predict(future=change(parts[1]))
-
-
-def test_bad_names_of_covariates_are_named(parts, fitted):
-    with pytest.raises(ValueError, match=r"must have the columns of covariates, got no 'promotions'.*'promotion'"):
-        Forecaster(**QUICK, known=["promotions"]).fit(parts[0], horizon=3)
-    with pytest.raises(TypeError, match=r"`known` must be a list of names of columns, got 'promotion'"):
-        Forecaster(**QUICK, known="promotion").fit(parts[0], horizon=3)
-    with pytest.raises(ValueError, match=r"must name different columns .* got 'y' twice"):
-        Forecaster(**QUICK, past=["y"]).fit(parts[0], horizon=3)
-    with pytest.raises(ValueError, match="`future` must be None, got DataFrame"):
-        fitted.predict(future=parts[1])

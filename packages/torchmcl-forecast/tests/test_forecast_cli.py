@@ -108,24 +108,6 @@ def test_covariates_and_their_future_are_read(table, tmp_path, capsys):
     assert "`--known` must be given together with --future" in capsys.readouterr().err
 
 
-def test_tables_of_spreadsheets_are_read(table, tmp_path):
-    frame = pd.read_csv("sales.csv", parse_dates=["date"])
-    frame.assign(shop="007").iloc[:120].to_csv("sales.csv", sep=";", decimal=",", date_format="%d.%m.%Y", index=False)
-    assert main([*table, *QUICK]) == 0
-    assert pd.read_csv("out/futures.csv", dtype=str).shop.unique().tolist() == ["007"]
-
-
-def test_special_openings_are_noted_once(tmp_path, monkeypatch, capsys, recwarn):
-    monkeypatch.chdir(tmp_path)
-    days = pd.date_range("2024-01-01", periods=140)
-    days = days[(days.day_of_week != 6) | (days == "2024-03-31")]
-    pd.DataFrame({"ds": days, "y": range(len(days))}).to_csv("shop.csv", index=False)
-    assert main(["forecast", "shop.csv", "--horizon", "6", "-o", "out", "--steps", "2"]) == 0
-    note = "values on weekdays that are usually closed are left out: 2024-03-31 (Sunday)."
-    assert capsys.readouterr().out.count(note) == (tmp_path / "out/index.html").read_text().count(note) == 1
-    assert not [warning for warning in recwarn if "closed" in str(warning.message)]
-
-
 def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys):
     folder = tmp_path / "out.checkpoint"
     with pytest.raises(Stopped), counted_steps(3):

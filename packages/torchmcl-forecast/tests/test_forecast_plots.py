@@ -1,7 +1,6 @@
 """Plots draw on the axes of users: history, futures with widths by probability, tube."""
 
 import numpy as np
-import pytest
 from matplotlib.figure import Figure
 
 
@@ -18,15 +17,3 @@ def test_lines_are_the_futures_and_the_more_probable_are_wider(fitted, frame):
     assert [line.get_linewidth() for line in lines] == sorted((line.get_linewidth() for line in lines), reverse=True)
     assert len(axis.collections) == 1  # the tube
     assert axis.get_title(loc="left") == "shop 1"
-
-
-def test_the_first_series_and_a_new_axis_are_the_defaults(fitted):
-    axis = fitted.forecast().plot(n=2, n_past=5)
-    assert axis.get_title(loc="left") == "shop 0"
-    assert len(axis.get_lines()) == 3
-    assert len(axis.get_lines()[0].get_ydata()) == 5
-
-
-def test_an_unknown_series_is_named(fitted):
-    with pytest.raises(ValueError, match="`series` must be one of 'shop 0', 'shop 1', 'shop 2', got 'shop'"):
-        fitted.forecast().plot("shop")

@@ -36,11 +36,6 @@ def test_integers_may_be_dates(form, frequency):
     assert numbers.times_after(1).tolist() == [202530]
 
 
-def test_numbers_have_the_step_of_their_smallest_distance():
-    grid = find_grid("fit", [np.array([0, 5, 15])])
-    assert grid.after(15, 2).tolist() == [20, 25]
-
-
 @pytest.mark.parametrize("frequency", ["h", "D", "MS"])
 @pytest.mark.parametrize("start", ["2024-03-29", "2024-10-26"])
 def test_times_of_a_zone_are_regular_and_come_back_in_it(frequency, start):
@@ -73,24 +68,3 @@ def test_days_on_which_a_shop_is_closed_are_no_steps(closed):
     np.testing.assert_array_equal(pd.DatetimeIndex(grid.after(times[49], 18)), times[50:68])
     places = grid.places(times)
     np.testing.assert_allclose(places - places[0], np.arange(len(times)))
-
-
-def test_a_weekday_is_a_step_unless_it_is_missing_for_several_weeks():
-    days = pd.date_range("2024-01-01", periods=20)
-    assert find_grid("fit", [days[days.day_of_week != 6].to_numpy()]).kind == "time"
-
-
-def test_a_weekday_that_is_absent_from_sparse_dates_is_a_step():
-    days = pd.date_range("2024-01-01", periods=365)
-    open_days = days[days.day_of_week != 3]
-    dates = open_days[[*range(2), *range(2, len(open_days), 8)]]
-    assert find_grid("fit", [dates.to_numpy()]).kind == "time"
-
-
-def test_a_weekday_with_a_few_special_openings_is_closed():
-    days = pd.date_range("2024-01-01", periods=365)
-    special = [100 - days[100].day_of_week + 6, 200 - days[200].day_of_week + 6]
-    times = days[(days.day_of_week != 6) | days.isin(days[special])]
-    assert find_grid("fit", [times.to_numpy()]).week == "1111110"
-    often = days[(days.day_of_week != 6) | (days.day < 8)]  # the first Sunday of each month
-    assert find_grid("fit", [often.to_numpy()]).kind == "time"

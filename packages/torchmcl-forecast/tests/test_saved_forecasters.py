@@ -21,12 +21,6 @@ def test_a_loaded_forecaster_gives_the_same_frames(fitted, frame, tmp_path):
     assert loaded.get_params()["rule"] == fitted.rule
 
 
-def test_a_shared_forecaster_gives_the_same_frames(fitted, tmp_path):
-    fitted.save_pretrained(tmp_path / "model", about="Sales of a shop.")
-    pd.testing.assert_frame_equal(Forecaster.from_pretrained(tmp_path / "model").predict(), fitted.predict())
-    assert "Sales of a shop." in (tmp_path / "model" / "README.md").read_text()
-
-
 def test_series_named_by_numbers_and_times_that_are_numbers_are_saved(tmp_path):
     frame = pd.DataFrame({"unique_id": np.repeat([7, 8], 40), "ds": np.tile(np.arange(40), 2), "y": np.arange(80.0)})
     forecaster = Forecaster(**UNTRAINED).fit(frame, horizon=3)

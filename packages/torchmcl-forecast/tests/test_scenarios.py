@@ -29,13 +29,6 @@ def test_the_loss_falls_with_more_scenarios_and_is_zero_for_all():
     assert losses[0] > losses[1] > losses[2] == 0
 
 
-def test_scenarios_that_are_not_moved_are_samples():
-    samples = forks(1)[0]
-    found = reduce_samples(torch.from_numpy(samples), n=3, moved=False)
-    assert found.paths.shape == (3, 6)
-    assert all((samples == path).all(axis=1).any() for path in found.paths)
-
-
 @pytest.mark.parametrize(
     ("samples", "n", "message"),
     [
@@ -64,16 +57,3 @@ def test_settled_centers_are_nearer_to_new_samples():
     few, _ = settled(before, before, before)  # each center is its only sample
     torch.testing.assert_close(few, before)
     torch.testing.assert_close(shares.sum(dim=1), torch.ones(70).double())
-
-
-def test_settled_centers_without_samples_stay():
-    samples = torch.zeros(1, 4, 2)  # distances are zero too
-    centers, shares = settled(torch.tensor([[[0.0, 0.0], [9.0, 9.0]]]), samples, samples)
-    assert centers.tolist() == [[[0.0, 0.0], [9.0, 9.0]]]
-    assert shares.tolist() == [[0.9, 0.1]]  # 4 samples, and a half for each center
-
-
-def test_centers_stay_if_a_move_does_not_help_new_samples():
-    samples, others = torch.randn(2, 1, 8, 5000, generator=torch.Generator().manual_seed(0))  # few of many numbers
-    centers, _ = settled(torch.zeros(1, 2, 5000), samples, others)
-    assert torch.equal(centers, torch.zeros(1, 2, 5000))

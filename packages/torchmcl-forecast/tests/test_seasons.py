@@ -23,11 +23,6 @@ def test_a_week_is_found_beside_the_day_where_it_adds_something():
     assert find_seasons(wave(24) + wave(168, seed=1), HOURLY) == (24, 168)
 
 
-def test_the_season_of_a_random_walk_with_a_week_is_found():
-    walk = np.random.default_rng(0).normal(size=(1, 400)).cumsum(axis=1)
-    assert find_seasons(walk + 4 * wave(7, 400, 1), Grid("time", 86400e9)) == (7,)
-
-
 def test_missing_values_and_constant_series_do_no_harm():
     values = wave(24)
     values[0, 100:140] = np.nan
@@ -51,12 +46,3 @@ def test_the_calendar_repeats_after_a_day_and_a_week():
     month = calendar_features(Grid("month", 1), np.array(["2024-03-01"], dtype="datetime64[ns]"), 12)
     np.testing.assert_allclose(month[0, 0], month[0, -1], atol=1e-6)
     assert calendar_features(Grid("number", 1.0), np.array([5]), 3).shape == (1, 4, 0)
-
-
-def test_the_week_of_a_shop_that_is_closed_on_sundays_has_six_days():
-    grid = Grid("business", 1.0, week="1111110")
-    assert find_seasons(wave(6, 300), grid) == (6,)
-    saturday = np.array(["2024-06-08"], dtype="datetime64[ns]")
-    features = calendar_features(grid, saturday, 6)[0]
-    np.testing.assert_allclose(features[0, :1], features[6, :1], atol=1e-6)  # a week apart: the same weekday
-    assert len(np.unique(features[:6, 0].round(4))) == 6

@@ -29,11 +29,6 @@ def test_a_wide_frame_is_read_as_a_long_one():
     np.testing.assert_array_equal(panel(wide).values, panel(LONG).values)
 
 
-def test_a_wide_frame_may_have_its_dates_in_the_index():
-    wide = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.date_range("2024-01-01", periods=2))
-    assert panel(wide).ends[0] == np.datetime64("2024-01-02")
-
-
 def test_a_frame_of_polars_is_read_as_one_of_pandas():
     polars = pytest.importorskip("polars")
     found = panel(polars.DataFrame(LONG.to_dict("list")))
@@ -91,11 +86,6 @@ def test_a_bad_frame_is_named(frame, message):
         panel(frame)
 
 
-def test_anything_but_a_frame_is_refused():
-    with pytest.raises(TypeError, match="`frame` must be a data frame of pandas or polars, got list"):
-        panel([1, 2])
-
-
 def test_times_of_another_kind_than_in_the_fit_are_refused():
     with pytest.raises(ValueError, match="`ds` must hold numbers, as in the fit"):
         panel(dated("2024-01-01", "2024-01-02"), grid=panel(LONG).grid)
@@ -107,28 +97,12 @@ def test_steps_other_than_those_of_the_fit_are_refused():
         panel(hours, grid=panel(dated("2024-01-01", "2024-01-02")).grid)
 
 
-@pytest.mark.parametrize("columns", [["unique_id"], ["unique_id", "ds"]])
-def test_names_and_times_may_be_the_index(columns):
-    np.testing.assert_array_equal(panel(LONG.set_index(columns)).values, panel(LONG).values)
-
-
 @pytest.mark.parametrize(
     "form", ["%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S+02:00"]
 )
 def test_dates_are_read_in_all_usual_forms(form):
     days = pd.date_range("2024-01-01", periods=40)
     assert panel(dated(*days.strftime(form))).values.shape == (1, 40)
-
-
-def test_periods_are_dates():
-    months = pd.period_range("2024-01", periods=5, freq="M")
-    assert panel(pd.DataFrame({"ds": months, "y": 1.0})).grid.kind == "month"
-    assert panel(pd.DataFrame({"a": 1.0}, index=months)).ends[0] == np.datetime64("2024-05-01")
-
-
-def test_offsets_that_daylight_saving_changes_are_one_hour_apart():
-    hours = pd.date_range("2024-03-31", periods=6, freq="h", tz="Europe/Berlin")
-    assert panel(dated(*map(str, hours))).values.shape == (1, 6)
 
 
 def shop(n_days=140, special=()):
@@ -146,26 +120,3 @@ def test_special_openings_are_left_out_with_a_warning():
     with pytest.warns(UserWarning, match="2024-05-12.*and 1 more"):
         late = read_panel("fit", shop(special=["2024-05-12", "2024-05-19"]), Columns(), grid=found.grid)
     assert pd.Timestamp(late.ends[0]) == pd.Timestamp("2024-05-18")  # the forecast begins on the Monday after it
-
-
-def test_a_series_of_special_openings_only_is_named():
-    grid = read_panel("fit", shop(), Columns()).grid
-    sunday = pd.DataFrame({"ds": [pd.Timestamp("2024-05-12")], "y": 1.0, "unique_id": "fair"})
-    frame = pd.concat([shop().assign(unique_id="shop"), sunday])
-    with pytest.raises(ValueError, match=r"series 'fair' with values on closed weekdays only, such as 2024-05-12"):
-        read_panel("forecast", frame, Columns(), grid=grid)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("case", ["new Sundays", "a shop of the past", "a market on Sundays"])
-def test_sundays_that_are_usual_somewhere_are_steps(case):
-    days = pd.date_range("2022-01-03", periods=700)
-    old = days[days.day_of_week != 6]
-    if case == "new Sundays":
-        frame = pd.DataFrame({"ds": days[(days.day_of_week != 6) | (days > days[-35])]})
-    else:
-        new = days[:40] if case == "a shop of the past" else days[days.day_of_week == 6][-14:]
-        parts = {"old": old, "new": new}
-        frame = pd.concat([pd.DataFrame({"ds": part, "unique_id": name}) for name, part in parts.items()])
-    found = read_panel("fit", frame.assign(y=1.0), Columns())
-    assert found.grid.is_open(days[:7]).all()

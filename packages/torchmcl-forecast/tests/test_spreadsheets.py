@@ -28,26 +28,12 @@ def test_separators_marks_of_numbers_and_encodings(tmp_path, text, encoding):
     pd.testing.assert_frame_equal(found, EXPECTED, check_dtype=False)
 
 
-def test_dates_and_other_texts_stay_as_they_are(tmp_path):
-    (tmp_path / "sales.csv").write_text("date;sold;note\n01.02.2024;1.000;1.5\n02.02.2024;n/a;yes\n03.02.2024;950;no\n")
-    found = read_table("forecast", "table", tmp_path / "sales.csv", "shop")
-    assert found.date.tolist() == ["01.02.2024", "02.02.2024", "03.02.2024"]
-    assert found.sold.tolist()[0] == 1000
-    assert found.note.tolist() == ["1.5", "yes", "no"]
-
-
 @pytest.mark.parametrize("cells", [("0.567", "0.123"), ("0.567", "12.345"), ("1.234", "2.345")])
 def test_decimals_are_not_taken_for_thousands(tmp_path, cells):
     (tmp_path / "sales.csv").write_text(
         "date;sold\n" + "".join(f"{day}.2.2024;{cell}\n" for day, cell in enumerate(cells, 1))
     )
     assert read_table("forecast", "table", tmp_path / "sales.csv", "shop").sold.tolist() == list(cells)
-
-
-def test_one_cell_with_a_mark_of_thousands_does_not_change_the_others_of_a_large_file(tmp_path):
-    (tmp_path / "sales.csv").write_text("date;sold\n" + "1.2.2024;1,125\n" * 300_000 + "2.2.2024;1.234,5\n")
-    sold = read_table("forecast", "table", tmp_path / "sales.csv", "shop").sold
-    assert sold[[0, 300_000]].tolist() == [1.125, 1234.5]
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3,4\n1,2\n5,6,7,8,9\n", b"\x81\x8d\xff"])

@@ -6,7 +6,7 @@ import torch
 
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
-from torchmcl_forecast.windows import Layout, Source, choose_context, choose_means, described
+from torchmcl_forecast.windows import Layout, Source, described
 
 RNG = np.random.default_rng(0)
 GRID = Grid("number", 1.0)
@@ -72,14 +72,6 @@ def test_flat_huge_and_intermittent_series_give_finite_windows(values):
     assert each.window(each.ends()).inputs.isfinite().all()
 
 
-def test_a_short_series_has_windows_before_its_context_is_full():
-    values = np.full((2, 40), np.nan)
-    values[0], values[1, -8:] = RNG.normal(size=40), RNG.normal(size=8)
-    each = source(values)
-    assert set(each.places()[:, 0].tolist()) == {0, 1}
-    assert each.window(each.ends()).inputs.isfinite().all()
-
-
 def test_a_long_season_is_read_at_the_horizon():
     values = RNG.normal(size=200)
     each = source(values, lags=(50,))
@@ -108,41 +100,6 @@ def test_means_of_the_last_seasons_are_read_at_the_horizon(before):
     np.testing.assert_allclose(found[0], seasonal_mean(known, before, 3), atol=1e-4)
     few = before < 4 * 6  # less than half of eight seasons
     np.testing.assert_allclose(found[1], window.naive[0, 0] if few else seasonal_mean(known, before, 8), atol=1e-4)
-
-
-def test_a_shortened_past_has_no_means_of_more_seasons_than_it_holds():
-    each = source(RNG.normal(size=200), context=60, means=(3, 8))
-    both = each.window(torch.tensor([[0, 100], [0, 100]]), shortened=torch.tensor([60, 20]))
-    means = both.inputs[:, 60 + 3 * 4 : 60 + 5 * 4].view(2, 2, 4)
-    assert (means.abs().sum(dim=-1) > 0).tolist() == [[True, True], [True, False]]  # 0: the naive forecast itself
-
-
-def test_whole_windows_of_the_training_keep_their_means():
-    each = source(RNG.normal(size=200), means=(3, 8))  # longer than the past of a window
-    place = torch.tensor([[0, 100]])
-    whole = each.window(place, shortened=torch.tensor([each.layout.past]))
-    torch.testing.assert_close(whole.inputs, each.window(place).inputs)
-
-
-def test_means_of_many_seasons_need_long_series():
-    assert choose_means(48, 24, 6720) == (7, 28)
-    assert choose_means(48, 24, 6719) == choose_means(48, 24, 1680) == (7,)
-    assert choose_means(48, 24, 1679) == choose_means(13, 1, 1000) == choose_means(13, 52, 50_000) == ()
-
-
-def test_places_leave_out_both_ends():
-    each = source(RNG.normal(size=60))
-    assert each.places(last=10)[:, 1].max() == 46
-    assert each.places(first=50)[:, 1].min() == 50
-    assert len(each.places(last=58)) == 0
-
-
-def test_the_context_holds_seasons_twice_but_leaves_windows_of_short_series():
-    assert choose_context(13, (52,), 1000) == (104, ())
-    assert choose_context(48, (24, 168), 4 * 336) == (336, (168,))
-    assert choose_context(48, (24, 168), 4 * 336 - 1) == (144, (168,))
-    assert choose_context(20, (24, 168), 9000) == (96, (168,))  # of more than eight horizons
-    assert choose_context(12, (12,), 40) == (18, ())
 
 
 @pytest.mark.parametrize("horizon", [12, 24, 48, 96])

@@ -65,8 +65,3 @@ def test_its_weights_load_into_an_lstm():
     lstm.load_state_dict(fused.state_dict())
     sequences = torch.randn(3, 5, 4)
     torch.testing.assert_close(lstm(sequences)[0], fused(sequences))
-
-
-def test_sequences_of_another_width_are_refused():
-    with pytest.raises(ValueError, match=r"FusedBiLSTM: `sequences` must have shape \[sequences, time, 8\]"):
-        FusedBiLSTM(8, 16)(torch.randn(5, 7, 9))

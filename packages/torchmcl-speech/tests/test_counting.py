@@ -18,7 +18,6 @@ from torchmcl_speech import (  # noqa: E402
     count_speakers,
     evaluate_separator,
     fit_count_temperature,
-    run_speech_demo,
     separate_recording,
 )
 from torchmcl_speech.nn import DPRNN, load_model, save_model, separate_long  # noqa: E402
@@ -101,34 +100,6 @@ def test_a_chunk_counts_by_the_energy_of_the_output_in_it():
     assert torch.isfinite(separate_long(model, torch.zeros(1, 500), chunk=100).score_logits).all()
 
 
-def test_what_cannot_be_counted_or_written_is_refused(tmp_path, talk):
-    plain = saved(tmp_path / "plain", scores=False)
-    with pytest.raises(ValueError, match=r"count_speakers: `model` must give scores of its outputs, got .*plain"):
-        count_speakers(talk, plain)
-    with pytest.raises(ValueError, match="`n_voices` must be at most 3, the number of outputs of the model, got 4"):
-        separate_recording(talk, tmp_path / "out", plain, n_voices=4)
-    with pytest.raises(ValueError, match="`n_voices` must be >= 1, got 0"):
-        separate_recording(talk, tmp_path / "out", plain, n_voices=0)
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="calibrate_counts: `model` must give scores"):
-        calibrate_counts(plain, DataConfig())
-    with pytest.raises(ValueError, match="calibrate_counts: `model` must be the folder of a saved model"):
-        calibrate_counts("two-speakers", DataConfig())
-
-
-def test_the_demonstration_shows_both_voices_of_a_model_with_scores(tmp_path):
-    result = run_speech_demo(tmp_path / "out", saved(tmp_path / "model", logit=-9.0), progress=False)
-    assert len(result["outputs"]) == len(result["references"]) == 2
-
-
-@pytest.mark.parametrize("temperature", [0, -1, "hot", True, None])
-def test_a_temperature_that_cannot_be_is_refused_before_anything_is_written(tmp_path, talk, temperature):
-    model = saved(tmp_path / "model", score_temperature=temperature)
-    with pytest.raises(ValueError, match=r"`score_temperature` must be a positive number, got .*Calibrate it again"):
-        separate_recording(talk, tmp_path / "out", model)
-    assert not (tmp_path / "out").exists()
-
-
 # ---------------------------------------------------------------------------- calibration
 
 
@@ -141,17 +112,6 @@ def test_the_temperature_that_made_the_counts_is_found(temperature):
     found = fit_count_temperature(logits, counts)
     assert found == pytest.approx(temperature, rel=0.08)  # more than three standard errors, 2.4 %
     assert count_log_loss(logits / found, counts) <= count_log_loss(logits, counts)
-
-
-def test_scores_that_are_sure_and_wrong_have_a_finite_loss():
-    assert torch.isfinite(count_log_loss(torch.tensor([[900.0, 900.0]]), torch.tensor([0])))
-
-
-def test_counts_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="`n_voices` must be from 0 to the 2 outputs, got"):
-        fit_count_temperature(torch.zeros(1, 2), torch.tensor([3]))
-    with pytest.raises(ValueError, match="`score_logits` must have at least one recording, got 0"):
-        fit_count_temperature(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
 
 
 @pytest.mark.filterwarnings("ignore:SpeechMixtures")

@@ -44,14 +44,6 @@ def test_a_program_separates_recordings_of_any_length(separator, tmp_path):
         check(separator, run, shape)
 
 
-@pytest.mark.parametrize("shape", [(1, 1234), (2, 50)])
-def test_a_trace_separates_recordings_like_the_example(separator, shape, tmp_path):
-    with warnings.catch_warnings():  # torch's own
-        warnings.simplefilter("ignore")
-        path = torchmcl.export(separator, tmp_path / "separator.ts", torch.randn(shape))
-        check(separator, torch.jit.load(str(path)), shape)
-
-
 def test_a_package_of_machine_code_separates_recordings_of_any_length(tmp_path):
     torch.manual_seed(0)
     small = DPRNN(n_outputs=2, n_filters=4, segment_size=6, hidden_size=4, n_blocks=1, scores=True).eval()

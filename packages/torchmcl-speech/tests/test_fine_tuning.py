@@ -4,7 +4,6 @@ import csv
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 soundfile = pytest.importorskip("soundfile")
@@ -12,7 +11,7 @@ pytest.importorskip("lightning.pytorch")
 
 from torchmcl.app import main  # noqa: E402
 from torchmcl_speech import DataConfig, SeparationConfig, config_like, load_config  # noqa: E402
-from torchmcl_speech.data import BadAudio, speaker_mixtures  # noqa: E402
+from torchmcl_speech.data import speaker_mixtures  # noqa: E402
 from torchmcl_speech.mixture_lists import data_layout  # noqa: E402
 from torchmcl_speech.nn import DPRNN, load_model, save_model  # noqa: E402
 from voices import SHARED, recordings  # noqa: E402
@@ -54,37 +53,6 @@ def test_many_speakers_are_split_and_each_recording_is_used(tmp_path):
     assert data_layout(DataConfig(root=str(tmp_path / "r"))) == "speakers"
 
 
-def test_the_recordings_of_few_speakers_are_split_with_a_warning(tmp_path):
-    recordings(tmp_path, n_speakers=3, n_utterances=5, n_samples=400)
-    with pytest.warns(UserWarning, match="has 3 speakers; other recordings of the same voices validate"):
-        validation = speaker_mixtures(tmp_path, "cv", 2)
-    training, test = speaker_mixtures(tmp_path, "tr", 2), speaker_mixtures(tmp_path, "tt", 2)
-    assert speakers(validation) == speakers(training) == speakers(test)
-    assert not tracks(validation) & tracks(training)
-    assert not tracks(test) & (tracks(training) | tracks(validation))
-    assert len(speaker_mixtures(tmp_path, "tr", 1)) == 9
-
-
-def test_parts_by_folders_are_kept(tmp_path):
-    for part in ("tr", "cv"):
-        recordings(tmp_path / part, n_speakers=2, n_utterances=1, n_samples=400)
-    assert all(name.startswith("cv/") for name in tracks(speaker_mixtures(tmp_path, "cv", 2)))
-
-
-def test_too_few_speakers_or_recordings_are_errors(tmp_path):
-    recordings(tmp_path / "a", n_speakers=1, n_utterances=3, n_samples=400)
-    with pytest.raises(BadAudio, match="has 1 speakers for tr, fewer than the 2 of a mixture"):
-        speaker_mixtures(tmp_path / "a", "tr", 2)
-    recordings(tmp_path / "b", n_speakers=2, n_utterances=2, n_samples=400)
-    with pytest.raises(BadAudio, match="speaker speaker0 has 2 recordings; 3 are needed"):
-        speaker_mixtures(tmp_path / "b", "tr", 2)
-    soundfile.write(tmp_path / "b" / "alone.wav", np.zeros(10), 8000)
-    with pytest.raises(BadAudio, match=r"alone\.wav: must lie in the folder of its speaker"):
-        speaker_mixtures(tmp_path / "b", "tr", 2)
-    with pytest.raises(ValueError, match="speaker_mixtures: `part` must be one of"):
-        speaker_mixtures(tmp_path / "b", "xx", 2)
-
-
 def test_what_a_configuration_leaves_open_is_that_of_the_saved_model(saved):
     config = config_like(load_config("fine-tune"), saved)
     assert config.model["hidden_size"] == 6
@@ -112,26 +80,6 @@ def test_a_folder_without_metadata_is_trained_on_and_a_run_that_ended_early_resu
     assert [record["epoch"] for record in records] == [0, 1]
     assert load_model(tmp_path / "out/fine-tune/model")[0].config == load_model(saved)[0].config
     assert main(["separation", "evaluate", "--model", "out/fine-tune/model", "--quiet", "--limit", "1"]) == 0
-
-
-def test_recordings_shorter_than_the_crop_are_used_on_the_device_and_validation_says_what_helps(
-    tmp_path, saved, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    recordings(tmp_path / "mine", n_speakers=4, n_utterances=4, n_samples=8000)
-    command = ["separation", "train", "--from", str(saved), "--data", "mine", *TINY, "--out", "new"]
-    assert main(command) == 2
-    assert "--set data.crop=" in capsys.readouterr().err
-    assert main([*command, "--set", "data.crop=1.0"]) == 0
-
-
-def test_training_without_a_configuration_or_a_model_says_what_to_give(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["separation", "train", "--data", "mine"]) == 2
-    assert "`config` must be given without --from, got nothing. Try `quick`" in capsys.readouterr().err
-    assert main(["separation", "train", "--from", "nobody", "--data", "mine"]) == 2
-    assert "`model` must be the folder of a saved model or one of [" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data/speech")

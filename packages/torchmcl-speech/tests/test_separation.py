@@ -23,7 +23,7 @@ soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from torchmcl_speech.config import ObjectiveConfig, SeparationConfig, load_config, shipped_configs  # noqa: E402
+from torchmcl_speech.config import ObjectiveConfig, SeparationConfig, load_config  # noqa: E402
 from torchmcl_speech.data import (  # noqa: E402
     AudioFolder,
     AudioPack,
@@ -36,13 +36,10 @@ from torchmcl_speech.data import (  # noqa: E402
 )
 from torchmcl_speech.evaluate import (  # noqa: E402
     MEASURES,
-    evaluation_table,
     means_by,
-    speaker_genders,
 )
-from torchmcl_speech.nn.saving import load_model, save_model  # noqa: E402
+from torchmcl_speech.nn.saving import load_model  # noqa: E402
 from torchmcl_speech.objectives import rule_of  # noqa: E402
-from torchmcl_speech.separate import separate_recording  # noqa: E402
 
 TINY = """
 data: {layout: wsj0, n_speakers: [2], crop: 0.4, dynamic: true, samples_per_epoch: 6}
@@ -128,47 +125,11 @@ def test_a_signal_ends_the_training_with_its_code_and_the_same_command_goes_on(p
         torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
 
 
-def test_training_leaves_models_records_and_logs(trained):
-    names = {path.name for path in trained.iterdir()}
-    assert {"config.json", "records.jsonl", "checkpoints", "model", "model-last", "logs"} <= names
-    assert (trained / "logs" / "metrics.csv").exists()
-    model, notes = load_model(trained / "model")
-    best = max(record["val_pit_si_sdr"] for record in records(trained))
-    assert notes["val_pit_si_sdr"] == pytest.approx(best)
-    assert notes["sample_rate"] == 8000
-    assert model.n_outputs == 3
-    temperatures = [record["rule"] for record in records(trained)]
-    assert temperatures[0] == "AnnealedWTA(temperature=0.5)"
-    assert temperatures[-1] == "AnnealedWTA(temperature=0.0)"
-
-
 def test_a_folder_with_another_training_is_refused(place, trained, capsys):
     assert main(train_command(place, trained, "--set", "objective.rule=pit")) == 2
     message = capsys.readouterr().err
     assert "must be empty or contain this training run" in message
     assert "objective.rule" in message
-
-
-def test_under_a_cosine_rate_the_epochs_are_part_of_the_training(place, capsys):
-    out, cosine = place / "cosine", ["--set", "training.schedule=cosine"]
-    assert (
-        main(train_command(place, out, *cosine, "--set", "training.epochs=2", "--set", "training.captured=true")) == 0
-    )
-    assert [line["learning_rate"] for line in records(out)] == pytest.approx([0.01, 0.005])
-    assert main(train_command(place, out, *cosine)) == 2
-    assert "differs in ['training.epochs']" in capsys.readouterr().err
-    # How the passes are launched may change, here to no effect: the training is over.
-    again = train_command(place, out, *cosine, "--set", "training.epochs=2", "--set", "training.captured=false")
-    assert main(again) == 0
-    assert len(records(out)) == 2
-
-
-def test_training_stops_when_its_time_is_over_and_goes_on_later(place, trained):
-    out = place / "in-two-runs"
-    assert main(train_command(place, out, "--minutes", "0")) == 0
-    assert len(records(out)) == 1
-    assert main(train_command(place, out)) == 0
-    assert records(out) == records(trained)
 
 
 def test_evaluation_prints_the_means_and_writes_records(place, trained, capsys):
@@ -225,54 +186,6 @@ def test_a_recording_is_separated_into_files_ordered_by_score(place, trained, ca
         assert np.isfinite(samples).all()
 
 
-def test_without_scores_the_loudest_comes_first_and_levels_are_kept_below_full_scale(tmp_path):
-    torch.manual_seed(0)
-    model = DPRNN(2, n_filters=8, segment_size=20, hidden_size=6, n_blocks=1)
-    with torch.no_grad():
-        model.decoder[0] *= 0.1
-    save_model(tmp_path / "model", model, {"sample_rate": 8000})
-    soundfile.write(tmp_path / "loud.wav", np.clip(20 * voice(0, 6000, 16000), -1, 1), 16000)
-    result = separate_recording(tmp_path / "loud.wav", tmp_path / "out", tmp_path / "model")
-    assert result["ordered_by"] == "energy"
-    signals = [read_audio(tmp_path / "out" / output["file"]) for output in result["outputs"]]
-    energies = [float((signal**2).sum()) for signal in signals]
-    assert energies == sorted(energies, reverse=True)
-    assert all(len(signal) == 6000 and np.abs(signal).max() < 1 for signal in signals)
-
-
-def test_bad_input_ends_with_code_2_and_the_name_of_the_file(place, trained, tmp_path, capsys):
-    model = str(trained / "model")
-    assert main(["separation", "separate", str(tmp_path / "no.wav"), "--model", model, "-o", str(tmp_path)]) == 2
-    assert "no.wav: there is no such file" in capsys.readouterr().err
-    assert main(["separation", "evaluate", "--model", str(tmp_path), "--quiet"]) == 2
-    assert "must be a folder that `save` wrote" in capsys.readouterr().err
-    assert main(["separation", "train", "quik", "--out", str(tmp_path)]) == 2
-    assert "Did you mean 'quick.yaml'" in capsys.readouterr().err
-    assert main(["separation", "train", "quick", "--out", str(tmp_path)]) == 2
-    assert "data: `root` must be the folder of the speech" in capsys.readouterr().err
-    few = train_command(place, tmp_path / "few", "--set", "model.n_outputs=1")
-    assert main(few) == 2
-    assert "model: `n_outputs` must be at least the 2 speakers of a mixture, got 1" in capsys.readouterr().err
-    many = train_command(place, tmp_path / "many", "--set", "training.batch_size=100")
-    assert main(many) == 2
-    assert "training: `batch_size` must be at most the 6 training samples, got 100" in capsys.readouterr().err
-
-
-def test_a_bad_recording_stops_the_training_unless_it_may_be_skipped(place, tmp_path, capsys):
-    for path in (place / "mixed").rglob("*.wav"):
-        copy = tmp_path / "mixed" / path.relative_to(place / "mixed")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
-    victim = sorted((tmp_path / "mixed/wav8k/min/tr/s1").glob("*.wav"))[0]
-    victim.write_bytes(victim.read_bytes()[:-100])
-    command = train_command(tmp_path, tmp_path / "out", "--set", "training.epochs=1", "--set", "data.dynamic=false")
-    command[2] = str(place / "tiny.yaml")
-    assert main(command) == 2
-    assert f"{victim}: is cut short; 100 bytes are missing at its end" in capsys.readouterr().err
-    with pytest.warns(UserWarning, match="1 mixtures were skipped for 1 bad recordings"):
-        assert main([*command, "--skip-bad"]) == 0
-
-
 def test_recordings_are_packed_by_command(place, tmp_path, capsys):
     command = ["data", "pack", str(place / "recordings"), "--out", str(tmp_path / "pack.npz"), "--quiet"]
     assert main([*command, "--parts", "speaker0,speaker1"]) == 0
@@ -286,13 +199,6 @@ def test_recordings_are_packed_by_command(place, tmp_path, capsys):
 
 
 # Configurations and objectives
-
-
-@pytest.mark.parametrize("name", shipped_configs())
-def test_shipped_configurations_describe_a_training(name):
-    config = load_config(name)
-    DPRNN(**config.model)
-    assert SeparationConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
 
 
 def test_the_paper_configurations_are_those_of_the_paper():
@@ -332,38 +238,6 @@ def test_objectives_are_rules_of_the_core():
 def test_wrong_configurations_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SeparationConfig.from_dict(options)
-
-
-def test_yaml_is_read_safely(tmp_path):
-    (tmp_path / "bad.yaml").write_text("!!python/object/apply:os.getcwd []")
-    with pytest.raises(ValueError, match=r"bad.yaml` must be YAML"):
-        load_config(tmp_path / "bad.yaml")
-    (tmp_path / "list.yaml").write_text("[1, 2]")
-    with pytest.raises(ValueError, match=r"list.yaml` must hold options by name"):
-        load_config(tmp_path / "list.yaml")
-    with pytest.raises(ValueError, match=r"`--set` must be part.option=value"):
-        SeparationConfig().changed(["epochs=3"])
-
-
-def test_many_groups_of_speakers_are_shown_from_worst_to_best():
-    measures = {"pit_si_sdr": 1.0, "mcl_si_sdr": 1.0, "input_si_sdr": 0.0}
-    lines = [{"speakers": ["a", f"b{i:02d}"], "improvement": float(i), **measures} for i in range(20)]
-    shown = evaluation_table(lines, {"a": "F"})
-    assert "by speakers: the 5 hardest of 20" in shown
-    assert "the 5 easiest; 10 others with --all-pairs" in shown
-    assert shown.index("a + b04") < shown.index("a + b15") < shown.index("a + b19")
-    assert "a + b05" not in shown
-    assert "? + F" in shown
-    whole = evaluation_table(lines, all_pairs=True).splitlines()
-    assert [line.split()[2] for line in whole[4:]] == [f"b{i:02d}" for i in range(20)]
-    assert speaker_genders(None) == {}
-
-
-def test_columns_stay_under_each_other_whatever_the_speakers_are_called():
-    measures = {"pit_si_sdr": -10.5, "mcl_si_sdr": 1.0, "input_si_sdr": -0.25, "improvement": -10.25}
-    names = (["x", "y"], ["somebody with a long name", "somebody else", "another one"])
-    lines = evaluation_table([{"speakers": speakers, **measures} for speakers in names]).splitlines()
-    assert {len(line) for line in lines if line.endswith(("improvement", "-10.25"))} == {len(lines[0])}
 
 
 # Learning

@@ -48,26 +48,6 @@ def test_chunks_are_joined_in_one_order_at_the_level_of_the_mixture(length, chun
     torch.testing.assert_close(score_logits[0], first.float())
 
 
-def test_a_short_recording_is_separated_in_one_go():
-    model = DPRNN(2, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1).eval()
-    waveform = torch.randn(2, 100)
-    direct = model(waveform).hypotheses
-    cost = mcl.pairwise_neg_si_sdr(hypotheses=separate_long(model, waveform).hypotheses, targets=direct)
-    assert (cost.diagonal(dim1=-2, dim2=-1) < -60).all()
-
-
-def test_silence_stays_silent():
-    model = DPRNN(2, n_filters=6, kernel_size=4, stride=2, segment_size=6, hidden_size=5, n_blocks=1)
-    assert (separate_long(model, torch.zeros(1, 500), chunk=200).hypotheses == 0).all()
-
-
-def test_chunks_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="StreamingSeparator: `overlap` must lie between 0 and the chunk of 100"):
-        separate_long(lambda x: x, torch.randn(1, 500), chunk=100, overlap=100)
-    with pytest.raises(ValueError, match=r"StreamingSeparator: `samples` must have shape \[batch, length\]"):
-        separate_long(lambda x: x, torch.randn(500), chunk=100)
-
-
 @pytest.mark.parametrize("sizes", [[1000], [1] * 7 + [993], [300, 300, 300, 100], [299, 2, 699], [90] * 11 + [10]])
 @pytest.mark.parametrize(("overlap", "fade"), [(None, None), (100, 100), (200, 30), (10, 1)])
 def test_a_stream_gives_what_the_whole_recording_gives_however_it_is_divided(sizes, overlap, fade):
@@ -95,34 +75,12 @@ def test_a_stream_gives_what_the_whole_recording_gives_however_it_is_divided(siz
     assert torch.cat(given, dim=-1).shape == (2, 3, 1000)
 
 
-def test_a_recording_shorter_than_a_chunk_comes_at_the_end():
-    stream = StreamingSeparator(scored().eval(), chunk=300)
-    assert stream.push(torch.randn(1, 5)).shape == (1, 0, 0)
-    assert stream.finish().shape == (1, 3, 5)
-
-
 def test_a_stream_keeps_no_more_than_two_chunks():
     stream = StreamingSeparator(lambda x: mcl.Predictions(x.unsqueeze(1)), chunk=100)
     for _ in range(500):
         stream.push(torch.randn(1, 30))
         assert stream._heard.untyped_storage().nbytes() <= 4 * 200
         assert stream.score_logits is None
-
-
-def test_streams_that_cannot_be_are_refused():
-    def model(samples):
-        return mcl.Predictions(samples.unsqueeze(1))
-
-    with pytest.raises(ValueError, match="StreamingSeparator: `fade` must be positive and at most the overlap of 50"):
-        StreamingSeparator(model, chunk=100, fade=51)
-    with pytest.raises(ValueError, match="StreamingSeparator: `chunk` must be >= 1, got 0"):
-        StreamingSeparator(model, chunk=0)
-    stream = StreamingSeparator(model, chunk=100)
-    with pytest.raises(ValueError, match="StreamingSeparator: `samples` must be pushed before the end, got none"):
-        stream.finish()
-    stream.push(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="StreamingSeparator: `samples` must have a batch of 2 as before"):
-        stream.push(torch.zeros(1, 3))
 
 
 def scored():

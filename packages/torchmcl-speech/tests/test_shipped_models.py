@@ -11,7 +11,6 @@ from torchmcl_speech import (
     count_probabilities,
     load_separator,
     model_card,
-    models_table,
     shipped_models,
 )
 from torchmcl_speech.nn import DPRNN, save_model
@@ -38,10 +37,6 @@ def test_each_is_small_intact_and_described_without_a_path(name):
     assert all(torch.isfinite(weight).all() for weight in separator.parameters())
     with torch.inference_mode():
         assert separator(torch.randn(1, 400)).hypotheses.shape == (1, card["n_outputs"], 400)
-
-
-def test_the_default_is_shipped():
-    assert "two-speakers" in shipped_models()
 
 
 def test_an_unknown_name_lists_the_names():
@@ -82,12 +77,6 @@ def test_a_training_begins_with_a_shipped_model_of_the_same_sizes():
     model = DPRNN(**saved.config)
     assert copy_weights(model, "two-speakers") == []
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), saved.state_dict().values(), strict=True))
-
-
-def test_models_are_listed_with_what_was_measured():
-    card = model_card("two-speakers-small") | {"speed": {"times_real_time": 7.5}}
-    assert "7.5 times real time" in models_table([card])
-    assert "not measured" in models_table([card | {"results": {}, "speed": {}}])
 
 
 def test_counts_are_those_of_all_ways_to_choose_voices():

@@ -7,7 +7,7 @@ tensor cannot be read without waiting for the device, so those checks run only i
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -49,41 +49,71 @@ def debug_checks() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Interval of a number, or of the numbers in a tensor, declared with a field: ``Annotated[float, Bounds(0)]``.
+    """Interval of a number, or of the numbers in a tensor; declared with a field, ``Annotated[float, Bounds(0)]``.
 
     Attributes:
         low: Smallest allowed value.
         high: Largest allowed value.
         open_low: Whether `low` itself is excluded.
+        open_high: Whether `high` itself is excluded.
+        integer: Whether the number must be an integer.
         advice: Sentence that is added to the message.
     """
 
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
+    open_high: bool = False
+    integer: bool = False
     advice: str = ""
 
-    def __call__(self, owner: str, name: str, value: Any) -> None:
-        """Raise a `ValueError` for a number outside of the interval. Tensors are read inside `debug_checks` only."""
-        if isinstance(value, Tensor):
-            if debug_checks_enabled():
-                _raise_at_first(owner, name, value, ~self._holds(value), self._rule(), self.advice)
+    def __call__(self, owner: str, name: str, value: Any, advice: str = "", *, always: bool = False) -> None:
+        """Check a number, or a tensor of numbers.
+
+        Args:
+            owner: Function named in messages.
+            name: Name of the argument.
+            value: Number or tensor. The values of a tensor are read inside `debug_checks` only.
+            advice: Sentence that is added to the message, by default the one of the interval.
+            always: Whether to read the values of a tensor in any case.
+
+        Raises:
+            TypeError: If it is not a number, or not an integer where one is required.
+            ValueError: If it lies outside of the interval.
+        """
+        advice = advice or self.advice
+        if isinstance(value, Tensor) and not self.integer:
+            if debug_checks_enabled(always=always):
+                _raise_at_first(owner, name, value, ~self._holds(value), self._rule(), advice)
             return
-        if type(value) is not float or value != value:
-            check_real(owner, name, value)
-        if value < self.low or value > self.high or (self.open_low and value == self.low):
-            raise ValueError(bad_value(owner, name, self._rule(), repr(value), self.advice))
+        if self.integer:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(bad_value(owner, name, "be an integer", repr(value), advice))
+        elif type(value) is not float or value != value:
+            _check_number(owner, name, value)
+        if not self._holds(value):
+            raise ValueError(bad_value(owner, name, self._rule(), repr(value), advice))
+        if self.integer and value > _LARGEST_INT:
+            raise ValueError(bad_value(owner, name, f"be at most {_LARGEST_INT}", "a longer number", advice))
 
     def _holds(self, value: Any) -> Any:
         above = value > self.low if self.open_low else value >= self.low
-        return above & (value <= self.high)
+        return above & (value < self.high if self.open_high else value <= self.high)
 
     def _rule(self) -> str:
+        if self.low == -math.inf and self.high == math.inf:
+            return "be a number"
         if self.high == math.inf:
             return f"be {'>' if self.open_low else '>='} {self.low:g}"
-        return f"lie in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}]"
+        return f"lie in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
 
 
+check_real = Bounds()
+check_positive = Bounds(low=0, open_low=True)
+check_non_negative = Bounds(low=0)
+check_fraction = Bounds(low=0, high=1)
+check_positive_int = Bounds(low=1, integer=True)
+check_non_negative_int = Bounds(low=0, integer=True)
 NonNegative = Annotated[float | Tensor, Bounds(low=0)]
 Positive = Annotated[float | Tensor, Bounds(low=0, open_low=True)]
 Fraction = Annotated[float | Tensor, Bounds(low=0, high=1)]
@@ -193,8 +223,7 @@ def check_shape(owner: str, argument: str, value: Tensor, shape: tuple[int, ...]
         raise ValueError(bad_value(owner, argument, f"have shape {tuple(shape)} ({axes})", tuple(value.shape)))
 
 
-def check_real(owner: str, argument: str, value: Any) -> None:
-    """Check that `value` is a number, possibly infinite, but not NaN or a boolean."""
+def _check_number(owner: str, argument: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(bad_value(owner, argument, "be a number", repr(value)))
     if value != value:
@@ -205,45 +234,9 @@ def check_real(owner: str, argument: str, value: Any) -> None:
         raise ValueError(bad_value(owner, argument, "be a number below 1.8e308", "a longer one")) from None
 
 
-def check_non_negative(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check a float >= 0, or (inside `debug_checks`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, "be >= 0", lambda v: v >= 0, advice)
-
-
-def check_positive(owner: str, argument: str, value: Any, advice: str = "", *, always: bool = False) -> None:
-    """Check a float > 0, or (inside `debug_checks`, or `always`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, "be > 0", lambda v: v > 0, advice, always)
-
-
-def check_fraction(owner: str, argument: str, value: Any, *, always: bool = False) -> None:
-    """Check a float in [0, 1], or (inside `debug_checks`, or `always`) a tensor of them."""
-    _check_number_or_tensor(owner, argument, value, "lie in [0, 1]", lambda v: (v >= 0) & (v <= 1), "", always)
-
-
 def check_share(owner: str, argument: str, value: Any, interval: str, advice: str = "") -> None:
     """Check a number in an interval from 0 to 1: "[0, 1)", "(0, 1)" or "(0, 1]"."""
-    check_real(owner, argument, value)
-    if not 0 <= value <= 1 or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
-        raise ValueError(bad_value(owner, argument, f"lie in {interval}", repr(value), advice))
-
-
-def check_positive_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check that `value` is an integer >= 1."""
-    _check_integer(owner, argument, value, 1, advice)
-
-
-def check_non_negative_int(owner: str, argument: str, value: Any, advice: str = "") -> None:
-    """Check an integer >= 0."""
-    _check_integer(owner, argument, value, 0, advice)
-
-
-def _check_integer(owner: str, argument: str, value: Any, least: int, advice: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(bad_value(owner, argument, "be an integer", repr(value), advice))
-    if value < least:
-        raise ValueError(bad_value(owner, argument, f"be >= {least}", repr(value), advice))
-    if value > _LARGEST_INT:
-        raise ValueError(bad_value(owner, argument, f"be at most {_LARGEST_INT}", "a longer number", advice))
+    Bounds(0, 1, open_low=interval[0] == "(", open_high=interval[-1] == ")")(owner, argument, value, advice)
 
 
 def check_choice(owner: str, argument: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -304,18 +297,6 @@ def check_finite(
     if real is not None:
         offends, rule = offends & real, "be finite where the target is real"
     _raise_at_first(owner, argument, value, offends, rule, advice)
-
-
-def _check_number_or_tensor(
-    owner: str, argument: str, value: Any, rule: str, test: Callable[[Any], Any], advice: str, always: bool = False
-) -> None:
-    if isinstance(value, Tensor):
-        if debug_checks_enabled(always=always):
-            _raise_at_first(owner, argument, value, ~test(value), rule, advice)
-        return
-    check_real(owner, argument, value)
-    if not test(value):
-        raise ValueError(bad_value(owner, argument, rule, repr(value), advice))
 
 
 def _raise_at_first(owner: str, argument: str, value: Tensor, offends: Tensor, rule: str, advice: str) -> None:
