@@ -78,7 +78,7 @@ def test_bad_columns_are_named_and_nothing_is_written(table, tmp_path, capsys, c
 
 def test_missing_options_and_files_are_named(table, tmp_path, capsys):
     assert main(["forecast", "-o", "out"]) == 2
-    assert "torchmcl forecast: `table` must be given, got nothing. Or add --example" in capsys.readouterr().err
+    assert "torchmcl forecast: `table` is required. Or add --example" in capsys.readouterr().err
     assert main(["forecast", "none.csv", "--horizon", "3", "-o", "out"]) == 2
     assert "`table` must be a file, got 'none.csv'" in capsys.readouterr().err
     (tmp_path / "empty.csv").write_text("")

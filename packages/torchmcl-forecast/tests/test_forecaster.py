@@ -153,7 +153,6 @@ def test_parameters_are_those_of_scikit_learn():
         ({"seasons": (1,)}, "`seasons` must be a sequence of integers >= 2"),
         ({"learning_rate": 0.0}, "`learning_rate` must be > 0"),
         ({"crps": -1.0}, "`crps` must be >= 0"),
-        ({"device": "moon"}, "`device` must name a device"),
     ],
 )
 def test_a_bad_parameter_is_named(frame, options, message):

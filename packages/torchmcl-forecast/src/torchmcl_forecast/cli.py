@@ -3,6 +3,8 @@
 import argparse
 import sys
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,92 +88,119 @@ def add_forecast_command(commands: Commands) -> None:
         "--restart", action="store_true", help="discard an unfinished training run instead of resuming it"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar or summary")
-    parser.set_defaults(check=_check, run=_forecast)
+    parser.set_defaults(check=_plan, run=_forecast)
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Run all checks that do not need torch, and read the table."""
+@dataclass(frozen=True)
+class ForecastPlan:
+    """Checked arguments of a forecast, and the tables that they name.
+
+    Attributes:
+        parameters: Arguments of the forecaster.
+        frame: Table of past values.
+        future: Values of the known covariates over the horizon; None without known covariates.
+        horizon: Number of steps to forecast.
+        notes: Warnings about the table, for the report.
+        source: Name of the table.
+        out: Folder for the report and the files.
+        restart: Whether to discard an unfinished training run.
+        quiet: Whether to print nothing.
+    """
+
+    parameters: Mapping[str, Any]
+    frame: Any
+    future: Any
+    horizon: int
+    notes: tuple[str, ...]
+    source: str
+    out: Path
+    restart: bool
+    quiet: bool
+
+    @property
+    def checkpoint(self) -> Path:
+        """Folder of the training state, beside the output folder."""
+        return self.out.resolve().with_name(f"{self.out.resolve().name}.checkpoint")
+
+
+def _plan(options: argparse.Namespace) -> ForecastPlan:
+    """Check the options without torch, and read the tables."""
     from torchmcl_forecast.example import EXAMPLE, EXAMPLE_COLUMNS, write_example
     from torchmcl_forecast.frames import Columns, check_columns, read_future, read_panel
     from torchmcl_forecast.spreadsheets import read_table
 
     defaults = EXAMPLE_COLUMNS if options.example else {"time": "ds", "value": "y", "series": "unique_id"}
-    given = [name for name in defaults if getattr(options, name) is not None]
-    for name, column in defaults.items():
-        setattr(options, name, getattr(options, name) or column)
-    if options.example:
-        options.table, options.horizon = options.table or Path(EXAMPLE), options.horizon or 28
-    for argument, value in (("table", options.table), ("--horizon", options.horizon)):
-        if value is None:
-            raise ValueError(bad_value(_OWNER, argument, "be given", "nothing", "Or add --example to try it out."))
+    given = {name: getattr(options, name) for name in defaults if getattr(options, name) is not None}
+    names = defaults | given
+    table = options.table or (Path(EXAMPLE) if options.example else None)
+    horizon = options.horizon or (28 if options.example else None)
+    if table is None or horizon is None:
+        missing = "table" if table is None else "--horizon"
+        raise ValueError(f"{_OWNER}: `{missing}` is required. Or add --example to try it out.")
     if bool(options.known) != (options.future is not None):
         rule = "be given together with --future" if options.known else "be given: --future holds their values"
         raise ValueError(bad_value(_OWNER, "--known", rule, ",".join(options.known) or "nothing"))
     check_page(_OWNER, options.out, *_FILES)
-    options.checkpoint = options.out.resolve().with_name(f"{options.out.resolve().name}.checkpoint")
     if options.example:
-        write_example(options.table)
-    options.read = read_table(_OWNER, "table", options.table, options.series)
-    for name, column in [*((name, getattr(options, name)) for name in given), *(("known", k) for k in options.known)]:
-        if column not in options.read.columns:
-            rule = f"name a column of {options.table.name}: {', '.join(map(repr, options.read.columns[:8]))}"
+        write_example(table)
+    frame = read_table(_OWNER, "table", table, names["series"])
+    for name, column in [*given.items(), *(("known", known) for known in options.known)]:
+        if column not in frame.columns:
+            rule = f"name a column of {table.name}: {', '.join(map(repr, frame.columns[:8]))}"
             raise ValueError(bad_value(_OWNER, f"--{name}", rule, repr(column)))
-    columns = Columns(options.series, options.time, options.value, tuple(options.known), tuple(options.past))
+    columns = Columns(names["series"], names["time"], names["value"], tuple(options.known), tuple(options.past))
     check_columns(_OWNER, columns)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
-        panel = read_panel(_OWNER, options.read, columns, aligned=options.joint)
-    options.notes = [str(note.message) for note in notes]
-    options.ahead = None
+        panel = read_panel(_OWNER, frame, columns, aligned=options.joint)
+    future = None
     if options.future is not None:
-        options.ahead = read_table(_OWNER, "--future", options.future, options.series)
-        read_future(_OWNER, options.ahead, columns, panel, options.horizon)
+        future = read_table(_OWNER, "--future", options.future, columns.series)
+        read_future(_OWNER, future, columns, panel, horizon)
+    parameters = names | {
+        "n_futures": options.futures,
+        "n_members": options.members,
+        "n_steps": options.steps,
+        "random_state": options.seed,
+        "progress": not options.quiet and sys.stderr.isatty(),
+        **{name: getattr(options, name) for name in ("joint", "coverage", "known", "past", "device")},
+    }
+    texts = tuple(str(note.message) for note in notes)
+    return ForecastPlan(
+        parameters, frame, future, horizon, texts, table.name, options.out, options.restart, options.quiet
+    )
 
 
-def _forecast(options: argparse.Namespace) -> None:
+def _forecast(plan: ForecastPlan) -> None:
     from torchmcl.app.progress import seconds_since_start
     from torchmcl.io import Checkpoint, write_atomically
     from torchmcl_forecast.forecaster import Forecaster
     from torchmcl_forecast.page import write_page
 
-    forecaster = Forecaster(
-        options.futures,
-        n_members=options.members,
-        joint=options.joint,
-        coverage=options.coverage,
-        n_steps=options.steps,
-        time=options.time,
-        value=options.value,
-        series=options.series,
-        known=options.known,
-        past=options.past,
-        device=options.device,
-        random_state=options.seed,
-        progress=not options.quiet and sys.stderr.isatty(),
-    )
-    if options.restart:
-        Checkpoint.discard(options.checkpoint)
+    forecaster = Forecaster(**plan.parameters)
+    if plan.restart:
+        Checkpoint.discard(plan.checkpoint)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Forecaster.fit: .* usually closed")  # among the notes of the page
-        forecaster.fit(options.read, horizon=options.horizon, checkpoint=options.checkpoint)
-    forecast = forecaster.forecast(future=options.ahead)
+        warnings.filterwarnings("ignore", "Forecaster.fit: .* usually closed")  # among the notes of the report
+        forecaster.fit(plan.frame, horizon=plan.horizon, checkpoint=plan.checkpoint)
+    forecast = forecaster.forecast(future=plan.future)
     futures, quantiles = forecast.futures(), forecast.quantiles()
     if forecast.tube_level is not None:
         tube = forecast.tube()
         quantiles = quantiles.assign(low=tube["low"], high=tube["high"])
-    options.out.mkdir(parents=True, exist_ok=True)
+    plan.out.mkdir(parents=True, exist_ok=True)
     seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
     trained = [f"{len(forecast.panel.names):,} series. Seasons found, in steps: {seasons}.", _tube_note(forecaster)]
-    trained += options.notes
-    # Write the page first: it marks the folder as torchmcl's if the command is stopped between files.
-    write_page(options.out / "index.html", forecast, source=options.table.name, value=options.value, trained=trained)
-    write_atomically(options.out / "futures.csv", futures.to_csv(index=False))
-    write_atomically(options.out / "quantiles.csv", quantiles.to_csv(index=False))
-    forecaster.save(options.out / "model")
-    Checkpoint.discard(options.checkpoint)
-    if not options.quiet:
+    trained += plan.notes
+    # Write the report first: it marks the folder as torchmcl's if the command is stopped between files.
+    write_page(plan.out / "index.html", forecast, source=plan.source, value=forecaster.value, trained=trained)
+    write_atomically(plan.out / "futures.csv", futures.to_csv(index=False))
+    write_atomically(plan.out / "quantiles.csv", quantiles.to_csv(index=False))
+    forecaster.save(plan.out / "model")
+    Checkpoint.discard(plan.checkpoint)
+    if not plan.quiet:
         say("\n".join(trained))
-        say(f"Open the page: {(options.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)")
+        say(f"Open the page: {(plan.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)")
 
 
 def _tube_note(forecaster: Any) -> str:

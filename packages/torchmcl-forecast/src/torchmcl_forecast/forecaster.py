@@ -167,7 +167,7 @@ class Forecaster(Shareable, BaseEstimator):
             ValueError: for parameters or frames that cannot be used; irregular or duplicate times; series that are all
                 shorter than the horizon.
         """
-        check_parameters(self, horizon)
+        check_parameters(self.get_params(deep=False), horizon)
         check_rule_like("Forecaster", self.rule)
         check_columns("Forecaster", self._columns())
         panel = read_panel("Forecaster.fit", frame, self._columns(), aligned=self.joint)

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.checks import check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.metrics import energy_score
 from torchmcl.postprocess import expected_cost, reduce
 from torchmcl.scoring import SoftmaxScores

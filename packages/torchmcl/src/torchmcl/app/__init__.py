@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
+from typing import Any
 
 from torchmcl._version import __version__
 from torchmcl.app.arguments import CommandParser, say
@@ -55,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        if options.check is not None:  # invalid input is detected before torch is loaded, which takes seconds
-            options.check(options)
-        return _run(options)
+        # Invalid input is detected before torch is loaded, which takes seconds. A check may return a plan to run.
+        plan = None if options.check is None else options.check(options)
+        return _run(options.run, options if plan is None else plan)
     except KeyboardInterrupt:  # before signals are handled, while packages are loaded
         say("torchmcl: Stopped by SIGINT.", error=True)
         return 130
@@ -69,12 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(run: Callable[[Any], None], plan: Any) -> int:
     from torchmcl.io import Stopped, stop_on_signals
 
     try:
         with stop_on_signals():
-            options.run(options)
+            run(plan)
     except Stopped as stopped:
         say(f"torchmcl: {stopped}", error=True)
         return stopped.code
