@@ -1,27 +1,18 @@
 """The configuration of a separator's training run, read from a small YAML file. Unknown options are errors."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from inspect import signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import yaml
 
-from torchmcl.checks import (
-    bad_value,
-    check_choice,
-    check_fraction,
-    check_non_negative,
-    check_non_negative_int,
-    check_positive,
-    check_positive_int,
-    check_real,
-    nearest_hint,
-)
+from torchmcl.checks import Bounds, OneOf, Value, check_positive_int
+from torchmcl.errors import bad_value, nearest_hint
 from torchmcl.io import read_text
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.nn.dprnn import DPRNN
@@ -61,23 +52,6 @@ def yaml_value(owner: str, name: str, text: str) -> Any:
         raise ValueError(bad_value(owner, name, "be YAML", " ".join(str(error).split())[:300])) from error
 
 
-def option(default: Any, *checks: Callable[[str, str, Any], None]) -> Any:
-    """Return a field of a dataclass; `check_options` calls the checks with owner, name and value."""
-    return field(default=default, metadata={"checks": checks})
-
-
-def check_options(owner: str, config: Any) -> None:
-    """Check every option that is not None.
-
-    Raises:
-        TypeError, ValueError: from the first check that fails.
-    """
-    for each in fields(config):
-        value = getattr(config, each.name)
-        for check in each.metadata.get("checks", ()) if value is not None else ():
-            check(owner, each.name, value)
-
-
 def read_options(owner: str, kind: type[Any], options: Any) -> Any:
     """Return a dataclass filled with plain values, for example from YAML.
 
@@ -87,9 +61,9 @@ def read_options(owner: str, kind: type[Any], options: Any) -> Any:
     if not isinstance(options, Mapping):
         raise ValueError(bad_value("configuration", owner, "hold options by name", shown(options)))
     check_known(owner, options, [each.name for each in fields(kind)])
-    for each in fields(kind):
-        if each.name in options:
-            _check_type(owner, each.name, each.type, options[each.name])
+    types = get_type_hints(kind)
+    for name, value in options.items():
+        _check_type(owner, name, types[name], value)
     return kind(**options)
 
 
@@ -121,18 +95,15 @@ def _check_type(owner: str, name: str, annotation: Any, value: Any) -> None:
 _CONFIGS = resources.files("torchmcl_speech") / "configs"
 
 
-def _one_of(*choices: str) -> Callable[[str, str, Any], None]:
-    return lambda owner, name, value: check_choice(owner, name, value, choices)
-
-
-def _finite(owner: str, name: str, value: float) -> None:
-    check_real(owner, name, value)
-    if math.isinf(value):
-        raise ValueError(bad_value(owner, name, "be finite", repr(value)))
+_Count = Annotated[int, Bounds(low=1, integer=True)]
+_OptionalCount = Annotated[int | None, Bounds(low=1, integer=True)]
+_Natural = Annotated[int, Bounds(low=0, integer=True)]
+_NonNegative = Annotated[float, Bounds(low=0, high=math.inf, open_high=True)]
+_Positive = Annotated[float, Bounds(low=0, high=math.inf, open_low=True, open_high=True)]
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Value):
     """The location of the recordings, and the construction of samples.
 
     Args:
@@ -154,25 +125,26 @@ class DataConfig:
         outside: also read recordings outside of `root`; only for trusted lists of files.
     """
 
-    layout: str = option("auto", _one_of("auto", "tables", "wsj0", "librimix", "speakers"))
+    _owner = "data"
+    layout: Annotated[str, OneOf("auto", "tables", "wsj0", "librimix", "speakers")] = "auto"
     root: str | None = None
     pack: str | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
     n_speakers: Sequence[int] = (2,)
-    sample_rate: int = option(8000, check_positive_int)
-    crop: float = option(5.0, _finite, check_positive)
+    sample_rate: _Count = 8000
+    crop: _Positive = 5.0
     dynamic: bool = False
     on_device: bool = False
-    spread_db: float = option(2.5, _finite, check_non_negative)
-    samples_per_epoch: int | None = option(None, check_positive_int)
-    validation_samples: int | None = option(None, check_positive_int)
-    n_workers: int = option(0, check_non_negative_int)
+    spread_db: _NonNegative = 2.5
+    samples_per_epoch: _OptionalCount = None
+    validation_samples: _OptionalCount = None
+    n_workers: _Natural = 0
     skip_bad: bool = False
     outside: bool = False
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_options("data", self)
+        super().__post_init__()
         numbers = [self.n_speakers] if isinstance(self.n_speakers, int) else list(self.n_speakers)
         for number in numbers:
             check_positive_int("data", "n_speakers", number)
@@ -185,7 +157,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class ObjectiveConfig:
+class ObjectiveConfig(Value):
     """The training rule of the separator, on the negative SI-SDR in decibels.
 
     Args:
@@ -201,25 +173,26 @@ class ObjectiveConfig:
             gradient to the others; no limit by default.
     """
 
-    rule: str = option("amcl", _one_of("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn", "auto"))
-    epsilon: float = option(0.05, check_fraction)
-    temperature: float = option(0.1, check_non_negative)
-    annealing_epochs: int = option(100, check_positive_int)
-    decay: float | None = option(None, check_fraction)
+    _owner = "objective"
+    rule: Annotated[str, OneOf("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn", "auto")] = "amcl"
+    epsilon: Annotated[float, Bounds(0, 1)] = 0.05
+    temperature: _NonNegative = 0.1
+    annealing_epochs: _Count = 100
+    decay: Annotated[float | None, Bounds(0, 1)] = None
     in_order: bool = False
-    score_weight: float = option(1.0, _finite, check_non_negative)
-    limit_db: float | None = option(None, _finite)
+    score_weight: _NonNegative = 1.0
+    limit_db: Annotated[float | None, Bounds(open_low=True, open_high=True)] = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_options("objective", self)
+        super().__post_init__()
         if self.in_order and self.rule != "pit":
             advice = "Set objective.rule=pit: the other rules let sources share an output."
             raise ValueError(bad_value("objective", "in_order", "be false with this rule", self.rule, advice))
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Value):
     """The length and the learning rate of the training run.
 
     Args:
@@ -240,23 +213,24 @@ class TrainingConfig:
         seed: for initial weights, order and crops.
     """
 
-    epochs: int = option(200, check_positive_int)
-    batch_size: int = option(22, check_positive_int)
-    learning_rate: float = option(1e-3, _finite, check_positive)
-    schedule: str = option("plateau", _one_of("plateau", "cosine", "budget"))
-    warmup: int = option(0, check_non_negative_int)
-    patience: int = option(5, check_positive_int)
-    clip: float = option(5.0, _finite, check_non_negative)
-    precision: str = option("32-true", _one_of("32-true", "bf16-mixed"))
-    ema: float | None = option(None, check_fraction)
-    checkpoint_every: int = option(1, check_positive_int)
+    _owner = "training"
+    epochs: _Count = 200
+    batch_size: _Count = 22
+    learning_rate: _Positive = 1e-3
+    schedule: Annotated[str, OneOf("plateau", "cosine", "budget")] = "plateau"
+    warmup: _Natural = 0
+    patience: _Count = 5
+    clip: _NonNegative = 5.0
+    precision: Annotated[str, OneOf("32-true", "bf16-mixed")] = "32-true"
+    ema: Annotated[float | None, Bounds(0, 1)] = None
+    checkpoint_every: _Count = 1
     captured: bool = True
-    max_skipped: int = option(0, check_non_negative_int)
-    seed: int = option(0, check_non_negative_int)
+    max_skipped: _Natural = 0
+    seed: _Natural = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_options("training", self)
+        super().__post_init__()
         if self.warmup and self.schedule == "plateau":
             advice = "Set training.schedule=cosine."
             raise ValueError(bad_value("training", "warmup", "be 0 with the plateau", self.warmup, advice))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 
 
 def count_probabilities(score_logits: Tensor) -> Tensor:
@@ -64,18 +64,10 @@ def fit_count_temperature(score_logits: Tensor, n_voices: Tensor) -> float:
         score_logits: of recordings not used in training, [recordings, outputs].
         n_voices: the true numbers [recordings].
 
-    Raises:
-        ValueError: if there is no recording, or one has more voices than there are outputs.
-
     Example:
         >>> round(fit_count_temperature(torch.tensor([[8.0], [8.0], [8.0], [8.0]]), torch.tensor([1, 1, 1, 0])), 1)
         7.3
     """
-    if len(score_logits) < 1:
-        raise ValueError(bad_value("fit_count_temperature", "score_logits", "have at least one recording", 0))
-    if n_voices.min() < 0 or n_voices.max() > score_logits.shape[-1]:
-        rule = f"be from 0 to the {score_logits.shape[-1]} outputs"
-        raise ValueError(bad_value("fit_count_temperature", "n_voices", rule, n_voices.tolist()))
     temperatures = torch.logspace(-1, 1, 463, dtype=torch.float64)
     losses = count_log_loss(score_logits.double() / temperatures.view(-1, 1, 1), n_voices)
     return float(temperatures[losses.argmin()])

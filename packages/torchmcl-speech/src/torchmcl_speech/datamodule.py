@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.optional import optional_import
 from torchmcl.types import Batch
 from torchmcl_speech.config import DataConfig, TrainingConfig

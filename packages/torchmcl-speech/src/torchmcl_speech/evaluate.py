@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from torchmcl.app.progress import Progress
-from torchmcl.checks import available_device, bad_value, check_positive_int
+from torchmcl.checks import available_device, check_positive_int
 from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.errors import bad_value
 from torchmcl.io import write_records
 from torchmcl.losses import assign
 from torchmcl.rules.winners import WTA
@@ -223,30 +224,17 @@ def evaluation_table(
 
 
 def models_table(cards: Sequence[Mapping[str, Any]]) -> str:
-    """Return a text table of the separators on these cards: outputs, size, improvement and speed.
+    """Return a text table of the separators on these cards: outputs, size and mean improvement.
 
     Args:
-        cards: from `torchmcl_speech.model_card`.
+        cards: Cards from `torchmcl_speech.model_card`.
     """
-    heads = ["name", "outputs", "size", "improvement", "speed on 2 CPU cores"]
-    lines = [heads, *(_described(card) for card in cards)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
-
-
-def _described(card: Mapping[str, Any]) -> list[str]:
-    outputs = f"up to {card['n_outputs']}, scored" if card["scores"] else str(card["n_outputs"])
-    mean = card["results"].get("all", {}).get("mean")
-    speed = card.get("speed", {}).get("times_real_time")
-    return [
-        card["name"],
-        outputs,
-        f"{card['bytes'] / 1e6:.1f} MB",
-        "not measured" if mean is None else f"{mean:.1f} dB",
-        "not measured" if speed is None else f"{speed:.1f} times real time",
-    ]
+    lines = [f"{'name':<20}{'outputs':<16}{'size':<10}improvement"]
+    for card in cards:
+        outputs = f"up to {card['n_outputs']}, scored" if card["scores"] else str(card["n_outputs"])
+        improvement = card["results"]["all"]["mean"]
+        lines.append(f"{card['name']:<20}{outputs:<16}{card['bytes'] / 1e6:<5.1f}MB   {improvement:.1f} dB")
+    return "\n".join(lines)
 
 
 def _genders_of(record: Mapping[str, Any], genders: Mapping[str, str]) -> str:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from torchmcl.app.progress import Progress
-from torchmcl.checks import available_device, bad_value
+from torchmcl.checks import available_device
+from torchmcl.errors import bad_value
 from torchmcl_speech.counting import count_probabilities, score_temperature
 from torchmcl_speech.data.audio import SILENCE, BadAudio, Resampler, audio_blocks, audio_info, check_samples
 from torchmcl_speech.evaluate import trained_precision

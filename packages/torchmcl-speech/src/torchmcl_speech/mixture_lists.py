@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl_speech.config import DataConfig
 from torchmcl_speech.data import (
     AudioFolder,

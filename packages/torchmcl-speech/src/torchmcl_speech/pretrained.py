@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl.checks import bad_value, nearest_hint
+from torchmcl.errors import bad_value, nearest_hint
 from torchmcl.io import MODEL_FILE, as_written, read_json
 from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.nn.dprnn import DPRNN

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.checks import check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.io import read_json, write_atomically
 from torchmcl_speech.data.audio import AudioInfo, Resampler, Track16
 from torchmcl_speech.inference import CHUNK_SECONDS, RecordingSeparator

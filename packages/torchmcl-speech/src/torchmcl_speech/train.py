@@ -1,6 +1,5 @@
 """Training of a separator, in any number of runs."""
 
-import contextlib
 import json
 import logging
 import math
@@ -13,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.checks import available_device, bad_value, check_non_negative
+from torchmcl.checks import available_device, check_non_negative
 from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.errors import bad_value
 from torchmcl.io import read_json, write_atomically
 from torchmcl.lightning import (
     Checkpoints,
@@ -68,7 +68,6 @@ def train_separator(
     start: Path | str | None = None,
     progress: bool = True,
     show_records: bool = False,
-    bilstm: Callable[[int, int], nn.Module] | None = None,
     compile_model: bool = False,
 ) -> Path:
     """Train, or resume the last run.
@@ -83,7 +82,6 @@ def train_separator(
             equal, but the number of outputs may differ.
         progress: whether to show a bar.
         show_records: print the record of each epoch as a line of JSON.
-        bilstm: a different kind of LSTM than the default of `torchmcl_speech.nn.DPRNN`.
         compile_model: pass the blocks through `torch.compile`.
 
     Returns:
@@ -102,7 +100,10 @@ def train_separator(
     torch.manual_seed(config.training.seed)
     checkpoints = Checkpoints(out / _CHECKPOINTS, every_n_epochs=config.training.checkpoint_every)
     latest = checkpoints.latest()
-    model = _network(config, bilstm)
+    try:
+        model = DPRNN(**config.model)
+    except TypeError as error:  # an invalid value in a configuration is a data error, not a programming error
+        raise ValueError(str(error)) from error
     if start is not None and latest is None:
         copy_weights(model, start)
     if compile_model:
@@ -169,7 +170,7 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
         gradient_clip_val=config.training.clip,
         precision=config.training.precision,
         callbacks=callbacks,
-        logger=_loggers(out),
+        logger=pl.loggers.CSVLogger(out, name="logs", version=""),
         use_distributed_sampler=False,  # our sampler splits the samples itself
         enable_progress_bar=progress,
         enable_model_summary=False,
@@ -191,14 +192,6 @@ def _launcher_options(environment: Mapping[str, str]) -> dict[str, Any]:
     return {"devices": n_per_node, "num_nodes": n_nodes, **strategy}
 
 
-def _loggers(out: Path) -> list[Any]:
-    """Return a CSV logger, and one for TensorBoard if it is installed."""
-    loggers: list[Any] = [pl.loggers.CSVLogger(out, name="logs", version="")]
-    with contextlib.suppress(ModuleNotFoundError):
-        loggers.append(pl.loggers.TensorBoardLogger(out, name="logs", version=""))
-    return loggers
-
-
 def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> list[str]:
     """Return the options, as `part.option`, in which a saved configuration differs from `config`."""
     wanted = json.loads(json.dumps(config.as_dict()))
@@ -212,13 +205,6 @@ def differing_options(saved: Mapping[str, Any], config: SeparationConfig) -> lis
         for name in wanted[part].keys() | saved[part].keys()
         if (part, name) not in free and wanted[part].get(name) != saved[part].get(name)
     )
-
-
-def _network(config: SeparationConfig, bilstm: Callable[[int, int], nn.Module] | None) -> DPRNN:
-    try:
-        return DPRNN(**config.model) if bilstm is None else DPRNN(**config.model, bilstm=bilstm)
-    except TypeError as error:  # an invalid value in a configuration is a data error, not a programming error
-        raise ValueError(str(error)) from error
 
 
 def _check_folder(out: Path, config: SeparationConfig) -> None:

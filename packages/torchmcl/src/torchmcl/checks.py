@@ -7,12 +7,12 @@ tensor cannot be read without waiting for the device, so those checks run only i
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -104,7 +104,7 @@ class Bounds:
         if self.low == -math.inf and self.high == math.inf:
             return "be a number"
         if self.high == math.inf:
-            return f"be {'>' if self.open_low else '>='} {self.low:g}"
+            return f"be {'>' if self.open_low else '>='} {self.low:g}{' and finite' if self.open_high else ''}"
         return f"lie in {'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
 
 
@@ -114,13 +114,29 @@ check_non_negative = Bounds(low=0)
 check_fraction = Bounds(low=0, high=1)
 check_positive_int = Bounds(low=1, integer=True)
 check_non_negative_int = Bounds(low=0, integer=True)
+
+
+@dataclass(frozen=True, init=False)
+class OneOf:
+    """Choice among texts; declared with a field, ``Annotated[str, OneOf("mean", "sum")]``."""
+
+    choices: tuple[str, ...]
+
+    def __init__(self, *choices: str) -> None:
+        object.__setattr__(self, "choices", choices)
+
+    def __call__(self, owner: str, name: str, value: Any) -> None:
+        """Check that the value is one of the choices."""
+        check_choice(owner, name, value, self.choices)
+
+
 NonNegative = Annotated[float | Tensor, Bounds(low=0)]
 Positive = Annotated[float | Tensor, Bounds(low=0, open_low=True)]
 Fraction = Annotated[float | Tensor, Bounds(low=0, high=1)]
 
 
 class Value:
-    """Base class of frozen dataclasses whose fields are checked by the bounds in their annotations.
+    """Base class of frozen dataclasses whose fields are checked as their annotations say: by `Bounds` or `OneOf`.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -132,19 +148,26 @@ class Value:
         ValueError: Noise: `scale` must be > 0, got -1.0.
     """
 
-    _bounds: ClassVar[Mapping[str, Bounds]] = MappingProxyType({})
+    #: Name in messages, by default that of the class.
+    _owner: ClassVar[str] = ""
+    _checks: ClassVar[Mapping[str, tuple[Callable[[str, str, Any], None], bool]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Collect the bounds of the fields."""
+        """Collect the checks of the fields; a field whose type includes None may be None."""
         super().__init_subclass__(**options)
-        hints = inspect.get_annotations(cls)
-        own = {name: bounds for name, hint in hints.items() for bounds in getattr(hint, "__metadata__", ())}
-        cls._bounds = MappingProxyType({**cls._bounds, **own})
+        own = {
+            name: (check, type(None) in get_args(hint.__origin__))
+            for name, hint in inspect.get_annotations(cls).items()
+            for check in getattr(hint, "__metadata__", ())
+        }
+        cls._checks = MappingProxyType({**cls._checks, **own})
 
     def __post_init__(self) -> None:
-        """Check every field with bounds."""
-        for name, bounds in self._bounds.items():
-            bounds(type(self).__name__, name, getattr(self, name))
+        """Check every field."""
+        for name, (check, is_optional) in self._checks.items():
+            value = getattr(self, name)
+            if value is not None or not is_optional:
+                check(self._owner or type(self).__name__, name, value)
 
 
 def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:

@@ -7,9 +7,6 @@ from typing import Any
 from torchmcl.app.arguments import names, positive, say, seed
 
 PARTS = ("tr", "cv", "tt")
-# What reads and resamples recordings.
-# From below telephone quality to above studio quality.
-_SAMPLE_RATES = (1000, 384_000)
 
 
 def add_data_commands(commands: Any) -> None:
@@ -33,7 +30,7 @@ def _add_mix(tasks: Any) -> None:
     mix.add_argument("--speakers", type=positive, default=2, help="speakers per mixture (default: %(default)s)")
     counts = "tr=20000,cv=5000,tt=3000"
     mix.add_argument("--counts", type=_counts, default=counts, help="mixtures of each part (default: %(default)s)")
-    mix.add_argument("--sample-rate", type=_sample_rate, default=8000, help="in Hz (default: %(default)s)")
+    mix.add_argument("--sample-rate", type=positive, default=8000, help="in Hz (default: %(default)s)")
     mix.add_argument("--seed", type=seed, default=0, help="random seed (default: %(default)s)")
     mix.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a warning")
     mix.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -51,7 +48,7 @@ def _add_pack(tasks: Any) -> None:
     pack.add_argument("folder", type=Path, help="folder of recordings; their names are relative to it")
     pack.add_argument("--out", type=Path, required=True, help="output file")
     pack.add_argument("--parts", type=names, help="subfolders, separated by commas (default: all)")
-    pack.add_argument("--sample-rate", type=_sample_rate, default=8000, help="in Hz (default: %(default)s)")
+    pack.add_argument("--sample-rate", type=positive, default=8000, help="in Hz (default: %(default)s)")
     pack.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a warning")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
     pack.set_defaults(run=_pack)
@@ -65,14 +62,6 @@ def _counts(text: str) -> dict[str, int]:
             raise argparse.ArgumentTypeError(f"must be like tr=200,cv=20,tt=20, got {text[:80]!r}")
         counts[part] = positive(count)
     return counts
-
-
-def _sample_rate(text: str) -> int:
-    least, most = _SAMPLE_RATES
-    value = positive(text)
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"must be an integer from {least} to {most}, got {text!r}")
-    return value
 
 
 def _mix(options: argparse.Namespace) -> None:

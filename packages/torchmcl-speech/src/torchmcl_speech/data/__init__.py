@@ -2,7 +2,7 @@
 
 from torchmcl_speech.data.audio import BadAudio, Resampler, read_audio, write_audio
 from torchmcl_speech.data.augment import Augmentation
-from torchmcl_speech.data.dataset import Draw, DrawSampler, DynamicMixing, SpeechMixtures, padded_batch
+from torchmcl_speech.data.dataset import Draw, DrawSampler, DynamicMixing, SpeechMixtures
 from torchmcl_speech.data.device_mixing import DeviceMixtures
 from torchmcl_speech.data.mixing import MixPlan, speaker_mixtures, write_mixtures
 from torchmcl_speech.data.mixtures import Mixture, Track, librimix_mixtures, table_mixtures, wsj0_mixtures
@@ -23,7 +23,6 @@ __all__ = [
     "SpeechMixtures",
     "Track",
     "librimix_mixtures",
-    "padded_batch",
     "read_audio",
     "speaker_mixtures",
     "table_mixtures",

@@ -30,6 +30,10 @@ class BadAudio(ValueError):  # noqa: N818  (a statement about a file, raised as 
     """Raised for a recording that cannot be used; the message begins with the name of the recording."""
 
 
+def _unreadable(path: Path | str, error: Any) -> BadAudio:
+    return BadAudio(f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC.")
+
+
 class AudioInfo(NamedTuple):
     """The header of a recording.
 
@@ -62,9 +66,7 @@ def audio_info(path: Path | str) -> AudioInfo:
     try:
         header = soundfile.info(name_on_disk(path))
     except soundfile.LibsndfileError as error:
-        raise BadAudio(
-            f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
-        ) from error
+        raise _unreadable(path, error) from error
     if header.frames < 1 or header.samplerate < 1 or header.channels < 1:
         raise BadAudio(f"{path}: has no samples. Record or copy it again.")
     check_samples(path, header.frames * header.channels)
@@ -96,9 +98,7 @@ def read_audio(path: Path | str, sample_rate: int | None = None) -> Samples:
     try:
         samples, _ = soundfile.read(name_on_disk(path), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise BadAudio(
-            f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
-        ) from error
+        raise _unreadable(path, error) from error
     if len(samples) < info.length:
         raise BadAudio(f"{path}: is cut short; {len(samples)} of {info.length} samples could be read. Copy it again.")
     mono = mixed_down(path, samples)
@@ -258,9 +258,7 @@ def audio_blocks(path: Path | str, n_samples: int = _BLOCK) -> Iterator[Samples]
             mono_peak = max(mono_peak, float(np.abs(mono).max(initial=0.0)))
             yield np.ascontiguousarray(mono, dtype=np.float32)
     except soundfile.LibsndfileError as error:
-        raise BadAudio(
-            f"{path}: not readable as audio ({error.error_string.rstrip('.')}). Convert it to WAV or FLAC."
-        ) from error
+        raise _unreadable(path, error) from error
     if n_read < info.length:
         raise BadAudio(f"{path}: is cut short; {n_read} of {info.length} samples could be read. Copy it again.")
     check_cancellation(path, channel_peak, mono_peak)

@@ -7,11 +7,12 @@ A separator is not asked to undo a room, and without clipping the mixture is exa
 """
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_non_negative, check_non_negative_int
+from torchmcl.checks import Bounds, Value
 
 # Reverberation of rooms from a booth to an office, and the level of the direct sound relative to all reflections.
 _DECAY_SECONDS = (0.1, 0.4)
@@ -33,8 +34,11 @@ _FADE_SECONDS = 0.005
 _INAUDIBLE = 1e-4
 
 
+_Fraction = Annotated[float, Bounds(0, 1)]
+
+
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Value):
     """The frequency of each augmentation; none by default.
 
     Args:
@@ -48,25 +52,15 @@ class Augmentation:
         ramp: epochs over which all shares grow from 0.
     """
 
-    speed: float = 0.0
-    level_db: float = 0.0
-    gaps: float = 0.0
-    room: float = 0.0
-    microphone: float = 0.0
-    noise: float = 0.0
-    clipping: float = 0.0
-    ramp: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        check_non_negative_int("augmentation", "ramp", self.ramp)
-        check_non_negative("augmentation", "level_db", self.level_db)
-        for name in ("speed", "gaps", "room", "microphone", "noise", "clipping"):
-            value = getattr(self, name)
-            check_non_negative("augmentation", name, value)
-            if value > (0.5 if name == "speed" else 1.0):
-                rule = "be at most 0.5" if name == "speed" else "be at most 1"
-                raise ValueError(bad_value("augmentation", name, rule, value, "It is a share."))
+    _owner = "augmentation"
+    speed: Annotated[float, Bounds(0, 0.5)] = 0.0
+    level_db: Annotated[float, Bounds(low=0)] = 0.0
+    gaps: _Fraction = 0.0
+    room: _Fraction = 0.0
+    microphone: _Fraction = 0.0
+    noise: _Fraction = 0.0
+    clipping: _Fraction = 0.0
+    ramp: Annotated[int, Bounds(low=0, integer=True)] = 0
 
     def is_none(self) -> bool:
         """Return whether all augmentations are off."""

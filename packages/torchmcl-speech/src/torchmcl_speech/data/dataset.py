@@ -9,14 +9,14 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from torchmcl.checks import bad_value, check_non_negative, check_non_negative_int, check_positive_int
+from torchmcl.checks import Bounds, Value, check_non_negative_int, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.types import Batch
 from torchmcl_speech.data.audio import BadAudio, Samples
 from torchmcl_speech.data.mixtures import Mixture, Track, random_gains
@@ -74,7 +74,7 @@ def usable_mixtures(
         first = f" ({next(iter(bad.values()))})" if bad else ""
         advice = _shorter_crop(max(_length(mixture, lengths) for mixture in whole), store) if whole else ""
         raise BadAudio(f"SpeechMixtures: none of {len(mixtures)} mixtures can be used; {what}{first}.{advice}")
-    _warn_about(result, store, [name for name in names if name not in bad], silent, lengths, min_length)
+    _warn_about(result, store, [name for name in names if name not in bad], silent, min_length)
     return result
 
 
@@ -83,7 +83,6 @@ def _warn_about(
     store: AudioStore,
     names: list[str],
     silent: list[str],
-    lengths: dict[str, int],
     min_length: int,
 ) -> None:
     sentences = []
@@ -98,12 +97,6 @@ def _warn_about(
     for change, count in changes.items():
         first = next(name for name in names if store.differs(name) == change)
         sentences.append(f"{count} recordings are {change} (the first is {first}).")
-    uneven = [mixture for mixture in result.mixtures if mixture.length is None and _is_uneven(mixture, lengths)]
-    if uneven:
-        sentences.append(
-            f"{len(uneven)} mixtures have sources of different length and end with the shortest "
-            f"(the first is {uneven[0].name})."
-        )
     if silent:
         sentences.append(f"{len(silent)} recordings are silent and count as no target (the first is {silent[0]}).")
     for sentence in sentences:
@@ -125,10 +118,6 @@ def _length(mixture: Mixture, lengths: dict[str, int]) -> int:
     return shortest if mixture.length is None else min(shortest, mixture.length)
 
 
-def _is_uneven(mixture: Mixture, lengths: dict[str, int]) -> bool:
-    return len({lengths[name] for name in _names(mixture)}) > 1
-
-
 class Draw(NamedTuple):
     """The index of a sample, and its epoch."""
 
@@ -137,7 +126,7 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DynamicMixing:
+class DynamicMixing(Value):
     """New mixtures in every epoch: new pairs, gains and crops from the same utterances.
 
     Args:
@@ -146,15 +135,15 @@ class DynamicMixing:
     """
 
     n_speakers: tuple[int, ...] = (2,)
-    spread_db: float = 2.5
+    spread_db: Annotated[float, Bounds(low=0)] = 2.5
 
     def __post_init__(self) -> None:
         """Check the fields."""
+        super().__post_init__()
         if not self.n_speakers:
             raise ValueError(bad_value("DynamicMixing", "n_speakers", "not be empty", "()", "Two speakers are (2,)."))
         for number in self.n_speakers:
             check_positive_int("DynamicMixing", "n_speakers", number)
-        check_non_negative("DynamicMixing", "spread_db", self.spread_db)
 
 
 class SpeechMixtures(Dataset[Batch]):
@@ -315,11 +304,6 @@ class DrawSampler(Sampler[Draw]):
         n_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        check_positive_int("DrawSampler", "n_total", n_total)
-        check_positive_int("DrawSampler", "n_replicas", n_replicas)
-        check_non_negative_int("DrawSampler", "seed", seed)
-        if n_samples is not None:
-            check_positive_int("DrawSampler", "n_samples", n_samples)
         self.n_total, self.n_samples = n_total, min(n_samples or n_total, n_total)
         self.shuffle, self.seed, self.n_replicas, self.rank = shuffle, seed, n_replicas, rank
         self.epoch = 0
@@ -352,16 +336,3 @@ def utterances_by_speaker(mixtures: Sequence[Mixture]) -> dict[str, list[Track]]
         message = f"SpeechMixtures: {n_unknown} utterances of unknown speakers are left out of dynamic mixing."
         warnings.warn(message, stacklevel=3)
     return by_speaker
-
-
-def padded_batch(samples: Sequence[Batch]) -> Batch:
-    """Return samples of different lengths as one batch, padded with silence; a `collate_fn`."""
-    length = max(sample.inputs.shape[-1] for sample in samples)
-
-    def padded(signal: Tensor) -> Tensor:
-        return torch.nn.functional.pad(signal, (0, length - signal.shape[-1]))
-
-    inputs = torch.stack([padded(sample.inputs) for sample in samples])
-    targets = torch.stack([padded(sample.targets) for sample in samples])
-    masks = [sample.mask for sample in samples if sample.mask is not None]
-    return Batch(inputs, targets, torch.stack(masks))

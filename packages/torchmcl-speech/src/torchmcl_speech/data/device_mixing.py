@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from torchmcl.checks import bad_value, check_non_negative_int, check_positive, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.types import Batch
 from torchmcl_speech.data.augment import Augmentation, Chance, augmented
 from torchmcl_speech.data.dataset import Draw, DynamicMixing, utterances_by_speaker
@@ -61,10 +61,6 @@ class DeviceMixtures(Dataset[Batch]):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        check_positive("DeviceMixtures", "crop", crop, "It is given in seconds.")
-        check_positive_int("DeviceMixtures", "batch_size", batch_size)
-        check_positive_int("DeviceMixtures", "n_batches", n_batches)
-        check_non_negative_int("DeviceMixtures", "seed", seed)
         self.mixing, self.augmentation = mixing or DynamicMixing(), augmentation or Augmentation()
         self.n_crop, self.sample_rate = round(crop * store.sample_rate), store.sample_rate
         self.batch_size, self.n_batches, self.seed = batch_size, n_batches, seed

@@ -6,11 +6,13 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from torchmcl.app.progress import Progress
-from torchmcl.checks import bad_value, check_choice, check_non_negative, check_non_negative_int, check_positive_int
+from torchmcl.checks import Bounds, Value, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.io import write_atomically
 from torchmcl_speech.data.audio import BadAudio, Samples, audio_files, read_audio, warn_skipped, write_audio
 from torchmcl_speech.data.mixtures import PARTS, Mixture, Track, random_gains
@@ -36,8 +38,6 @@ def speaker_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixtu
     Raises:
         BadAudio: if there are too few speakers or recordings.
     """
-    check_choice("speaker_mixtures", "part", part, PARTS)
-    check_positive_int("speaker_mixtures", "n_speakers", n_speakers)
     root = Path(root)
     by_speaker = _of_part(root, part, n_speakers)
     if len(by_speaker) < n_speakers:
@@ -99,8 +99,11 @@ _GAIN = "{:.4f}"
 _ATTEMPTS = 1000
 
 
+_Count = Annotated[int, Bounds(low=1, integer=True)]
+
+
 @dataclass(frozen=True)
-class MixPlan:
+class MixPlan(Value):
     """The number and kind of mixtures to write.
 
     Args:
@@ -111,24 +114,21 @@ class MixPlan:
         seed: determines everything.
     """
 
-    n_speakers: int = 2
+    n_speakers: _Count = 2
     counts: Mapping[str, int] = field(default_factory=lambda: {"tr": 20000, "cv": 5000, "tt": 3000})
-    sample_rate: int = 8000
-    spread_db: float = 2.5
-    seed: int = 0
+    sample_rate: _Count = 8000
+    spread_db: Annotated[float, Bounds(low=0)] = 2.5
+    seed: Annotated[int, Bounds(low=0, integer=True)] = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_positive_int("MixPlan", "n_speakers", self.n_speakers)
-        check_positive_int("MixPlan", "sample_rate", self.sample_rate)
+        super().__post_init__()
         if unknown := sorted(set(self.counts) - set(PARTS)):
             raise ValueError(bad_value("MixPlan", "counts", f"name parts among {PARTS}", unknown))
         for count in self.counts.values():
             check_positive_int("MixPlan", "counts", count)
         if not self.counts:
             raise ValueError(bad_value("MixPlan", "counts", "not be empty", "{}"))
-        check_non_negative("MixPlan", "spread_db", self.spread_db)
-        check_non_negative_int("MixPlan", "seed", self.seed)
 
 
 def write_mixtures(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchmcl.checks import bad_value, check_choice, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.io import read_text
 from torchmcl_speech.data.audio import BadAudio
 
@@ -52,7 +52,6 @@ def table_mixtures(root: Path | str, part: str, n_speakers: int) -> list[Mixture
     Columns: mixture_ID, length, and s<i>_path (relative to `root`), s<i>_gain_db for each source.
     Speakers are the folders of the utterances.
     """
-    check_choice("table_mixtures", "part", part, PARTS)
     path = Path(root) / "metadata" / f"mix_{n_speakers}_spk_{part}.csv"
     mixtures = []
     for row in _rows(path, ["mixture_ID", "length", *_columns(n_speakers, "s{}_path", "s{}_gain_db")]):
@@ -93,8 +92,6 @@ def wsj0_mixtures(root: Path | str, part: str, n_speakers: int, *, folder: str =
         BadAudio: if a folder or one of the sources of a mixture is missing.
         ValueError: if the mixtures have more speakers than `n_speakers`.
     """
-    check_choice("wsj0_mixtures", "part", part, PARTS)
-    check_positive_int("wsj0_mixtures", "n_speakers", n_speakers)
     base = Path(folder) / part
     here = Path(root) / base
     places = ["mix", *(f"s{i}" for i in range(1, n_speakers + 1))]
@@ -133,7 +130,6 @@ def _speakers_in(name: str, n_speakers: int) -> list[str]:
 
 
 def _columns(n_speakers: int, *patterns: str) -> list[str]:
-    check_positive_int("mixtures", "n_speakers", n_speakers)
     return [pattern.format(i) for i in range(1, n_speakers + 1) for pattern in patterns]
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torchmcl.app.progress import Progress
-from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.checks import check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.io import write_atomically
 from torchmcl_speech.data.audio import (
     AudioInfo,

@@ -11,7 +11,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torchmcl import dispatch
-from torchmcl.checks import bad_value, check_tensor
 
 # The kernels pad the hidden size to a power of two and hold four gates of it.
 _FUSED_SIZES = range(16, 257)
@@ -143,10 +142,6 @@ class FusedBiLSTM(BiLSTM):
 
         A transposed view is used without a copy.
         """
-        check_tensor("FusedBiLSTM", "sequences", sequences)
-        if sequences.ndim not in (3, 4) or sequences.shape[-1] != self.input_size:
-            rule = f"have shape [sequences, time, {self.input_size}] or [batch, sequences, time, {self.input_size}]"
-            raise ValueError(bad_value("FusedBiLSTM", "sequences", rule, tuple(sequences.shape)))
         if sequences.ndim == 3:
             return self.forward(sequences.unsqueeze(0)).squeeze(0)
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else sequences.dtype

@@ -32,7 +32,6 @@ from torchmcl.io import SharedNetwork
 from torchmcl.types import Predictions
 from torchmcl_speech.nn.bilstm import FusedBiLSTM
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm, projected_norm
-from torchmcl_speech.nn.sizes import check_sizes
 
 
 def segment(frames: Tensor, size: int, hop: int) -> Tensor:
@@ -184,6 +183,11 @@ class DualPathBlock(nn.Module):
         segments = self.intra(segments)
         out: Tensor = self.inter(segments.transpose(1, 2))
         return out.transpose(1, 2)
+
+
+# Sizes in a saved description, and the maximum of each.
+_SIZES = ("n_outputs", "n_filters", "kernel_size", "stride", "segment_size", "hidden_size", "width", "n_blocks")
+_MAX_SIZE = 1_000_000
 
 
 class DPRNN(SharedNetwork):
@@ -345,8 +349,20 @@ class DPRNN(SharedNetwork):
         return self.score(features.mean(dim=1)).squeeze(-1)
 
     @classmethod
-    def _check_config(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        check_sizes(config, tensors)
+    def _check_config(cls, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        """Reject a description of a larger model than the saved weights, before memory is allocated."""
+        for name in _SIZES:
+            value = config[name]
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"{name} is {str(value)[:80]!r}, which is not an integer")
+            if not 1 <= value <= _MAX_SIZE:
+                raise ValueError(f"{name} is {str(value)[:80]}, which is not from 1 to {_MAX_SIZE}")
+        width, hidden, n_filters = config["width"], config["hidden_size"], config["n_filters"]
+        needed = (
+            16 * config["n_blocks"] * hidden * (width + hidden) + config["n_outputs"] * width**2 + n_filters * width
+        )
+        if needed + n_filters * (width + config["kernel_size"]) > sum(value.numel() for value in weights.values()):
+            raise ValueError("it describes a larger model")
 
     def extra_repr(self) -> str:
         """Return the additional text for `repr`."""

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive_int, check_tensor
+from torchmcl.checks import check_positive_int
 from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl.errors import bad_value
 from torchmcl.rules.transport import PIT
 from torchmcl.types import Predictions
 
@@ -90,7 +91,6 @@ class StreamingSeparator:
 
         Until the first chunk is complete there are none: [batch, 0, 0].
         """
-        check_tensor("StreamingSeparator", "samples", samples)
         if samples.ndim != 2:
             rule, advice = "have shape [batch, length]", "A single recording is samples.unsqueeze(0)."
             raise ValueError(bad_value("StreamingSeparator", "samples", rule, tuple(samples.shape), advice))
