@@ -5,14 +5,12 @@ python bilstm_program.py cuda                       large cases, on the GPU
 """
 
 import sys
-from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from torchmcl import dispatch
-from torchmcl_speech.nn import BiLSTM, FusedBiLSTM
-from torchmcl_speech.nn.dprnn import RecurrentPath
+from torchmcl_speech.nn import FusedBiLSTM
 
 # Sizes [outer, sequences, time], features in, hidden units, type, whether the time axis comes first in memory.
 CASES = {
@@ -36,11 +34,6 @@ CASES = {
         ((1, 3, 1), 128, 128, torch.bfloat16, False),
         ((1, 33, 9), 16, 256, torch.bfloat16, False),
     ),
-}
-
-PATHS = {
-    "cpu": (((2, 5, 4), 24, torch.float32), ((2, 3, 4), 16, torch.float16)),
-    "cuda": (((3, 41, 30), 64, torch.float32), ((3, 101, 100), 128, torch.bfloat16), ((2, 70, 9), 48, torch.float16)),
 }
 
 
@@ -73,39 +66,6 @@ def errors(device, sizes, n_in, hidden, dtype, transposed):
     return of_signals + [relative_error(getattr(fused, name).grad, p.grad) for name, p in exact.named_parameters()]
 
 
-def errors_of_a_path(device, sizes, width, dtype):
-    """Return the errors of a path of DPRNN (projection, norm and residual too) and of all its gradients."""
-    torch.manual_seed(1)
-    exact = RecurrentPath(width, width, BiLSTM).to(device, dtype).double()
-    fused = RecurrentPath(width, width).to(device, dtype)
-    torch.nn.init.normal_(exact.norm.bias)
-    fused.load_state_dict(exact.state_dict())
-    exact.load_state_dict(fused.state_dict())
-    x = torch.randn(*sizes, width, dtype=dtype, device=device).transpose(1, 2).detach().requires_grad_()
-    y = fused(x)
-    assert type(y.grad_fn).__name__ == "_ProjectedNormBackward", y.grad_fn
-    pull = torch.randn_like(y)
-    y.backward(pull)
-    # The definition, on the CPU without kernels.
-    x_exact = x.detach().double().cpu().requires_grad_()
-    with without_kernels():
-        y_exact = exact.cpu()(x_exact)
-    y_exact.backward(pull.double().cpu())
-    of_signals = [relative_error(y.cpu(), y_exact), relative_error(x.grad.cpu(), x_exact.grad)]
-    wanted = dict(exact.named_parameters())
-    return of_signals + [relative_error(p.grad.cpu(), wanted[name].grad) for name, p in fused.named_parameters()]
-
-
-@contextmanager
-def without_kernels():
-    """Compute by plain operations."""
-    before, dispatch.runs_triton = dispatch.runs_triton, lambda tensor: False
-    try:
-        yield
-    finally:
-        dispatch.runs_triton = before
-
-
 if __name__ == "__main__":
     device = sys.argv[1]
     if device == "cpu":
@@ -114,9 +74,5 @@ if __name__ == "__main__":
     for case in CASES[device]:
         first, *others = (errors(device, *case) for _ in range(n_runs))
         assert max(first) < (1e-5 if case[3] == torch.float32 else 2e-2), (case, first)
-        assert all(first == other for other in others), "two runs differ: a race"
-    for sizes, width, dtype in PATHS[device]:
-        first, *others = (errors_of_a_path(device, sizes, width, dtype) for _ in range(n_runs))
-        assert max(first) < (1e-4 if dtype == torch.float32 else 3e-2), (sizes, first)
         assert all(first == other for other in others), "two runs differ: a race"
     print("all agree")

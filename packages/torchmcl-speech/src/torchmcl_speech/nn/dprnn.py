@@ -16,11 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from torchmcl import dispatch
 from torchmcl.checks import (
     bad_value,
     check_callable,
@@ -96,10 +94,6 @@ def hops_in(owner: str, size: int, hop: int) -> int:
     return size // hop
 
 
-# Features of a projection whose bias gets its gradient from our kernel.
-_MAX_SUMMED = 1024
-
-
 class RecurrentPath(nn.Module):
     """One path of a block: a BiLSTM along time, a projection, a norm, and the residual.
 
@@ -118,36 +112,6 @@ class RecurrentPath(nn.Module):
     def forward(self, sequences: Tensor) -> Tensor:
         """Return a tensor of the shape of the input, [batch, sequences, time, width]."""
         return projected_norm(self.linear, self.norm, self.bilstm(sequences), sequences)
-
-
-def _linear(layer: nn.Linear, features: Tensor) -> Tensor:
-    """Return the output of a linear layer for many rows."""
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else features.dtype
-    narrow = layer.out_features <= _MAX_SUMMED
-    if dispatch.runs_triton(features) and dtype == features.dtype and narrow and features.numel() > 0:
-        return _Projection.apply(features, layer.weight, layer.bias)
-    return layer(features)
-
-
-class _Projection(torch.autograd.Function):
-    """A linear layer for many rows with a fast gradient of the bias, which is slow in torch."""
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        narrow = weight.to(features.dtype)
-        ctx.save_for_backward(features, narrow)
-        ctx.dtype = weight.dtype
-        return F.linear(features, narrow, bias.to(features.dtype))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        from torchmcl_speech.kernels.norm import sum_over_rows
-
-        features, weight = ctx.saved_tensors
-        rows = grad.flatten(0, -2).contiguous()
-        to_weight = rows.T @ features.flatten(0, -2)
-        return grad @ weight, to_weight.to(ctx.dtype), sum_over_rows(rows).to(ctx.dtype)
 
 
 class DualPathBlock(nn.Module):
@@ -327,8 +291,8 @@ class DPRNN(SharedNetwork):
         padded = F.pad(narrow, (0, 0, hop, hop + (-time) % hop))
         segments = self.blocks(segment(padded, self.segment_size, hop))
         merged = overlap_add(self.activation(segments), hop)[..., hop : hop + time, :] / 2
-        features = _linear(self.outputs, merged).unflatten(-1, (self.n_outputs, -1))
-        return torch.tanh(_linear(self.value, features)) * torch.sigmoid(_linear(self.gate, features))
+        features = self.outputs(merged).unflatten(-1, (self.n_outputs, -1))
+        return torch.tanh(self.value(features)) * torch.sigmoid(self.gate(features))
 
     def _decode(self, frames: Tensor, masks: Tensor, length: int) -> Tensor:
         """Return waveforms [batch, n_outputs, length], decoded from masked frames."""
