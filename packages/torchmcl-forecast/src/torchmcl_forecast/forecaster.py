@@ -32,6 +32,8 @@ from torchmcl_forecast.seasons import find_seasons
 from torchmcl_forecast.training import Training, train
 from torchmcl_forecast.windows import Source, Window, choose_layout
 
+__all__ = ["Forecaster"]
+
 # The most recent windows first calibrate the tubes; then the networks are trained on all windows, for this many times
 # the first steps. With a fifth of all steps there, at half the rate, the CRPS was up to 5 % higher (taxi rides).
 _REFINEMENT = 2 / 3

@@ -17,6 +17,18 @@ from torchmcl.io import read_text
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.nn.dprnn import DPRNN
 
+__all__ = [
+    "DataConfig",
+    "ObjectiveConfig",
+    "SeparationConfig",
+    "TrainingConfig",
+    "check_known",
+    "load_config",
+    "shipped_configs",
+    "shown",
+    "yaml_value",
+]
+
 # Types allowed by an annotation. An integer is also a valid float; YAML reads 1e-3 as text.
 _TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
     str: ((str,), "text"),

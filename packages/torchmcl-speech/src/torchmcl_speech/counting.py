@@ -9,6 +9,8 @@ from torch import Tensor
 
 from torchmcl.errors import bad_value
 
+__all__ = ["count_log_loss", "count_probabilities", "fit_count_temperature", "score_temperature"]
+
 
 def count_probabilities(score_logits: Tensor) -> Tensor:
     """Return the probability of each number of voices, from 0 to all outputs.

@@ -13,6 +13,8 @@ from torchmcl_speech.data import DeviceMixtures, DrawSampler, DynamicMixing, Spe
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.mixture_lists import audio_store, first_mixtures, listed_mixtures
 
+__all__ = ["SpeechData", "pl"]
+
 pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.datamodule")
 
 

@@ -15,6 +15,8 @@ from torchmcl_speech.data.audio import Samples, read_audio, write_audio
 from torchmcl_speech.pretrained import DEFAULT_MODEL, load_separator
 from torchmcl_speech.separate import RECORD_FILE, check_replaceable, separate_recording, sound_names
 
+__all__ = ["run_speech_demo"]
+
 _VOICES = Path(__file__).parent / "voices"
 _NAMES = ("woman", "man")
 _MIXTURE = "demo.wav"

@@ -25,6 +25,17 @@ from torchmcl_speech.nn.saving import load_model, save_model
 from torchmcl_speech.objectives import mcl_si_sdr, pit_si_sdr, si_sdr_under
 from torchmcl_speech.pretrained import is_shipped, load_separator
 
+__all__ = [
+    "MEASURES",
+    "calibrate_counts",
+    "evaluate_separator",
+    "evaluation_table",
+    "means_by",
+    "models_table",
+    "speaker_genders",
+    "trained_precision",
+]
+
 MEASURES = ("pit_si_sdr", "mcl_si_sdr", "input_si_sdr", "improvement")
 
 

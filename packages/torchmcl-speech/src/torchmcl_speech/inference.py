@@ -17,6 +17,8 @@ from torchmcl_speech.evaluate import trained_precision
 from torchmcl_speech.nn.long_recordings import StreamingSeparator
 from torchmcl_speech.pretrained import load_separator
 
+__all__ = ["CHUNK_SECONDS", "RecordingSeparator"]
+
 CHUNK_SECONDS = 10.0
 # Speakers cannot be distinguished in shorter chunks, and with chunks of a few samples an hour would take years.
 _SHORTEST_CHUNK_SECONDS = 0.1

@@ -18,6 +18,8 @@ from torchmcl_speech.data import (
 from torchmcl_speech.data.audio import is_recording
 from torchmcl_speech.data.stores import AudioStore
 
+__all__ = ["audio_store", "data_layout", "first_mixtures", "listed_mixtures"]
+
 
 def listed_mixtures(config: DataConfig, part: str) -> list[Mixture]:
     """Return the mixtures of a part, for every number of speakers."""

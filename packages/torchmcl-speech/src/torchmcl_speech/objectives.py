@@ -18,6 +18,19 @@ from torchmcl.schedules import CutoffAt, Exponential, Linear, Schedule, annealed
 from torchmcl.types import Matching, StepOutput
 from torchmcl_speech.config import ObjectiveConfig, TrainingConfig
 
+__all__ = [
+    "CosineBudget",
+    "OrderedPIT",
+    "count_accuracy",
+    "mcl_si_sdr",
+    "of_mixtures",
+    "pit_si_sdr",
+    "rate_schedule",
+    "rule_of",
+    "si_sdr_under",
+    "trained_cost",
+]
+
 
 @dataclass(frozen=True, eq=False)
 class OrderedPIT(PIT):

@@ -14,6 +14,18 @@ from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.nn.dprnn import DPRNN
 from torchmcl_speech.nn.saving import load_model
 
+__all__ = [
+    "CARD_FILE",
+    "DEFAULT_MODEL",
+    "config_like",
+    "copy_weights",
+    "is_shipped",
+    "load_separator",
+    "load_with_card",
+    "model_card",
+    "shipped_models",
+]
+
 DEFAULT_MODEL = "two-speakers"
 CARD_FILE = "card.json"
 _MODELS = Path(__file__).parent / "models"

@@ -15,6 +15,8 @@ from torchmcl_speech.data.audio import AudioInfo, Resampler, Track16
 from torchmcl_speech.inference import CHUNK_SECONDS, RecordingSeparator
 from torchmcl_speech.pretrained import DEFAULT_MODEL
 
+__all__ = ["RECORD_FILE", "check_replaceable", "count_speakers", "separate_recording", "sound_names"]
+
 RECORD_FILE, PAGE_FILE = "separation.json", "index.html"
 
 

@@ -48,6 +48,8 @@ from torchmcl_speech.objectives import (
 )
 from torchmcl_speech.pretrained import copy_weights
 
+__all__ = ["differing_options", "pl", "train_separator"]
+
 pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.train")
 
 _CHECKPOINTS = "checkpoints"

@@ -21,6 +21,36 @@ from torchmcl.dispatch import count_debug_checks, debug_checks_enabled
 from torchmcl.errors import bad_value as bad_value
 from torchmcl.errors import nearest_hint as nearest_hint
 
+__all__ = [
+    "Bounds",
+    "Fraction",
+    "NonNegative",
+    "OneOf",
+    "Positive",
+    "Value",
+    "available_device",
+    "check_boolean",
+    "check_callable",
+    "check_choice",
+    "check_cost",
+    "check_event_pair",
+    "check_finite",
+    "check_fraction",
+    "check_leading_axes",
+    "check_mask",
+    "check_non_negative",
+    "check_non_negative_int",
+    "check_positive",
+    "check_positive_int",
+    "check_real",
+    "check_sample_weights",
+    "check_shape",
+    "check_share",
+    "check_tensor",
+    "debug_checks",
+    "device_of",
+]
+
 # The largest integer that a tensor can hold.
 _LARGEST_INT = 2**63 - 1
 

@@ -7,6 +7,8 @@ import shlex
 import unicodedata
 from collections.abc import Iterable
 
+__all__ = ["bad_value", "nearest_hint", "number_text", "option_text", "printable", "split_names"]
+
 # A name in double quotes, with inner quotes doubled, or anything up to the next comma.
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
 

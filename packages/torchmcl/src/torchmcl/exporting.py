@@ -17,6 +17,8 @@ from torch.export import Dim
 from torchmcl.checks import bad_value
 from torchmcl.optional import optional_import
 
+__all__ = ["Compiled", "ExportForm", "Onnx", "Program", "export"]
+
 
 class ExportForm(ABC):
     """A file format. Subclasses implement `write`."""

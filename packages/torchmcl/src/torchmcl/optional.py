@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+__all__ = ["PUBLISHED", "check_extra", "install_command", "lazy_names", "optional_import"]
+
 # Set this to True with the first release on the package index.
 PUBLISHED = False
 # What must be installed from the clone together with a package.

@@ -6,6 +6,8 @@ from typing import Any
 
 from torchmcl.app.arguments import names, positive, say, seed
 
+__all__ = ["PARTS", "add_data_commands"]
+
 PARTS = ("tr", "cv", "tt")
 
 

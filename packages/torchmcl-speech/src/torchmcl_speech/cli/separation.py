@@ -10,6 +10,8 @@ from torchmcl.app.arguments import device, device_or_auto, non_negative_number, 
 from torchmcl.optional import check_extra
 from torchmcl_speech.cli.data import PARTS
 
+__all__ = ["DEFAULT_MODEL", "add_separation_command"]
+
 # A name in `torchmcl_speech.shipped_models`, which cannot be called without torch.
 DEFAULT_MODEL = "two-speakers"
 MODEL_HELP = "a name that `torchmcl separation models` lists, or folder of a saved model"

@@ -15,6 +15,24 @@ import numpy.typing as npt
 
 from torchmcl.io import check_limit, replaced_file, write_atomically
 
+__all__ = [
+    "SILENCE",
+    "AudioInfo",
+    "BadAudio",
+    "Resampler",
+    "Samples",
+    "StoredSound",
+    "Track16",
+    "audio_blocks",
+    "audio_files",
+    "audio_info",
+    "check_samples",
+    "is_recording",
+    "read_audio",
+    "warn_skipped",
+    "write_audio",
+]
+
 Samples = npt.NDArray[np.float32]
 
 _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")

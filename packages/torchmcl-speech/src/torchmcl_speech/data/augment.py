@@ -14,6 +14,8 @@ from torch import Tensor
 
 from torchmcl.checks import Bounds, Value
 
+__all__ = ["Augmentation", "Chance", "augmented"]
+
 # Reverberation of rooms from a booth to an office, and the level of the direct sound relative to all reflections.
 _DECAY_SECONDS = (0.1, 0.4)
 _DIRECT_DB = (0.0, 15.0)

@@ -22,6 +22,8 @@ from torchmcl_speech.data.audio import BadAudio, Samples
 from torchmcl_speech.data.mixtures import Mixture, Track, random_gains
 from torchmcl_speech.data.stores import AudioStore
 
+__all__ = ["Draw", "DrawSampler", "DynamicMixing", "SpeechMixtures", "utterances_by_speaker"]
+
 
 class UsableMixtures(NamedTuple):
     """The result of checking a list of mixtures.

@@ -18,6 +18,8 @@ from torchmcl_speech.data.dataset import Draw, DynamicMixing, utterances_by_spea
 from torchmcl_speech.data.mixtures import Mixture
 from torchmcl_speech.data.stores import AudioStore
 
+__all__ = ["DeviceMixtures"]
+
 # Several batches are drawn at once: launching their hundred small kernels takes as long as for a single batch.
 _BATCHES_AT_ONCE = 8
 # Taps on each side of the windowed sinc that reads between samples.

@@ -17,6 +17,8 @@ from torchmcl.io import write_atomically
 from torchmcl_speech.data.audio import BadAudio, Samples, audio_files, read_audio, warn_skipped, write_audio
 from torchmcl_speech.data.mixtures import PARTS, Mixture, Track, random_gains
 
+__all__ = ["MixPlan", "speaker_mixtures", "write_mixtures"]
+
 # A tenth of the speakers is for validation, a tenth for testing. With too few speakers, recordings are split instead.
 _SHARE, _SPEAKERS_A_VOICE = 0.1, 5
 # The gains of WSJ0-mix.

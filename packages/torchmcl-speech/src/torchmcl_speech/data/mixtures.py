@@ -13,6 +13,8 @@ from torchmcl.errors import bad_value
 from torchmcl.io import read_text
 from torchmcl_speech.data.audio import BadAudio
 
+__all__ = ["PARTS", "Mixture", "Track", "librimix_mixtures", "random_gains", "table_mixtures", "wsj0_mixtures"]
+
 PARTS = ("tr", "cv", "tt")
 
 

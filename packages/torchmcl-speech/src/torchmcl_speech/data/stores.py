@@ -27,6 +27,8 @@ from torchmcl_speech.data.audio import (
     warn_skipped,
 )
 
+__all__ = ["AudioFolder", "AudioPack", "AudioStore"]
+
 # Raised by numpy and the standard library for bytes that are not an npz file.
 _BROKEN = (
     OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, SyntaxError, NotImplementedError, RuntimeError,

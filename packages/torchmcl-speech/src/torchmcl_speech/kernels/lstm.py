@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+__all__ = ["Rows", "lstm_backward", "lstm_forward", "takes_gates_by_unit"]
+
 
 class Rows(NamedTuple):
     """The layout of the steps of the sequences: sizes [b, s, t], and strides in rows."""

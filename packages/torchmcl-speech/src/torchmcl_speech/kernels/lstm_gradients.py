@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+__all__ = ["weight_sums"]
+
 # Rows and gates that a program takes at once, and columns of the inputs and of the outputs.
 _ROWS, _GATES, _COLUMNS = 32, 128, 128
 # A product has at least this many columns: those of the bias.

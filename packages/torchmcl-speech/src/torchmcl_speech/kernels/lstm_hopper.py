@@ -32,6 +32,8 @@ from torchmcl_speech.kernels.lstm_shares import (
     take_over,
 )
 
+__all__ = ["Sizes", "backward", "forward"]
+
 Sizes = tuple[int, int, int]
 # Sequences of a tile, gates whose weights are in registers, and how many steps ahead a step is prefetched.
 # Tiles of 32 sequences, with 8 or 16 warps and the weights in shared memory, took 1.1 to 1.2 times as long.

@@ -7,6 +7,17 @@ neighboring units. `lstm_weights` permutes the recurrent weights accordingly.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+__all__ = [
+    "barrier",
+    "from_memory",
+    "gates_from_memory",
+    "gates_to_memory",
+    "lines",
+    "places",
+    "product_layout",
+    "to_memory",
+]
+
 # It has different names in Triton 3.6 and in later versions.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 

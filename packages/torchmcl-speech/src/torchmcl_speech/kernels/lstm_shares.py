@@ -18,6 +18,8 @@ from triton.experimental.gluon import language as gl
 
 from torchmcl_speech.kernels.lstm_layouts import barrier
 
+__all__ = ["Shares", "first_tile", "hand_over", "handed_over", "last_tile", "shares_of", "steps_of", "take_over"]
+
 
 class Shares(NamedTuple):
     """The numbers of programs and tiles of each direction, and the number of steps per program."""

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+__all__ = ["Weights", "parameter_gradients", "weights_in_order"]
+
 _ROWS = 16
 # Few, because a program reads each row once for each share.
 _ROWS_SUMMED = 4

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from torchmcl import dispatch
 
+__all__ = ["BiLSTM", "FusedBiLSTM"]
+
 # The kernels pad the hidden size to a power of two and hold four gates of it.
 _FUSED_SIZES = range(16, 257)
 _FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -31,6 +31,8 @@ from torchmcl.types import Predictions
 from torchmcl_speech.nn.bilstm import FusedBiLSTM
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm, projected_norm
 
+__all__ = ["DPRNN", "overlap_add", "segment"]
+
 
 def segment(frames: Tensor, size: int, hop: int) -> Tensor:
     """Return the segments of a sequence that ends with a full segment.

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+__all__ = ["GlobalLayerNorm", "projected_norm"]
+
 # Far below the variance of features of quiet speech, far above float32 rounding errors.
 _EPSILON = 1e-8
 

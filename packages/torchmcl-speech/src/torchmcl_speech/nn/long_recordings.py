@@ -11,6 +11,8 @@ from torchmcl.errors import bad_value
 from torchmcl.rules.transport import PIT
 from torchmcl.types import Predictions
 
+__all__ = ["StreamingSeparator", "separate_long"]
+
 
 class StreamingSeparator:
     """Separate a stream in constant memory and with a bounded delay.

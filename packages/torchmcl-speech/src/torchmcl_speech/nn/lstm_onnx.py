@@ -6,6 +6,8 @@ from typing import Any
 import onnxscript
 import torch
 
+__all__ = ["bilstm", "translations"]
+
 op: Any = onnxscript.opset18
 
 

@@ -19,6 +19,8 @@ from torchmcl.errors import bad_value
 from torchmcl.io import as_written, read_json, write_atomically
 from torchmcl_speech.data.audio import StoredSound
 
+__all__ = ["Array", "decibels_over_time", "write_separation_page"]
+
 Array = npt.NDArray[np.float64]
 
 # More columns would not be visible on a page.

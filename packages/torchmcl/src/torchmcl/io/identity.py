@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+__all__ = ["contents_of", "described", "digest_of_tensors", "identity_of", "own_attributes"]
+
 # Attributes of every module; parameters, children and hooks are described separately.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _AGAIN = {"_flat_weights", "_flat_weight_refs"}  # the parameters of recurrent layers
