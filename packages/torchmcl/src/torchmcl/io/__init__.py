@@ -1,3 +1,4 @@
+# ruff: noqa: F403
 """Files: atomic writes, size-limited reads, one format of saved values, resumption, and clean stops on signals.
 
 The names are loaded on first use: the command line checks files before it loads torch.
@@ -8,41 +9,11 @@ from typing import TYPE_CHECKING
 from torchmcl.optional import lazy_names
 
 if TYPE_CHECKING:
-    from torchmcl.io.checkpoints import Checkpoint as Checkpoint
-    from torchmcl.io.checkpoints import CheckpointSeries as CheckpointSeries
-    from torchmcl.io.checkpoints import described as described
-    from torchmcl.io.checkpoints import digest as digest
-    from torchmcl.io.codec import Codec as Codec
-    from torchmcl.io.codec import Form as Form
-    from torchmcl.io.codec import load as load
-    from torchmcl.io.codec import load_model as load_model
-    from torchmcl.io.codec import read_checkpoint as read_checkpoint
-    from torchmcl.io.codec import save as save
-    from torchmcl.io.codec import save_model as save_model
-    from torchmcl.io.codec import write_checkpoint as write_checkpoint
-    from torchmcl.io.files import MODEL_FILE as MODEL_FILE
-    from torchmcl.io.files import CheckpointError as CheckpointError
-    from torchmcl.io.files import as_written as as_written
-    from torchmcl.io.files import change_records as change_records
-    from torchmcl.io.files import check_free as check_free
-    from torchmcl.io.files import check_limit as check_limit
-    from torchmcl.io.files import check_writable as check_writable
-    from torchmcl.io.files import read_header as read_header
-    from torchmcl.io.files import read_json as read_json
-    from torchmcl.io.files import read_records as read_records
-    from torchmcl.io.files import read_text as read_text
-    from torchmcl.io.files import replaced_file as replaced_file
-    from torchmcl.io.files import saved_contents as saved_contents
-    from torchmcl.io.files import unpacked as unpacked
-    from torchmcl.io.files import write_atomically as write_atomically
-    from torchmcl.io.files import write_records as write_records
-    from torchmcl.io.pretrained import Shareable as Shareable
-    from torchmcl.io.pretrained import SharedNetwork as SharedNetwork
-    from torchmcl.io.stopping import Stopped as Stopped
-    from torchmcl.io.stopping import check_stop as check_stop
-    from torchmcl.io.stopping import saves_when_stopped as saves_when_stopped
-    from torchmcl.io.stopping import stop_on_signals as stop_on_signals
-    from torchmcl.io.stopping import stop_requested as stop_requested
+    from torchmcl.io.checkpoints import *
+    from torchmcl.io.codec import *
+    from torchmcl.io.files import *
+    from torchmcl.io.pretrained import *
+    from torchmcl.io.stopping import *
 
 # Name -> module that it is imported from on first use.
 _HOMES = {
