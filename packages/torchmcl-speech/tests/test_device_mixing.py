@@ -118,7 +118,7 @@ def test_a_room_keeps_the_direct_sound_and_adds_a_tail_that_decays():
     [
         ({"speed": 0.6}, r"augmentation: `speed` must lie in \[0, 0\.5\], got 0\.6"),
         ({"noise": 1.5}, r"augmentation: `noise` must lie in \[0, 1\], got 1\.5"),
-        ({"gaps": -1.0}, "augmentation: `gaps` must be"),
+        ({"gaps": -1.0}, "augmentation: `gaps` must lie"),
         ({"ramp": -1}, "augmentation: `ramp` must be"),
     ],
 )
