@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from torchmcl.types import Distributions
+from torchmcl import Distributions
 from torchmcl_forecast.linear import LinearMap
 from torchmcl_forecast.windows import Window
 

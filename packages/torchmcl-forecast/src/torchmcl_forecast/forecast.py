@@ -8,13 +8,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from torchmcl import Predictions, SoftmaxScores
 from torchmcl.app.report import new_figure
 from torchmcl.checks import check_positive_int
 from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl.postprocess import reduce
-from torchmcl.scoring import SoftmaxScores
-from torchmcl.types import Predictions
 from torchmcl_forecast.frames import Columns, Panel, read_panel, written_like
 from torchmcl_forecast.plots import draw_forecast
 from torchmcl_forecast.scenarios import settled

@@ -12,12 +12,11 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from torchmcl.annealing import AutoAnnealing
+from torchmcl import WTA, AutoAnnealing
 from torchmcl.annealing.course import check_rule_like
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
 from torchmcl.io import Checkpoint, Shareable
-from torchmcl.rules.winners import WTA
 from torchmcl_forecast import calibrating
 from torchmcl_forecast.calibrating import Calibration
 from torchmcl_forecast.codebook import best_shares, new_codebooks

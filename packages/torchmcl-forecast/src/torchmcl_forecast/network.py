@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from torchmcl.nn import MultiHypothesisHead
-from torchmcl.types import Distributions
+from torchmcl import Distributions, MultiHypothesisHead
 from torchmcl_forecast.linear import LinearMap
 from torchmcl_forecast.windows import Layout
 

@@ -7,12 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchmcl import Predictions, SoftmaxScores
 from torchmcl.checks import check_positive_int
 from torchmcl.errors import bad_value
 from torchmcl.metrics import energy_score
 from torchmcl.postprocess import expected_cost, reduce
-from torchmcl.scoring import SoftmaxScores
-from torchmcl.types import Predictions
 
 __all__ = ["Scenarios", "reduce_samples", "settled"]
 

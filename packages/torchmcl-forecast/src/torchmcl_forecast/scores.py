@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl import Predictions
 from torchmcl.metrics import energy_score
-from torchmcl.types import Predictions
 
 __all__ = ["distortion", "path_scores", "weighted_quantile_loss"]
 

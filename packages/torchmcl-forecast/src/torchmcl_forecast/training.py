@@ -6,13 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchmcl import Batch, RuleScheduler, SoftmaxScores, mcl_step, pairwise_gaussian_nll, pairwise_sq_ade
 from torchmcl.app.progress import Progress
-from torchmcl.costs import pairwise_gaussian_nll, pairwise_sq_ade
 from torchmcl.io import Checkpoint
-from torchmcl.loop import RuleScheduler
-from torchmcl.scoring import SoftmaxScores
-from torchmcl.step import mcl_step
-from torchmcl.types import Batch
 from torchmcl_forecast.crps import random_crps
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.windows import Source

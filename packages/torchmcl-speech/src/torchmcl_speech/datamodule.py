@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from torchmcl import Batch
 from torchmcl.errors import bad_value
 from torchmcl.optional import optional_import
-from torchmcl.types import Batch
 from torchmcl_speech.config import DataConfig, TrainingConfig
 from torchmcl_speech.data import DeviceMixtures, DrawSampler, DynamicMixing, SpeechMixtures
 from torchmcl_speech.data.augment import Augmentation

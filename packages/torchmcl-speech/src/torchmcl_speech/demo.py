@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchmcl.costs import pairwise_neg_si_sdr
+from torchmcl import PIT, pairwise_neg_si_sdr
 from torchmcl.io import write_atomically
-from torchmcl.rules.transport import PIT
 from torchmcl_speech.data.audio import Samples, read_audio, write_audio
 from torchmcl_speech.pretrained import DEFAULT_MODEL, load_separator
 from torchmcl_speech.separate import RECORD_FILE, check_replaceable, separate_recording, sound_names

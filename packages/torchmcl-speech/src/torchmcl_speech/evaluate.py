@@ -8,15 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl import WTA, Batch, assign, mcl_step, pairwise_neg_si_sdr
 from torchmcl.app.progress import Progress
 from torchmcl.checks import available_device, check_positive_int
-from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.errors import bad_value
 from torchmcl.io import write_records
-from torchmcl.losses import assign
-from torchmcl.rules.winners import WTA
-from torchmcl.step import mcl_step
-from torchmcl.types import Batch
 from torchmcl_speech.config import DataConfig
 from torchmcl_speech.counting import count_log_loss, count_probabilities, fit_count_temperature, score_temperature
 from torchmcl_speech.data import SpeechMixtures

@@ -9,13 +9,26 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from torchmcl.annealing import AutoAnnealing, RuleLike
-from torchmcl.costs import pairwise_neg_si_sdr
-from torchmcl.losses import assign, mcl_loss
-from torchmcl.rules.transport import PIT, Sinkhorn
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
-from torchmcl.schedules import CutoffAt, Exponential, Linear, Schedule, annealed
-from torchmcl.types import Matching, StepOutput
+from torchmcl import (
+    PIT,
+    WTA,
+    AnnealedWTA,
+    AssignmentRule,
+    AutoAnnealing,
+    CutoffAt,
+    Exponential,
+    Linear,
+    Matching,
+    RelaxedWTA,
+    Sinkhorn,
+    StepOutput,
+    annealed,
+    assign,
+    mcl_loss,
+    pairwise_neg_si_sdr,
+)
+from torchmcl.annealing import RuleLike
+from torchmcl.schedules import Schedule
 from torchmcl_speech.config import ObjectiveConfig, TrainingConfig
 
 __all__ = [

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl import PIT, WTA, AutoAnnealing, PresenceScores, StepOutput, pairwise_neg_si_sdr
 from torchmcl.checks import available_device, check_non_negative
-from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.errors import bad_value
 from torchmcl.io import read_json, write_atomically
 from torchmcl.lightning import (
@@ -29,10 +28,6 @@ from torchmcl.lightning import (
     RuleLogger,
 )
 from torchmcl.optional import optional_import
-from torchmcl.rules.transport import PIT
-from torchmcl.rules.winners import WTA
-from torchmcl.scoring import PresenceScores
-from torchmcl.types import StepOutput
 from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.datamodule import SpeechData
 from torchmcl_speech.nn.dprnn import DPRNN

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from torchmcl.rules.winners import WTA
+from torchmcl import WTA
 from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.forecaster import Forecaster
 

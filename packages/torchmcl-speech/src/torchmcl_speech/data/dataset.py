@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from torchmcl import Batch
 from torchmcl.checks import Bounds, Value, check_non_negative_int, check_positive_int
 from torchmcl.errors import bad_value
-from torchmcl.types import Batch
 from torchmcl_speech.data.audio import BadAudio, Samples
 from torchmcl_speech.data.mixtures import Mixture, Track, random_gains
 from torchmcl_speech.data.stores import AudioStore

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from torchmcl import Batch
 from torchmcl.errors import bad_value
-from torchmcl.types import Batch
 from torchmcl_speech.data.augment import Augmentation, Chance, augmented
 from torchmcl_speech.data.dataset import Draw, DynamicMixing, utterances_by_speaker
 from torchmcl_speech.data.mixtures import Mixture

@@ -19,15 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from torchmcl.checks import (
-    bad_value,
-    check_callable,
-    check_non_negative_int,
-    check_positive_int,
-    check_tensor,
-)
+from torchmcl import Predictions
+from torchmcl.checks import check_callable, check_non_negative_int, check_positive_int, check_tensor
+from torchmcl.errors import bad_value
 from torchmcl.io import SharedNetwork
-from torchmcl.types import Predictions
 from torchmcl_speech.nn.bilstm import FusedBiLSTM
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm, projected_norm
 

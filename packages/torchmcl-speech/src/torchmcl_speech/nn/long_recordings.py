@@ -5,11 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchmcl import PIT, Predictions, pairwise_neg_si_sdr
 from torchmcl.checks import check_positive_int
-from torchmcl.costs import pairwise_neg_si_sdr
 from torchmcl.errors import bad_value
-from torchmcl.rules.transport import PIT
-from torchmcl.types import Predictions
 
 __all__ = ["StreamingSeparator", "separate_long"]
 
