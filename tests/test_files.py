@@ -185,6 +185,3 @@ def test_a_pipe_or_a_link_with_a_temporary_name_is_left_alone(tmp_path):
 
 
 # ---------------------------------------------------------------------------- everything that is saved
-
-
-WRITERS_OF_FORMATS = {"savefig", "savez", "save_file", "to_csv", "write_csv", "write_parquet", "write_ndjson"}

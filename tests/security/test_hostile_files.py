@@ -357,3 +357,29 @@ def test_the_sources_run_nothing_that_they_read():
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
                 assert not {"pickle", "shelve", "marshal", "joblib", "dill"} & set(names), path
+
+
+def test_brackets_without_end_are_refused_everywhere(tmp_path, network, estimator, table_model):
+    content = b"[" * 1_000_000
+    for folder, load in loaders(network, estimator, table_model):
+        (folder / "model.safetensors").write_bytes(len(content).to_bytes(8, "little") + content)
+        with pytest.raises(ValueError, match="got a file without its header"):
+            load(folder)
+    (tmp_path / "records.jsonl").write_bytes(content)
+    with pytest.raises(ValueError, match=r"line 1 is not a record.*without end"):
+        AnnealingRecords.load(tmp_path / "records.jsonl")
+
+
+def test_tables_of_mixtures_cannot_lead_out_of_their_folder(speech):
+    from torchmcl_speech.data import AudioFolder, BadAudio, SpeechMixtures, librimix_mixtures, table_mixtures
+
+    (speech / "metadata").mkdir()
+    head = "mixture_ID,length,s1_path,s1_gain_db,s2_path,s2_gain_db\n"
+    (speech / "metadata" / "mix_2_spk_tr.csv").write_text(head + "m,4000,ann/1.wav,0,../secret.wav,0\n")
+    with pytest.raises(BadAudio, match="leads out of"):
+        SpeechMixtures(table_mixtures(speech, "tr", 2), AudioFolder(speech), crop=None)
+    secret = speech.parent / "secret.wav"
+    text = f"mixture_ID,mixture_path,source_1_path,source_2_path,length\n1-1_2-1,{secret},ann/1.wav,bob/1.wav,4000\n"
+    (speech / "libri.csv").write_text(text)
+    with pytest.raises(BadAudio, match="leads out of"):
+        SpeechMixtures(librimix_mixtures(speech / "libri.csv", 2), AudioFolder(speech), crop=None)
