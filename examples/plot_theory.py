@@ -36,7 +36,7 @@ for temperature in temperatures.tolist():
     points = points + scale * torch.randn(12, 2, generator=generator)  # separates equal points
     for update in range(100):
         cost = mcl.pairwise_sq_euclidean(hypotheses=points, targets=samples)
-        before, points = points, theory.soft_barycentres(samples, theory.boltzmann_weights(cost, temperature))
+        before, points = points, theory.soft_barycenters(samples, theory.boltzmann_weights(cost, temperature))
         if update > 20 and (points - before).norm(dim=-1).max() < scale:
             break
     records.append(points)

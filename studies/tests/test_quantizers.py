@@ -106,7 +106,6 @@ def test_n_squared_times_the_distortion_of_the_normal_density_tends_to_2_72():
     # The remainder falls like 1 / n, so its extrapolation is far closer than the last value.
     assert values[-1] == pytest.approx(2.72070, rel=0.003)
     assert (1000 * values[3] - 256 * values[2]) / 744 == pytest.approx(2.72070, rel=1e-4)
-    assert theory.high_resolution_distortion(1, 1.0).item() == pytest.approx(2.72070, abs=1e-5)
 
 
 def test_scalar_distortion_takes_points_in_any_order_that_may_coincide():
@@ -135,7 +134,7 @@ def test_bad_densities_and_points_are_refused():
 def winner_takes_all(samples, points, n_updates=200):
     for _ in range(n_updates):
         weights = mcl.WTA()(mcl.pairwise_sq_euclidean(hypotheses=points, targets=samples))
-        points = theory.soft_barycentres(samples, weights, otherwise=points)
+        points = theory.soft_barycenters(samples, weights, otherwise=points)
     return points
 
 

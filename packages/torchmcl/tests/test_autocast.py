@@ -31,7 +31,7 @@ FUNCTIONS = {
     "first_critical_temperature": lambda: theory.first_critical_temperature(SAMPLES),
     "critical_temperature_of_residuals": lambda: theory.critical_temperature_of_residuals(SAMPLES),
     "next_critical_temperatures": lambda: theory.next_critical_temperatures(SAMPLES, HYPOTHESES, 2.0),
-    "soft_barycentres": lambda: theory.soft_barycentres(SAMPLES, WEIGHTS),
+    "soft_barycenters": lambda: theory.soft_barycenters(SAMPLES, WEIGHTS),
     "covariance_blocks": lambda: theory.covariance_blocks(SAMPLES, HYPOTHESES, WEIGHTS),
     "free_energy_hessian": lambda: theory.free_energy_hessian(SAMPLES, HYPOTHESES, 2.0),
     "blahut_arimoto": lambda: theory.blahut_arimoto(

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torchmcl import Batch
 from torchmcl.checks import check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.theory.rate_distortion import lloyd_steps
+from torchmcl.theory import lloyd
 
 Draw = Callable[[Tensor, Generator], Tensor]
 
@@ -88,7 +88,7 @@ def _k_means(points: Tensor, n: int, seed: int) -> Tensor:
         nearer = torch.minimum(distance.unsqueeze(1), torch.cdist(new, points).square())
         best = nearer.sum(dim=-1).argmin(dim=-1)
         centers, distance = torch.cat([centers, new[sets, best].unsqueeze(1)], dim=1), nearer[sets, best]
-    centers, _ = lloyd_steps(points, centers, n_steps=40)
+    centers, _ = lloyd(points, centers, n_steps=40)
     return pairwise_sq_euclidean(hypotheses=centers, targets=points).amin(dim=-1).mean(dim=-1)
 
 

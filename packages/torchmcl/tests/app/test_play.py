@@ -92,7 +92,7 @@ def test_measures_and_steps_are_those_of_python(computed, key, parameters, rule)
     hypotheses = start
     for _ in range(9):
         weights = rule(mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points))
-        hypotheses = hypotheses + 0.2 * (theory.soft_barycentres(points, weights, otherwise=hypotheses) - hypotheses)
+        hypotheses = hypotheses + 0.2 * (theory.soft_barycenters(points, weights, otherwise=hypotheses) - hypotheses)
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=points)
     weights = rule(cost)
     assert got[0] == pytest.approx(hypotheses.flatten().tolist(), abs=1e-5)

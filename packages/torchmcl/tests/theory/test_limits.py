@@ -56,13 +56,6 @@ def test_weights_of_an_infinite_cost_are_those_of_the_limit(temperature, weights
     torch.testing.assert_close(found, torch.tensor([weights]))
 
 
-def test_what_is_never_chosen_adds_nothing_to_the_distortion():
-    cost = torch.tensor([[1.0, math.inf], [math.inf, 2.0]], requires_grad=True)
-    distortion = theory.soft_distortion(cost, torch.eye(2))
-    torch.testing.assert_close(distortion, torch.tensor(1.5))
-    torch.testing.assert_close(*torch.autograd.grad(distortion, cost), torch.eye(2) / 2)
-
-
 def test_curvature_without_samples_is_0_and_at_an_infinite_temperature_that_of_the_mean():
     samples, merged = torch.randn(5, 2), torch.zeros(3, 2)
     torch.testing.assert_close(
@@ -113,13 +106,6 @@ def test_a_source_that_never_occurs_may_have_any_cost():
 def test_costs_that_no_assignment_can_have_are_refused(row):
     with pytest.raises(ValueError, match="`cost` must be a number or infinity, with a finite one"):
         theory.blahut_arimoto(torch.tensor([[0.0, 1.0], row]), 0.5)
-
-
-def test_a_single_reproduction_has_no_rate():
-    points = theory.blahut_arimoto(COST[:, :1], 0.5)
-    assert (points.rate, points.gap, points.distortion) == (0, 0, 2.0)
-    assert theory.mutual_information(torch.ones(3, 1)) == 0
-    assert theory.mutual_information(torch.zeros(3, 2), torch.zeros(3, dtype=torch.bool)) == 0
 
 
 def test_rates_of_gaussians_at_the_ends():

@@ -20,10 +20,10 @@ from torchmcl.theory import (
     Trajectory,
     boltzmann_weights,
     first_critical_temperature,
+    lloyd,
     max_distortion,
-    soft_barycentres,
+    soft_barycenters,
 )
-from torchmcl.theory.rate_distortion import lloyd_steps
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
@@ -156,7 +156,7 @@ class Lloyd(Quantizer):
 class DeterministicAnnealing(Quantizer):
     """Deterministic annealing: the fixed points of the free energy, from high to low temperature.
 
-    At each temperature the points move to the soft barycentres of the Boltzmann weights until they converge; then the
+    At each temperature the points move to the soft barycenters of the Boltzmann weights until they converge; then the
     temperature is lowered. All points begin at the mean, and a tiny random push makes them separate at each critical
     temperature. The last stage is Lloyd's algorithm, that is, T = 0. This is annealed MCL with free points instead of a
     network.
@@ -208,7 +208,7 @@ class DeterministicAnnealing(Quantizer):
             self.trajectory_ = Trajectory(samples.new_tensor(temperatures), torch.stack(records))
         else:  # all samples are equal: there is nothing to cool
             self.trajectory_ = Trajectory(samples.new_zeros(1), points.unsqueeze(0))
-        points, n_steps = lloyd_steps(samples, points, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
+        points, n_steps = lloyd(samples, points, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
         return points, n_done + n_steps
 
     def _rest(self, samples: Tensor, points: Tensor, temperature: float) -> tuple[Tensor, int]:
@@ -216,7 +216,7 @@ class DeterministicAnnealing(Quantizer):
         still = self.tolerance * math.sqrt(temperature)
         for step in range(self.n_updates):
             weights = boltzmann_weights(pairwise_sq_euclidean(hypotheses=points, targets=samples), temperature)
-            moved = soft_barycentres(samples, weights, otherwise=points)
+            moved = soft_barycenters(samples, weights, otherwise=points)
             far = float((moved - points).norm(dim=-1).max())
             points = points + _OVERSHOOT * (moved - points)
             # A push that grows does so slowly: allow enough updates for it to show.
@@ -281,14 +281,14 @@ class SimulatedAnnealing(Quantizer):
             temperature = widest * (1 - step / self.n_steps) ** 3
             noise = torch.randn(points.shape, generator=generator, dtype=torch.float64).to(points)
             shaken = points + math.sqrt(temperature / points.shape[1]) * noise
-            proposal, _ = lloyd_steps(samples, shaken, 1, 0.0)
+            proposal, _ = lloyd(samples, shaken, 1, 0.0)
             proposed = float(_distortion_of(samples, proposal))
             draw = float(torch.rand((), generator=generator))
             if self.always_accept or proposed <= current or draw < math.exp(-n * (proposed - current) / temperature):
                 points, current = proposal, proposed
                 if current < lowest:
                     best, lowest = points, current
-        points, n_last = lloyd_steps(samples, best, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
+        points, n_last = lloyd(samples, best, _MAX_LLOYD_STEPS, _AT_REST * _spread(samples))
         return points, self.n_steps + n_last
 
 

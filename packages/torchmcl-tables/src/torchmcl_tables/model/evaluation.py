@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl.postprocess import greedy_medoids
-from torchmcl.theory.rate_distortion import lloyd_steps
+from torchmcl.theory import lloyd
 from torchmcl_fleet.model_selection import least_distortions
 from torchmcl_tables.data import CategoryColumn, Column, Table
 from torchmcl_tables.data.splits import times_of
@@ -165,7 +165,7 @@ def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float
     def errors(own: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
         groups = np.array_split(np.sort(others, axis=0), min(n_answers, len(others)))
         answers = np.array([group.mean(axis=0) for group in groups])
-        answers = lloyd_steps(torch.from_numpy(others), torch.from_numpy(answers), n_steps=20)[0].numpy()
+        answers = lloyd(torch.from_numpy(others), torch.from_numpy(answers), n_steps=20)[0].numpy()
         return np.asarray(np.abs(own - answers.T).min(axis=1))
 
     return float(np.sqrt((scored_by_other_half(targets, errors) ** 2).mean()))

@@ -3,22 +3,11 @@
 Free energy and critical temperatures (statistical physics), and rate-distortion (information theory).
 """
 
-from torchmcl.theory.bounds import (
-    differential_entropy,
-    gaussian_distortion,
-    gaussian_rate,
-    high_resolution_distortion,
-    shannon_lower_bound,
-    zador_bounds,
-    zador_constant,
-)
 from torchmcl.theory.critical import (
     Trajectory,
     Transition,
     covariance,
-    critical_temperature_bound,
     critical_temperature_of_residuals,
-    distinct_representatives,
     first_critical_temperature,
     n_distinct,
     next_critical_temperatures,
@@ -32,17 +21,20 @@ from torchmcl.theory.free_energy import (
     free_energy,
     free_energy_hessian,
     hypothesis_masses,
-    smallest_hessian_eigenvalue,
-    soft_barycentres,
+    soft_barycenters,
     soft_distortion,
 )
 from torchmcl.theory.rate_distortion import (
     RatePoints,
     blahut_arimoto,
-    distortion_at_rate,
+    differential_entropy,
+    gaussian_distortion,
+    gaussian_rate,
+    lloyd,
     max_distortion,
     mutual_information,
     rate_of_samples,
+    shannon_lower_bound,
 )
 
 __all__ = [
@@ -54,18 +46,15 @@ __all__ = [
     "boltzmann_weights",
     "covariance",
     "covariance_blocks",
-    "critical_temperature_bound",
     "critical_temperature_of_residuals",
     "differential_entropy",
-    "distinct_representatives",
-    "distortion_at_rate",
     "first_critical_temperature",
     "free_energy",
     "free_energy_hessian",
     "gaussian_distortion",
     "gaussian_rate",
-    "high_resolution_distortion",
     "hypothesis_masses",
+    "lloyd",
     "max_distortion",
     "mutual_information",
     "n_distinct",
@@ -73,10 +62,7 @@ __all__ = [
     "observed_transitions",
     "rate_of_samples",
     "shannon_lower_bound",
-    "smallest_hessian_eigenvalue",
-    "soft_barycentres",
+    "soft_barycenters",
     "soft_distortion",
     "thermal_tolerance",
-    "zador_bounds",
-    "zador_constant",
 ]

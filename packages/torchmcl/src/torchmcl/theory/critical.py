@@ -29,8 +29,8 @@ class Trajectory(NamedTuple):
     """A recorded cooling run.
 
     Attributes:
-        temperatures: [steps], from hot to cold.
-        hypotheses: [steps, ..., hypotheses, dim], at those temperatures; extra axes are probe inputs.
+        temperatures: Temperatures [steps], from hot to cold.
+        hypotheses: Hypotheses [steps, ..., hypotheses, dim], at those temperatures; extra axes are probe inputs.
     """
 
     temperatures: Tensor
@@ -41,11 +41,11 @@ class Transition(NamedTuple):
     """A split between two records of a trajectory.
 
     Attributes:
-        step: index of the first record after the split.
-        temperature: of that record.
-        temperature_before: of the record before it; the split lies in between.
-        n_before: the largest number of distinct hypotheses up to then.
-        n_after: their number at `step`.
+        step: Index of the first record after the split.
+        temperature: Temperature, of that record.
+        temperature_before: Temperature of the record before it; the split lies in between.
+        n_before: Largest number of distinct hypotheses up to then.
+        n_after: Number of distinct hypotheses at `step`.
     """
 
     step: int
@@ -59,15 +59,15 @@ def covariance(samples: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the covariance of samples, normalized by their number (not one less), [..., dim, dim].
 
     Args:
-        samples: [..., samples, dim]; one sample has covariance 0.
-        mask: [..., samples], True where a sample is real; None when all are.
+        samples: Samples [..., samples, dim]; one sample has covariance 0.
+        mask: Mask [..., samples] of the real samples; None if all are real.
 
     Example:
         >>> covariance(torch.tensor([[-1.0], [1.0]]))
         tensor([[1.]])
     """
     _check_samples("covariance", samples)
-    return _moments("covariance", samples, mask, centred=True)
+    return _moments("covariance", samples, mask, centered=True)
 
 
 def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -77,8 +77,8 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
     singular covariance is well defined.
 
     Args:
-        samples: [..., samples, dim], samples of p(y | x); leading axes are inputs x or data sets.
-        mask: [..., samples], True where a sample is real; None when all are.
+        samples: Samples [..., samples, dim] of p(y | x); leading axes are inputs x or data sets.
+        mask: Mask [..., samples] of the real samples; None if all are real.
 
     Returns:
         T_c [...], in the units of the squared Euclidean cost.
@@ -91,7 +91,7 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
         Prop. 4 (ii), Eq. (14).
     """
     _check_samples("first_critical_temperature", samples)
-    return 2 * _largest_eigenvalue(_moments("first_critical_temperature", samples, mask, centred=True))
+    return 2 * _largest_eigenvalue(_moments("first_critical_temperature", samples, mask, centered=True))
 
 
 def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -99,13 +99,13 @@ def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = N
 
     With the residuals y - E[y | x] this is the critical temperature of the covariance averaged
     over x, E_x[C(x)]: that of each input where the noise is the same everywhere, and never above
-    `critical_temperature_bound`. An error of the model's mean adds to it, which errs on the hot
+    the largest one of all inputs. An error of the model's mean adds to it, which errs on the hot
     side: a start above it is a start above the split.
 
     Args:
-        residuals: [..., samples, dim], targets less the model's conditional mean, such as the mean
+        residuals: Residuals [..., samples, dim], targets less the model's conditional mean, such as the mean
             of its hypotheses by score. Group by similar inputs on a leading axis to see C(x) itself.
-        mask: [..., samples], True where a sample is real; None when all are.
+        mask: Mask [..., samples] of the real samples; None if all are real.
 
     Returns:
         [...]
@@ -115,33 +115,7 @@ def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = N
         tensor(0.5000)
     """
     _check_samples("critical_temperature_of_residuals", residuals, "residuals")
-    return 2 * _largest_eigenvalue(_moments("critical_temperature_of_residuals", residuals, mask, centred=False))
-
-
-def critical_temperature_bound(samples: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 2 sup_x lambda_max(C(x)): above it the hypotheses of every input are merged.
-
-    Args:
-        samples: [..., inputs, samples, dim], for each input x samples of p(y | x).
-        mask: [..., inputs, samples], True where a sample is real; None when all are.
-
-    Returns:
-        [...]
-
-    Example:
-        >>> narrow, wide = torch.tensor([[-1.0], [1.0]]), torch.tensor([[-3.0], [3.0]])
-        >>> critical_temperature_bound(torch.stack([narrow, wide]))
-        tensor(18.)
-
-    Reference:
-        Prop. 4 (ii), Eq. (15).
-    """
-    _check_samples("critical_temperature_bound", samples)
-    if samples.ndim < 3:
-        rule = "have shape [..., inputs, samples, dim]"
-        advice = "For a single input use first_critical_temperature."
-        raise ValueError(bad_value("critical_temperature_bound", "samples", rule, tuple(samples.shape), advice))
-    return first_critical_temperature(samples, mask).amax(dim=-1)
+    return 2 * _largest_eigenvalue(_moments("critical_temperature_of_residuals", residuals, mask, centered=False))
 
 
 def next_critical_temperatures(
@@ -153,10 +127,10 @@ def next_critical_temperatures(
     value. The blocks depend on T, so the value is an estimate while T is far above it, and exact when T reaches it.
 
     Args:
-        samples: [..., samples, dim]
-        hypotheses: [..., hypotheses, dim], at equilibrium at this temperature.
-        temperature: >= 0; a float, or a tensor that broadcasts against [..., samples, hypotheses].
-        mask: [..., samples], True where a sample is real; None when all are.
+        samples: Samples [..., samples, dim]
+        hypotheses: Hypotheses [..., hypotheses, dim], at equilibrium at this temperature.
+        temperature: Temperature, >= 0; a float, or a tensor that broadcasts against [..., samples, hypotheses].
+        mask: Mask [..., samples] of the real samples; None if all are real.
 
     Returns:
         [..., hypotheses]; 0 for a hypothesis without weight.
@@ -189,27 +163,18 @@ def thermal_tolerance(temperature: float | Tensor) -> Tensor:
     return _THERMAL_FRACTION * torch.as_tensor(temperature).sqrt()
 
 
-def distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
-    """Return which hypotheses represent a distinct position, [..., hypotheses], boolean.
+def _distinct_representatives(hypotheses: Tensor, tolerance: float | Tensor) -> Tensor:
+    """Return which hypotheses represent a distinct position, [..., hypotheses].
 
     Taken in order, a hypothesis represents its position unless it is within `tolerance` of an earlier representative.
     Every hypothesis is then within `tolerance` of a representative, and representatives are further
     apart than that; a chain of close neighbors does not count as one position.
-
-    Args:
-        hypotheses: [..., hypotheses, dim]
-        tolerance: >= 0, a distance. A float, or a tensor that broadcasts against [...]. The default
-            suits targets of unit scale; `thermal_tolerance` suits a cooling of any scale.
-
-    Example:
-        >>> distinct_representatives(torch.tensor([[0.0], [0.001], [0.5]]))
-        tensor([ True, False,  True])
     """
-    check_tensor("distinct_representatives", "hypotheses", hypotheses)
-    check_non_negative("distinct_representatives", "tolerance", tolerance)
+    check_tensor("n_distinct", "hypotheses", hypotheses)
+    check_non_negative("n_distinct", "tolerance", tolerance)
     if hypotheses.ndim < 2:
         rule = "have shape [..., hypotheses, dim]"
-        raise ValueError(bad_value("distinct_representatives", "hypotheses", rule, tuple(hypotheses.shape)))
+        raise ValueError(bad_value("n_distinct", "hypotheses", rule, tuple(hypotheses.shape)))
     hypotheses = hypotheses.detach()
     squares = pairwise_sq_euclidean(hypotheses=hypotheses, targets=hypotheses)
     reach = torch.as_tensor(tolerance, dtype=squares.dtype, device=squares.device)[..., None, None]
@@ -230,8 +195,8 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
     """Return the number of distinct positions of the hypotheses; those within `tolerance` count once.
 
     Args:
-        hypotheses: [..., hypotheses, dim]
-        tolerance: >= 0, a distance. A float, or a tensor that broadcasts against [...]. The default
+        hypotheses: Hypotheses [..., hypotheses, dim]
+        tolerance: Distance, >= 0. A float, or a tensor that broadcasts against [...]. The default
             suits targets of unit scale; `thermal_tolerance` suits a cooling of any scale.
 
     Returns:
@@ -244,7 +209,7 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
     Reference:
         The virtual number of hypotheses, above Eq. (10).
     """
-    return distinct_representatives(hypotheses, tolerance).sum(dim=-1)
+    return _distinct_representatives(hypotheses, tolerance).sum(dim=-1)
 
 
 def observed_transitions(
@@ -253,11 +218,11 @@ def observed_transitions(
     """Return the splits in a recorded cooling run: the steps with a new maximum of distinct hypotheses.
 
     Args:
-        trajectory: temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].
-        tolerance: see `n_distinct`; a float, or one per step. By default `thermal_tolerance` of
+        trajectory: Temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].
+        tolerance: Tolerance of `n_distinct`; a float, or one per step. By default `thermal_tolerance` of
             each step's temperature.
-        lasting: count only splits that last for the rest of the cooling, so that a network's hypotheses that have not
-            come together yet, or part for a moment, do not count as split.
+        lasting: Whether to count only splits that last for the rest of the cooling, so that a network's hypotheses
+            that have not come together yet, or part for a moment, do not count as split.
 
     Returns:
         The transitions in order; empty if nothing split.
@@ -299,17 +264,17 @@ def observed_transitions(
 
 
 @full_precision
-def _moments(owner: str, samples: Tensor, mask: Tensor | None, *, centred: bool) -> Tensor:
+def _moments(owner: str, samples: Tensor, mask: Tensor | None, *, centered: bool) -> Tensor:
     """Return the second moments [..., dim, dim] around the mean or around 0."""
     samples = samples.to(torch.promote_types(samples.dtype, torch.float32))
     if mask is None:
-        offsets = samples - samples.mean(dim=-2, keepdim=True) if centred else samples
+        offsets = samples - samples.mean(dim=-2, keepdim=True) if centered else samples
         return offsets.mT @ offsets / samples.shape[-2]
     check_mask(owner, mask, samples.shape[:-1])
     real = mask.expand(samples.shape[:-1]).unsqueeze(-1)
     n_real = real.sum(dim=-2, keepdim=True).clamp_min(1)
     samples = samples.masked_fill(~real, 0)
-    if centred:
+    if centered:
         samples = (samples - samples.sum(dim=-2, keepdim=True) / n_real).masked_fill(~real, 0)
     return samples.mT @ samples / n_real
 

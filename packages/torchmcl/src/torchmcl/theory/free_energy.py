@@ -38,10 +38,10 @@ def boltzmann_weights(cost: Tensor, temperature: float | Tensor, mask: Tensor | 
     The same numbers as `torchmcl.AnnealedWTA(temperature)`: detached, padded rows 0.
 
     Args:
-        cost: [..., targets, hypotheses], lower is better.
-        temperature: >= 0; 0 gives the limit, winner-takes-all. A float, or a tensor that broadcasts
+        cost: Cost [..., targets, hypotheses], lower is better.
+        temperature: Temperature, >= 0; 0 gives the limit, winner-takes-all. A float, or a tensor that broadcasts
             against the cost, such as [models, 1, 1].
-        mask: [..., targets], True where a target is real; None when all are.
+        mask: Mask [..., targets] of the real targets; None if all are real.
 
     Returns:
         Weights [..., targets, hypotheses]; real rows sum to 1.
@@ -62,10 +62,10 @@ def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None
     """Return D(q, f), the expected cost if the hypothesis of each target is drawn from its weights.
 
     Args:
-        cost: [..., targets, hypotheses]
-        weights: [..., targets, hypotheses], of any rule; one-hot weights give the hard distortion.
-        mask: [..., targets], True where a target is real; None when all are.
-        mean_axes: how many of the last axes of [..., targets] to average over.
+        cost: Cost [..., targets, hypotheses]
+        weights: Weights [..., targets, hypotheses], of any rule; one-hot weights give the hard distortion.
+        mask: Mask [..., targets] of the real targets; None if all are real.
+        mean_axes: Number of the last axes of [..., targets] to average over.
 
     Returns:
         [..., targets] without its last `mean_axes` axes, differentiable in the cost.
@@ -91,9 +91,9 @@ def assignment_entropy(weights: Tensor, *, mask: Tensor | None = None, mean_axes
     is that of the weights averaged over a sample's targets; their difference is the mutual information.
 
     Args:
-        weights: [..., targets, hypotheses], real rows summing to 1.
-        mask: [..., targets], True where a target is real; None when all are.
-        mean_axes: how many of the last axes of [..., targets] to average over.
+        weights: Weights [..., targets, hypotheses], real rows summing to 1.
+        mask: Mask [..., targets] of the real targets; None if all are real.
+        mean_axes: Number of the last axes of [..., targets] to average over.
 
     Example:
         >>> assignment_entropy(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), mean_axes=0)
@@ -114,11 +114,11 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
     hard distortion.
 
     Args:
-        cost: [..., targets, hypotheses]
-        temperature: >= 0, 0 and infinity being limits. A float, or a tensor with a last axis of 1 that
+        cost: Cost [..., targets, hypotheses]
+        temperature: Temperature, >= 0, 0 and infinity being limits. A float, or a tensor with a last axis of 1 that
             broadcasts against the cost, such as [models, 1, 1].
-        mask: [..., targets], True where a target is real; None when all are.
-        mean_axes: how many of the last axes of [..., targets] to average over.
+        mask: Mask [..., targets] of the real targets; None if all are real.
+        mean_axes: Number of the last axes of [..., targets] to average over.
 
     Returns:
         [..., targets] without its last `mean_axes` axes, differentiable in the cost. A hypothesis of infinite cost
@@ -169,11 +169,11 @@ def _infinitely_hot(cost: Tensor) -> Tensor:
 
 
 def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return q(f_k | x), the share of the targets assigned to each hypothesis.
+    """Return q(f_k | x), the fraction of the targets assigned to each hypothesis.
 
     Args:
-        weights: [..., targets, hypotheses], real rows summing to 1.
-        mask: [..., targets], True where a target is real; None when all are.
+        weights: Weights [..., targets, hypotheses], real rows summing to 1.
+        mask: Mask [..., targets] of the real targets; None if all are real.
 
     Returns:
         [..., hypotheses], summing to 1; 0 without any real target.
@@ -194,45 +194,45 @@ def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 @full_precision
-def soft_barycentres(samples: Tensor, weights: Tensor, *, otherwise: Tensor | None = None) -> Tensor:
+def soft_barycenters(samples: Tensor, weights: Tensor, *, otherwise: Tensor | None = None) -> Tensor:
     """Return the mean of the samples under each hypothesis' weights: the fixed-point update.
 
     Alternating it with `boltzmann_weights` never increases the free energy. The gradient of the squared Euclidean soft
     distortion points from the barycenter to the hypothesis,
 
-        dD / df_k = 2 gamma_k (f_k - barycentre_k),
+        dD / df_k = 2 gamma_k (f_k - barycenter_k),
 
     where gamma is `hypothesis_masses` (the paper writes it without the factor 2).
 
     Args:
-        samples: [..., samples, dim], finite where padded.
-        weights: [..., samples, hypotheses], 0 where padded.
-        otherwise: [..., hypotheses, dim], the result for a hypothesis without any weight,
+        samples: Samples [..., samples, dim], finite where padded.
+        weights: Weights [..., samples, hypotheses], 0 where padded.
+        otherwise: Result [..., hypotheses, dim] for a hypothesis without any weight,
             such as its current position; NaN when None.
 
     Returns:
         [..., hypotheses, dim]
 
     Example:
-        >>> soft_barycentres(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[1.0, 0], [1, 0], [0, 1]]))
+        >>> soft_barycenters(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[1.0, 0], [1, 0], [0, 1]]))
         tensor([[0.5000],
                 [5.0000]])
 
     Reference:
         Prop. 2 (ii) and (iii).
     """
-    _check_weights("soft_barycentres", weights)
-    _check_samples("soft_barycentres", samples, weights)
+    _check_weights("soft_barycenters", weights)
+    _check_samples("soft_barycenters", samples, weights)
     dtype = torch.promote_types(samples.dtype, weights.dtype)
     samples, weights = samples.to(dtype), weights.to(dtype)
     mass = weights.sum(dim=-2).unsqueeze(-1)  # [..., hypotheses, 1]
     # Around the mean sample, so that a common offset costs no precision; padded samples have no weight in it.
-    shares = weights.sum(dim=-1, keepdim=True)
-    centre = (shares * samples).sum(dim=-2, keepdim=True) / shares.sum(dim=-2, keepdim=True).clamp_min(1e-30)
-    barycentres = centre + weights.mT @ (samples - centre) / mass
+    totals = weights.sum(dim=-1, keepdim=True)
+    center = (totals * samples).sum(dim=-2, keepdim=True) / totals.sum(dim=-2, keepdim=True).clamp_min(1e-30)
+    barycenters = center + weights.mT @ (samples - center) / mass
     if otherwise is None:
-        return barycentres
-    return torch.where(mass > 0, barycentres, otherwise.to(dtype))
+        return barycenters
+    return torch.where(mass > 0, barycenters, otherwise.to(dtype))
 
 
 @full_precision
@@ -244,9 +244,9 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
     is the covariance of the data.
 
     Args:
-        samples: [..., samples, dim], finite where padded.
-        hypotheses: [..., hypotheses, dim]
-        weights: [..., samples, hypotheses], 0 where padded.
+        samples: Samples [..., samples, dim], finite where padded.
+        hypotheses: Hypotheses [..., hypotheses, dim]
+        weights: Weights [..., samples, hypotheses], 0 where padded.
 
     Returns:
         [..., hypotheses, dim, dim]; 0 for a hypothesis without weight.
@@ -254,7 +254,7 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
     Example:
         >>> samples = torch.tensor([[-1.0], [1.0], [5.0]])
         >>> weights = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
-        >>> covariance_blocks(samples, soft_barycentres(samples, weights), weights).flatten()
+        >>> covariance_blocks(samples, soft_barycenters(samples, weights), weights).flatten()
         tensor([1., 0.])
 
     Reference:
@@ -285,10 +285,10 @@ def free_energy_hessian(
     unstable from the temperature 2 lambda_max(C_kk) downwards.
 
     Args:
-        samples: [..., samples, dim]
-        hypotheses: [..., hypotheses, dim]
-        temperature: > 0; a float, or a tensor that broadcasts against [..., samples, hypotheses].
-        mask: [..., samples], True where a sample is real; None when all are.
+        samples: Samples [..., samples, dim]
+        hypotheses: Hypotheses [..., hypotheses, dim]
+        temperature: Temperature, > 0; a float, or a tensor that broadcasts against [..., samples, hypotheses].
+        mask: Mask [..., samples] of the real samples; None if all are real.
 
     Returns:
         [..., hypotheses * dim, hypotheses * dim], symmetric, hypotheses outermost.
@@ -322,23 +322,6 @@ def free_energy_hessian(
     hessian = 4 / t * (pulls.mT @ pulls) / n_real
     diagonal = torch.eye(n_hypotheses, dtype=weights.dtype, device=weights.device)[:, None, :, None]
     return hessian + (diagonal * blocks.unsqueeze(-2)).flatten(-2).flatten(-3, -2)
-
-
-def smallest_hessian_eigenvalue(
-    samples: Tensor, hypotheses: Tensor, temperature: float | Tensor, mask: Tensor | None = None
-) -> Tensor:
-    """Return the smallest eigenvalue of `free_energy_hessian`, [...]: negative where a split begins.
-
-    Example:
-        >>> samples = torch.tensor([[-1.0], [1.0]])
-        >>> merged = torch.zeros(2, 1)  # the critical temperature of these samples is 2
-        >>> [round(smallest_hessian_eigenvalue(samples, merged, t).item(), 4) for t in (4.0, 2.0, 1.0)]
-        [0.5, 0.0, -1.0]
-
-    Reference:
-        Section on phase transitions: the first critical temperature is where this reaches 0.
-    """
-    return torch.linalg.eigvalsh(free_energy_hessian(samples, hypotheses, temperature, mask))[..., 0]
 
 
 def _average(owner: str, values: Tensor, mask: Tensor | None, mean_axes: int) -> Tensor:

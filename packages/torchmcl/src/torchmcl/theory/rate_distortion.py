@@ -1,4 +1,6 @@
-"""Rate-distortion of samples: mutual information, and R(D) by the Blahut-Arimoto algorithm. Rates are in bits.
+"""Rate-distortion theory: mutual information, R(D) by the Blahut-Arimoto algorithm, closed forms and bounds.
+
+Rates are in bits. A distortion is the total squared error over all coordinates, not per coordinate.
 
 R(D) is the smallest mutual information, in bits, of any soft assignment whose distortion is at most D.
 Along the curve dR/dD = -1 / (T ln 2) in bits (-1 / T in nats, Prop. 3 (ii)), so every point is found
@@ -15,29 +17,51 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_cost, check_positive, check_positive_int, check_tensor
-from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.checks import (
+    bad_value,
+    check_cost,
+    check_non_negative,
+    check_positive,
+    check_positive_int,
+    check_tensor,
+)
+from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.dispatch import broadcast_shapes, full_precision
 from torchmcl.rules.winners import WTA
 from torchmcl.theory.critical import covariance
-from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses, soft_barycentres
+from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses, soft_barycenters
 
 # Updates in the log domain give the bound and keep the numbers in range. Between two of them come plain products of
 # matrices, ten times as fast: few at first, while masses change by orders of magnitude.
 _FIRST_QUICK_UPDATES = 8
 _MAX_QUICK_UPDATES = 64
 _QUICK_BELOW = 20.0  # only where no mass grows by more than e^20 in one update
+# Rows of the distance matrix held at a time: 1024 rows of 100 000 float32 samples are 400 MB.
+_CHUNK = 1024
+
+__all__ = [
+    "RatePoints",
+    "blahut_arimoto",
+    "differential_entropy",
+    "gaussian_distortion",
+    "gaussian_rate",
+    "lloyd",
+    "max_distortion",
+    "mutual_information",
+    "rate_of_samples",
+    "shannon_lower_bound",
+]
 
 
 class RatePoints(NamedTuple):
     """Points of a rate-distortion curve, one per temperature.
 
     Attributes:
-        distortion: [...], expected cost of the assignment found.
-        rate: [...], its mutual information in bits.
-        gap: [...], bits: rate - gap <= R(distortion) <= rate, for the given reproductions.
-        temperature: [...], the slope: dR/dD = -1 / (T ln 2).
-        masses: [..., reproductions], how often each reproduction is used.
+        distortion: Expected cost of the assignment found.
+        rate: Mutual information in bits.
+        gap: Bound of the error in bits: rate - gap <= R(distortion) <= rate, for the given reproductions.
+        temperature: Temperature, which is the slope: dR/dD = -1 / (T ln 2).
+        masses: Probability that each reproduction is used, [..., reproductions].
     """
 
     distortion: Tensor
@@ -53,8 +77,8 @@ def mutual_information(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     It is 0 when all targets have the same weights, and at most log2 of the number of hypotheses.
 
     Args:
-        weights: [..., targets, hypotheses], real rows summing to 1; all targets count alike.
-        mask: [..., targets], True where a target is real; None when all are.
+        weights: Weights [..., targets, hypotheses], real rows summing to 1; all targets count alike.
+        mask: Mask [..., targets] of the real targets; None if all are real.
 
     Returns:
         [...]
@@ -102,13 +126,13 @@ def blahut_arimoto(
     converged is detected.
 
     Args:
-        cost: [..., sources, reproductions], the distortion of every pair; infinite where a reproduction must not
+        cost: Cost [..., sources, reproductions], the distortion of every pair; infinite where a reproduction must not
             stand for a source.
-        temperature: > 0 and finite; a float, or a tensor [...] that broadcasts against the leading
+        temperature: Temperature, > 0 and finite; a float, or a tensor [...] that broadcasts against the leading
             axes of the cost: [n] with a cost [sources, reproductions] gives n points of one curve.
-        masses: [..., sources], the probabilities of the sources, summing to 1; None when all are equal.
-        n_iters: maximum number of updates.
-        tolerance: stop when every gap is below it, in bits.
+        masses: Masses [..., sources], the probabilities of the sources, summing to 1; None when all are equal.
+        n_iters: Maximum number of updates.
+        tolerance: Gap in bits below which a point has converged.
 
     Raises:
         ValueError: for a source of positive mass without any reproduction of finite cost, and for NaN.
@@ -174,12 +198,12 @@ def rate_of_samples(
     the distribution they come from while it is well below.
 
     Args:
-        samples: [..., samples, dim]
-        temperature: > 0, as for `blahut_arimoto`.
-        reproductions: [..., reproductions, dim], the positions that hypotheses may take; the samples when None. A set
+        samples: Samples [..., samples, dim]
+        temperature: Temperature, > 0, as for `blahut_arimoto`.
+        reproductions: Positions that hypotheses may take, [..., reproductions, dim]; the samples when None. A set
             too coarse for sqrt(T) raises the curve.
-        n_iters: maximum number of updates.
-        tolerance: stop when every gap is below it, in bits.
+        n_iters: Maximum number of updates.
+        tolerance: Gap in bits below which a point has converged.
 
     Example:
         >>> samples = torch.linspace(-1, 1, 101).unsqueeze(-1)
@@ -193,43 +217,185 @@ def rate_of_samples(
     return blahut_arimoto(cost, temperature, n_iters=n_iters, tolerance=tolerance)
 
 
-def distortion_at_rate(points: RatePoints, rate: float) -> Tensor:
-    """Return D* with R(D*) = rate, by interpolation between the points of one curve.
+def gaussian_rate(distortion: float | Tensor, covariance: float | Tensor) -> Tensor:
+    """Return R(D) of a Gaussian in bits, by reverse water-filling.
 
-    With `rate = log2(n)` it is the smallest distortion that n hypotheses could reach. A curve is
-    convex, so a straight line between two points is above it: D* is never too small.
+    Each principal axis of variance v is described to min(v, level), the level being such that these
+    add up to D: axes below the water are not described at all.
 
     Args:
-        points: [n], n >= 2 temperatures in any order.
-        rate: in bits, between the rates of the points.
+        distortion: Distortion, >= 0; a float, or a tensor that broadcasts against the leading axes. The rate is
+            infinite at 0, and 0 from the trace of the covariance upwards.
+        covariance: Variance (a number or a tensor without axes), or matrices [..., dim, dim].
+            Axes without variance cost nothing.
 
-    Raises:
-        ValueError: if the rate lies outside those of the points.
+    Returns:
+        [...]
 
     Example:
-        >>> d = torch.tensor([1.0, 0.25, 0.0625])  # R = log2(1 / D) / 2
-        >>> points = RatePoints(d, torch.tensor([0.0, 1.0, 2.0]), 0 * d, 2 * d, torch.empty(3, 0))
-        >>> distortion_at_rate(points, 1.0)
-        tensor(0.2500)
+        >>> gaussian_rate(0.25, 1.0)  # log2(1 / 0.25) / 2
+        tensor(1.)
+        >>> gaussian_rate(torch.tensor([5.0, 2.0, 1.0]), torch.diag(torch.tensor([4.0, 1.0])))
+        tensor([0., 1., 2.])
 
     Reference:
-        The '+' of the figure on the rate-distortion curve.
+        Eq. (10) for p(y | x) Gaussian; Cover and Thomas, section 10.3.3.
     """
-    owner = "distortion_at_rate"
-    if points.rate.ndim != 1 or len(points.rate) < 2:
-        raise ValueError(bad_value(owner, "points", "hold a curve of at least two points", tuple(points.rate.shape)))
-    rates, order = points.rate.sort()
-    low, high = rates[0].item(), rates[-1].item()
-    if not low <= rate <= high:
-        advice = "Add colder temperatures for a higher rate."
-        raise ValueError(
-            bad_value(owner, "rate", f"lie between those of the points {low:.4g} and {high:.4g}", rate, advice)
-        )
-    distortions = points.distortion[order]
-    right = int(torch.searchsorted(rates, rate).clamp(1, len(rates) - 1))
-    width = (rates[right] - rates[right - 1]).clamp_min(torch.finfo(rates.dtype).tiny)
-    share = (rate - rates[right - 1]) / width
-    return distortions[right - 1] + share * (distortions[right] - distortions[right - 1])
+    check_non_negative("gaussian_rate", "distortion", distortion)
+    variances = _variances("gaussian_rate", covariance, distortion)  # ascending, [..., dim]
+    d = torch.as_tensor(distortion, dtype=variances.dtype, device=variances.device).unsqueeze(-1)
+    # With the k smallest axes under water: D = their sum + (dim - k) level. The right k is the first whose level
+    # does not reach the next axis.
+    dim = variances.shape[-1]
+    drowned = variances.cumsum(dim=-1) - variances  # sum of the axes below
+    n_left = torch.arange(dim, 0, -1, dtype=variances.dtype, device=variances.device)
+    levels = (d - drowned) / n_left
+    fits = levels <= variances
+    index = fits.to(torch.uint8).argmax(dim=-1, keepdim=True)  # the first that fits
+    level = torch.where(fits.any(dim=-1, keepdim=True), levels.gather(-1, index), math.inf)
+    described = variances > level
+    ratio = torch.where(described, variances, 1) / torch.where(described, level, 1)
+    return ratio.log2().sum(dim=-1) / 2
+
+
+def gaussian_distortion(rate: float | Tensor, covariance: float | Tensor) -> Tensor:
+    """Return D with R(D) = rate for a Gaussian, the inverse of `gaussian_rate`.
+
+    With `rate = log2(n)` no set of n hypotheses can have a lower distortion.
+
+    Args:
+        rate: Rate, >= 0, in bits; a float, or a tensor that broadcasts against the leading axes.
+        covariance: Variance (a number or a tensor without axes), or matrices [..., dim, dim].
+
+    Returns:
+        [...]
+
+    Example:
+        >>> gaussian_distortion(1.0, 1.0)
+        tensor(0.2500)
+        >>> gaussian_distortion(torch.tensor([0.0, 1.0, 2.0]), torch.diag(torch.tensor([4.0, 1.0])))
+        tensor([5., 2., 1.])
+
+    Reference:
+        D* of the figure on the rate-distortion curve, with R(D*) = log2 n.
+    """
+    check_non_negative("gaussian_distortion", "rate", rate)
+    variances = _variances("gaussian_distortion", covariance, rate).flip(-1)  # descending
+    r = torch.as_tensor(rate, dtype=variances.dtype, device=variances.device).unsqueeze(-1)
+    # With the k largest axes above the water: sum log2 v - k log2 level = 2 R. The right k is the last whose level
+    # does not reach its smallest axis.
+    n_above = torch.arange(1, variances.shape[-1] + 1, dtype=variances.dtype, device=variances.device)
+    log_levels = (variances.log2().cumsum(dim=-1) - 2 * r) / n_above
+    fits = log_levels <= variances.log2()
+    fits = fits & (variances > 0)
+    index = (fits.sum(dim=-1, keepdim=True) - 1).clamp_min(0)
+    level = log_levels.gather(-1, index).exp2()
+    level = torch.where(fits.any(dim=-1, keepdim=True), level, 0)  # no variance: the distortion is 0
+    return torch.minimum(variances.expand(broadcast_shapes(variances.shape, level.shape)), level).sum(dim=-1)
+
+
+def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, dim: int) -> Tensor:
+    """Return a lower bound of R(D) in bits, for the squared Euclidean cost.
+
+        SLB(D) = h(Y) - (d / 2) log2(2 pi e D / d)
+
+    The second term is the entropy of the widest noise that D allows, a Gaussian of variance D / d
+    in each of d directions (the paper's "Gaussian with variance D" is the case d = 1). Equal to R(D)
+    for a Gaussian source up to d times its smallest variance; tight for small D in general.
+
+    Args:
+        distortion: Distortion, > 0, total over the coordinates. A float or a tensor; at 0 the bound is infinite.
+        entropy: Entropy h(Y) in bits, known or from `differential_entropy`; broadcasts with the distortion.
+        dim: Number d of coordinates of Y.
+
+    Returns:
+        The bound, negative where it is uninformative.
+
+    Example:
+        >>> h = 0.5 * math.log2(2 * math.pi * math.e)  # of N(0, 1)
+        >>> shannon_lower_bound(0.25, entropy=h, dim=1)
+        tensor(1.)
+
+    Reference:
+        Prop. 3 (iii), Eq. (12), there in nats.
+    """
+    check_non_negative("shannon_lower_bound", "distortion", distortion)
+    check_positive_int("shannon_lower_bound", "dim", dim)
+    d = torch.as_tensor(distortion)
+    d = d.to(torch.promote_types(d.dtype, torch.get_default_dtype()))
+    bound = entropy - dim / 2 * (2 * math.pi * math.e / dim * d).log2()
+    # A source without a density has no bound, not even at a distortion of 0.
+    return torch.where(torch.as_tensor(entropy, device=d.device) == -torch.inf, -torch.inf, bound)
+
+
+def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
+    """Return an estimate of the differential entropy of the distribution of the samples, in bits.
+
+    The estimator of Kozachenko and Leonenko, from the distance of each sample to its nearest neighbors. Samples that
+    repeat come from a distribution with atoms, whose entropy is minus infinity, and so is the estimate.
+
+    Args:
+        samples: Samples [..., samples, dim], more than `n_neighbors` of them.
+        n_neighbors: Rank of the nearest neighbor to use. A larger number gives a smoother estimate, with more bias.
+
+    Returns:
+        [...]
+
+    Example:
+        >>> samples = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+        >>> differential_entropy(samples)  # N(0, 1) has log2(2 pi e) / 2 = 2.05
+        tensor(2.0...)
+
+    Reference:
+        Kozachenko and Leonenko (1987); Kraskov, Stögbauer and Grassberger (2004), Eq. (20).
+    """
+    owner = "differential_entropy"
+    check_tensor(owner, "samples", samples)
+    check_positive_int(owner, "n_neighbors", n_neighbors)
+    if samples.ndim < 2 or samples.shape[-2] <= n_neighbors:
+        rule = f"have shape [..., samples, dim] with more than n_neighbors = {n_neighbors} samples"
+        raise ValueError(bad_value(owner, "samples", rule, tuple(samples.shape)))
+    n, dim = samples.shape[-2:]
+    samples = samples.detach().to(torch.promote_types(samples.dtype, torch.float32))
+    parts = []
+    for rows in samples.split(_CHUNK, dim=-2):
+        distance = pairwise_euclidean(hypotheses=samples, targets=rows)
+        # The sample itself is at distance 0, so the k-th neighbor is the (k + 1)-th smallest.
+        parts.append(distance.kthvalue(n_neighbors + 1, dim=-1).values.log())
+    log_radius = torch.cat(parts, dim=-1).mean(dim=-1)
+    digamma = torch.special.digamma(torch.tensor([n, n_neighbors], dtype=torch.float64))
+    log_ball = dim / 2 * math.log(math.pi) - math.lgamma(dim / 2 + 1)
+    constant = (digamma[0] - digamma[1]).item() + log_ball
+    return (constant + dim * log_radius) / math.log(2)
+
+
+def lloyd(samples: Tensor, points: Tensor, n_steps: int, tolerance: float = 0.0) -> tuple[Tensor, int]:
+    """Move points by Lloyd's algorithm, k-means without restarts; unused points stay.
+
+    Args:
+        samples: Samples [..., samples, dim].
+        points: Initial points [..., hypotheses, dim].
+        n_steps: Maximum number of steps.
+        tolerance: Largest distance that a point moves in the last step.
+
+    Returns:
+        Points, and the number of steps.
+
+    Example:
+        >>> samples = torch.tensor([[0.0], [1.0], [9.0], [10.0]])
+        >>> lloyd(samples, torch.tensor([[0.0], [8.0]]), n_steps=10)
+        (tensor([[0.5000],
+                [9.5000]]), 2)
+
+    Reference:
+        Lloyd: Least squares quantization in PCM, IEEE Transactions on Information Theory 1982.
+    """
+    for step in range(n_steps):
+        weights = WTA()(pairwise_sq_euclidean(hypotheses=points, targets=samples))
+        before, points = points, soft_barycenters(samples, weights, otherwise=points)
+        if float((points - before).norm(dim=-1).max()) <= tolerance:
+            return points, step + 1
+    return points, n_steps
 
 
 @full_precision
@@ -237,10 +403,10 @@ def _quick_updates(q: Tensor, g: Tensor, c: Tensor, n_updates: int) -> Tensor:
     """Return the change of log r after `n_updates` further updates, computed without exponentials.
 
     Args:
-        q: [..., sources, reproductions], the assignment of the last update in the log domain.
-        g: of that shape, its factors before the sum over sources.
-        c: [..., reproductions], by which it multiplied the masses.
-        n_updates: how many.
+        q: Assignment of the last update in the log domain, [..., sources, reproductions].
+        g: Factors of that update before the sum over sources, [..., sources, reproductions].
+        c: Factors by which that update multiplied the masses, [..., reproductions].
+        n_updates: Number of updates.
     """
     # Masses are kept relative to those of the last update. A clamp at the ends of the range is undone by the next
     # update in the log domain, which makes a proper distribution of any masses.
@@ -287,27 +453,28 @@ def _check_temperature(owner: str, temperature: float | Tensor) -> None:
         raise ValueError(bad_value(owner, "temperature", "be > 0 and finite", got, advice))
 
 
-def lloyd_steps(samples: Tensor, points: Tensor, n_steps: int, tolerance: float = 0.0) -> tuple[Tensor, int]:
-    """Return points after steps of Lloyd's algorithm, and the number of steps; unused points stay.
-
-    Args:
-        samples: [..., samples, dim]
-        points: [..., hypotheses, dim]
-        n_steps: maximum number of steps.
-        tolerance: stop when no point moves farther than this.
-
-    Example:
-        >>> import torch
-        >>> samples = torch.tensor([[0.0], [1.0], [9.0], [10.0]])
-        >>> lloyd_steps(samples, torch.tensor([[0.0], [8.0]]), n_steps=10)
-        (tensor([[0.5000],
-                [9.5000]]), 2)
-    """
-    for step in range(n_steps):
-        weights = WTA()(pairwise_sq_euclidean(hypotheses=points, targets=samples))
-        moved = soft_barycentres(samples, weights, otherwise=points)
-        far = float((moved - points).norm(dim=-1).max())
-        points = moved
-        if far <= tolerance:
-            return points, step + 1
-    return points, n_steps
+def _variances(owner: str, covariance: float | Tensor, beside: float | Tensor = 0.0) -> Tensor:
+    """Return the variances along the principal axes, ascending, [..., dim], at least in the precision of `beside`."""
+    if not isinstance(covariance, Tensor):
+        check_non_negative(owner, "covariance", covariance)
+    other = torch.as_tensor(beside)
+    matrix = torch.as_tensor(covariance, device=None if isinstance(covariance, Tensor) else other.device)
+    matrix = matrix.to(torch.promote_types(matrix.dtype, other.dtype))
+    matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    if matrix.ndim == 0:
+        matrix = matrix.reshape(1, 1)
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
+        advice = "Put variances on a diagonal: torch.diag(variances)."
+        raise ValueError(
+            bad_value(owner, "covariance", "be a variance or [..., dim, dim]", tuple(matrix.shape), advice)
+        )
+    if not bool(matrix.isfinite().all()):
+        raise ValueError(bad_value(owner, "covariance", "be finite", matrix[~matrix.isfinite()][0].item()))
+    variances = torch.linalg.eigvalsh(matrix)
+    # Rounding of a singular matrix may leave -1e-17; a matrix with more is not a covariance.
+    slack = 100 * torch.finfo(variances.dtype).eps * variances.abs().amax(dim=-1, keepdim=True)
+    if bool((variances < -slack).any()):
+        lowest = variances.min().item()
+        rule = "have no negative variance"
+        raise ValueError(bad_value(owner, "covariance", rule, f"an eigenvalue of {lowest:.4g}", "Is it symmetric?"))
+    return torch.where(variances > slack, variances, 0)

@@ -6,7 +6,7 @@
    exponentials, for any number of cells of the narrower kernels below it. Lengths are in units of the
    coarsest spacing, from the mean of the row. Included after step.h. */
 
-#define REACH 5.0     /* widths around each centre that have cells; `torchmcl.density.kernels` has the same */
+#define REACH 5.0     /* widths around each centre that have cells; `torchmcl.density.REACH` is the same */
 #define SPACING 0.6   /* widest distance of two nodes, in widths of the narrowest kernel around */
 #define FINE 0.4      /* the same for few kernels, whose errors do not even out */
 #define FEW 4
