@@ -67,9 +67,10 @@ def test_workers_of_a_loader_do_not_change_a_bit():
     pytest.importorskip("lightning.pytorch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        import lightning.pytorch as pl
+
         from lightning_program import QUIET, network, samples
         from torchmcl.lightning import MCLModule
-        from torchmcl.lightning._backend import pl
     found = []
     for n_workers in (0, 1, 2):
         module = MCLModule(network(dropout=0.5), mcl.AnnealedWTA(0.5), learning_rate=0.1)

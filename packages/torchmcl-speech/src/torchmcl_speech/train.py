@@ -19,14 +19,7 @@ from torchmcl import PIT, WTA, AutoAnnealing, PresenceScores, StepOutput, pairwi
 from torchmcl.checks import available_device, check_non_negative
 from torchmcl.errors import bad_value
 from torchmcl.io import read_json, write_atomically
-from torchmcl.lightning import (
-    Checkpoints,
-    CollapseWarning,
-    ExponentialAverage,
-    MCLModule,
-    RecordWriter,
-    RuleLogger,
-)
+from torchmcl.lightning import Checkpoints, CollapseWarning, MCLModule, RecordWriter, RuleLogger
 from torchmcl.optional import optional_import
 from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.datamodule import SpeechData
@@ -159,7 +152,9 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
     # The average restores the weights at the end of a validation: callbacks that use it must come before it.
     callbacks = [*callbacks, RuleLogger(), CollapseWarning()]
     if config.training.ema is not None:
-        callbacks.append(ExponentialAverage(config.training.ema))
+        place = "cuda" if device != "cpu" and torch.cuda.is_available() else None
+        average = partial(_moving_average, config.training.ema)
+        callbacks.append(pl.callbacks.WeightAveraging(place, use_buffers=False, avg_fn=average))
     return pl.Trainer(
         accelerator={"cuda": "gpu"}.get(device, device),
         **({"devices": 1 if device != "auto" else "auto"} | _launcher_options(os.environ)),
@@ -174,6 +169,12 @@ def _trainer(config: SeparationConfig, out: Path, callbacks: list[Any], device: 
         num_sanity_val_steps=0,
         log_every_n_steps=10,
     )
+
+
+def _moving_average(decay: float, average: Tensor, weights: Tensor, n_averaged: Tensor) -> Tensor:
+    """Return the average after a step; its decay is smaller in the first steps, to discard the initial weights."""
+    n_steps = int(n_averaged) + 1
+    return average.lerp(weights, 1 - min(decay, (1 + n_steps) / (10 + n_steps)))
 
 
 def _launcher_options(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -224,8 +225,8 @@ class BestModel(pl.Callback):  # type: ignore[name-defined]
         self.folder, self.monitor, self.notes = folder, monitor, dict(notes)
         self.best = -math.inf
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
-        """Save the model if the monitored value is the best so far."""
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Save the model, with averaged weights if there are any, if the monitored value is the best so far."""
         value = float(trainer.callback_metrics[self.monitor])
         if trainer.sanity_checking or not value > self.best:
             return

@@ -13,6 +13,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import lightning.pytorch as pl
 import torch
 import torch.distributed.elastic.multiprocessing.errors as torchrun_errors
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -22,7 +23,6 @@ import torchmcl as mcl
 from lightning_program import PLATEAU, QUIET, Blocks, Shared, network, samples
 from torchmcl.app import main as main_of_torchmcl
 from torchmcl.lightning import Checkpoints, MCLModule, RecordWriter
-from torchmcl.lightning._backend import pl
 from voices import recordings
 
 

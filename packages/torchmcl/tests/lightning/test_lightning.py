@@ -19,9 +19,10 @@ pytest.importorskip("lightning.pytorch")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import lightning.pytorch as pl
+
     from lightning_program import PLATEAU, QUIET, network, samples
-    from torchmcl.lightning import CollapseWarning, ExponentialAverage, MCLModule, RecordWriter, RuleLogger
-    from torchmcl.lightning._backend import pl
+    from torchmcl.lightning import CollapseWarning, MCLModule, RecordWriter, RuleLogger
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -76,29 +77,6 @@ def test_score_labels_follow_their_rule():
     expected = mcl.SigmoidScores().loss(one_to_one.predictions.score_logits, labels, batch.mask)
     torch.testing.assert_close(one_to_one.score_loss, expected)
     assert one_to_one.score_loss != MCLModule(network(), mcl.WTA()).step(batch, mcl.WTA()).score_loss
-
-
-def test_the_average_follows_the_weights_and_is_what_is_validated():
-    seen = []
-
-    class Watch(pl.Callback):
-        def on_train_batch_end(self, trainer, module, *_):
-            seen.append(module.model[0].weight.detach().clone())
-
-        def on_validation_batch_end(self, trainer, module, *_, **__):
-            if not trainer.sanity_checking:
-                validated.append(module.model[0].weight.detach().clone())
-
-    validated = []
-    module = MCLModule(network(), mcl.WTA(), learning_rate=0.1)
-    trainer(callbacks=[ExponentialAverage(0.5), Watch()]).fit(module, loader(), loader(24))
-    average = seen[0]
-    for step, weight in enumerate(seen[1:], start=2):
-        decay = min(0.5, (1 + step) / (10 + step))
-        average = decay * average + (1 - decay) * weight
-    torch.testing.assert_close(validated[0], average)
-    torch.testing.assert_close(module.model[0].weight.detach(), average)
-    assert not torch.allclose(average, seen[-1])
 
 
 def test_records_hold_losses_metrics_rate_and_rule(tmp_path):
@@ -194,12 +172,6 @@ def test_importing_the_package_does_not_import_lightning():
     assert said_by("import sys, torchmcl; print('lightning' in sys.modules)")[0] == "False"
 
 
-@pytest.mark.slow
-def test_without_lightning_the_extra_is_named():
-    said = said_by("import sys; sys.modules.update(lightning=None); import torchmcl.lightning")[1]
-    assert "torchmcl.lightning needs lightning: pip install './packages/torchmcl[lightning]'" in said
-
-
 def test_a_scheduled_rate_is_that_of_the_epoch(tmp_path):
     rates = mcl.Cosine(0.1, 0.0, 4)
     module = MCLModule(network(), mcl.WTA(), learning_rate=rates, captured=True)
@@ -213,13 +185,3 @@ def test_a_scheduled_rate_is_that_of_the_epoch(tmp_path):
 def test_a_rate_has_one_master():
     with pytest.raises(ValueError, match=r"MCLModule: `plateau` must be None with a scheduled `learning_rate`, got"):
         MCLModule(network(), mcl.WTA(), learning_rate=mcl.Constant(0.1), plateau=PLATEAU)
-
-
-def test_on_a_cpu_a_captured_model_trains_as_it_would_without():
-    curves = []
-    for captured in (False, True):
-        torch.manual_seed(0)
-        module = MCLModule(network(), mcl.WTA(), captured=captured)
-        trainer(max_epochs=2).fit(module, loader(), loader())
-        curves.append([parameter.detach().clone() for parameter in module.model.parameters()])
-    torch.testing.assert_close(curves[0], curves[1], rtol=0, atol=0)

@@ -15,9 +15,10 @@ pytest.importorskip("lightning.pytorch")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import lightning.pytorch as pl
+
     from lightning_program import PLATEAU, QUIET, network, samples
     from torchmcl.lightning import MCLModule
-    from torchmcl.lightning._backend import pl
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -135,24 +136,6 @@ def test_a_loader_without_an_end_needs_the_length_of_an_epoch(twelve_epochs):
     with pytest.raises(ValueError, match="MCLModule: `limit_train_batches` must be set where `max_steps` ends"):
         watched(endless, max_steps=48)
     assert watched(endless, max_steps=48, limit_train_batches=4)[0] == twelve_epochs[0]
-
-
-def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
-    def shifted(*, hypotheses, targets):
-        return mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets) - 100
-
-    module = fitted(6, cost_fn=shifted)
-    assert float(module.course.state["begun"]) == 0
-    temperatures = [float(module.course.rule(share, 6).temperature) for share in (0.1, 0.5, 1.0, 2.0)]
-    assert temperatures == sorted(temperatures, reverse=True)
-    assert temperatures[-1] == 0
-
-
-def test_the_first_batch_is_infinitely_warm():
-    batch = next(iter(loader()))
-    module = MCLModule(network(), AutoAnnealing())
-    weights = module.step(batch, module.rule_at(0)).matching.weights
-    torch.testing.assert_close(weights[batch.mask], torch.full_like(weights[batch.mask], 0.25))
 
 
 def output_of(cost, mask=None):

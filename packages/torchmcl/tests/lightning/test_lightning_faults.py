@@ -19,9 +19,10 @@ pytest.importorskip("lightning.pytorch")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import lightning.pytorch as pl
+
     from lightning_program import PLATEAU, QUIET, network, samples
-    from torchmcl.lightning import Checkpoints, ExponentialAverage, MCLModule, RecordWriter, SafeCheckpointIO
-    from torchmcl.lightning._backend import pl
+    from torchmcl.lightning import Checkpoints, MCLModule, RecordWriter, SafeCheckpointIO
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 RULE = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 4))
@@ -37,7 +38,7 @@ def loader(bad=None):
 def fit(folder, n_epochs=4, *, data=None, callbacks=(), module=None, **options):
     module = module or MCLModule(network(dropout=0.5), RULE, plateau=PLATEAU)
     checkpoints = Checkpoints(folder / "checkpoints", keep=3)
-    callbacks = [*callbacks, RecordWriter(folder / "records.jsonl"), ExponentialAverage(0.9), checkpoints]
+    callbacks = [*callbacks, RecordWriter(folder / "records.jsonl"), checkpoints]
     trainer = pl.Trainer(max_epochs=n_epochs, callbacks=callbacks, **QUIET, **options)
     trainer.fit(module, data or loader(), loader(), ckpt_path=checkpoints.latest())
     return module.model.state_dict()
@@ -84,11 +85,6 @@ def test_with_a_damaged_newest_checkpoint_the_one_before_leads_to_the_same_end(u
     with pytest.warns(RuntimeWarning, match=r"epoch-00000003.* Resuming from the previous one, epoch-00000002"):
         weights = fit(tmp_path)
     assert_same_ends((tmp_path, weights), undisturbed)
-
-
-def test_a_training_that_was_killed_after_its_last_checkpoint_ends_with_the_average_too(undisturbed, tmp_path):
-    fit(tmp_path)
-    assert_same_ends((tmp_path, fit(tmp_path)), undisturbed)
 
 
 def test_the_format_serves_lightnings_own_checkpoint_callback(undisturbed, tmp_path):

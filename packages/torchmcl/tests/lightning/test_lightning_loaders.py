@@ -14,9 +14,10 @@ pytest.importorskip("lightning.pytorch")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import lightning.pytorch as pl
+
     from lightning_program import QUIET
     from torchmcl.lightning import MCLModule
-    from torchmcl.lightning._backend import pl
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 N = 10
@@ -117,68 +118,3 @@ def test_what_is_no_batch_is_refused():
     for loaded, words in ((X, "Tensor"), ((X,), "a tuple of 1"), ({"x": X, "y": Y}, "a dictionary with ")):
         with pytest.raises(TypeError, match=rf"as_batch: `batch` must be a Batch, .* got {words}"):
             as_batch(loaded)
-
-
-def test_targets_that_could_be_either_are_refused():
-    with pytest.raises(
-        ValueError, match=r"mcl_step: `targets` must have shape \[batch, targets, dim\] or \[batch, dim\]"
-    ):
-        mcl.mcl_step(module(out_features=1).model, (X, Y), mcl.WTA())
-
-
-def flat_distances(hypotheses, targets):
-    return torch.cdist(targets.flatten(2), hypotheses.flatten(2))
-
-
-def cross_entropy(hypotheses, targets):
-    return -hypotheses.log_softmax(dim=-1).mT.gather(-2, targets.unsqueeze(-1).expand(-1, -1, 4))
-
-
-OWN_COSTS = {
-    "vectors": ((N, 4, 2), (N, 2), lambda hypotheses, targets: torch.cdist(targets, hypotheses)),
-    "numbers": ((N, 4, 1), (N,), lambda hypotheses, targets: (targets - hypotheses.mT).abs()),
-    "paths": ((N, 4, 5, 2), (N, 5, 2), flat_distances),
-    "class ids": ((N, 4, 3), (N,), cross_entropy),
-}
-
-
-@pytest.mark.parametrize("name", OWN_COSTS)
-def test_a_function_of_the_user_gets_the_axis_of_targets_too(name):
-    shape, target_shape, cost_fn = OWN_COSTS[name]
-    given = mcl.Predictions(torch.randn(shape))
-    targets = torch.randint(0, 3, target_shape) if name == "class ids" else torch.randn(target_shape)
-    whole = targets[:, None, None] if name == "numbers" else targets.unsqueeze(1)
-    outputs = [mcl.mcl_step(lambda _: given, (X, y), mcl.WTA(), cost_fn=cost_fn) for y in (targets, whole)]
-    assert [output.matching.cost.shape for output in outputs] == 2 * [(N, 1, 4)]
-    assert torch.equal(outputs[0].loss, outputs[1].loss)
-
-
-@pytest.mark.parametrize("argument", ["cost_fn", "loss_fn"])
-def test_a_cost_that_mixes_the_samples_of_a_batch_is_refused(argument):
-    def mixed(hypotheses, targets):
-        return torch.cdist(targets.squeeze(1), hypotheses)  # [batch, batch, hypotheses]
-
-    with pytest.raises(ValueError, match=rf"`{argument}` must return a cost .*of shape \({N}, 1, 4\)"):
-        mcl.mcl_step(module().model, (X, Y), mcl.WTA(), **{argument: mixed})
-
-
-@pytest.mark.parametrize("shape", [(N - 1, 2), (1, 2), (N - 1, 1, 2)])
-def test_targets_of_another_batch_are_refused(shape):
-    with pytest.raises(ValueError, match=r"`targets` must have|`cost_fn` must return"):
-        mcl.mcl_step(module().model, (X, torch.randn(shape)), mcl.WTA())
-
-
-def test_a_cost_of_vectors_is_refused_for_as_many_paths_as_steps():
-    given, targets = mcl.Predictions(torch.randn(N, 5, 5, 2)), torch.randn(N, 5, 2)
-    with pytest.raises(ValueError, match=rf"of shape \({N}, 1, 5\)"):
-        mcl.mcl_step(lambda _: given, (X, targets), mcl.WTA())
-
-
-def test_one_target_per_sample_and_model():
-    hypotheses, targets = torch.randn(5, N, 4, 2), torch.randn(5, N, 2)
-    losses = [
-        mcl.mcl_step(lambda _: mcl.Predictions(hypotheses), (X, y), mcl.WTA(), stacked=True).loss
-        for y in (targets, targets.unsqueeze(-2))
-    ]
-    assert losses[0].shape == (5,)
-    torch.testing.assert_close(*losses)

@@ -47,18 +47,6 @@ def test_measurements_are_those_of_the_definitions(rule, n_targets):
     assert measured.usage.sum().item() == pytest.approx(1.0)
 
 
-def test_free_energy_of_boltzmann_weights_is_the_closed_form():
-    cost = torch.rand(6, 3, 4, dtype=torch.float64)
-    measured = measure(mcl.assign(cost, mcl.AnnealedWTA(0.2)), 0.2)
-    closed = -0.2 * torch.logsumexp(-cost / 0.2, dim=-1).mean()
-    torch.testing.assert_close(measured.free_energy, closed)
-
-
-def test_measuring_leaves_no_graph_behind():
-    cost = torch.rand(6, 3, 4, requires_grad=True)
-    assert not any(value.requires_grad for value in measure(mcl.assign(cost, mcl.AnnealedWTA(0.2)), 0.2))
-
-
 def test_every_kth_step_is_recorded_from_what_the_step_computed():
     model, recorder = network(), Recorder(every=4)
     outputs = run(recorder, model, batch_of())
@@ -109,14 +97,6 @@ def test_batches_of_different_sizes_are_recorded(sizes, tmp_path):
     assert records.step.tolist() == [step for step, n in enumerate(sizes) if n]
     assert records.hypotheses.shape == (len(records), min(sizes[0], 4), 3, 1)
     assert records.distortion.isfinite().all()
-
-
-def test_records_can_be_asked_for_on_the_way():
-    model, recorder = network(), Recorder(every=1)
-    run(recorder, model, batch_of(), n_steps=3)
-    assert len(recorder.records()) == 3
-    run(recorder, model, batch_of(), n_steps=5)
-    assert len(recorder.records()) == 8
 
 
 def test_nothing_is_fetched_from_the_device_before_many_records_wait(tmp_path):
@@ -188,17 +168,3 @@ def test_a_rule_with_a_temperature_for_each_sample_is_refused():
     output = mcl.mcl_step(network(), batch_of(), rule)
     with pytest.raises(ValueError, match=r"`rule` must have one temperature for the whole batch, got .* \(16, 1, 1\)"):
         Recorder()(0, output, rule)
-
-
-@for_each(
-    "content, words",
-    [
-        ("", "at least one record, got an empty file"),
-        ("{}\n", "line 1 is not a record"),
-        ("[1\n", "line 1 is not a record"),
-    ],
-)
-def test_files_that_hold_something_else_are_refused(tmp_path, content, words):
-    (tmp_path / "run.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=words):
-        AnnealingRecords.load(tmp_path / "run.jsonl")

@@ -80,12 +80,6 @@ def test_a_function_of_the_step_is_followed():
     assert temperatures == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
 
 
-def test_a_rule_stays():
-    scheduler = mcl.RuleScheduler(mcl.WTA())
-    scheduler.step()
-    assert scheduler.rule == mcl.WTA()
-
-
 @for_each("rule", [mcl.WTA(), cooling(N_EPOCHS)])
 def test_the_same_loop_serves_rules_that_need_no_measurement(rule):
     model, scheduler = network(), mcl.RuleScheduler(rule)
@@ -134,12 +128,6 @@ def test_it_does_what_the_policy_of_a_fleet_does_with_the_same_measurements():
     expected = [(t, 0.02 * rate) for t, rate, _ in expected_values(training, n_steps)]
     torch.testing.assert_close(torch.tensor(training.used), torch.tensor(expected), rtol=1e-5, atol=1e-8)
     assert training.used[0][1] == pytest.approx(0.02 / 2**0.5)  # twice the steps of a full rate
-
-
-def test_the_first_batch_is_infinitely_warm():
-    training = Training()
-    weights = training.scheduler.rule(torch.rand(4, 1, 2))
-    torch.testing.assert_close(weights, torch.full_like(weights, 0.5))
 
 
 def two_groups(model):
@@ -199,16 +187,6 @@ def test_a_hypothesis_that_wins_nothing_is_moved():
     far = [float(run.model(torch.tensor([[0.9]])).hypotheses.detach().abs().max()) for run in (training, with_model)]
     assert far[0] > 900
     assert far[1] < 2
-
-
-def test_rates_that_are_tensors_stay_the_same_tensors():
-    model = network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.02))
-    rate = optimizer.param_groups[0]["lr"]
-    scheduler = mcl.RuleScheduler(mcl.AutoAnnealing(), optimizer, n_epochs=1)
-    scheduler.observe(mcl.mcl_step(model, next(iter(loader())), scheduler.rule))
-    scheduler.step()
-    assert optimizer.param_groups[0]["lr"] is rate
 
 
 def test_a_cost_without_a_zero_is_cooled_from_the_first_batch():
@@ -276,14 +254,6 @@ def test_an_interrupted_training_resumes_to_the_same_bits(n_epochs, tmp_path):
         torch.testing.assert_close(part(resumed), part(whole), rtol=0, atol=0)
 
 
-def test_a_state_does_not_follow_the_training():
-    training = Training().train(1)
-    state = training.scheduler.state_dict()
-    before = pickle.dumps(state)
-    training.train(2)
-    assert pickle.dumps(state) == before
-
-
 def test_a_scheduler_resumes_and_can_be_pickled():
     scheduler = mcl.RuleScheduler(cooling())
     for _ in range(3):
@@ -303,33 +273,6 @@ def test_functions_are_compared_by_the_rule_they_give():
     assert other.rule == mcl.AnnealedWTA(0.5)
     with pytest.raises(ValueError, match=r"RuleScheduler: `state` must have been saved under the same rule, .*0\.9"):
         mcl.RuleScheduler(lambda step: mcl.AnnealedWTA(0.9**step)).load_state_dict(scheduler.state_dict())
-
-
-def test_a_state_of_another_policy_is_refused():
-    state = Training().scheduler.state_dict()
-    with pytest.raises(ValueError, match=r"must have been saved under the same rule, .*'hold_gain': 2\.0"):
-        Training(mcl.AutoAnnealing(hold_gain=2.0)).scheduler.load_state_dict(state)
-
-
-@for_each("state", [{}, {"n_steps": 1}, {"last_epoch": 1, "rule": ""}])
-def test_a_state_with_other_keys_is_refused(state):
-    with pytest.raises(ValueError, match=r"RuleScheduler: `state` must have the keys \['course', 'n_steps', 'rule'\]"):
-        mcl.RuleScheduler(cooling()).load_state_dict(state)
-
-
-def test_a_damaged_course_is_refused():
-    training = Training()
-    state = training.scheduler.state_dict() | {"course": {"first": torch.tensor(1.0)}}
-    with pytest.raises(ValueError, match="AutoAnnealing: `state` must have the keys"):
-        training.scheduler.load_state_dict(state)
-
-
-@for_each("n_steps", [-1, 1.5, True, "3", None])
-def test_a_state_with_a_bad_count_is_refused(n_steps):
-    scheduler = mcl.RuleScheduler(cooling())
-    with pytest.raises(ValueError, match="must have an integer n_steps >= 0, got"):
-        scheduler.load_state_dict(scheduler.state_dict() | {"n_steps": n_steps})
-    assert scheduler.n_steps == 0
 
 
 # ------------------------------------------------------------------ bad input

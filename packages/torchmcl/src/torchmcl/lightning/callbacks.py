@@ -1,23 +1,29 @@
-"""Callbacks: logging of the rule, records for reports, a warning on collapse, averaged weights."""
+"""Callbacks: logging of the rule, records for reports, a warning on collapse, and checkpoints without pickle."""
 
 import json
 import time
 import warnings
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import described_rule
-from torchmcl.checks import bad_value, check_fraction
-from torchmcl.io import change_records
-from torchmcl.lightning._backend import pl
+from torchmcl.checks import bad_value, check_fraction, check_positive_int
+from torchmcl.io import CheckpointSeries, change_records, check_stop, load, save, stop_requested
+from torchmcl.io.stopping import begin_saving, end_saving
+from torchmcl.optional import optional_import
 from torchmcl.rules.winners import AssignmentRule
+from torchmcl.schedules import AnnealedRule
 from torchmcl.types import StepOutput
+
+__all__ = ["Checkpoints", "CollapseWarning", "RecordWriter", "RuleLogger", "SafeCheckpointIO"]
+
+pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl.lightning")
+
+_KIND = "lightning"
 
 
 class RuleLogger(pl.Callback):  # type: ignore[name-defined]
@@ -31,7 +37,7 @@ class RuleLogger(pl.Callback):  # type: ignore[name-defined]
         """Log the values of this epoch, if they are scheduled."""
         rule, epoch = module.rule, trainer.current_epoch
         if not isinstance(rule, AssignmentRule | AutoAnnealing):
-            self._log(module, rule.values(epoch) if hasattr(rule, "values") else described_rule(rule, epoch))
+            self._log(module, rule.values(epoch) if isinstance(rule, AnnealedRule) else described_rule(rule, epoch))
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Log the values of this epoch, if they are set during training."""
@@ -50,8 +56,8 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
     When training resumes from a checkpoint, the lines of repeated epochs are replaced.
 
     Args:
-        path: of the file.
-        show: whether to also print each line.
+        path: Path of the file.
+        show: Whether to also print each line.
     """
 
     def __init__(self, path: Path | str, *, show: bool = False) -> None:
@@ -96,7 +102,7 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
     There is no warning while the temperature is above 0: hypotheses may coincide then, and split later.
 
     Args:
-        threshold: a hypothesis counts as unused below this share of wins.
+        threshold: Fraction of wins below which a hypothesis counts as unused.
     """
 
     def __init__(self, threshold: float = 1e-3) -> None:
@@ -122,15 +128,16 @@ class CollapseWarning(pl.Callback):  # type: ignore[name-defined]
         if self._wins is None or trainer.sanity_checking:
             return
         wins = trainer.strategy.reduce(self._wins, reduce_op="sum")
-        shares = wins / wins.sum().clamp_min(1)
-        starved = (shares < self.threshold).nonzero().flatten().tolist()
+        fractions = wins / wins.sum().clamp_min(1)
+        starved = (fractions < self.threshold).nonzero().flatten().tolist()
         module.log("val_starved", float(len(starved)))
         if _is_warm(module.rule_at(trainer.current_epoch)):
             return
         if len(starved) > self._n_before and trainer.is_global_zero:
             message = (
-                f"MCLModule: {len(starved)} of {len(shares)} hypotheses win no target in epoch {trainer.current_epoch} "
-                f"(numbers {starved}). Annealing, AnnealedWTA with a temperature that falls to 0, keeps them in use."
+                f"MCLModule: {len(starved)} of {len(fractions)} hypotheses win no target in epoch "
+                f"{trainer.current_epoch} (numbers {starved}). Annealing, AnnealedWTA with a temperature that falls "
+                "to 0, keeps them in use."
             )
             warnings.warn(message, stacklevel=2)
         self._n_before = len(starved)
@@ -141,48 +148,130 @@ def _is_warm(rule: Any) -> bool:
     return float(getattr(rule, "temperature", 0.0)) > 0
 
 
-class ExponentialAverage(pl.callbacks.WeightAveraging):  # type: ignore[name-defined]
-    """Lightning's exponential moving average of the weights, updated after every step.
+class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
+    """Writes Lightning's checkpoints in the format of `torchmcl.io`: safetensors and JSON, with a checksum.
 
-    The average is `decay * average + (1 - decay) * weights`. It is used in validation, and replaces the weights when
-    training ends. Sharded weights are not supported.
-
-    Args:
-        decay: a factor per step; closer to 1 averages over more steps. It is smaller in the first steps, so that the
-            average quickly discards the initial weights.
+    `Checkpoints` enables it; with Lightning's own `ModelCheckpoint`, which still names its files .ckpt,
+    pass it to the trainer: `Trainer(plugins=[SafeCheckpointIO()])`.
     """
 
-    def __init__(self, decay: float = 0.999) -> None:
-        check_fraction("ExponentialAverage", "decay", decay)
-        super().__init__(use_buffers=False, multi_avg_fn=partial(_move_average, decay))
-
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Copy the model.
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Path | str, storage_options: Any = None) -> None:
+        """Write a checkpoint.
 
         Raises:
-            ValueError: if the weights are sharded, which Lightning does not average.
+            TypeError: if it contains a value that is neither a tensor nor JSON-compatible.
+            OSError: if it cannot be written; the old file, if any, is untouched.
+        """
+        save(path, checkpoint, kind=_KIND)
+
+    def load_checkpoint(
+        self, path: Path | str, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Return a checkpoint, on the CPU; nothing from the file is executed.
+
+        Raises:
+            CheckpointError: if it is damaged or not a checkpoint.
+        """
+        checkpoint: dict[str, Any] = load(path, kind=_KIND)
+        return checkpoint
+
+    def remove_checkpoint(self, path: Path | str) -> None:
+        """Remove a file."""
+        Path(path).unlink(missing_ok=True)
+
+
+class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
+    """Save after each epoch, and stop on SIGTERM and Ctrl-C under `stop_on_signals`.
+
+    After a signal, training ends with the current batch. The next run repeats the epoch from its beginning, with the
+    same results as an uninterrupted run.
+
+    Args:
+        folder: Folder of the files `epoch-<number of finished epochs>.safetensors`.
+        every_n_epochs: Number of epochs between saves; the last one is always saved.
+        keep: Number of checkpoints to keep; if the newest is damaged, the previous one is used.
+
+    Example:
+        >>> from torchmcl.lightning import Checkpoints
+        >>> checkpoints = Checkpoints("out/run/checkpoints", keep=3)
+        >>> print(checkpoints.latest())  # for trainer.fit(module, data, ckpt_path=checkpoints.latest())
+        None
+    """
+
+    def __init__(self, folder: Path | str, *, every_n_epochs: int = 1, keep: int = 2) -> None:
+        check_positive_int("Checkpoints", "every_n_epochs", every_n_epochs)
+        self.series = CheckpointSeries(folder, _KIND, name="epoch", keep=keep)
+        self.every_n_epochs = every_n_epochs
+        self._is_listening = False
+
+    def latest(self) -> str | None:
+        """Return the newest complete checkpoint, for `ckpt_path` of `trainer.fit`; None if there is none.
+
+        Raises:
+            CheckpointError: if there are checkpoints, but all are damaged.
+        """
+        newest = self.series.newest()
+        return None if newest is None else str(self.series.path(newest[0]))
+
+    def stop_if_asked(self) -> None:
+        """Stop if a signal requests it.
+
+        Raises:
+            Stopped: with the number of saved epochs.
+        """
+        if stop_requested():
+            check_stop(self._saved_in_words())
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Make the trainer write the safe format, and handle signals.
+
+        Raises:
+            ValueError: for a strategy that shards the weights, because its checkpoints are pickle files.
         """
         if isinstance(trainer.strategy, pl.strategies.ModelParallelStrategy | pl.strategies.FSDPStrategy):
-            demand = "hold whole weights in every process"
-            raise ValueError(bad_value("ExponentialAverage", "strategy", demand, type(trainer.strategy).__name__))
-        super().setup(trainer, module, stage)
+            rule = "keep all weights in every process"
+            advice = "Use Lightning's ModelCheckpoint for sharded weights."
+            raise ValueError(bad_value("Checkpoints", "strategy", rule, type(trainer.strategy).__name__, advice))
+        if not isinstance(trainer.strategy.checkpoint_io, SafeCheckpointIO):
+            trainer.strategy.checkpoint_io = SafeCheckpointIO()
+        if stage == "fit" and not self._is_listening:
+            self._is_listening = True
+            begin_saving()
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Move the average to the device of the model, which Lightning changes after the copy."""
-        self._average_model.to(module.device)
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Save at the very end of an epoch, because Lightning calls checkpoint callbacks last."""
+        n_epochs = trainer.current_epoch + 1
+        is_last = trainer.should_stop or n_epochs == trainer.max_epochs
+        if n_epochs % self.every_n_epochs == 0 or is_last:
+            trainer.save_checkpoint(self.series.path(n_epochs), weights_only=False)
+            if trainer.is_global_zero:
+                self.series.prune()
+        self.stop_if_asked()
 
-    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Keep the average in the model, because callbacks that save the best model run later."""
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop if a signal requests it."""
+        self.stop_if_asked()
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
-        """Restore the weights."""
-        super().on_validation_epoch_end(trainer, module)
+    def on_validation_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Stop if a signal requests it."""
+        self.stop_if_asked()
 
-    def on_fit_end(self, trainer: Any, module: Any) -> None:
-        """Leave the average in the model even if no epoch remained to be trained."""
-        self._copy_average_to_current(module)
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """Stop handling signals."""
+        self._end()
 
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        """Stop handling signals."""
+        self._end()
 
-def _move_average(decay: float, average: list[Tensor], weights: list[Tensor], n_averaged: Tensor) -> None:
-    n_steps = int(n_averaged) + 1
-    torch._foreach_lerp_(average, weights, 1 - min(decay, (1 + n_steps) / (10 + n_steps)))
+    def _saved_in_words(self) -> str:
+        steps = self.series.steps()
+        folder = f"{str(self.series.folder)!r}: run the same again to resume from there."
+        return f"{steps[-1]} epochs are saved in {folder}" if steps else "No epoch had ended yet."
+
+    def _end(self) -> None:
+        if self._is_listening:
+            self._is_listening = False
+            end_saving()

@@ -13,15 +13,19 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
 from torchmcl.checks import bad_value, check_non_negative
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.lightning._backend import pl
 from torchmcl.loop import CapturedModel, FiniteGuard
 from torchmcl.loop.finite import first_not_finite, largest_gradient, parts_of
 from torchmcl.metrics import distortion
+from torchmcl.optional import optional_import
 from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.schedules import Schedule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.step import mcl_step
 from torchmcl.types import Batch, Predictions, StepOutput, as_batch, inputs_of
+
+__all__ = ["MCLModule"]
+
+pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl.lightning")
 
 _SIGMOID_SCORES = SigmoidScores()
 
@@ -44,29 +48,29 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     with or without targets.
 
     Args:
-        model: takes `batch.inputs`, returns `Predictions`.
-        rule: an assignment rule; a function epoch -> rule, for example from `annealed`; or `torchmcl.AutoAnnealing`,
+        model: Module that takes `batch.inputs` and returns `Predictions`.
+        rule: Assignment rule; a function epoch -> rule, for example from `annealed`; or `torchmcl.AutoAnnealing`,
             which sets the temperature and the tail of the learning rate from the observed costs, over the
             `max_epochs` or `max_steps` of the trainer, whichever ends first. It acts at the ends of epochs, so use ten
             or more: `limit_train_batches` makes them shorter. It does not set the weight decay or the initial learning
             rate.
-        cost_fn: the matched cost, any `pairwise_*` function.
-        loss_fn: the trained cost, if it differs from the matched one, see `mcl_step`.
-        scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
-        score_weight: weight of the score loss.
-        learning_rate: of Adam; or a schedule, epoch -> learning rate, for any optimizer.
-        make_optimizer: parameters -> optimizer, instead of Adam.
-        plateau: optimizer -> torch scheduler that lowers the learning rate when `monitor` does not improve, for
-            example `functools.partial(ReduceLROnPlateau, factor=0.5, patience=4)`; None keeps the rate.
-        monitor: the logged value that the plateau scheduler monitors.
-        metrics: name -> function of a `StepOutput`; each is logged as `val_<name>` and `test_<name>`, averaged over
+        cost_fn: Matched cost, any `pairwise_*` function.
+        loss_fn: Trained cost, if it differs from the matched one, see `mcl_step`.
+        scores: Objective of the scores, `SigmoidScores()` or `SoftmaxScores()`.
+        score_weight: Weight of the score loss.
+        learning_rate: Learning rate of Adam; or a schedule, epoch -> learning rate, for any optimizer.
+        make_optimizer: Function parameters -> optimizer, instead of Adam.
+        plateau: Function optimizer -> torch scheduler that lowers the learning rate when `monitor` does not improve,
+            for example `functools.partial(ReduceLROnPlateau, factor=0.5, patience=4)`; None keeps the rate.
+        monitor: Logged value that the plateau scheduler monitors.
+        metrics: Functions of a `StepOutput` by name; each is logged as `val_<name>` and `test_<name>`, averaged over
             real targets; the distortion by default. Validation and test steps use `WTA()`.
-        captured: on a GPU, replay the training passes of the model as CUDA graphs, see
+        captured: Whether to replay, on a GPU, the training passes of the model as CUDA graphs, see
             `torchmcl.loop.CapturedModel`; not with several processes.
-        max_skipped: maximum number of batches with a non-finite loss or gradient to skip, with a warning for each. The
+        max_skipped: Maximum number of batches with a non-finite loss or gradient to skip, with a warning for each. The
             next one raises `torchmcl.loop.NonFiniteLossError`, before the weights are updated.
-        seed: determines, with the epoch and the process, the random numbers of dropout and similar layers. Torch's
-            generators are restored after training.
+        seed: Seed that determines, with the epoch and the process, the random numbers of dropout and similar layers.
+            Torch's generators are restored after training.
 
     Example:
         >>> import torchmcl as mcl
@@ -250,15 +254,15 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         mask = output.matching.mask
         counts = torch.stack([mask.sum(), mask.any(dim=-1).sum()]).to(torch.float32)
         total = self.trainer.strategy.reduce(counts.clone(), reduce_op="sum")
-        shares = n_processes * counts / total.clamp_min(1)
-        loss = shares[0] * output.assignment_loss
-        return loss if output.score_loss is None else loss + self.score_weight * shares[1] * output.score_loss
+        weights = n_processes * counts / total.clamp_min(1)
+        loss = weights[0] * output.assignment_loss
+        return loss if output.score_loss is None else loss + self.score_weight * weights[1] * output.score_loss
 
     # The optimizer, and the state saved besides the weights
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam, or the result of `make_optimizer`."""
-        self._guard.parameters = list(self.model.parameters())  # sharding replaces them
+        self._guard.parameters = list(self.model.parameters())
         parameters = [parameter for parameter in self._guard.parameters if parameter.requires_grad]
         if self.make_optimizer is not None:
             return self.make_optimizer(parameters)
