@@ -178,7 +178,7 @@ def test_a_private_model_holds_no_rows_and_answers_alike(kind, tmp_path):
     model.save(tmp_path / "model", private=True)
     names = read_checkpoint(tmp_path / "model" / "model.safetensors").tensors
     assert not any("held_out" in name for name in names)
-    loaded = MCLRegressor.load(tmp_path / "model")
+    loaded = kind.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     loaded.partial_fit(X, y)  # begins with no held-out rows
 
