@@ -233,7 +233,7 @@ def test_a_save_that_fails_leaves_the_old_model(model, path, tmp_path, monkeypat
     def full(path, content):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("torchmcl_tables.model.model.write_atomically", full)
+    monkeypatch.setattr("torchmcl.io.write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         save_table_model(model, tmp_path / "model")
     assert {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()} == before

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchmcl.checks import bad_value, nearest_hint
+from torchmcl.errors import bad_value, nearest_hint
 from torchmcl.io import change_records, read_records
 
 

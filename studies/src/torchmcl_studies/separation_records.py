@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.io import read_json, read_records
 from torchmcl_speech import speaker_genders
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from torchmcl import Predictions, normalized_scores
 from torchmcl.annealing import network_tolerance
-from torchmcl.checks import bad_value, check_non_negative, check_positive_int, check_tensor
+from torchmcl.checks import check_non_negative, check_positive_int, check_tensor
 from torchmcl.costs import pairwise_euclidean
+from torchmcl.errors import bad_value
 
 
 @dataclass(frozen=True)

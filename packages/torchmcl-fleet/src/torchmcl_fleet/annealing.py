@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoAnnealing, AutoValues
+from torchmcl import AutoAnnealing, MultiHypothesisHead
+from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoValues
 from torchmcl.annealing.driver import AnnealingDriver
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples
 from torchmcl.annealing.records import CostScale
-from torchmcl.nn import MultiHypothesisHead
 from torchmcl_fleet.models import StackedModules, replace_where
 from torchmcl_fleet.steps import AutogradStep
 

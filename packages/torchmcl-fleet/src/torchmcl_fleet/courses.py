@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.checks import bad_value, check_non_negative
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA, softmin, winner_weights
+from torchmcl import WTA, AnnealedWTA, AssignmentRule, AutoAnnealing, RelaxedWTA, checks
+from torchmcl.errors import bad_value
+from torchmcl.rules.winners import softmin, winner_weights
 from torchmcl.schedules import AnnealedRule, Schedule
 from torchmcl_fleet.options import StepSpec, plain_number
 
@@ -302,7 +302,7 @@ def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Columns:
         if id(rate) not in columns:
             values = [plain_number(rate(epoch)) for epoch in range(n_epochs)] if callable(rate) else [rate] * n_epochs
             for value in set(values):
-                check_non_negative("Fleet", "learning_rate", value)
+                checks.check_non_negative("Fleet", "learning_rate", value)
             columns[id(rate)] = torch.tensor(values, dtype=torch.float64)
     return Columns.of(columns, [id(rate) for rate in rates])
 

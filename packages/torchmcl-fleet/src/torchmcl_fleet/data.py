@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_boolean, check_callable, check_mask, check_positive_int, check_tensor
-from torchmcl.types import Batch
+from torchmcl import Batch, checks
+from torchmcl.errors import bad_value
 
 
 class FleetData(NamedTuple):
@@ -67,11 +67,11 @@ class FleetData(NamedTuple):
             >>> data.inputs.shape, data.set_of_model.tolist()
             (torch.Size([1, 10, 3]), [0, 0, 0, 0])
         """
-        check_positive_int("FleetData", "n_models", n_models)
+        checks.check_positive_int("FleetData", "n_models", n_models)
         data = cls.of_sets([(inputs, targets) if mask is None else (inputs, targets, mask)], [0] * n_models)
         if weights is None:
             return data
-        check_tensor("FleetData", "weights", weights, floating=False)
+        checks.check_tensor("FleetData", "weights", weights, floating=False)
         if weights.shape != inputs.shape[:1]:
             rule = f"have shape ({len(inputs)},), one for each row"
             raise ValueError(bad_value("FleetData", "weights", rule, tuple(weights.shape)))
@@ -185,8 +185,8 @@ def _check_set(number: int, rows: tuple[Tensor, ...], first: tuple[Tensor, ...])
             rule = f"have {name} of the same columns, {tuple(like.shape[1:])} in set 0"
             raise ValueError(bad_value("FleetData", "sets", rule, f"{tuple(part.shape[1:])} in set {number}"))
     if len(rows) == 3:
-        check_boolean("FleetData", "mask", rows[2])
-        check_mask("FleetData", rows[2], rows[1].shape[: rows[2].ndim])
+        checks.check_boolean("FleetData", "mask", rows[2])
+        checks.check_mask("FleetData", rows[2], rows[1].shape[: rows[2].ndim])
 
 
 def _check_rows(name: str, rows: Any, first: Tensor) -> None:
@@ -239,9 +239,11 @@ class SampledData:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_callable("SampledData", "draw", self.draw, "torchmcl_fleet.demo.gaussians.conditional_three_gaussians")
-        check_positive_int("SampledData", "n_rows", self.n_rows)
-        check_positive_int("SampledData", "n_models", self.n_models)
+        checks.check_callable(
+            "SampledData", "draw", self.draw, "torchmcl_fleet.demo.gaussians.conditional_three_gaussians"
+        )
+        checks.check_positive_int("SampledData", "n_rows", self.n_rows)
+        checks.check_positive_int("SampledData", "n_models", self.n_models)
 
     def epoch(self, number: int, device: torch.device) -> FleetData:
         """Return the rows of an epoch.

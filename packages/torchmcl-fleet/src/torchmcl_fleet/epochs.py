@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchmcl import AssignmentRule, io
 from torchmcl.app.progress import Progress
-from torchmcl.io import check_stop, saves_when_stopped, stop_requested
-from torchmcl.rules.winners import AssignmentRule
 from torchmcl_fleet.annealing import FleetAnnealing
 from torchmcl_fleet.courses import TrainingPlan
 from torchmcl_fleet.history import ChunkState, FirstFailures, FleetCheckpoint, FleetHistory
@@ -98,12 +97,12 @@ class ChunkTraining:
 
         def note_or_stop(low: int, high: int) -> None:
             after_epochs(low, high)
-            if stop_requested():
+            if io.stop_requested():
                 if saved is None:
-                    check_stop("Nothing was saved: the training has no `checkpoint`.")
+                    io.check_stop("Nothing was saved: the training has no `checkpoint`.")
                 else:
                     saved.save(number, high, seconds + time.perf_counter() - begin, state, device)
-                    check_stop(f"Saved in {str(saved.folder)!r}: run the same again to resume.")
+                    io.check_stop(f"Saved in {str(saved.folder)!r}: run the same again to resume.")
 
         while first < n_epochs and not self.all_stopped():
             last = n_epochs if saved is None else min(n_epochs, first + saved.options.every)
@@ -310,5 +309,5 @@ def train_chunks(
         kept = chunk.state.optimizer if moments else {}
         return history, {name: value.cpu() for name, value in kept.items()}
 
-    with saves_when_stopped():
+    with io.saves_when_stopped():
         return placement.run(train)

@@ -7,18 +7,25 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from torchmcl import (
+    WTA,
+    AssignmentRule,
+    AutoAnnealing,
+    Batch,
+    Predictions,
+    SigmoidScores,
+    SoftmaxScores,
+    checks,
+    mcl_step,
+    pairwise_sq_euclidean,
+)
 from torchmcl.annealing import AnnealingRecords, measure
-from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.records import SCALARS
 from torchmcl.app.progress import Progress
-from torchmcl.checks import bad_value, check_choice, check_non_negative, check_positive_int
-from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.errors import bad_value
 from torchmcl.io.identity import digest_of_tensors
-from torchmcl.rules.winners import WTA, AssignmentRule
 from torchmcl.schedules import Schedule
-from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores, check_score_objective
-from torchmcl.step import mcl_step
-from torchmcl.types import Batch, Predictions
+from torchmcl.scoring import ScoreObjective, check_score_objective
 from torchmcl_fleet.backends import BACKENDS, choose_backend
 from torchmcl_fleet.courses import RuleAt, TrainingPlan, rates_of
 from torchmcl_fleet.data import EpochRows, FleetData, SampledData
@@ -104,8 +111,8 @@ class Fleet:
         device: Device | Sequence[Device] = "cpu",
         backend: str | None = None,
     ) -> None:
-        check_positive_int("Fleet", "n_models", n_models)
-        check_non_negative("Fleet", "score_weight", score_weight)
+        checks.check_positive_int("Fleet", "n_models", n_models)
+        checks.check_non_negative("Fleet", "score_weight", score_weight)
         check_score_objective("Fleet", scores)
         self.n_models = n_models
         self.rules = per_model("rule", rule, n_models)
@@ -113,12 +120,12 @@ class Fleet:
         self.weight_decay = per_model("weight_decay", weight_decay, n_models)
         self.seeds = seeds_of(seeds, n_models)
         for decay in set(self.weight_decay):
-            check_non_negative("Fleet", "weight_decay", decay)
+            checks.check_non_negative("Fleet", "weight_decay", decay)
         if not isinstance(optimizer, FleetOptimizer):
             rule, advice = "be an optimizer of torchmcl_fleet", "Those of torch.optim have one rate for all models."
             raise TypeError(bad_value("Fleet", "optimizer", rule, repr(optimizer), advice))
         if backend is not None:
-            check_choice("Fleet", "backend", backend, tuple(BACKENDS))
+            checks.check_choice("Fleet", "backend", backend, tuple(BACKENDS))
         self.optimizer = optimizer
         self.cost_fn = cost_fn
         self.loss_fn = loss_fn
@@ -180,7 +187,7 @@ class Fleet:
             ValueError: if the data or validation is for another number of models, a number is out of range, or the
                 checkpoint holds another training.
         """
-        check_positive_int("Fleet.fit", "n_epochs", n_epochs)
+        checks.check_positive_int("Fleet.fit", "n_epochs", n_epochs)
         data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, SampledData) else data
         check_data("Fleet.fit", "data", data, self.n_models)
         validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
@@ -339,8 +346,8 @@ class FleetRecorder:
     """
 
     def __init__(self, fleet: Fleet, n_epochs: int, *, data: Batch, probes: Tensor, every: int = 10) -> None:
-        check_positive_int("FleetRecorder", "n_epochs", n_epochs)
-        check_positive_int("FleetRecorder", "every", every)
+        checks.check_positive_int("FleetRecorder", "n_epochs", n_epochs)
+        checks.check_positive_int("FleetRecorder", "every", every)
         if len(data.inputs) != len(data.targets) or len(data.inputs) == 0:
             got = f"{len(data.inputs)} and {len(data.targets)}"
             raise ValueError(bad_value("FleetRecorder", "data", "have as many inputs as targets, at least one", got))

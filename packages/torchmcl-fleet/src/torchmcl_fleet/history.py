@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive_int
-from torchmcl.io import CheckpointError, CheckpointSeries, digest, read_json, write_atomically
+from torchmcl import checks, io, optional
+from torchmcl.errors import bad_value
 from torchmcl.io.identity import digest_of_tensors, identity_of
-from torchmcl.optional import optional_import
 from torchmcl_fleet.courses import TrainingPlan
 from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.models import StackedModules
@@ -244,10 +243,10 @@ class FleetCheckpoint:
     """
 
     def __init__(self, options: Checkpointing, plan: dict[str, Any], *, is_random: bool) -> None:
-        optional_import("safetensors.torch", extra="checkpoint", needed_by="Fleet.fit(checkpoint=...)")
+        optional.optional_import("safetensors.torch", extra="checkpoint", needed_by="Fleet.fit(checkpoint=...)")
         self.folder, self.options, self.is_random = Path(options.folder), options, is_random
         plan = json.loads(json.dumps(plan))
-        self.plan_digest = digest(plan)
+        self.plan_digest = io.digest(plan)
         path = self.folder / _PLAN
         saved = _read_plan(path)
         if saved == plan:
@@ -261,7 +260,7 @@ class FleetCheckpoint:
             rule = "be empty or contain this training run"
             got = f"{self.folder}, which differs in {differ}"
             raise ValueError(bad_value("Fleet.fit", "checkpoint", rule, got, advice))
-        write_atomically(path, json.dumps(plan, indent=1))
+        io.write_atomically(path, json.dumps(plan, indent=1))
 
     def load(self, chunk: int, state: dict[str, Tensor], device: torch.device) -> tuple[int, float]:
         """Fill `state` from the newest complete checkpoint of a chunk; return the next epoch and the seconds so far.
@@ -311,8 +310,8 @@ class FleetCheckpoint:
                 tensors[_DEVICE_GENERATOR] = torch.cuda.get_rng_state(device)
         self._series(chunk).save(next_epoch, {**tensors, "plan": self.plan_digest, "seconds": seconds})
 
-    def _series(self, chunk: int) -> CheckpointSeries:
-        return CheckpointSeries(self.folder, _KIND, name=f"chunk-{chunk:04d}-epoch", keep=self.options.keep)
+    def _series(self, chunk: int) -> io.CheckpointSeries:
+        return io.CheckpointSeries(self.folder, _KIND, name=f"chunk-{chunk:04d}-epoch", keep=self.options.keep)
 
     def _restore_generator(self, tensors: dict[str, Tensor], device: torch.device) -> None:
         if self.is_random and _GENERATOR in tensors:
@@ -324,14 +323,14 @@ class FleetCheckpoint:
         """Return whether the first chunk has a complete checkpoint of the same plan."""
         try:
             found = self._series(0).newest()
-        except CheckpointError:
+        except io.CheckpointError:
             return False
         state = None if found is None else found[1]
         return isinstance(state, dict) and state.get("plan") == self.plan_digest
 
 
-def _damaged(rule: str, got: object) -> CheckpointError:
-    return CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
+def _damaged(rule: str, got: object) -> io.CheckpointError:
+    return io.CheckpointError(bad_value("Fleet.fit", "checkpoint", rule, got, _ANEW))
 
 
 def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> int | None:
@@ -340,7 +339,7 @@ def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> 
     The chunks of a saved run are kept: available memory and threads may have changed.
     """
     if models_at_once is not None:
-        check_positive_int("Fleet.fit", "models_at_once", models_at_once)
+        checks.check_positive_int("Fleet.fit", "models_at_once", models_at_once)
         return models_at_once
     plan = None if options is None else _read_plan(Path(options.folder) / _PLAN)
     size = (plan or {}).get("models_at_once")
@@ -350,7 +349,7 @@ def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> 
 def _read_plan(path: Path) -> dict[str, Any] | None:
     """Return the plan, None if it is missing or unreadable."""
     try:
-        plan = read_json("Fleet.fit", path)
+        plan = io.read_json("Fleet.fit", path)
     except (OSError, ValueError):
         return None
     return plan if isinstance(plan, dict) else None

@@ -7,12 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl import WTA, AnnealedWTA, AssignmentRule, Matching, RelaxedWTA, SigmoidScores, StepOutput, dispatch
 from torchmcl.costs.declared import Norm, declaration
-from torchmcl.dispatch import debug_checks_enabled, has_triton
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule, RelaxedWTA
-from torchmcl.scoring import SigmoidScores
 from torchmcl.step import StepProblem
-from torchmcl.types import Matching, StepOutput
 from torchmcl_fleet import gpu
 from torchmcl_fleet.gpu.support import usable
 from torchmcl_fleet.native import compiled, extension, line, one_target
@@ -48,7 +45,7 @@ def fused_step(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
 def _is_common(problem: StepProblem) -> bool:
     """Return whether all targets are real, single and equally weighted, with the cost and scores of the kernels."""
     hypotheses, targets, *scored = step_tensors(problem)
-    if problem.batch.scene is not None or problem.sample_weights is not None or debug_checks_enabled():
+    if problem.batch.scene is not None or problem.sample_weights is not None or dispatch.debug_checks_enabled():
         return False
     if hypotheses.ndim != 3 or targets.shape != (len(hypotheses), 1, hypotheses.shape[-1]):
         return False
@@ -97,7 +94,7 @@ def assignment(cost: Tensor, mask: Tensor | None) -> Tensor:
         Weights, [..., targets, hypotheses]; `NotImplemented` on CPUs, without Triton and for more than 2048 targets or
         hypotheses.
     """
-    if not cost.is_cuda or not has_triton():
+    if not cost.is_cuda or not dispatch.has_triton():
         return NotImplemented
     from torchmcl_fleet.gpu.augmenting import MAX_SIDE, one_to_one_rows
 

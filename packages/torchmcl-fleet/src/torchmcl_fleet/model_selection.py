@@ -8,12 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.checks import bad_value, check_callable, check_positive_int, check_share
-from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl import AutoAnnealing, SigmoidScores, checks, pairwise_sq_euclidean
 from torchmcl.density import Mixture, equal_mass_medians, fit_bandwidth
+from torchmcl.errors import bad_value
 from torchmcl.postprocess.inputs import finite_tensor
-from torchmcl.scoring import ScoreObjective, SigmoidScores
+from torchmcl.scoring import ScoreObjective
 from torchmcl.theory import RatePoints, blahut_arimoto
 from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.fleet import Fleet
@@ -145,10 +144,10 @@ def choose_n_hypotheses(
         2
     """
     numbers = _numbers(candidates)
-    check_callable(_OWNER, "factory", factory, "lambda n: MultiHypothesisMLP(n_inputs, dim, n)")
+    checks.check_callable(_OWNER, "factory", factory, "lambda n: MultiHypothesisMLP(n_inputs, dim, n)")
     for name, value in (("n_epochs", n_epochs), ("n_folds", n_folds), ("n_restarts", n_restarts)):
-        check_positive_int(_OWNER, name, value)
-    check_share(_OWNER, "share", share, "(0, 1]")
+        checks.check_positive_int(_OWNER, name, value)
+    checks.check_share(_OWNER, "share", share, "(0, 1]")
     inputs, targets = _rows(inputs, targets, n_folds)
     reader = scores or SigmoidScores()
     fold = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)) % n_folds
@@ -256,7 +255,7 @@ def _members(fold: Tensor, place: int, *, own: bool) -> Tensor:
 
 def _numbers(candidates: Sequence[int]) -> tuple[int, ...]:
     for number in candidates:
-        check_positive_int(_OWNER, "candidates", number)
+        checks.check_positive_int(_OWNER, "candidates", number)
     numbers = tuple(sorted({int(number) for number in candidates}))
     if len(numbers) < 2:
         raise ValueError(bad_value(_OWNER, "candidates", "hold at least two different numbers", list(candidates)))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
-from torchmcl.checks import bad_value, check_callable
-from torchmcl.types import Distributions, Predictions
+from torchmcl import Distributions, Predictions, checks
+from torchmcl.errors import bad_value
 from torchmcl_fleet.layers import Stackable, without_cudnn
 from torchmcl_fleet.stacked import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
 
@@ -57,7 +57,7 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
     Raises:
         TypeError: if the factory is not a function that returns a module.
     """
-    check_callable("Fleet", "module_factory", factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
+    checks.check_callable("Fleet", "module_factory", factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
     if isinstance(factory, nn.Module):
         rule, advice = (
             "be a function that makes a module, not a module",

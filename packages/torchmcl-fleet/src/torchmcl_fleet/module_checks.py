@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from torchmcl.checks import bad_value
+from torchmcl import Predictions
+from torchmcl.errors import bad_value
 from torchmcl.io.identity import contents_of, described, own_attributes
-from torchmcl.types import Predictions
 from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.models import (
     StackedModules,

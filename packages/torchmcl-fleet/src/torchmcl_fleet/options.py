@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_callable, check_positive_int
-from torchmcl.scoring import ScoreObjective, SigmoidScores
-from torchmcl.types import Distributions, StepOutput
+from torchmcl import Distributions, SigmoidScores, StepOutput, checks
+from torchmcl.errors import bad_value
+from torchmcl.scoring import ScoreObjective
 from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.stacked import Adam, FleetOptimizer
 
@@ -172,11 +172,11 @@ class Validation:
     def __post_init__(self) -> None:
         """Check the fields."""
         check_rows("Validation", "rows", self.rows)
-        check_callable("Validation", "monitor", self.monitor, "torchmcl_fleet.hard_distortion")
+        checks.check_callable("Validation", "monitor", self.monitor, "torchmcl_fleet.hard_distortion")
         for every in set(per_model("every", self.every, self.rows.n_models, owner="Validation")):
-            check_positive_int("Validation", "every", every)
+            checks.check_positive_int("Validation", "every", every)
         if self.patience is not None:
-            check_positive_int("Validation", "patience", self.patience)
+            checks.check_positive_int("Validation", "patience", self.patience)
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ class Checkpointing:
         """Check the fields."""
         if not isinstance(self.folder, str | Path):
             raise TypeError(bad_value("Checkpointing", "folder", "be a path", repr(self.folder)))
-        check_positive_int("Checkpointing", "every", self.every)
-        check_positive_int("Checkpointing", "keep", self.keep)
+        checks.check_positive_int("Checkpointing", "every", self.every)
+        checks.check_positive_int("Checkpointing", "keep", self.keep)
 
 
 def validation_of(given: object, n_models: int) -> Validation | None:
@@ -320,7 +320,7 @@ def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int)
         return _even(n_rows, default_batch_size(n_rows))
     if isinstance(batch_size, str) and batch_size == "all":
         return n_rows
-    check_positive_int(owner, "batch_size", batch_size, "All rows are 'all'.")
+    checks.check_positive_int(owner, "batch_size", batch_size, "All rows are 'all'.")
     return min(batch_size, n_rows)
 
 
@@ -337,8 +337,8 @@ def even_batch_size(n_rows: int, at_most: int) -> int:
         >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3
         206
     """
-    check_positive_int("even_batch_size", "n_rows", n_rows)
-    check_positive_int("even_batch_size", "at_most", at_most)
+    checks.check_positive_int("even_batch_size", "n_rows", n_rows)
+    checks.check_positive_int("even_batch_size", "at_most", at_most)
     return _even(n_rows, at_most)
 
 

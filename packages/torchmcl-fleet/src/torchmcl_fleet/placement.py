@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, device_of
-from torchmcl.types import Predictions
+from torchmcl import Predictions, checks
+from torchmcl.errors import bad_value
 from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.models import StackedModules, random_numbers_apart
 
@@ -44,12 +44,12 @@ def devices_of(device: Device | Sequence[Device], n_models: int) -> tuple[torch.
         ValueError: for an unknown name, an empty sequence, or devices of several types.
     """
     if isinstance(device, str | torch.device):
-        single = device_of("Fleet", device)
+        single = checks.device_of("Fleet", device)
         if single.type != "cuda" or single.index is not None or torch.cuda.device_count() < 2:
             return (single,)
         n_devices = min(torch.cuda.device_count(), max(1, n_models // _MIN_CHUNK))
         return tuple(torch.device("cuda", number) for number in range(n_devices))
-    devices = tuple(device_of("Fleet", each) for each in device)
+    devices = tuple(checks.device_of("Fleet", each) for each in device)
     if not devices or len({each.type for each in devices}) > 1:
         rule = "name at least one device, all of one type"
         raise ValueError(bad_value("Fleet", "device", rule, [str(each) for each in devices]))

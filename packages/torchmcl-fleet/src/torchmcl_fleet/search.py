@@ -8,12 +8,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.checks import bad_value, check_positive_int, check_real
-from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.rules.winners import WTA, RelaxedWTA
-from torchmcl.schedules import Cosine, Schedule
-from torchmcl.types import StepOutput
+from torchmcl import WTA, AutoAnnealing, Cosine, RelaxedWTA, StepOutput, checks, pairwise_sq_euclidean
+from torchmcl.errors import bad_value
+from torchmcl.schedules import Schedule
 from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.fleet import Fleet
 from torchmcl_fleet.options import Validation, WeightedDistortion, even_batch_size, hard_distortion
@@ -132,9 +129,9 @@ class FleetSearch:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_positive_int("FleetSearch", "n_splits", self.n_splits)
-        check_positive_int("FleetSearch", "n_restarts", self.n_restarts)
-        check_real("FleetSearch", "held_out", self.held_out)
+        checks.check_positive_int("FleetSearch", "n_splits", self.n_splits)
+        checks.check_positive_int("FleetSearch", "n_restarts", self.n_restarts)
+        checks.check_real("FleetSearch", "held_out", self.held_out)
         if not 0 < self.held_out * self.n_splits <= 1:
             rule = f"be above 0, and at most 1 for all {self.n_splits} splits together"
             raise ValueError(bad_value("FleetSearch", "held_out", rule, self.held_out))

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from torchmcl.checks import check_non_negative, check_share
-from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
+from torchmcl import MultiHypothesisHead, MultiHypothesisMLP, checks
 from torchmcl_fleet.gpu.support import held_by_program, usable
 from torchmcl_fleet.native import compiled
 
@@ -235,8 +234,8 @@ class Adam(FleetOptimizer):
     def __post_init__(self) -> None:
         """Check the fields."""
         for name in ("beta1", "beta2"):
-            check_share("Adam", name, getattr(self, name), "[0, 1)")
-        check_non_negative("Adam", "epsilon", self.epsilon)
+            checks.check_share("Adam", name, getattr(self, name), "[0, 1)")
+        checks.check_non_negative("Adam", "epsilon", self.epsilon)
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
         """Return zero moments and step counts."""
@@ -285,7 +284,7 @@ class SGD(FleetOptimizer):
 
     def __post_init__(self) -> None:
         """Check the field."""
-        check_share("SGD", "momentum", self.momentum, "[0, 1)")
+        checks.check_share("SGD", "momentum", self.momentum, "[0, 1)")
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
         """Return a zero velocity, if there is momentum."""

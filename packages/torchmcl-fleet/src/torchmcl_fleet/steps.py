@@ -13,16 +13,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchmcl import metrics
+from torchmcl import (
+    WTA,
+    AssignmentRule,
+    Batch,
+    MixtureNLL,
+    MultiHypothesisMLP,
+    Predictions,
+    SigmoidScores,
+    StepOutput,
+    dispatch,
+    mcl_step,
+    metrics,
+    pairwise_cross_entropy,
+)
 from torchmcl.annealing.records import CostScale, cost_scale
-from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
 from torchmcl.costs.declared import Norm, NormalMixture, declaration
-from torchmcl.dispatch import debug_checks_enabled
-from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.rules.winners import WTA, AssignmentRule
-from torchmcl.scoring import ScoreObjective, SigmoidScores
-from torchmcl.step import mcl_step
-from torchmcl.types import Batch, Predictions, StepOutput
+from torchmcl.scoring import ScoreObjective
 from torchmcl_fleet.courses import RuleCourses
 from torchmcl_fleet.data import EpochRows, FleetData
 from torchmcl_fleet.models import StackedModules
@@ -225,7 +232,7 @@ class TrainingFacts:
             rows=RowFacts.of(data),
             held_out=None if held_out is None else RowFacts.of(held_out),
             per_target_rules=per_target_rules,
-            checks_values=debug_checks_enabled(),
+            checks_values=dispatch.debug_checks_enabled(),
             watches_loss=spec.monitor is current_loss,
             watches_distortion=spec.monitor is hard_distortion,
         )

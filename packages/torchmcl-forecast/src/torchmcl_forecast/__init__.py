@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from torchmcl.optional import lazy_names
+from torchmcl import optional
 
 if TYPE_CHECKING:
     from torchmcl_forecast.forecast import Forecast
@@ -17,6 +17,6 @@ _HOMES = {
     "forecaster": ("Forecaster",),
     "scenarios": ("Scenarios", "reduce_samples"),
 }
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__ = optional.lazy_names(
     __name__, {name: f"torchmcl_forecast.{home}" for home, names in _HOMES.items() for name in names}
 )

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmcl.app.arguments import AddNames, Commands, device, names, positive, probability, say, seed
-from torchmcl.app.report import check_page
+from torchmcl.app import arguments, report
 from torchmcl.errors import bad_value
 
 __all__ = ["add_forecast_command"]
@@ -49,7 +48,7 @@ Examples:
 """
 
 
-def add_forecast_command(commands: Commands) -> None:
+def add_forecast_command(commands: arguments.Commands) -> None:
     """Add `forecast` to the commands."""
     parser = commands.add_parser(
         "forecast",
@@ -63,24 +62,33 @@ def add_forecast_command(commands: Commands) -> None:
     parser.add_argument("--time", help="column of times (default: ds)")
     parser.add_argument("--value", help="column of values (default: y); without such a column the table is wide")
     parser.add_argument("--series", help="column of series names (default: unique_id; without it, one series)")
-    parser.add_argument("--horizon", type=positive, help="number of steps to forecast")
+    parser.add_argument("--horizon", type=arguments.positive, help="number of steps to forecast")
     for name, what in (("known", "covariates whose future is known"), ("past", "covariates known up to the present")):
-        parser.add_argument(f"--{name}", type=names, action=AddNames, default=[], help=f"columns of {what}")
+        parser.add_argument(
+            f"--{name}", type=arguments.names, action=arguments.AddNames, default=[], help=f"columns of {what}"
+        )
     parser.add_argument("--future", type=Path, help="table with the values of the --known columns over the horizon")
     parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the page and the files")
-    parser.add_argument("--futures", type=positive, default=5, help="futures of each series (default: %(default)s)")
+    parser.add_argument(
+        "--futures", type=arguments.positive, default=5, help="futures of each series (default: %(default)s)"
+    )
     parser.add_argument("--joint", action="store_true", help="predict futures of all series together")
     parser.add_argument(
-        "--coverage", type=probability, default=0.9, help="share of paths inside their tube (default: %(default)s)"
+        "--coverage",
+        type=arguments.probability,
+        default=0.9,
+        help="share of paths inside their tube (default: %(default)s)",
     )
     parser.add_argument(
         "--steps",
-        type=positive,
+        type=arguments.positive,
         help="training steps per network; two thirds as many follow on all windows (default: by the number of windows)",
     )
-    parser.add_argument("--members", type=positive, default=1, help="networks in the ensemble (default: %(default)s)")
-    parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
-    parser.add_argument("--seed", type=seed, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument(
+        "--members", type=arguments.positive, default=1, help="networks in the ensemble (default: %(default)s)"
+    )
+    parser.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    parser.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
     parser.add_argument(
         "--example", action="store_true", help="forecast the sales of four shops, which are written to sales.csv"
     )
@@ -131,7 +139,7 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
 
     defaults = EXAMPLE_COLUMNS if options.example else {"time": "ds", "value": "y", "series": "unique_id"}
     given = {name: getattr(options, name) for name in defaults if getattr(options, name) is not None}
-    names = defaults | given
+    column_names = defaults | given
     table = options.table or (Path(EXAMPLE) if options.example else None)
     horizon = options.horizon or (28 if options.example else None)
     if table is None or horizon is None:
@@ -140,15 +148,17 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
     if bool(options.known) != (options.future is not None):
         rule = "be given together with --future" if options.known else "be given: --future holds their values"
         raise ValueError(bad_value(_OWNER, "--known", rule, ",".join(options.known) or "nothing"))
-    check_page(_OWNER, options.out, *_FILES)
+    report.check_page(_OWNER, options.out, *_FILES)
     if options.example:
         write_example(table)
-    frame = read_table(_OWNER, "table", table, names["series"])
+    frame = read_table(_OWNER, "table", table, column_names["series"])
     for name, column in [*given.items(), *(("known", known) for known in options.known)]:
         if column not in frame.columns:
             rule = f"name a column of {table.name}: {', '.join(map(repr, frame.columns[:8]))}"
             raise ValueError(bad_value(_OWNER, f"--{name}", rule, repr(column)))
-    columns = Columns(names["series"], names["time"], names["value"], tuple(options.known), tuple(options.past))
+    columns = Columns(
+        column_names["series"], column_names["time"], column_names["value"], tuple(options.known), tuple(options.past)
+    )
     check_columns(_OWNER, columns)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
@@ -157,7 +167,7 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
     if options.future is not None:
         future = read_table(_OWNER, "--future", options.future, columns.series)
         read_future(_OWNER, future, columns, panel, horizon)
-    parameters = names | {
+    parameters = column_names | {
         "n_futures": options.futures,
         "n_members": options.members,
         "n_steps": options.steps,
@@ -172,14 +182,14 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
 
 
 def _forecast(plan: ForecastPlan) -> None:
+    from torchmcl import io
     from torchmcl.app.progress import seconds_since_start
-    from torchmcl.io import Checkpoint, write_atomically
     from torchmcl_forecast.forecaster import Forecaster
     from torchmcl_forecast.page import write_page
 
     forecaster = Forecaster(**plan.parameters)
     if plan.restart:
-        Checkpoint.discard(plan.checkpoint)
+        io.Checkpoint.discard(plan.checkpoint)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Forecaster.fit: .* usually closed")  # among the notes of the report
         forecaster.fit(plan.frame, horizon=plan.horizon, checkpoint=plan.checkpoint)
@@ -194,13 +204,15 @@ def _forecast(plan: ForecastPlan) -> None:
     trained += plan.notes
     # Write the report first: it marks the folder as torchmcl's if the command is stopped between files.
     write_page(plan.out / "index.html", forecast, source=plan.source, value=forecaster.value, trained=trained)
-    write_atomically(plan.out / "futures.csv", futures.to_csv(index=False))
-    write_atomically(plan.out / "quantiles.csv", quantiles.to_csv(index=False))
+    io.write_atomically(plan.out / "futures.csv", futures.to_csv(index=False))
+    io.write_atomically(plan.out / "quantiles.csv", quantiles.to_csv(index=False))
     forecaster.save(plan.out / "model")
-    Checkpoint.discard(plan.checkpoint)
+    io.Checkpoint.discard(plan.checkpoint)
     if not plan.quiet:
-        say("\n".join(trained))
-        say(f"Open the page: {(plan.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)")
+        arguments.say("\n".join(trained))
+        arguments.say(
+            f"Open the page: {(plan.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)"
+        )
 
 
 def _tube_note(forecaster: Any) -> str:

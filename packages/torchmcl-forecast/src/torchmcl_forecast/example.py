@@ -1,13 +1,13 @@
 """A small table of sales to try the command with."""
 
 import csv
-import io
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 
+from torchmcl import io
 from torchmcl.errors import bad_value
-from torchmcl.io import write_atomically
 
 __all__ = ["EXAMPLE", "EXAMPLE_COLUMNS", "write_example"]
 
@@ -26,7 +26,7 @@ def write_example(path: Path) -> None:
     rng = np.random.default_rng(0)
     days = np.arange(_N_DAYS)
     dates = np.datetime64("2023-01-02") + days
-    buffer = io.StringIO()
+    buffer = StringIO()
     rows = csv.writer(buffer, lineterminator="\n")
     rows.writerow([EXAMPLE_COLUMNS["time"], EXAMPLE_COLUMNS["series"], EXAMPLE_COLUMNS["value"]])
     for number, shop in enumerate(_SHOPS):
@@ -44,4 +44,4 @@ def write_example(path: Path) -> None:
     if path.exists() and path.read_bytes() != content:
         rule, advice = "be new, or the example already", "Give another name: torchmcl forecast --example NAME.csv"
         raise ValueError(bad_value("write_example", "table", rule, repr(str(path)), advice))
-    write_atomically(path, content)
+    io.write_atomically(path, content)

@@ -8,9 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from torchmcl import Predictions, SoftmaxScores
-from torchmcl.app.report import new_figure
-from torchmcl.checks import check_positive_int
+from torchmcl import Predictions, SoftmaxScores, checks
+from torchmcl.app import report
 from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl.postprocess import reduce
@@ -87,7 +86,7 @@ class Forecast:
         """
         most = self.paths.shape[1]
         k = min(self.n_futures, most) if n is None else n
-        check_positive_int("Forecast.futures", "n", k)
+        checks.check_positive_int("Forecast.futures", "n", k)
         if k > most:
             raise ValueError(bad_value("Forecast.futures", "n", f"be at most the number of hypotheses, {most}", k))
         if k not in self._few:
@@ -173,7 +172,7 @@ class Forecast:
             The axis.
         """
         if axis is None:
-            axis = new_figure(8.0, 4.0).subplots()
+            axis = report.new_figure(8.0, 4.0).subplots()
         draw_forecast(self, series, axis, n, n_past)
         return axis
 
@@ -184,7 +183,7 @@ class Forecast:
 
     def sample_paths(self, n: int, random_state: int = 0) -> Tensor:
         """Return n paths drawn from the mixture, [groups, n, channels, horizon]."""
-        check_positive_int("Forecast.sample", "n", n)
+        checks.check_positive_int("Forecast.sample", "n", n)
         generator = torch.Generator().manual_seed(random_state)
         parts = (self.paths, self.scales, self.probabilities)
         return self._bounded(drawn_paths(*parts, n, self.correlation, generator))

@@ -12,11 +12,10 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from torchmcl import WTA, AutoAnnealing
+from torchmcl import WTA, AutoAnnealing, io
 from torchmcl.annealing.course import check_rule_like
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
-from torchmcl.io import Checkpoint, Shareable
 from torchmcl_forecast import calibrating
 from torchmcl_forecast.calibrating import Calibration
 from torchmcl_forecast.codebook import best_shares, new_codebooks
@@ -49,7 +48,7 @@ _UNMEASURED = (0.5, 0.0, 0.5)
 _AT_ONCE = 1024
 
 
-class Forecaster(Shareable, BaseEstimator):
+class Forecaster(io.Shareable, BaseEstimator):
     """Several futures of each series of a table, with probabilities.
 
     One network is trained on windows of all series, each in units of its own past. Its hypotheses are whole paths with
@@ -298,7 +297,7 @@ class Forecaster(Shareable, BaseEstimator):
         again = replace(how, n_steps=max(round(_REFINEMENT * n_steps), 1))
         n_parts = self.n_members * (how.n_parts + (0 if calibration is None else again.n_parts))
         progress = Progress(n_parts, "futures", show=self.progress)
-        saved = Checkpoint(checkpoint, self._key(source), owner="Forecaster.fit")
+        saved = io.Checkpoint(checkpoint, self._key(source), owner="Forecaster.fit")
         with progress as bar, saved:
 
             def train_all(phase: str, places: Tensor, rule: Any, how: Training) -> None:

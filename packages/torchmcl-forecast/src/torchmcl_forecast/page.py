@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.dates import ConciseDateFormatter
 
-from torchmcl.app.report import escape, image, new_figure, number, page, percent, table
-from torchmcl.io import write_atomically
+from torchmcl import io
+from torchmcl.app import report
 from torchmcl_forecast.forecast import Forecast
 from torchmcl_forecast.grids import Grid
 
@@ -41,7 +41,7 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
     steps = _steps(forecast.panel.grid, forecast.horizon)
     pictures = []
     for name, (mean, low, high) in zip(names, sums, strict=True):
-        figure = new_figure(7.2, 3.8)
+        figure = report.new_figure(7.2, 3.8)
         axis = figure.subplots()
         forecast.plot(name, axis)
         axis.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
@@ -49,14 +49,13 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
         if forecast.panel.grid.is_calendar:
             axis.xaxis.set_major_formatter(ConciseDateFormatter(axis.xaxis.get_major_locator()))
         axis.spines[["top", "right"]].set_visible(False)
-        caption = (
-            f"In {steps}: about {number(mean)} {escape(value)} in all, most likely {number(low)} to {number(high)}."
-        )
-        pictures.append(image(figure, f"History and futures of {name}", caption))
+        total = f"about {report.number(mean)} {report.escape(value)} in all"
+        caption = f"In {steps}: {total}, most likely {report.number(low)} to {report.number(high)}."
+        pictures.append(report.image(figure, f"History and futures of {name}", caption))
     more = f"<p>{left_out:,} more series are in the files beside this page.</p>" if left_out else ""
-    body = f"""<h1>{escape(source)}: the next {steps}</h1>
-<p class="lead">{_period(forecast)}. Each colored line is one way in which <b>{escape(value)}</b> may go on, from the
-first {_unit(forecast.panel.grid)} to the last; the thicker it is, the more probable. {_tube_words(forecast)}</p>
+    body = f"""<h1>{report.escape(source)}: the next {steps}</h1>
+<p class="lead">{_period(forecast)}. Each colored line is one way in which <b>{report.escape(value)}</b> may go on, from
+the first {_unit(forecast.panel.grid)} to the last; the thicker it is, the more probable. {_tube_words(forecast)}</p>
 {"".join(pictures)}{more}
 <h2>Sums over {steps}</h2>
 <p>The expected sum, the range in which it lies in 8 of 10 cases, and the sum of each future with its probability.</p>
@@ -64,8 +63,8 @@ first {_unit(forecast.panel.grid)} to the last; the thicker it is, the more prob
 <h2>Files</h2>
 <p><code>futures.csv</code> has the lines, <code>quantiles.csv</code> the values that each step stays below with a
 probability of 10 to 90 %, and the tube. <code>model/</code> holds the trained forecaster.</p>
-<p class="note">{escape(" ".join(trained))}</p>"""
-    write_atomically(path, page(f"Futures of {source}", body, command="torchmcl forecast"))
+<p class="note">{report.escape(" ".join(trained))}</p>"""
+    io.write_atomically(path, report.page(f"Futures of {source}", body, command="torchmcl forecast"))
 
 
 def _unit(grid: Grid) -> str:
@@ -98,7 +97,7 @@ def _period(forecast: Forecast) -> str:
 def _tube_words(forecast: Forecast) -> str:
     if forecast.tube_level is None:
         return "The series are too short to calibrate a tube around them."
-    often = percent(forecast.coverage)
+    often = report.percent(forecast.coverage)
     return (
         f"The whole path stays inside the grey tube in {often} of cases, as measured on the last parts of the series."
     )
@@ -118,7 +117,7 @@ def _table(forecast: Forecast, names: list[Any], sums: list[tuple[float, float, 
     lines = []
     for place, (name, (mean, low, high)) in enumerate(zip(names, sums, strict=True)):
         of_futures = zip(totals[place], shares[place // n_channels].tolist(), strict=True)
-        cells = [f"{number(total)} | {percent(share)}" for total, share in of_futures]
-        lines.append([name, number(mean), f"{number(low)} to {number(high)}", *cells])
+        cells = [f"{report.number(total)} | {report.percent(share)}" for total, share in of_futures]
+        lines.append([name, report.number(mean), f"{report.number(low)} to {report.number(high)}", *cells])
     futures = [f"future {k}" for k in range(1, shares.shape[1] + 1)]
-    return table(["series", "expected", "8 of 10 cases", *futures], lines)
+    return report.table(["series", "expected", "8 of 10 cases", *futures], lines)

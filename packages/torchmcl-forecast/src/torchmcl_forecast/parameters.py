@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from torchmcl.checks import Bounds
+from torchmcl import checks
 from torchmcl.errors import bad_value
 
 __all__ = ["check_parameters"]
 
-_COUNT, _OPEN_FRACTION = Bounds(low=1, integer=True), Bounds(0, 1, open_low=True, open_high=True)
+_COUNT, _OPEN_FRACTION = checks.Bounds(low=1, integer=True), checks.Bounds(0, 1, open_low=True, open_high=True)
 _BOUNDS = {
     **dict.fromkeys(("n_futures", "n_hypotheses", "n_members", "batch_size", "context", "n_steps"), _COUNT),
-    **dict.fromkeys(("weight_decay", "crps"), Bounds(low=0)),
-    "learning_rate": Bounds(low=0, open_low=True),
+    **dict.fromkeys(("weight_decay", "crps"), checks.Bounds(low=0)),
+    "learning_rate": checks.Bounds(low=0, open_low=True),
     "coverage": _OPEN_FRACTION,
-    "dropout": Bounds(0, 1, open_high=True),
-    "random_state": Bounds(low=0, integer=True),
+    "dropout": checks.Bounds(0, 1, open_high=True),
+    "random_state": checks.Bounds(low=0, integer=True),
 }
 _OPTIONAL = ("context", "n_steps", "seasons")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmcl.app.report import GRAY, INK, PALETTE, percent
+from torchmcl.app import report
 from torchmcl.errors import bad_value
 
 __all__ = ["draw_forecast"]
@@ -23,21 +23,21 @@ def draw_forecast(forecast: Any, series: Any, axis: Any, n: int | None, n_past: 
         for steps in (np.arange(1 - len(shown), 1), np.arange(1, horizon + 1))
     )
     group, channel = divmod(place, forecast.paths.shape[2])
-    axis.plot(before, shown, color=INK, linewidth=1.2, label="history")
+    axis.plot(before, shown, color=report.INK, linewidth=1.2, label="history")
     if forecast.tube_level is not None:
         low, high = (end[group, channel].numpy() for end in forecast.tube_ends())
-        label = f"tube of {percent(forecast.coverage)}"
-        axis.fill_between(ahead, low, high, color=GRAY, alpha=0.25, linewidth=0, label=label)
+        label = f"tube of {report.percent(forecast.coverage)}"
+        axis.fill_between(ahead, low, high, color=report.GRAY, alpha=0.25, linewidth=0, label=label)
     paths, shares = forecast.reduced(n)
     for k, share in enumerate(shares[group].tolist()):
         axis.plot(
             ahead,
             paths[group, k, channel].numpy(),
-            color=PALETTE[k % len(PALETTE)],
+            color=report.PALETTE[k % len(report.PALETTE)],
             linewidth=_THINNEST + _WIDER * share,
             alpha=0.85,
             zorder=3 - k / len(shares[group]),  # the most probable one on top
-            label=f"future {k + 1}, {percent(share)}",
+            label=f"future {k + 1}, {report.percent(share)}",
         )
     axis.set_title(str(panel.names[place]), loc="left")
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.io import load_model, save_model
+from torchmcl import io
 from torchmcl_forecast.codebook import Codebook
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
@@ -98,7 +98,7 @@ def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any
         "_panel": _panel_parts(fitted["_panel"]),
     }
     contents = {"parameters": parameters, "fitted": parts}
-    save_model("Forecaster.save", folder, contents, kind="Forecaster", codec=_CODEC)
+    io.save_model("Forecaster.save", folder, contents, kind="Forecaster", codec=_CODEC)
 
 
 def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[str, Any]], _Forecaster]) -> _Forecaster:
@@ -126,7 +126,7 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
         fitted["_panel"] = _panel(**fitted["_panel"])
         return make(content["parameters"], fitted)
 
-    forecaster: _Forecaster = load_model(owner, folder, made, kind="Forecaster", codec=_CODEC)
+    forecaster: _Forecaster = io.load_model(owner, folder, made, kind="Forecaster", codec=_CODEC)
     return forecaster
 
 

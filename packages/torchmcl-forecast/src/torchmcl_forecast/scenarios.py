@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmcl import Predictions, SoftmaxScores
-from torchmcl.checks import check_positive_int
+from torchmcl import Predictions, SoftmaxScores, checks
 from torchmcl.errors import bad_value
 from torchmcl.metrics import energy_score
 from torchmcl.postprocess import expected_cost, reduce
@@ -55,7 +54,7 @@ def reduce_samples(samples: Any, n: int = 5, *, moved: bool = True) -> Scenarios
         (array([[10., 10., 10.],
                [ 5.,  5.,  5.]]), array([0.7, 0.3]))
     """
-    check_positive_int("reduce_samples", "n", n)
+    checks.check_positive_int("reduce_samples", "n", n)
     given = np.asarray(samples.detach().cpu() if isinstance(samples, torch.Tensor) else samples)
     if given.dtype.kind not in "fiu" or given.ndim not in (2, 3) or 0 in given.shape:
         rule = "be numbers of shape [samples, horizon] or [series, samples, horizon]"

@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl import Batch, RuleScheduler, SoftmaxScores, mcl_step, pairwise_gaussian_nll, pairwise_sq_ade
+from torchmcl import Batch, RuleScheduler, SoftmaxScores, io, mcl_step, pairwise_gaussian_nll, pairwise_sq_ade
 from torchmcl.app.progress import Progress
-from torchmcl.io import Checkpoint
 from torchmcl_forecast.crps import random_crps
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.windows import Source
@@ -70,7 +69,7 @@ def train(
     how: Training,
     *,
     stage: str,
-    checkpoint: Checkpoint,
+    checkpoint: io.Checkpoint,
     bar: Progress,
 ) -> None:
     """Train a network on windows.

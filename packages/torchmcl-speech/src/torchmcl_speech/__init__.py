@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from torchmcl.optional import lazy_names
+from torchmcl import optional
 
 if TYPE_CHECKING:
     from torchmcl_speech.config import DataConfig as DataConfig
@@ -46,4 +46,4 @@ _HOMES = {
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_MODULES)
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = optional.lazy_names(__name__, _MODULES)

@@ -11,9 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import yaml
 
-from torchmcl.checks import Bounds, OneOf, Value, check_positive_int
+from torchmcl import checks, io
 from torchmcl.errors import bad_value, nearest_hint
-from torchmcl.io import read_text
 from torchmcl_speech.data.augment import Augmentation
 from torchmcl_speech.nn.dprnn import DPRNN
 
@@ -107,15 +106,15 @@ def _check_type(owner: str, name: str, annotation: Any, value: Any) -> None:
 _CONFIGS = resources.files("torchmcl_speech") / "configs"
 
 
-_Count = Annotated[int, Bounds(low=1, integer=True)]
-_OptionalCount = Annotated[int | None, Bounds(low=1, integer=True)]
-_Natural = Annotated[int, Bounds(low=0, integer=True)]
-_NonNegative = Annotated[float, Bounds(low=0, high=math.inf, open_high=True)]
-_Positive = Annotated[float, Bounds(low=0, high=math.inf, open_low=True, open_high=True)]
+_Count = Annotated[int, checks.Bounds(low=1, integer=True)]
+_OptionalCount = Annotated[int | None, checks.Bounds(low=1, integer=True)]
+_Natural = Annotated[int, checks.Bounds(low=0, integer=True)]
+_NonNegative = Annotated[float, checks.Bounds(low=0, high=math.inf, open_high=True)]
+_Positive = Annotated[float, checks.Bounds(low=0, high=math.inf, open_low=True, open_high=True)]
 
 
 @dataclass(frozen=True)
-class DataConfig(Value):
+class DataConfig(checks.Value):
     """The location of the recordings, and the construction of samples.
 
     Args:
@@ -138,7 +137,7 @@ class DataConfig(Value):
     """
 
     _owner = "data"
-    layout: Annotated[str, OneOf("auto", "tables", "wsj0", "librimix", "speakers")] = "auto"
+    layout: Annotated[str, checks.OneOf("auto", "tables", "wsj0", "librimix", "speakers")] = "auto"
     root: str | None = None
     pack: str | None = None
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -159,7 +158,7 @@ class DataConfig(Value):
         super().__post_init__()
         numbers = [self.n_speakers] if isinstance(self.n_speakers, int) else list(self.n_speakers)
         for number in numbers:
-            check_positive_int("data", "n_speakers", number)
+            checks.check_positive_int("data", "n_speakers", number)
         if not numbers:
             raise ValueError(bad_value("data", "n_speakers", "not be empty", numbers, "Two speakers are [2]."))
         object.__setattr__(self, "n_speakers", tuple(numbers))
@@ -169,7 +168,7 @@ class DataConfig(Value):
 
 
 @dataclass(frozen=True)
-class ObjectiveConfig(Value):
+class ObjectiveConfig(checks.Value):
     """The training rule of the separator, on the negative SI-SDR in decibels.
 
     Args:
@@ -186,14 +185,14 @@ class ObjectiveConfig(Value):
     """
 
     _owner = "objective"
-    rule: Annotated[str, OneOf("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn", "auto")] = "amcl"
-    epsilon: Annotated[float, Bounds(0, 1)] = 0.05
+    rule: Annotated[str, checks.OneOf("pit", "mcl", "relaxed-wta", "amcl", "sinkhorn", "auto")] = "amcl"
+    epsilon: Annotated[float, checks.Bounds(0, 1)] = 0.05
     temperature: _NonNegative = 0.1
     annealing_epochs: _Count = 100
-    decay: Annotated[float | None, Bounds(0, 1)] = None
+    decay: Annotated[float | None, checks.Bounds(0, 1)] = None
     in_order: bool = False
     score_weight: _NonNegative = 1.0
-    limit_db: Annotated[float | None, Bounds(open_low=True, open_high=True)] = None
+    limit_db: Annotated[float | None, checks.Bounds(open_low=True, open_high=True)] = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -204,7 +203,7 @@ class ObjectiveConfig(Value):
 
 
 @dataclass(frozen=True)
-class TrainingConfig(Value):
+class TrainingConfig(checks.Value):
     """The length and the learning rate of the training run.
 
     Args:
@@ -229,12 +228,12 @@ class TrainingConfig(Value):
     epochs: _Count = 200
     batch_size: _Count = 22
     learning_rate: _Positive = 1e-3
-    schedule: Annotated[str, OneOf("plateau", "cosine", "budget")] = "plateau"
+    schedule: Annotated[str, checks.OneOf("plateau", "cosine", "budget")] = "plateau"
     warmup: _Natural = 0
     patience: _Count = 5
     clip: _NonNegative = 5.0
-    precision: Annotated[str, OneOf("32-true", "bf16-mixed")] = "32-true"
-    ema: Annotated[float | None, Bounds(0, 1)] = None
+    precision: Annotated[str, checks.OneOf("32-true", "bf16-mixed")] = "32-true"
+    ema: Annotated[float | None, checks.Bounds(0, 1)] = None
     checkpoint_every: _Count = 1
     captured: bool = True
     max_skipped: _Natural = 0
@@ -267,7 +266,7 @@ class SeparationConfig:
                 bad_value("configuration", "augmentation", "be used with data.on_device", "without", advice)
             )
         n_outputs, n_speakers = self.model.get("n_outputs", 2), max(self.data.n_speakers)
-        check_positive_int("model", "n_outputs", n_outputs)
+        checks.check_positive_int("model", "n_outputs", n_outputs)
         if n_outputs < n_speakers:
             rule = f"be at least the {n_speakers} speakers of a mixture"
             raise ValueError(
@@ -336,7 +335,7 @@ def load_config(name: Path | str) -> SeparationConfig:
     """
     path = Path(name)
     if path.is_file():
-        text = read_text("separation", path, "file_bytes")
+        text = io.read_text("separation", path, "file_bytes")
     else:
         shipped = shipped_configs()
         wanted = path.name if path.suffix == ".yaml" else f"{path.name}.yaml"

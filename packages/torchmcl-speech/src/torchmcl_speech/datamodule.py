@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from torchmcl import Batch
+from torchmcl import Batch, optional
 from torchmcl.errors import bad_value
-from torchmcl.optional import optional_import
 from torchmcl_speech.config import DataConfig, TrainingConfig
 from torchmcl_speech.data import DeviceMixtures, DrawSampler, DynamicMixing, SpeechMixtures
 from torchmcl_speech.data.augment import Augmentation
@@ -15,7 +14,7 @@ from torchmcl_speech.mixture_lists import audio_store, first_mixtures, listed_mi
 
 __all__ = ["SpeechData", "pl"]
 
-pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.datamodule")
+pl = optional.optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.datamodule")
 
 
 class SpeechData(pl.LightningDataModule):  # type: ignore[name-defined]

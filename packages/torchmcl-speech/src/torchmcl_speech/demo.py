@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchmcl import PIT, pairwise_neg_si_sdr
-from torchmcl.io import write_atomically
+from torchmcl import PIT, io, pairwise_neg_si_sdr
 from torchmcl_speech.data.audio import Samples, read_audio, write_audio
 from torchmcl_speech.pretrained import DEFAULT_MODEL, load_separator
 from torchmcl_speech.separate import RECORD_FILE, check_replaceable, separate_recording, sound_names
@@ -67,7 +66,7 @@ def run_speech_demo(
     for name, source in zip(_NAMES, sources, strict=True):
         write_audio(out / _true_voice(name), result["gain"] * source, rate)
     result |= {"recording": _MIXTURE, "references": _references(out, result, sources), "attribution": _ATTRIBUTION}
-    write_atomically(out / RECORD_FILE, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    io.write_atomically(out / RECORD_FILE, json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
 

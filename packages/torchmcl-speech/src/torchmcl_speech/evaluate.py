@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl import WTA, Batch, assign, mcl_step, pairwise_neg_si_sdr
+from torchmcl import WTA, Batch, assign, checks, io, mcl_step, pairwise_neg_si_sdr
 from torchmcl.app.progress import Progress
-from torchmcl.checks import available_device, check_positive_int
 from torchmcl.errors import bad_value
-from torchmcl.io import write_records
 from torchmcl_speech.config import DataConfig
 from torchmcl_speech.counting import count_log_loss, count_probabilities, fit_count_temperature, score_temperature
 from torchmcl_speech.data import SpeechMixtures
@@ -66,8 +64,8 @@ def evaluate_separator(
         ValueError: if the model or the mixtures cannot be used.
     """
     if limit is not None:
-        check_positive_int("evaluate_separator", "limit", limit)
-    available_device("evaluate_separator", device)
+        checks.check_positive_int("evaluate_separator", "limit", limit)
+    checks.available_device("evaluate_separator", device)
     separator, notes = load_separator(model)
     separator, temperature = separator.to(device), score_temperature(notes)
     mixtures = first_mixtures(data, part, limit)
@@ -94,7 +92,7 @@ def evaluate_separator(
             )
             bar.step(note=f"{one_to_one:.1f} dB")
     if out is not None:
-        write_records(Path(out) / f"evaluation-{part}.jsonl", records)
+        io.write_records(Path(out) / f"evaluation-{part}.jsonl", records)
     return records
 
 

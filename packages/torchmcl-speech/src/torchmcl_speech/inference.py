@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl import checks
 from torchmcl.app.progress import Progress
-from torchmcl.checks import available_device
 from torchmcl.errors import bad_value
 from torchmcl_speech.counting import count_probabilities, score_temperature
 from torchmcl_speech.data.audio import SILENCE, BadAudio, Resampler, audio_blocks, audio_info, check_samples
@@ -46,7 +46,7 @@ class RecordingSeparator:
         if not _SHORTEST_CHUNK_SECONDS <= chunk_seconds < math.inf:
             rule = f"be a finite number >= {_SHORTEST_CHUNK_SECONDS}"
             raise ValueError(bad_value(owner, "chunk_seconds", rule, repr(chunk_seconds)))
-        available_device(owner, device)
+        checks.available_device(owner, device)
         separator, self.notes = load_separator(model)
         self.recording, self.device, self._owner = recording, device, owner
         self.info, self.model_rate = audio_info(recording), int(self.notes.get("sample_rate", 8000))

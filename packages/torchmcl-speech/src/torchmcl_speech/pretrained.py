@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchmcl import io
 from torchmcl.errors import bad_value, nearest_hint
-from torchmcl.io import MODEL_FILE, as_written, read_json
 from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.nn.dprnn import DPRNN
 from torchmcl_speech.nn.saving import load_model
@@ -53,7 +53,7 @@ def model_card(name: str) -> dict[str, Any]:
     """
     if not is_shipped(name):
         raise _unknown(name)
-    return read_json("model_card", _MODELS / name / CARD_FILE)
+    return io.read_json("model_card", _MODELS / name / CARD_FILE)
 
 
 def load_separator(model: Path | str = DEFAULT_MODEL) -> tuple[nn.Module, dict[str, Any]]:
@@ -86,9 +86,9 @@ def load_with_card(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     Raises:
         ValueError: if it is damaged.
     """
-    with as_written("load_separator", CARD_FILE, "the package"):
-        wanted = str(read_json("load_separator", folder / CARD_FILE)["sha256"])
-    path = folder / MODEL_FILE
+    with io.as_written("load_separator", CARD_FILE, "the package"):
+        wanted = str(io.read_json("load_separator", folder / CARD_FILE)["sha256"])
+    path = folder / io.MODEL_FILE
     found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
     if found != wanted:
         rule, advice = f"have the sha256 {wanted}", "It is damaged: install torchmcl-speech again."

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import check_positive_int
+from torchmcl import checks, io
 from torchmcl.errors import bad_value
-from torchmcl.io import read_json, write_atomically
 from torchmcl_speech.data.audio import AudioInfo, Resampler, Track16
 from torchmcl_speech.inference import CHUNK_SECONDS, RecordingSeparator
 from torchmcl_speech.pretrained import DEFAULT_MODEL
@@ -55,7 +54,7 @@ def check_replaceable(owner: str, folder: Path, recording: Path | str, names: li
 def _written_before(folder: Path, recording: Path | str) -> set[str]:
     """Return the files of an earlier separation of a recording with this name, from its record."""
     try:
-        record: dict[str, Any] = read_json("separate_recording", folder / RECORD_FILE)
+        record: dict[str, Any] = io.read_json("separate_recording", folder / RECORD_FILE)
         if Path(record["recording"]).name != Path(recording).name:
             return set()
         sounds = [record["mixture"], *(output["file"] for output in record["outputs"])]
@@ -109,7 +108,7 @@ def separate_recording(
     owner = "separate_recording"
     separation = RecordingSeparator(recording, model, owner=owner, chunk_seconds=chunk_seconds, device=device)
     if n_voices is not None:
-        check_positive_int(owner, "n_voices", n_voices)
+        checks.check_positive_int(owner, "n_voices", n_voices)
         if n_voices > separation.n_outputs:
             rule = f"be at most {separation.n_outputs}, the number of outputs of the model"
             raise ValueError(bad_value(owner, "n_voices", rule, n_voices))
@@ -139,7 +138,7 @@ def separate_recording(
             for file, index in zip(files[1:], order, strict=True)
         ],
     }
-    write_atomically(out / RECORD_FILE, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    io.write_atomically(out / RECORD_FILE, json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
 

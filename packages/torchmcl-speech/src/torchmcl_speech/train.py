@@ -15,12 +15,9 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from torchmcl import PIT, WTA, AutoAnnealing, PresenceScores, StepOutput, pairwise_neg_si_sdr
-from torchmcl.checks import available_device, check_non_negative
+from torchmcl import PIT, WTA, AutoAnnealing, PresenceScores, StepOutput, checks, io, optional, pairwise_neg_si_sdr
 from torchmcl.errors import bad_value
-from torchmcl.io import read_json, write_atomically
 from torchmcl.lightning import Checkpoints, CollapseWarning, MCLModule, RecordWriter, RuleLogger
-from torchmcl.optional import optional_import
 from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.datamodule import SpeechData
 from torchmcl_speech.nn.dprnn import DPRNN
@@ -38,7 +35,7 @@ from torchmcl_speech.pretrained import copy_weights
 
 __all__ = ["differing_options", "pl", "train_separator"]
 
-pl = optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.train")
+pl = optional.optional_import("lightning.pytorch", extra="lightning", needed_by="torchmcl_speech.train")
 
 _CHECKPOINTS = "checkpoints"
 _MONITOR = "val_pit_si_sdr"
@@ -82,9 +79,9 @@ def train_separator(
         Stopped: under `stop_on_signals`, when a signal came; the finished epochs are saved.
     """
     out = Path(out)
-    check_non_negative("train_separator", "minutes", minutes)
+    checks.check_non_negative("train_separator", "minutes", minutes)
     if device != "auto":
-        available_device("train_separator", device)
+        checks.available_device("train_separator", device)
     _check_folder(out, config)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it prints hardware and advertisements
     torch.manual_seed(config.training.seed)
@@ -111,7 +108,7 @@ def train_separator(
         # Lightning's advice about workers and intervals, and torch's about Lightning.
         warnings.filterwarnings("ignore", module=r"(lightning|torch)\..*")
         data = SpeechData(config.data, config.training, config.augmentation)
-        write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
+        io.write_atomically(out / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
         try:
             trainer.fit(module, datamodule=data, ckpt_path=latest)
         except SystemExit:  # Lightning raises it on SIGTERM
@@ -211,7 +208,7 @@ def _check_folder(out: Path, config: SeparationConfig) -> None:
     if (
         path.exists()
         and Checkpoints(out / _CHECKPOINTS).series.steps()
-        and (differs := differing_options(read_json("separation train", path), config))
+        and (differs := differing_options(io.read_json("separation train", path), config))
     ):
         advice = "Use another folder, or delete this one to start again."
         rule = "be empty or contain this training run"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from torchmcl.optional import lazy_names
+from torchmcl import optional
 
 if TYPE_CHECKING:
     from torchmcl_tables.estimators import Cooling as Cooling
@@ -28,4 +28,4 @@ __all__ = [
 ]
 
 # The commands read tables, and print their help, without torch.
-__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "torchmcl_tables.estimators"))
+__getattr__, __dir__ = optional.lazy_names(__name__, dict.fromkeys(__all__, "torchmcl_tables.estimators"))

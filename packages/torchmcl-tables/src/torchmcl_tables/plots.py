@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from torchmcl.app.report import GRAY, INK, PALETTE, percent
-from torchmcl.checks import bad_value, check_positive_int, check_share
-from torchmcl.optional import optional_import
+from torchmcl import checks, optional
+from torchmcl.app import report
+from torchmcl.errors import bad_value
 from torchmcl_tables.reports.figures import draw_coverage
 
 __all__ = ["plot_calibration", "plot_density", "plot_intervals", "plot_pit"]
 
-_BLUE, _ORANGE, *_ = PALETTE
+_BLUE, _ORANGE, *_ = report.PALETTE
 _GRID, _MOST_DENSITIES = 400, 6
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -53,7 +53,7 @@ def plot_density(model: Any, X: Any, y: Any = None, *, ax: Any = None, output: i
     grid = torch.cat([torch.linspace(low, high, _GRID).double(), near.flatten()]).clamp(low, high).unique()
     heights = one.log_prob(grid[:, None, None].to(one.hypotheses)).exp().numpy()  # [points, rows]
     for row in range(n_rows):
-        color = PALETTE[row % len(PALETTE)]
+        color = report.PALETTE[row % len(report.PALETTE)]
         axis.plot(grid, heights[:, row], color=color, lw=1.6, label=f"row {row}" if n_rows > 1 else None)
         places, areas = answers.values[row, :, output], 10 + 250 * answers.probabilities[row]
         style = {"color": color, "alpha": 0.55, "linewidths": 0, "zorder": 3, "clip_on": False}
@@ -87,13 +87,13 @@ def plot_intervals(model: Any, X: Any, y: Any = None, *, coverage: float = 0.9, 
     width = max(0.6, min(4.0, 300 / len(means)))
     for piece in range(lower.shape[1]):
         ends = (np.clip(end[order, piece], low - pad, high + pad) for end in (lower, upper))
-        label = None if piece else f"{percent(coverage)} set"
+        label = None if piece else f"{report.percent(coverage)} set"
         axis.vlines(places, *ends, color=_BLUE, alpha=0.35, lw=width, label=label)
-    axis.plot(places, means[order], color=INK, lw=1, label="mean")
+    axis.plot(places, means[order], color=report.INK, lw=1, label="mean")
     if targets is not None:
         inside = ((lower <= targets[:, None]) & (targets[:, None] <= upper)).any(axis=1)[order]
         for chosen, color, words in ((inside, _BLUE, "inside"), (~inside, _ORANGE, "outside")):
-            label = f"{words}: {percent(float(chosen.mean()))}"
+            label = f"{words}: {report.percent(float(chosen.mean()))}"
             axis.scatter(places[chosen], targets[order][chosen], s=9, color=color, linewidths=0, zorder=3, label=label)
     axis.set(xlabel="rows, by their mean", ylabel=name, ylim=(low - pad, high + pad))
     return _with_legend(axis, True)
@@ -114,7 +114,7 @@ def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LE
     if not len(levels):
         raise ValueError(bad_value("plot_calibration", "levels", "have at least one level", "none"))
     for level in levels:
-        check_share("plot_calibration", "levels", level, "(0, 1)", "0.9 is for 90 % intervals.")
+        checks.check_share("plot_calibration", "levels", level, "(0, 1)", "0.9 is for 90 % intervals.")
     targets = np.asarray(y, dtype=float)
     inside = [model.predict_interval(X, level).contains(targets) for level in levels]
     held = [of_level.reshape(len(targets), -1).mean(axis=0) for of_level in inside]
@@ -144,7 +144,7 @@ def plot_pit(model: Any, X: Any, y: Any, *, n_bins: int = 10, ax: Any = None, ou
         ax: matplotlib axes; new ones by default.
         output: which output to draw.
     """
-    check_positive_int("plot_pit", "n_bins", n_bins)
+    checks.check_positive_int("plot_pit", "n_bins", n_bins)
     density = model.predict_distribution(X).marginal(_place(model, output))
     targets = _targets(model, y, len(density.hypotheses), output)
     transformed = _transformed(density, targets, getattr(model, "target_values_", None) is not None)
@@ -152,8 +152,8 @@ def plot_pit(model: Any, X: Any, y: Any, *, n_bins: int = 10, ax: Any = None, ou
     axis, n_rows = _axes(ax), len(transformed)
     low, high = (n_bins * binom.ppf(level, n_rows, 1 / n_bins) / n_rows for level in (_DOUBT / 2, 1 - _DOUBT / 2))
     axis.bar(edges[:-1], n_bins * counts / n_rows, width=1 / n_bins, align="edge", color=_BLUE, alpha=0.75, lw=0)
-    axis.axhspan(low, high, color=GRAY, alpha=0.3, lw=0)
-    axis.axhline(1, color=INK, lw=0.8)
+    axis.axhspan(low, high, color=report.GRAY, alpha=0.3, lw=0)
+    axis.axhline(1, color=report.INK, lw=0.8)
     axis.set(xlabel=f"distribution function at {_name(model, output)}", ylabel="relative frequency", xlim=(0, 1))
     return axis
 
@@ -200,7 +200,7 @@ def _targets(model: Any, y: Any, n_rows: int, output: int) -> Any:
 
 def _axes(ax: Any) -> Any:
     if ax is None:
-        pyplot = optional_import(
+        pyplot = optional.optional_import(
             "matplotlib.pyplot", package="torchmcl-tables", extra="", needed_by="torchmcl_tables.plots"
         )
         ax = pyplot.subplots()[1]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from torchmcl import io
 from torchmcl.errors import bad_value
-from torchmcl.io import check_free, check_writable, read_header, saved_contents
 
 MODEL_KIND = "torchmcl table model"
 #: Version of the contents of a model's folder; increased when the schema of tables changes.
@@ -16,7 +16,7 @@ def check_model(folder: Path) -> None:
     Raises:
         ValueError: if it holds none, or one of another version.
     """
-    header = saved_contents("load_table_model", folder, MODEL_KIND, "`torchmcl fit`", read_header)
+    header = io.saved_contents("load_table_model", folder, MODEL_KIND, "`torchmcl fit`", io.read_header)
     state = header.document.get("state")
     written = state.get("format", 1) if isinstance(state, dict) else None
     if written != MODEL_FORMAT:
@@ -37,8 +37,8 @@ def check_folder(folder: Path, *, overwrite: bool = True) -> None:
         ValueError: if it exists and holds something else, or a model that must not be replaced.
         OSError: if it cannot be written.
     """
-    if check_free("save_table_model", folder, "`torchmcl fit`") and not overwrite:
+    if io.check_free("save_table_model", folder, "`torchmcl fit`") and not overwrite:
         rule, got = "be new or empty", f"{str(folder)!r}, which holds a model"
         advice = "Give another name, or add --overwrite to replace the model."
         raise ValueError(bad_value("save_table_model", "--out", rule, got, advice))
-    check_writable(folder)
+    io.check_writable(folder)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl.app.report import number, percent
+from torchmcl.app import report
 
 #: The usual coverage of prediction sets.
 LEVEL = 0.9
@@ -122,20 +122,21 @@ def forks(records: dict[str, Any]) -> str:
     nine = coverage_at(found)
     if nine is not None and nine["pieces"] > 0:
         return (
-            f"Forks: {percent(nine['pieces'], 1)} of the 90 % sets have several pieces. The true value is in one "
-            "of them, not between them."
+            f"Forks: {report.percent(nine['pieces'], 1)} of the 90 % sets have several pieces. The true value is in "
+            "one of them, not between them."
         )
     narrow = [entry for entry in found["coverage"] if entry["pieces"] > 0]
     if not narrow:
         return "No forks found: every set is one interval."
     level = max(entry["level"] for entry in narrow)
     share = next(entry["pieces"] for entry in narrow if entry["level"] == level)
-    return f"No forks in the 90 % sets; {percent(share, 1)} of the {percent(level)} sets have several pieces."
+    several = f"{report.percent(share, 1)} of the {report.percent(level)} sets"
+    return f"No forks in the 90 % sets; {several} have several pieces."
 
 
 def _evidence(found: dict[str, Any]) -> str:
     nine = coverage_at(found)
-    held = "" if nine is None else " and ".join(percent(share) for share in nine["covered"])
+    held = "" if nine is None else " and ".join(report.percent(share) for share in nine["covered"])
     answers = "the answers are better than constant ones"
     sets = f", and the 90 % sets contain the true value in {held} of them" if held else ""
     return f"on {found['n_rows']:,} test rows {answers}{sets}"
@@ -218,18 +219,18 @@ def _coverage_reason(entry: dict[str, Any], place: int, name: str, truth: NDArra
     share, width, sets = (
         entry["covered"][place],
         entry["width"][place],
-        f"the {percent(entry['level'])} sets for {name}",
+        f"the {report.percent(entry['level'])} sets for {name}",
     )
     low, high = chance_band(entry["level"], entry["n_rows"])
     if width is None:
         infinite = f"{sets} are infinite, because too few rows were left for calibration"
         return infinite if entry["level"] <= LEVEL else ""  # no table has enough rows for all levels
     if share < low:
-        return f"{sets} contain the true value in only {percent(share)} of the rows"
+        return f"{sets} contain the true value in only {report.percent(share)} of the rows"
     if few:  # such sets cover more than requested, because a value is either in a set or not
         everything = entry["level"] == LEVEL and len(truth) > 1 and width >= _EVERYTHING * np.ptp(truth)
         return f"{sets} contain nearly all of its values" if everything else ""
-    wide = f"{sets} contain the true value in {percent(share)} of the rows: they are wider than needed"
+    wide = f"{sets} contain the true value in {report.percent(share)} of the rows: they are wider than needed"
     return wide if share > high else ""
 
 
@@ -247,7 +248,7 @@ def _ignorant(records: dict[str, Any]) -> list[str]:
     share = (records.get("shares") or {}).get("background", 0.0)
     if share <= _MOSTLY_IGNORANT:
         return []
-    return [f"the columns contain little information: {percent(share)} of the density is the same for every row"]
+    return [f"the columns contain little information: {report.percent(share)} of the density is the same for every row"]
 
 
 def _columns(truth: Any) -> NDArray[np.float64]:
@@ -262,10 +263,10 @@ def _takes_few_values(truth: NDArray[np.float64]) -> bool:
 def _evidence_of_classes(found: dict[str, Any]) -> str:
     measures = found["measures"]
     return (
-        f"on {found['n_rows']:,} test rows the first guess is right in {percent(measures['accuracy'])} "
-        f"({percent(measures['most_common'])} for the most common class), and the probabilities are "
-        f"better than the frequencies of the classes (log-loss {number(measures['log_loss'])} against "
-        f"{number(found['constant']['log_loss'])})"
+        f"on {found['n_rows']:,} test rows the first guess is right in {report.percent(measures['accuracy'])} "
+        f"({report.percent(measures['most_common'])} for the most common class), and the probabilities are "
+        f"better than the frequencies of the classes (log-loss {report.number(measures['log_loss'])} against "
+        f"{report.number(found['constant']['log_loss'])})"
     )
 
 
@@ -276,7 +277,7 @@ def _not_better_than_frequencies(found: dict[str, Any], target: str) -> list[str
         return []
     return [
         f"the probabilities for {target} are not clearly better than the frequencies of the classes (log-loss "
-        f"{number(found['measures']['log_loss'])} against {number(constant['log_loss'])})"
+        f"{report.number(found['measures']['log_loss'])} against {report.number(constant['log_loss'])})"
     ]
 
 
@@ -284,7 +285,8 @@ def _one_guess(found: dict[str, Any]) -> list[str]:
     only = found["first"]["only_guess"]
     if only is None or found["n_rows"] < _FEWEST:
         return []
-    return [f"its first guess is always {only}, which is right in {percent(found['measures']['accuracy'])} of the rows"]
+    accuracy = report.percent(found["measures"]["accuracy"])
+    return [f"its first guess is always {only}, which is right in {accuracy} of the rows"]
 
 
 def _miscalibrated(found: dict[str, Any]) -> list[str]:
@@ -294,9 +296,8 @@ def _miscalibrated(found: dict[str, Any]) -> list[str]:
     if abs(off) <= STANDARD_ERRORS * math.sqrt(first["variance"] / found["n_rows"]) or found["n_rows"] < _FEWEST:
         return []
     words = "low" if off > 0 else "high"
-    told = (
-        f"first guesses are right in {percent(first['right'])}, their mean probability is {percent(first['promised'])}"
-    )
+    right, promised = report.percent(first["right"]), report.percent(first["promised"])
+    told = f"first guesses are right in {right}, their mean probability is {promised}"
     return [f"its probabilities are too {words}: {told}"]
 
 
@@ -305,4 +306,5 @@ def _classes_not_covered(found: dict[str, Any]) -> list[str]:
     entry = coverage_at(found)
     if entry is None or entry["covered"] >= chance_band(LEVEL, found["n_rows"])[0]:
         return []
-    return [f"the {percent(LEVEL)} sets contain the true class in only {percent(entry['covered'])} of the rows"]
+    covered = report.percent(entry["covered"])
+    return [f"the {report.percent(LEVEL)} sets contain the true class in only {covered} of the rows"]

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.dispatch import count_debug_checks, debug_checks_enabled
-from torchmcl.errors import bad_value as bad_value
-from torchmcl.errors import nearest_hint as nearest_hint
+from torchmcl.errors import bad_value
 
 __all__ = [
     "Bounds",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.optional import optional_import
 
 __all__ = ["Compiled", "ExportForm", "Onnx", "Program", "export"]

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_choice, check_cost, check_finite, check_mask, check_sample_weights
+from torchmcl.checks import check_choice, check_cost, check_finite, check_mask, check_sample_weights
+from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AssignmentRule, check_rule
 from torchmcl.types import Matching
 

@@ -12,7 +12,8 @@ import math
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from torchmcl.checks import bad_value, check_callable, check_non_negative, check_positive_int, check_real, check_share
+from torchmcl.checks import check_callable, check_non_negative, check_positive_int, check_real, check_share
+from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AssignmentRule
 
 __all__ = [

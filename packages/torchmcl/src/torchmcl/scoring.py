@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
-from torchmcl.checks import Positive, Value, bad_value, check_boolean, check_mask, check_sample_weights, check_tensor
+from torchmcl.checks import Positive, Value, check_boolean, check_mask, check_sample_weights, check_tensor
 from torchmcl.dispatch import in_forward_mode
+from torchmcl.errors import bad_value
 from torchmcl.rules.winners import WTA, AssignmentRule
 
 __all__ = [

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_boolean, check_finite, check_mask, check_non_negative
+from torchmcl.checks import check_boolean, check_finite, check_mask, check_non_negative
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs.declared import call_cost, with_targets_axis
 from torchmcl.dispatch import debug_checks_enabled, faster
+from torchmcl.errors import bad_value
 from torchmcl.losses import matched, mean_loss, pair_losses
 from torchmcl.rules.winners import AssignmentRule, SceneWinners, check_rule
 from torchmcl.scoring import QualityScores, ScoreObjective, SigmoidScores, check_score_objective

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from torchmcl.checks import bad_value, check_callable, check_positive_int
+from torchmcl.checks import check_callable, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.types import Distributions, Predictions
 
 __all__ = ["TwoPass", "hypothesis_numbers"]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.checks import nearest_hint
+from torchmcl.errors import nearest_hint
 from torchmcl.io import check_limit
 from torchmcl_studies.data import cache_folder, cached_download, checksums
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from torchmcl.annealing import AnnealingRecords
-from torchmcl.checks import bad_value, check_choice, check_positive_int
+from torchmcl.checks import check_choice, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.io import write_atomically
 from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import AnnealedWTA

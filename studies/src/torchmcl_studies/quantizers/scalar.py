@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_choice, check_positive, check_positive_int, check_real, check_tensor
+from torchmcl.checks import check_choice, check_positive, check_positive_int, check_real, check_tensor
+from torchmcl.errors import bad_value
 
 
 class Density(ABC):

@@ -14,8 +14,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive, check_positive_int, check_share
+from torchmcl.checks import check_positive, check_positive_int, check_share
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.errors import bad_value
 from torchmcl.theory import (
     Trajectory,
     boltzmann_weights,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torchmcl.app.animation import film_player, film_script
 from torchmcl.app.report import AMCL, GRAY, INK, MCL, SOFT, draw_answers, escape, image, method_color, new_figure, page
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.io import as_written, read_json, read_text, write_atomically
 from torchmcl_studies.reports.statistics import save_figure
 

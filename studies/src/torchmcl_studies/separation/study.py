@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmcl.checks import available_device, bad_value, check_positive_int
+from torchmcl.checks import available_device, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.io import read_json, write_atomically
 from torchmcl_speech import (
     DataConfig,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.types import Batch, Distributions, Predictions
 from torchmcl_studies.data import pedestrians
 

@@ -25,7 +25,8 @@ from typing import Any
 
 from torch import nn
 
-from torchmcl.checks import available_device, bad_value, check_positive_int, device_of
+from torchmcl.checks import available_device, check_positive_int, device_of
+from torchmcl.errors import bad_value
 from torchmcl_studies.common import KeyedRecords, check_known
 from torchmcl_studies.data import pedestrians
 from torchmcl_studies.trajectories.methods import METHODS, Method

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torchmcl import __version__
 from torchmcl.app.progress import Progress
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.io import read_json, write_atomically
 from torchmcl_studies.data.uci import Fold, load_uci
 from torchmcl_studies.uci.run import forget_unit, open_records, saved_training, train_unit

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl_fleet.backends.captured import CapturedEpochs
 from torchmcl_fleet.backends.cpu import (
     ClassStep,

@@ -10,9 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from torchmcl import Batch, MultiHypothesisMLP
 from torchmcl.annealing.records import CostScale
-from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.types import Batch
 from torchmcl_fleet.courses import RuleCourses
 from torchmcl_fleet.data import EpochRows, FleetData
 from torchmcl_fleet.epochs import ChunkTraining

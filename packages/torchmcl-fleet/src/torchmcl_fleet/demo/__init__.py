@@ -3,14 +3,13 @@
 import argparse
 from pathlib import Path
 
-from torchmcl.app.arguments import Commands, positive, say
-from torchmcl.app.report import check_page
-from torchmcl.optional import check_extra
+from torchmcl import optional
+from torchmcl.app import arguments, report
 
 __all__ = ["add_demo_command"]
 
 
-def add_demo_command(commands: Commands) -> None:
+def add_demo_command(commands: arguments.Commands) -> None:
     """Add the command."""
     demo = commands.add_parser(
         "demo",
@@ -20,15 +19,17 @@ def add_demo_command(commands: Commands) -> None:
         epilog="example: torchmcl demo --out out/demo",
     )
     demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the page (default: %(default)s)")
-    demo.add_argument("--seeds", type=positive, default=5, help="seeds of each method (default: %(default)s)")
-    demo.add_argument("--epochs", type=positive, default=150, help="epochs of each training run (default: %(default)s)")
+    demo.add_argument("--seeds", type=arguments.positive, default=5, help="seeds of each method (default: %(default)s)")
+    demo.add_argument(
+        "--epochs", type=arguments.positive, default=150, help="epochs of each training run (default: %(default)s)"
+    )
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
     demo.set_defaults(check=_check_demo, run=_demo)
 
 
 def _check_demo(options: argparse.Namespace) -> None:
-    check_extra("matplotlib", "sklearn", package="torchmcl-fleet", extra="demo", needed_by="torchmcl demo")
-    check_page("torchmcl demo", options.out, "records.json", "film.gif")
+    optional.check_extra("matplotlib", "sklearn", package="torchmcl-fleet", extra="demo", needed_by="torchmcl demo")
+    report.check_page("torchmcl demo", options.out, "records.json", "film.gif")
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -38,7 +39,7 @@ def _demo(options: argparse.Namespace) -> None:
     settings = DemoSettings(n_seeds=options.seeds, n_epochs=options.epochs)
     records = run_demo(options.out, settings, progress=not options.quiet)
     path = write_demo_page(options.out)
-    say(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
+    arguments.say(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
     for label, distortion, excess, starved in demo_summary(records):
-        say(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
-    say(f"Open the page: {path.resolve().as_uri()}")
+        arguments.say(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
+    arguments.say(f"Open the page: {path.resolve().as_uri()}")

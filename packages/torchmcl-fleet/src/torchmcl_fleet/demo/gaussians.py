@@ -8,8 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchmcl.checks import check_positive_int
-from torchmcl.types import Batch
+from torchmcl import Batch, checks
 
 CENTRES = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 DEVIATION = 0.1
@@ -25,7 +24,7 @@ def three_gaussians(n_points: int, generator: torch.Generator | None = None) -> 
     Reference:
         The setting of Figure 1 (appendix on synthetic data).
     """
-    check_positive_int("three_gaussians", "n_points", n_points)
+    checks.check_positive_int("three_gaussians", "n_points", n_points)
     device = None if generator is None else generator.device
     component = torch.randint(3, (n_points,), generator=generator, device=device)
     noise = DEVIATION * torch.randn(n_points, 2, generator=generator, device=device)
@@ -41,7 +40,7 @@ def conditional_three_gaussians(n_points: int, generator: torch.Generator | None
     Reference:
         The setting of the paper's figures on phase transitions.
     """
-    check_positive_int("conditional_three_gaussians", "n_points", n_points)
+    checks.check_positive_int("conditional_three_gaussians", "n_points", n_points)
     device = None if generator is None else generator.device
     inputs = torch.rand(n_points, 1, generator=generator, device=device)
     component = torch.randint(3, (n_points,), generator=generator, device=device)
@@ -86,7 +85,7 @@ def folded_response(n_points: int, generator: torch.Generator | None = None) -> 
         >>> inputs.shape, causes.shape
         (torch.Size([5, 2]), torch.Size([5, 1, 1]))
     """
-    check_positive_int("folded_response", "n_points", n_points)
+    checks.check_positive_int("folded_response", "n_points", n_points)
     device = None if generator is None else generator.device
     causes, gains = torch.rand(2, n_points, generator=generator, device=device)
     gains = 0.3 * gains

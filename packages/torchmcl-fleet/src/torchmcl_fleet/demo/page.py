@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from torchmcl import io
 from torchmcl.app import animation, report
-from torchmcl.io import as_written, read_json, write_atomically
 from torchmcl.theory import first_critical_temperature
 
 
@@ -16,12 +16,12 @@ def write_demo_page(folder: Path) -> Path:
     Raises:
         ValueError: if the records are not in the format of `torchmcl demo`.
     """
-    records = read_json("torchmcl demo", folder / "records.json")
+    records = io.read_json("torchmcl demo", folder / "records.json")
     target = folder / "index.html"
-    with as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
+    with io.as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
         content = _page(records)
         animation.write_animation(demo_film(records), folder / "film.gif")
-    write_atomically(target, content)
+    io.write_atomically(target, content)
     return target
 
 

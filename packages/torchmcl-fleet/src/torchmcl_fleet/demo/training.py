@@ -13,15 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl import metrics
-from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.io import write_atomically
-from torchmcl.losses import assign
-from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.optional import optional_import
-from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
-from torchmcl.schedules import Cosine, Exponential, annealed
-from torchmcl.types import Matching, Predictions
+from torchmcl import (
+    WTA,
+    AnnealedWTA,
+    Cosine,
+    Exponential,
+    Matching,
+    MultiHypothesisMLP,
+    Predictions,
+    RelaxedWTA,
+    annealed,
+    assign,
+    io,
+    metrics,
+    optional,
+    pairwise_sq_euclidean,
+)
 from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.demo.conditional_example import conditional_records
 from torchmcl_fleet.demo.gaussians import three_gaussians
@@ -113,7 +120,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
         "seconds": time.perf_counter() - start,
         "conditional": conditional_records(),
     }
-    write_atomically(folder / "records.json", json.dumps(records))
+    io.write_atomically(folder / "records.json", json.dumps(records))
     return records
 
 
@@ -155,7 +162,9 @@ def _temperature(rule: Any, epoch: int) -> float:
 
 def _kmeans(points: Tensor, held_out: Tensor, settings: DemoSettings) -> dict[str, float]:
     """Return the held-out distortion of the best of many restarts of k-means on the training points."""
-    cluster = optional_import("sklearn.cluster", package="torchmcl-fleet", extra="demo", needed_by="torchmcl demo")
+    cluster = optional.optional_import(
+        "sklearn.cluster", package="torchmcl-fleet", extra="demo", needed_by="torchmcl demo"
+    )
     model = cluster.KMeans(settings.n_hypotheses, n_init=settings.n_restarts, random_state=0).fit(points.numpy())
     centres = torch.from_numpy(model.cluster_centers_)
     matching = assign(pairwise_sq_euclidean(hypotheses=centres, targets=held_out), WTA())

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchmcl import dispatch
 from torchmcl.costs.distances import MAX_TURNS
-from torchmcl.dispatch import may_work_in_place
 from torchmcl_fleet.native.gradients import plain_pull
 
 # A program holds at least one sample: all of its hypotheses, and in the backward pass all of their coordinates.
@@ -136,7 +136,7 @@ class _OneTarget(torch.autograd.Function):
         h, t, x, weights, winners = ctx.saved_tensors
         pulls, pulls_targets, scores = ctx.needs_input_grad[:3]
         pulls, scores = pulls and grad is not None, ctx.scored and scores and score_grad is not None
-        if cost_grad is not None or pulls_targets or not may_work_in_place(grad, score_grad):
+        if cost_grad is not None or pulls_targets or not dispatch.may_work_in_place(grad, score_grad):
             saved = h, t, x if ctx.scored else None, weights, winners
             return (*plain_pull(*saved, (cost_grad, grad, score_grad), ctx.needs_input_grad), None, None)
         n, K, D = h.shape

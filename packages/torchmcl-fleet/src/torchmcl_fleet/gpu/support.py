@@ -6,7 +6,7 @@ import os
 import torch
 from torch import Tensor
 
-from torchmcl.dispatch import has_triton, is_plain_eager, runs_triton
+from torchmcl import dispatch
 
 # A kernel of `linear` holds the whole weight of a model in the registers of a program. Larger ones spill and are slower
 # than the library for any number of models: 0.62 instead of 0.15 ms an epoch of 8 networks of 50 units, 105 outputs.
@@ -19,7 +19,7 @@ _MAX_ENTRIES = 2**31 - 1
 def runs_on(device: torch.device) -> bool:
     """Return whether Triton kernels can run on a device, or in Triton's interpreter on the CPU."""
     interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    return (device.type == "cuda" or interpreted) and is_plain_eager() and has_triton()
+    return (device.type == "cuda" or interpreted) and dispatch.is_plain_eager() and dispatch.has_triton()
 
 
 def held_by_program(*sizes: int) -> bool:
@@ -32,5 +32,5 @@ def usable(*tensors: Tensor) -> bool:
     return (
         all(t.is_cuda and t.dtype == torch.float32 and 0 < t.numel() <= _MAX_ENTRIES for t in tensors)
         and len(tensors) > 0
-        and runs_triton(tensors[0])  # the mode is the same for all
+        and dispatch.runs_triton(tensors[0])  # the mode is the same for all
     )

@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from torchmcl.dispatch import is_plain_eager
+from torchmcl import dispatch
 
 _ALIGNMENT = 64
 # Of the rows, for each thread; more where each still has many rows, because all threads wait for the last share.
@@ -82,7 +82,7 @@ def serves(*tensors: Tensor) -> bool:
             and tensor.numel() > 0
             for tensor in tensors
         )
-        and is_plain_eager()
+        and dispatch.is_plain_eager()
         and torch._C._len_torch_dispatch_stack() == 0
     )
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmcl import dispatch
 from torchmcl.costs.distances import MAX_TURNS
-from torchmcl.dispatch import may_work_in_place
 from torchmcl_fleet.native.compiled import MAX_HYPOTHESES
 from torchmcl_fleet.native.extension import aligned, floats, in_blocks, integers, library, pointers
 from torchmcl_fleet.native.gradients import plain_pull
@@ -71,7 +71,7 @@ class _Losses(torch.autograd.Function):
         pulls, pulls_targets, scores = ctx.needs_input_grad[:3]
         pulls, scores = pulls and grad is not None, scores and score_grad is not None
         taken = (pulls and to_h is None) or (scores and to_x is None)  # by a first backward pass
-        if cost_grad is not None or pulls_targets or taken or not may_work_in_place(grad, score_grad):
+        if cost_grad is not None or pulls_targets or taken or not dispatch.may_work_in_place(grad, score_grad):
             h, t, x, weights, winners = ctx.saved_tensors
             upstream = cost_grad, grad, score_grad
             return (*plain_pull(h, t, x, weights, winners, upstream, ctx.needs_input_grad), None, None)

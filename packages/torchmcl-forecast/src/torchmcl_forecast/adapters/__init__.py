@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from torchmcl.optional import lazy_names
+from torchmcl import optional
 
 if TYPE_CHECKING:
     from torchmcl_forecast.adapters.of_gluonts import frame_of_dataset, quantile_forecasts, sample_forecasts
@@ -14,6 +14,6 @@ _HOMES = {
     "of_gluonts": ("frame_of_dataset", "quantile_forecasts", "sample_forecasts"),
     "of_sktime": ("SktimeForecaster",),
 }
-__getattr__, __dir__ = lazy_names(
+__getattr__, __dir__ = optional.lazy_names(
     __name__, {name: f"torchmcl_forecast.adapters.{home}" for home, names in _HOMES.items() for name in names}
 )

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from torchmcl.app.arguments import names, positive, say, seed
+from torchmcl.app import arguments
 
 __all__ = ["PARTS", "add_data_commands"]
 
@@ -29,11 +29,13 @@ def _add_mix(tasks: Any) -> None:
     )
     mix.add_argument("folder", type=Path, help="folder of recordings, one folder for each speaker")
     mix.add_argument("--out", type=Path, required=True, help="folder for the mixtures")
-    mix.add_argument("--speakers", type=positive, default=2, help="speakers per mixture (default: %(default)s)")
+    mix.add_argument(
+        "--speakers", type=arguments.positive, default=2, help="speakers per mixture (default: %(default)s)"
+    )
     counts = "tr=20000,cv=5000,tt=3000"
     mix.add_argument("--counts", type=_counts, default=counts, help="mixtures of each part (default: %(default)s)")
-    mix.add_argument("--sample-rate", type=positive, default=8000, help="in Hz (default: %(default)s)")
-    mix.add_argument("--seed", type=seed, default=0, help="random seed (default: %(default)s)")
+    mix.add_argument("--sample-rate", type=arguments.positive, default=8000, help="in Hz (default: %(default)s)")
+    mix.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
     mix.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a warning")
     mix.add_argument("--quiet", action="store_true", help="no progress bar")
     mix.set_defaults(run=_mix)
@@ -49,8 +51,8 @@ def _add_pack(tasks: Any) -> None:
     )
     pack.add_argument("folder", type=Path, help="folder of recordings; their names are relative to it")
     pack.add_argument("--out", type=Path, required=True, help="output file")
-    pack.add_argument("--parts", type=names, help="subfolders, separated by commas (default: all)")
-    pack.add_argument("--sample-rate", type=positive, default=8000, help="in Hz (default: %(default)s)")
+    pack.add_argument("--parts", type=arguments.names, help="subfolders, separated by commas (default: all)")
+    pack.add_argument("--sample-rate", type=arguments.positive, default=8000, help="in Hz (default: %(default)s)")
     pack.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a warning")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
     pack.set_defaults(run=_pack)
@@ -62,7 +64,7 @@ def _counts(text: str) -> dict[str, int]:
         part, equals, count = (piece.strip() for piece in pair.partition("="))
         if not equals or part not in PARTS or part in counts:
             raise argparse.ArgumentTypeError(f"must be like tr=200,cv=20,tt=20, got {text[:80]!r}")
-        counts[part] = positive(count)
+        counts[part] = arguments.positive(count)
     return counts
 
 
@@ -71,7 +73,9 @@ def _mix(options: argparse.Namespace) -> None:
 
     plan = MixPlan(options.speakers, options.counts, options.sample_rate, seed=options.seed)
     made = write_mixtures(options.folder, options.out, plan, skip_bad=options.skip_bad, progress=not options.quiet)
-    say(f"{sum(made.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in made.items())}")
+    arguments.say(
+        f"{sum(made.values())} mixtures in {options.out}: {', '.join(f'{n} {part}' for part, n in made.items())}"
+    )
 
 
 def _pack(options: argparse.Namespace) -> None:
@@ -88,4 +92,6 @@ def _pack(options: argparse.Namespace) -> None:
         progress=not options.quiet,
     )
     size = pack.save(options.out)
-    say(f"{len(pack.names)} recordings in {options.out}: {size / 2**20:.1f} MiB ({pack.n_bytes / 2**20:.1f} as int16)")
+    arguments.say(
+        f"{len(pack.names)} recordings in {options.out}: {size / 2**20:.1f} MiB ({pack.n_bytes / 2**20:.1f} as int16)"
+    )

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from torchmcl.app.arguments import device, device_or_auto, non_negative_number, positive, positive_number, say
-from torchmcl.optional import check_extra
+from torchmcl import optional
+from torchmcl.app import arguments
 from torchmcl_speech.cli.data import PARTS
 
 __all__ = ["DEFAULT_MODEL", "add_separation_command"]
@@ -50,10 +50,12 @@ def _add_train(tasks: Any) -> None:
     train.add_argument("--data", type=Path, help="folder of the speech, instead of data.root")
     train.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     train.add_argument("--skip-bad", action="store_true", help="skip unusable recordings, with a count")
-    train.add_argument("--device", type=device_or_auto, default="auto", help="auto, cpu or cuda (default: %(default)s)")
+    train.add_argument(
+        "--device", type=arguments.device_or_auto, default="auto", help="auto, cpu or cuda (default: %(default)s)"
+    )
     train.add_argument(
         "--minutes",
-        type=non_negative_number,
+        type=arguments.non_negative_number,
         default=math.inf,
         help="stop at the end of an epoch after this many minutes (default: no limit)",
     )
@@ -78,10 +80,10 @@ def _add_evaluate(tasks: Any) -> None:
     evaluate.add_argument(
         "--out", type=Path, help="folder for the records (default: that of the model; none for a name)"
     )
-    evaluate.add_argument("--limit", type=positive, help="evaluate the first mixtures only (default: all)")
+    evaluate.add_argument("--limit", type=arguments.positive, help="evaluate the first mixtures only (default: all)")
     evaluate.add_argument("--all-pairs", action="store_true", help="show every pair of speakers, not only the extremes")
     evaluate.add_argument("--skip-bad", action="store_true", help="skip unusable recordings")
-    evaluate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    evaluate.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
     evaluate.add_argument("--quiet", action="store_true", help="no progress bar")
     evaluate.set_defaults(run=_evaluate)
 
@@ -100,11 +102,11 @@ def _add_separate(tasks: Any) -> None:
     separate.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
     separate.add_argument("-o", "--out", type=Path, help="folder for the files (default: out/RECORDING)")
     voices = "files to write (default: the predicted number of speakers; all outputs if the model has no scores)"
-    separate.add_argument("--voices", type=positive, help=voices)
+    separate.add_argument("--voices", type=arguments.positive, help=voices)
     separate.add_argument(
-        "--chunk", type=positive_number, default=10.0, help="seconds of a chunk (default: %(default)s)"
+        "--chunk", type=arguments.positive_number, default=10.0, help="seconds of a chunk (default: %(default)s)"
     )
-    separate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    separate.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
     separate.add_argument("--overwrite", action="store_true", help="replace files that another command wrote")
     separate.add_argument("--quiet", action="store_true", help="no progress bar")
     separate.set_defaults(run=_separate)
@@ -122,8 +124,8 @@ def _add_calibrate(tasks: Any) -> None:
     calibrate.add_argument("--data", type=Path, help="folder of the speech (default: that of the training run)")
     calibrate.add_argument("--set", action="append", default=[], metavar="PART.OPTION=VALUE", help="change an option")
     calibrate.add_argument("--part", default="cv", choices=PARTS, help="part of the data (default: %(default)s)")
-    calibrate.add_argument("--limit", type=positive, help="use the first mixtures only (default: all)")
-    calibrate.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    calibrate.add_argument("--limit", type=arguments.positive, help="use the first mixtures only (default: all)")
+    calibrate.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
     calibrate.add_argument("--quiet", action="store_true", help="no progress bar")
     calibrate.set_defaults(run=_calibrate)
 
@@ -149,7 +151,7 @@ def _add_demo(tasks: Any) -> None:
     )
     demo.add_argument("--out", type=Path, default=Path("out/speech"), help="folder for the page (default: %(default)s)")
     demo.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} (default: %(default)s)")
-    demo.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
+    demo.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
     demo.add_argument("--overwrite", action="store_true", help="replace files that another command wrote")
     demo.add_argument("--quiet", action="store_true", help="no progress bar")
     demo.set_defaults(run=_demo)
@@ -158,7 +160,7 @@ def _add_demo(tasks: Any) -> None:
 def _check_train(options: argparse.Namespace) -> None:
     if options.config is None and options.start is None:
         raise ValueError("torchmcl separation train: `config` must be given without --from, got nothing. Try `quick`.")
-    check_extra("lightning", extra="train", needed_by="torchmcl separation train", package="torchmcl-speech")
+    optional.check_extra("lightning", extra="train", needed_by="torchmcl separation train", package="torchmcl-speech")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -182,8 +184,8 @@ def _train(options: argparse.Namespace) -> None:
         show_records=options.json,
         compile_model=options.compile,
     )
-    say(f"Records: {out / 'records.jsonl'}")
-    say(f"Best model: {model}")
+    arguments.say(f"Records: {out / 'records.jsonl'}")
+    arguments.say(f"Best model: {model}")
 
 
 def _trained_with(options: argparse.Namespace, changes: list[str]) -> Any:
@@ -210,7 +212,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         device=options.device,
         progress=not options.quiet,
     )
-    say(evaluation_table(records, speaker_genders(config.data.root), all_pairs=options.all_pairs))
+    arguments.say(evaluation_table(records, speaker_genders(config.data.root), all_pairs=options.all_pairs))
 
 
 def _separate(options: argparse.Namespace) -> None:
@@ -229,15 +231,15 @@ def _separate(options: argparse.Namespace) -> None:
         progress=not options.quiet,
     )
     for output in result["outputs"]:
-        say(f"{out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
+        arguments.say(f"{out / output['file']}  {result['ordered_by']} {output['score']:.3f}")
     if result["silent"]:
-        say("The recording is silent and contains no voices.")
+        arguments.say("The recording is silent and contains no voices.")
     elif not result["outputs"]:
-        say("No output is likely to be a voice. To write one anyway, use --voices 1.")
+        arguments.say("No output is likely to be a voice. To write one anyway, use --voices 1.")
     if result["speakers"] is not None:
         shown = ", ".join(f"{number}: {100 * chance:.0f} %" for number, chance in enumerate(result["speakers"]))
-        say(f"Number of speakers: {shown}")
-    say(f"Open the page: {write_separation_page(out).resolve().as_uri()}")
+        arguments.say(f"Number of speakers: {shown}")
+    arguments.say(f"Open the page: {write_separation_page(out).resolve().as_uri()}")
 
 
 def _calibrate(options: argparse.Namespace) -> None:
@@ -251,7 +253,7 @@ def _calibrate(options: argparse.Namespace) -> None:
         device=options.device,
         progress=not options.quiet,
     )
-    say(
+    arguments.say(
         f"Temperature {found['temperature']:.2f}, saved in {options.model}. Of {found['mixtures']} mixtures the number "
         f"of voices is right in {100 * found['accuracy']:.0f} %; log-loss {found['log_loss_before']:.3f} before, "
         f"{found['log_loss']:.3f} now."
@@ -263,7 +265,7 @@ def _models(options: argparse.Namespace) -> None:
     from torchmcl_speech.pretrained import model_card, shipped_models
 
     cards = [model_card(name) for name in shipped_models()]
-    say(json.dumps(cards, indent=1) if options.json else models_table(cards))
+    arguments.say(json.dumps(cards, indent=1) if options.json else models_table(cards))
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -278,5 +280,7 @@ def _demo(options: argparse.Namespace) -> None:
         progress=not options.quiet,
     )
     for voice in result["references"]:
-        say(f"{voice['name']}: SI-SDR {voice['before']:.1f} dB in the mixture, {voice['after']:.1f} dB separated")
-    say(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")
+        arguments.say(
+            f"{voice['name']}: SI-SDR {voice['before']:.1f} dB in the mixture, {voice['after']:.1f} dB separated"
+        )
+    arguments.say(f"Open the page: {write_separation_page(options.out).resolve().as_uri()}")

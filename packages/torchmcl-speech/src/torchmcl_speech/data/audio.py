@@ -1,19 +1,19 @@
 """Reading and writing recordings, with errors that name the file."""
 
-import io
 import os
 import struct
 import tempfile
 import warnings
 import wave
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from torchmcl.io import check_limit, replaced_file, write_atomically
+from torchmcl import io
 
 __all__ = [
     "SILENCE",
@@ -172,18 +172,18 @@ def check_samples(path: Path | str, n_samples: int, name: str = "audio_samples")
         BadAudio: if it is; the message explains how to raise the limit.
     """
     try:
-        check_limit("audio", str(path), name, n_samples)
+        io.check_limit("audio", str(path), name, n_samples)
     except ValueError as error:
         raise BadAudio(f"{path}: {error}") from error
 
 
 def write_audio(path: Path | str, samples: Any, sample_rate: int) -> None:
     """Write samples [length] as a 16-bit WAV; samples beyond full scale are clipped."""
-    buffer = io.BytesIO()
+    buffer = BytesIO()
     import soundfile
 
     soundfile.write(buffer, np.asarray(samples, dtype=np.float32), sample_rate, format="WAV", subtype="PCM_16")
-    write_atomically(Path(path), buffer.getvalue())
+    io.write_atomically(Path(path), buffer.getvalue())
 
 
 def is_recording(path: Path) -> bool:
@@ -228,7 +228,7 @@ def _missing_bytes(path: Path) -> int:
             if name == b"data":
                 left = path.stat().st_size - file.tell()
                 return 0 if size in _UNKNOWN_SIZES else max(size - left, 0)
-            file.seek(size + size % 2, io.SEEK_CUR)
+            file.seek(size + size % 2, os.SEEK_CUR)
     return 0
 
 
@@ -336,7 +336,7 @@ class Track16:
     def write(self, path: Path, sample_rate: int, length: int, gain: float = 1.0) -> None:
         """Write exactly `length` samples times a gain, padded with silence and clipped at 1."""
         self._file.seek(0)
-        with replaced_file(path) as file, wave.Wave_write(file) as sound:
+        with io.replaced_file(path) as file, wave.Wave_write(file) as sound:
             sound.setnchannels(1)
             sound.setsampwidth(2)
             sound.setframerate(sample_rate)

@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from torchmcl.checks import Bounds, Value
+from torchmcl import checks
 
 __all__ = ["Augmentation", "Chance", "augmented"]
 
@@ -36,11 +36,11 @@ _FADE_SECONDS = 0.005
 _INAUDIBLE = 1e-4
 
 
-_Fraction = Annotated[float, Bounds(0, 1)]
+_Fraction = Annotated[float, checks.Bounds(0, 1)]
 
 
 @dataclass(frozen=True)
-class Augmentation(Value):
+class Augmentation(checks.Value):
     """The frequency of each augmentation; none by default.
 
     Args:
@@ -55,14 +55,14 @@ class Augmentation(Value):
     """
 
     _owner = "augmentation"
-    speed: Annotated[float, Bounds(0, 0.5)] = 0.0
-    level_db: Annotated[float, Bounds(low=0)] = 0.0
+    speed: Annotated[float, checks.Bounds(0, 0.5)] = 0.0
+    level_db: Annotated[float, checks.Bounds(low=0)] = 0.0
     gaps: _Fraction = 0.0
     room: _Fraction = 0.0
     microphone: _Fraction = 0.0
     noise: _Fraction = 0.0
     clipping: _Fraction = 0.0
-    ramp: Annotated[int, Bounds(low=0, integer=True)] = 0
+    ramp: Annotated[int, checks.Bounds(low=0, integer=True)] = 0
 
     def is_none(self) -> bool:
         """Return whether all augmentations are off."""

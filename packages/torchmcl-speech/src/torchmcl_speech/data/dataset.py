@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from torchmcl import Batch
-from torchmcl.checks import Bounds, Value, check_non_negative_int, check_positive_int
+from torchmcl import Batch, checks
 from torchmcl.errors import bad_value
 from torchmcl_speech.data.audio import BadAudio, Samples
 from torchmcl_speech.data.mixtures import Mixture, Track, random_gains
@@ -128,7 +127,7 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DynamicMixing(Value):
+class DynamicMixing(checks.Value):
     """New mixtures in every epoch: new pairs, gains and crops from the same utterances.
 
     Args:
@@ -137,7 +136,7 @@ class DynamicMixing(Value):
     """
 
     n_speakers: tuple[int, ...] = (2,)
-    spread_db: Annotated[float, Bounds(low=0)] = 2.5
+    spread_db: Annotated[float, checks.Bounds(low=0)] = 2.5
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -145,7 +144,7 @@ class DynamicMixing(Value):
         if not self.n_speakers:
             raise ValueError(bad_value("DynamicMixing", "n_speakers", "not be empty", "()", "Two speakers are (2,)."))
         for number in self.n_speakers:
-            check_positive_int("DynamicMixing", "n_speakers", number)
+            checks.check_positive_int("DynamicMixing", "n_speakers", number)
 
 
 class SpeechMixtures(Dataset[Batch]):
@@ -190,7 +189,7 @@ class SpeechMixtures(Dataset[Batch]):
     ) -> None:
         if not mixtures:
             raise ValueError(bad_value("SpeechMixtures", "mixtures", "not be empty", "none"))
-        check_non_negative_int("SpeechMixtures", "seed", seed)
+        checks.check_non_negative_int("SpeechMixtures", "seed", seed)
         if crop is not None and not 0 < crop < math.inf:
             advice = "It is given in seconds."
             raise ValueError(bad_value("SpeechMixtures", "crop", "be a finite number > 0", repr(crop), advice))
@@ -200,7 +199,7 @@ class SpeechMixtures(Dataset[Batch]):
         self.dynamic = dynamic
         self.seed = seed
         if self.n_crop is not None:
-            check_positive_int("SpeechMixtures", "crop", self.n_crop, "It is given in seconds.")
+            checks.check_positive_int("SpeechMixtures", "crop", self.n_crop, "It is given in seconds.")
         #: The result of checking the mixtures.
         self.usable: UsableMixtures = usable_mixtures(mixtures, store, self.n_crop or 1, skip_bad=skip_bad)
         self.mixtures = self.usable.mixtures
@@ -213,7 +212,7 @@ class SpeechMixtures(Dataset[Batch]):
         if dynamic and self.n_crop is None:
             raise ValueError(bad_value("SpeechMixtures", "crop", "be given for dynamic mixing", None))
         if n_samples is not None:
-            check_positive_int("SpeechMixtures", "n_samples", n_samples)
+            checks.check_positive_int("SpeechMixtures", "n_samples", n_samples)
             if dynamic is None:
                 advice = "DrawSampler(n_samples=...) shortens an epoch of listed mixtures."
                 raise ValueError(bad_value("SpeechMixtures", "n_samples", "be used with `dynamic`", n_samples, advice))

@@ -1,19 +1,18 @@
 """Creation of a folder of mixtures in the WSJ0-mix layout from single-speaker recordings."""
 
 import csv
-import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
+from torchmcl import checks, io
 from torchmcl.app.progress import Progress
-from torchmcl.checks import Bounds, Value, check_positive_int
 from torchmcl.errors import bad_value
-from torchmcl.io import write_atomically
 from torchmcl_speech.data.audio import BadAudio, Samples, audio_files, read_audio, warn_skipped, write_audio
 from torchmcl_speech.data.mixtures import PARTS, Mixture, Track, random_gains
 
@@ -101,11 +100,11 @@ _GAIN = "{:.4f}"
 _ATTEMPTS = 1000
 
 
-_Count = Annotated[int, Bounds(low=1, integer=True)]
+_Count = Annotated[int, checks.Bounds(low=1, integer=True)]
 
 
 @dataclass(frozen=True)
-class MixPlan(Value):
+class MixPlan(checks.Value):
     """The number and kind of mixtures to write.
 
     Args:
@@ -119,8 +118,8 @@ class MixPlan(Value):
     n_speakers: _Count = 2
     counts: Mapping[str, int] = field(default_factory=lambda: {"tr": 20000, "cv": 5000, "tt": 3000})
     sample_rate: _Count = 8000
-    spread_db: Annotated[float, Bounds(low=0)] = 2.5
-    seed: Annotated[int, Bounds(low=0, integer=True)] = 0
+    spread_db: Annotated[float, checks.Bounds(low=0)] = 2.5
+    seed: Annotated[int, checks.Bounds(low=0, integer=True)] = 0
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -128,7 +127,7 @@ class MixPlan(Value):
         if unknown := sorted(set(self.counts) - set(PARTS)):
             raise ValueError(bad_value("MixPlan", "counts", f"name parts among {PARTS}", unknown))
         for count in self.counts.values():
-            check_positive_int("MixPlan", "counts", count)
+            checks.check_positive_int("MixPlan", "counts", count)
         if not self.counts:
             raise ValueError(bad_value("MixPlan", "counts", "not be empty", "{}"))
 
@@ -269,12 +268,12 @@ def _write_one(
 
 
 def _write_table(path: Path, rows: list[list[object]], n_speakers: int) -> None:
-    text = io.StringIO()
+    text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = [column.format(i) for i in range(1, n_speakers + 1) for column in ("s{}_path", "s{}_gain_db")]
     writer.writerow(["mixture_ID", "length", *columns])
     writer.writerows(rows)
-    write_atomically(path, text.getvalue())
+    io.write_atomically(path, text.getvalue())
 
 
 def _forget(by_speaker: dict[str, list[Path]], message: str) -> None:

@@ -1,16 +1,16 @@
 """Lists of mixtures in the layouts of WSJ0-mix and LibriMix, and as tables of utterances with gains."""
 
 import csv
-import io
 import re
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from torchmcl import io
 from torchmcl.errors import bad_value
-from torchmcl.io import read_text
 from torchmcl_speech.data.audio import BadAudio
 
 __all__ = ["PARTS", "Mixture", "Track", "librimix_mixtures", "random_gains", "table_mixtures", "wsj0_mixtures"]
@@ -138,9 +138,9 @@ def _columns(n_speakers: int, *patterns: str) -> list[str]:
 def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, str]]:
     if not path.is_file():
         raise BadAudio(f"{path}: there is no such table. Check the path.")
-    text = read_text("mixtures", path)
+    text = io.read_text("mixtures", path)
     try:
-        reader = csv.DictReader(io.StringIO(text, newline=""))
+        reader = csv.DictReader(StringIO(text, newline=""))
         if missing := sorted(set(columns) - set(reader.fieldnames or [])):
             raise ValueError(bad_value(str(path), "columns", f"include {missing}", reader.fieldnames))
         rows = list(reader)

@@ -1,21 +1,20 @@
 """Utterances by name: from a folder of recordings, or from a pack in one file."""
 
-import io
 import os
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from torchmcl import checks, io
 from torchmcl.app.progress import Progress
-from torchmcl.checks import check_positive_int
 from torchmcl.errors import bad_value
-from torchmcl.io import write_atomically
 from torchmcl_speech.data.audio import (
     AudioInfo,
     BadAudio,
@@ -65,7 +64,7 @@ class AudioFolder:
     """
 
     def __init__(self, root: Path | str, sample_rate: int = 8000, *, outside: bool = False) -> None:
-        check_positive_int("AudioFolder", "sample_rate", sample_rate)
+        checks.check_positive_int("AudioFolder", "sample_rate", sample_rate)
         self.root = Path(root)
         self.outside = outside
         self.sample_rate = sample_rate
@@ -117,7 +116,7 @@ class AudioPack:
     """
 
     def __init__(self, utterances: Mapping[str, npt.NDArray[np.int16]], sample_rate: int = 8000) -> None:
-        check_positive_int("AudioPack", "sample_rate", sample_rate)
+        checks.check_positive_int("AudioPack", "sample_rate", sample_rate)
         self._utterances = dict(utterances)
         self.sample_rate = sample_rate
 
@@ -187,7 +186,7 @@ class AudioPack:
     def save(self, path: Path | str) -> int:
         """Write the pack into one file; return its size in bytes."""
         samples = np.concatenate([np.zeros(0, np.int16), *self._utterances.values()])
-        buffer = io.BytesIO()
+        buffer = BytesIO()
         np.savez_compressed(
             buffer,
             names=np.array(self.names, dtype=np.str_),
@@ -196,7 +195,7 @@ class AudioPack:
             # Differences of neighboring samples are smaller than samples. They may wrap around; their sums wrap back.
             differences=np.diff(samples, prepend=np.int16(0)),
         )
-        write_atomically(Path(path), buffer.getvalue())
+        io.write_atomically(Path(path), buffer.getvalue())
         return buffer.tell()
 
     @classmethod

@@ -19,10 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from torchmcl import Predictions
-from torchmcl.checks import check_callable, check_non_negative_int, check_positive_int, check_tensor
+from torchmcl import Predictions, checks, io
 from torchmcl.errors import bad_value
-from torchmcl.io import SharedNetwork
 from torchmcl_speech.nn.bilstm import FusedBiLSTM
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm, projected_norm
 
@@ -84,8 +82,8 @@ def overlap_add(segments: Tensor, hop: int) -> Tensor:
 
 def hops_in(owner: str, size: int, hop: int) -> int:
     """Return the number of hops per segment, after checking that the hop divides the size."""
-    check_positive_int(owner, "size", size)
-    check_positive_int(owner, "hop", hop)
+    checks.check_positive_int(owner, "size", size)
+    checks.check_positive_int(owner, "hop", hop)
     if size % hop:
         raise ValueError(bad_value(owner, "size", f"be a multiple of the hop {hop}", size))
     return size // hop
@@ -151,7 +149,7 @@ _SIZES = ("n_outputs", "n_filters", "kernel_size", "stride", "segment_size", "hi
 _MAX_SIZE = 1_000_000
 
 
-class DPRNN(SharedNetwork):
+class DPRNN(io.SharedNetwork):
     """Separate a waveform into any number of waveforms.
 
     Args:
@@ -211,9 +209,9 @@ class DPRNN(SharedNetwork):
         }
         for name, value in self.config.items():
             if name not in ("scores", "detach_scores"):
-                check_positive_int("DPRNN", name, value)
-        check_callable("DPRNN", "bilstm", bilstm, "torchmcl_speech.nn.BiLSTM")
-        check_non_negative_int("DPRNN", "recompute", recompute)
+                checks.check_positive_int("DPRNN", name, value)
+        checks.check_callable("DPRNN", "bilstm", bilstm, "torchmcl_speech.nn.BiLSTM")
+        checks.check_non_negative_int("DPRNN", "recompute", recompute)
         if recompute > n_blocks:
             raise ValueError(bad_value("DPRNN", "recompute", f"be at most `n_blocks`, {n_blocks}", recompute))
         if kernel_size % stride:
@@ -254,7 +252,7 @@ class DPRNN(SharedNetwork):
 
     def forward(self, waveform: Tensor) -> Predictions:
         """Return hypotheses [batch, n_outputs, length] for a waveform [batch, length] of any length."""
-        check_tensor("DPRNN", "waveform", waveform)
+        checks.check_tensor("DPRNN", "waveform", waveform)
         if waveform.ndim != 2 or waveform.shape[-1] < 1:
             advice = "A single recording is waveform.unsqueeze(0)."
             raise ValueError(

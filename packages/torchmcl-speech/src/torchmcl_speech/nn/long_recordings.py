@@ -5,8 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from torchmcl import PIT, Predictions, pairwise_neg_si_sdr
-from torchmcl.checks import check_positive_int
+from torchmcl import PIT, Predictions, checks, pairwise_neg_si_sdr
 from torchmcl.errors import bad_value
 
 __all__ = ["StreamingSeparator", "separate_long"]
@@ -51,7 +50,7 @@ class StreamingSeparator:
         overlap: int | None = None,
         fade: int | None = None,
     ) -> None:
-        check_positive_int("StreamingSeparator", "chunk", chunk)
+        checks.check_positive_int("StreamingSeparator", "chunk", chunk)
         overlap = chunk // 2 if overlap is None else overlap
         if not 0 < overlap < chunk:
             rule = f"lie between 0 and the chunk of {chunk}"

@@ -14,9 +14,9 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from torchmcl.app.report import escape, page, table
+from torchmcl import io
+from torchmcl.app import report
 from torchmcl.errors import bad_value
-from torchmcl.io import as_written, read_json, write_atomically
 from torchmcl_speech.data.audio import StoredSound
 
 __all__ = ["Array", "decibels_over_time", "write_separation_page"]
@@ -163,11 +163,11 @@ def write_separation_page(folder: Path) -> Path:
     Raises:
         ValueError: if the records are not as `torchmcl separation separate` wrote them, or name a file elsewhere.
     """
-    records = read_json(_OWNER, folder / "separation.json")
+    records = io.read_json(_OWNER, folder / "separation.json")
     target = folder / "index.html"
-    with as_written(_OWNER, "separation.json", "`torchmcl separation separate`"):
+    with io.as_written(_OWNER, "separation.json", "`torchmcl separation separate`"):
         content = _page(folder, records)
-    write_atomically(target, content)
+    io.write_atomically(target, content)
     return target
 
 
@@ -199,7 +199,7 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
 share one scale. Click a picture to play from there. {_MEANINGS[records["ordered_by"]]}{quieter} The numbers behind
 this page are in <code>separation.json</code> beside it.</p>
 """
-    return page(f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE)
+    return report.page(f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE)
 
 
 def _listed(records: dict[str, Any]) -> list[tuple[str, str, float | None, str]]:
@@ -211,7 +211,7 @@ def _listed(records: dict[str, Any]) -> list[tuple[str, str, float | None, str]]
         note = "" if true is None else f"SI-SDR {true['before']:.1f} dB before, {true['after']:.1f} dB here. "
         listed.append((f"Output {place}", output["file"], output["score"], note))
         if true is not None:
-            listed.append((f"True voice of output {place}: {escape(true['name'])}", true["file"], None, ""))
+            listed.append((f"True voice of output {place}: {report.escape(true['name'])}", true["file"], None, ""))
     return listed
 
 
@@ -243,7 +243,7 @@ def _speakers(records: dict[str, Any]) -> str:
     likely = max(range(len(probabilities)), key=lambda number: probabilities[number])
     rows = [[number, f"{100 * value:.1f} %"] for number, value in enumerate(probabilities)]
     head = f"<h2>Number of speakers: most likely {likely}</h2>"
-    return head + table(["voices", "probability"], rows, best=likely, identity="speakers")
+    return head + report.table(["voices", "probability"], rows, best=likely, identity="speakers")
 
 
 def _numbers(records: dict[str, Any]) -> str:
@@ -254,7 +254,7 @@ def _numbers(records: dict[str, Any]) -> str:
     measured = [(reference["name"], reference["before"], reference["after"]) for reference in references]
     rows = [[name, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"] for name, before, after in measured]
     header = ["voice", "SI-SDR in the mixture | dB", "SI-SDR of its output | dB", "improvement | dB"]
-    return table(header, rows, identity="references")
+    return report.table(header, rows, identity="references")
 
 
 def _separator(records: dict[str, Any]) -> str:
@@ -271,7 +271,7 @@ def _separator(records: dict[str, Any]) -> str:
 def _about(records: dict[str, Any]) -> str:
     """Return the attribution of the voices, if required."""
     credit = records.get("attribution")
-    return f'<p class="note">{escape(credit)}</p>' if credit else ""
+    return f'<p class="note">{report.escape(credit)}</p>' if credit else ""
 
 
 def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, loudest: float) -> str:
@@ -290,14 +290,14 @@ def _card(sound: _Sound, source: str, records: dict[str, Any], *, peak: float, l
 <section class="sound">
 <h2>{sound.title}{badge}</h2>
 <div class="pictures">
-<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="Waveform: {escape(label)}">
+<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="Waveform: {report.escape(label)}">
 <path d="{waveform_path(sound.extremes, peak)}"/></svg>
-<div class="frequencies"><img alt="Spectrogram: {escape(label)}" src="data:image/png;base64,{picture}">
+<div class="frequencies"><img alt="Spectrogram: {report.escape(label)}" src="data:image/png;base64,{picture}">
 <span class="top">{top:g} kHz</span><span class="bottom">0</span></div>
 <div class="head"></div>
 </div>
 <div class="marks">{marks}</div>
-<audio controls preload="metadata" src="{source}" aria-label="{escape(label)}"></audio>
+<audio controls preload="metadata" src="{source}" aria-label="{report.escape(label)}"></audio>
 <p class="note">{sound.note}<a href="{_address(sound.file)}" download>{_shown(sound.file)}</a></p>
 </section>"""
 
@@ -319,7 +319,7 @@ def _text(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    return escape(_text(name))
+    return report.escape(_text(name))
 
 
 def _time(seconds: float, whole: float) -> str:

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from torchmcl.optional import lazy_names
+from torchmcl import optional
 
 if TYPE_CHECKING:
     from torchmcl_tables.adapters.of_skpro import KernelDistribution, SkproRegressor
 
 __all__ = ["KernelDistribution", "SkproRegressor"]
 
-__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "torchmcl_tables.adapters.of_skpro"))
+__getattr__, __dir__ = optional.lazy_names(__name__, dict.fromkeys(__all__, "torchmcl_tables.adapters.of_skpro"))

@@ -11,11 +11,11 @@ Examples:
 import argparse
 from pathlib import Path
 
-from torchmcl.app.arguments import Commands, say
+from torchmcl.app import arguments
 from torchmcl_tables.cli.parts import add_column_options, add_target_options, new_command, schema_of
 
 
-def add_describe_command(commands: Commands) -> None:
+def add_describe_command(commands: arguments.Commands) -> None:
     """Add `describe` to the commands."""
     summary = "show how `fit` would read a table"
     describe = new_command(commands, "describe", __doc__, summary, check=_describe, run=_done)
@@ -31,7 +31,7 @@ def _describe(options: argparse.Namespace) -> None:
     from torchmcl_tables.data.splits import description
 
     table = read_table(options.table)
-    say(description(table, schema_of(table, options)))
+    arguments.say(description(table, schema_of(table, options)))
     check_rows(table)
 
 

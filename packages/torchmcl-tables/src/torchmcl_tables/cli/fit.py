@@ -38,9 +38,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchmcl import io
 from torchmcl.app import arguments
 from torchmcl.errors import bad_value
-from torchmcl.io import Stopped, read_json, write_atomically
 from torchmcl_tables.cli import parts
 
 _COMMAND = "command.json"
@@ -102,7 +102,7 @@ class UnfinishedTraining:
 
     def _differences(self) -> list[str]:
         """Return the options in which the command of the saved state differs."""
-        before = read_json("fit", self.folder / _COMMAND)
+        before = io.read_json("fit", self.folder / _COMMAND)
         before = before if isinstance(before, dict) else {}
         return sorted(k for k in {*before, *self.command} if before.get(k) != self.command.get(k))
 
@@ -115,13 +115,13 @@ class UnfinishedTraining:
         """
         if restart or not self._holds_state():
             self.discard()
-            write_atomically(self.folder / _COMMAND, json.dumps(self.command))
+            io.write_atomically(self.folder / _COMMAND, json.dumps(self.command))
         try:
             yield self.folder
-        except Stopped as stopped:
+        except io.Stopped as stopped:
             if self._holds_state() and "resume" not in str(stopped):
                 hint = f"The training is saved in {str(self.folder)!r}: rerun the same command to resume."
-                raise Stopped(stopped.signal, hint) from None
+                raise io.Stopped(stopped.signal, hint) from None
             raise
         finally:
             if not self._holds_state():

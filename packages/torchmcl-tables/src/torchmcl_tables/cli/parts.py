@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmcl.app.arguments import AddNames, Commands, names, say
+from torchmcl import io
+from torchmcl.app import arguments
 from torchmcl.app.progress import peak_mebibytes, seconds_since_start
 from torchmcl.errors import bad_value, option_text
-from torchmcl.io import check_writable
 
 if TYPE_CHECKING:  # imported only by the commands that read tables
     from torchmcl_tables.data import Table, TableError, TableSchema
@@ -20,7 +20,7 @@ Step = Callable[[argparse.Namespace], None]
 
 
 def new_command(
-    commands: Commands, name: str, description: str | None, summary: str, *, check: Step, run: Step
+    commands: arguments.Commands, name: str, description: str | None, summary: str, *, check: Step, run: Step
 ) -> argparse.ArgumentParser:
     """Return the parser of a command, whose description is printed unchanged.
 
@@ -52,7 +52,9 @@ def _named(owner: str, step: Step) -> Step:
 
 def add_target_options(parser: argparse.ArgumentParser, *, default: list[str] | None) -> None:
     """Add the options about the columns to predict."""
-    parser.add_argument("--target", type=names, action=AddNames, default=default, help="columns to predict")
+    parser.add_argument(
+        "--target", type=arguments.names, action=arguments.AddNames, default=default, help="columns to predict"
+    )
     parser.add_argument(
         "--task",
         choices=("classes", "numbers"),
@@ -77,7 +79,7 @@ def check_file(path: Path, *inputs: Path | None) -> None:
         if other is not None and path.exists() and other.exists() and path.samefile(other):
             rule, got = "differ from the file that is read", repr(str(path))
             raise ValueError(bad_value("check_file", "--out", rule, got, "Give another name."))
-    check_writable(path)
+    io.check_writable(path)
 
 
 def spent() -> str:
@@ -99,7 +101,7 @@ _OPTIONS = {
 def add_column_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that determine the kinds of columns."""
     for option, (_, summary) in _OPTIONS.items():
-        parser.add_argument(option, type=names, action=AddNames, default=[], help=summary)
+        parser.add_argument(option, type=arguments.names, action=arguments.AddNames, default=[], help=summary)
 
 
 def _value(options: argparse.Namespace, option: str) -> Any:
@@ -130,10 +132,10 @@ def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: s
     decided = [*schema.decisions(), *([split] if split else [])]
     for title, lines in (("Decisions on the table", decided), ("Warning", schema.warnings())):
         if lines:
-            say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
+            arguments.say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
     if 0 < len(schema.suspicious) < len(schema.columns):
         dropped = option_text("--drop", *(column.name for column in schema.suspicious))
-        say(f"  To drop all of these: {_command(options.words)} {dropped}", error=True)
+        arguments.say(f"  To drop all of these: {_command(options.words)} {dropped}", error=True)
 
 
 def _with_command(error: "TableError", options: argparse.Namespace) -> str:

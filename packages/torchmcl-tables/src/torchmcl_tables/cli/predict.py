@@ -18,14 +18,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from torchmcl.app.arguments import AddNames, Commands, names, probability, say
+from torchmcl.app import arguments
 from torchmcl.errors import bad_value
 from torchmcl_tables.cli.parts import FORMATS, check_file, new_command, spent
 
 _OWNER = "torchmcl predict"
 
 
-def add_predict_command(commands: Commands) -> None:
+def add_predict_command(commands: arguments.Commands) -> None:
     """Add `predict` to the commands."""
     summary = "predict the rows of a new table"
     predict = new_command(commands, "predict", __doc__, summary, check=_check_predict, run=_predict)
@@ -34,10 +34,12 @@ def add_predict_command(commands: Commands) -> None:
     predict.add_argument("-o", "--out", type=Path, required=True, help="output file, in any of the formats")
     predict.add_argument(
         "--interval",
-        type=probability,
+        type=arguments.probability,
         help="also write sets that contain the true value with this probability, such as 0.9",
     )
-    predict.add_argument("--keep", type=names, action=AddNames, default=[], help="columns to copy into the answers")
+    predict.add_argument(
+        "--keep", type=arguments.names, action=arguments.AddNames, default=[], help="columns to copy into the answers"
+    )
     predict.add_argument("--strict", action="store_true", help="reject unseen categories")
     predict.add_argument(
         "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
@@ -73,9 +75,9 @@ def _predict(options: argparse.Namespace) -> None:
         interval=options.interval,
         keep=options.keep,
         strict=options.strict,
-        notify=None if options.quiet else lambda notice: say(notice, error=True),
+        notify=None if options.quiet else lambda notice: arguments.say(notice, error=True),
         progress=not options.quiet and sys.stderr.isatty(),
     )
     write_table(options.out, escape_formulas(answers) if options.escape_formulas else answers)
     if not options.quiet:
-        say(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")
+        arguments.say(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")

@@ -13,11 +13,11 @@ Examples:
 import argparse
 from pathlib import Path
 
-from torchmcl.app.arguments import Commands, say
+from torchmcl.app import arguments
 from torchmcl_tables.cli.parts import check_file, new_command, spent
 
 
-def add_report_command(commands: Commands) -> None:
+def add_report_command(commands: arguments.Commands) -> None:
     """Add `report` to the commands."""
     summary = "write a page on the reliability of a model"
     report = new_command(commands, "report", __doc__, summary, check=_check_report, run=_report)
@@ -47,5 +47,5 @@ def _report(options: argparse.Namespace) -> None:
     records = records_of(load_table_model(options.model), options.read)
     path = write_page(records, options.out or options.model / "report.html")
     if not options.quiet:
-        say(verdict_on(records).line)
-        say(f"Open the page: {path.resolve().as_uri()}   {spent()}")
+        arguments.say(verdict_on(records).line)
+        arguments.say(f"Open the page: {path.resolve().as_uri()}   {spent()}")

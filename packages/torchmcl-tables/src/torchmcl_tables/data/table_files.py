@@ -6,19 +6,19 @@ hundred, so that a message can name the row that does not fit.
 
 import csv
 import gzip
-import io
 import json
 import math
 import re
 import zlib
 from collections.abc import Sequence
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from torchmcl import io
 from torchmcl.errors import bad_value
-from torchmcl.io import check_limit, replaced_file, unpacked, write_atomically
 from torchmcl_tables.data.table import Table, unique_names
 from torchmcl_tables.data.text_files import in_utf8, not_packed, read_text
 from torchmcl_tables.data.values import NUMBER
@@ -43,7 +43,7 @@ def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
         advice = "Rename it when writing the file."
         raise ValueError(bad_value("read_table", path.name, rule, f"{name!r} twice", advice)) from error
     n_rows = table.select(pl.len()).collect().item()
-    check_limit("read_table", path.name, "table_bytes", 8 * n_rows * len(schema))  # a few bytes can encode many rows
+    io.check_limit("read_table", path.name, "table_bytes", 8 * n_rows * len(schema))  # a few bytes can encode many rows
     nulls = [pl.lit(None, dtype).alias(name) for name, dtype in schema.items() if dtype.is_nested()]
     frame = table.with_columns(nulls).collect()
     if frame.height != n_rows:
@@ -111,7 +111,7 @@ def read_table(path: Path) -> Table:
     if path.is_dir():
         advice = "Give the path of a file in it."
         raise ValueError(bad_value("read_table", "file", "be a table", f"the folder {str(path)!r}", advice))
-    check_limit("read_table", path.name, "table_bytes", path.stat().st_size)
+    io.check_limit("read_table", path.name, "table_bytes", path.stat().st_size)
     try:
         table = _read(path, kind, zipped)
     except pl.exceptions.PanicException as error:  # a panic inside polars, which is not an Exception
@@ -132,7 +132,7 @@ def _not_a_table(path: Path, kind: str, reason: str) -> ValueError:
 def _read(path: Path, kind: str, zipped: bool) -> Table:
     if kind == "parquet":
         return Table(path.name, *read_parquet(path))
-    content = unpacked("read_table", path, "table_bytes") if zipped else path.read_bytes()
+    content = io.unpacked("read_table", path, "table_bytes") if zipped else path.read_bytes()
     if not content:
         raise pl.exceptions.NoDataError("the file is empty")
     if not zipped:
@@ -162,7 +162,7 @@ def _read_lines(path: Path, content: bytes) -> Any:
     # The polars parser crashes the process at a nesting depth of a thousand lists: such lines are not passed to it.
     if all(line.count(b"{") + line.count(b"[") <= _NESTING for line in lines):
         try:
-            return pl.read_ndjson(io.BytesIO(content), infer_schema_length=None)
+            return pl.read_ndjson(BytesIO(content), infer_schema_length=None)
         except (pl.exceptions.ComputeError, pl.exceptions.SchemaError):
             pass
     rows = [_row_of_line(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -212,7 +212,7 @@ def write_table(path: Path, frame: Any) -> None:
         OSError: if the file cannot be written.
     """
     kind, zipped = table_format(path)
-    with replaced_file(path) as file:
+    with io.replaced_file(path) as file:
         if zipped:
             with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file) as packed:
                 _write(frame, kind, packed)
@@ -237,7 +237,7 @@ def _write_lines(frame: Any, target: Any) -> None:
         return
     for low in range(0, frame.height, _ROWS_AT_ONCE):
         part = frame.slice(low, _ROWS_AT_ONCE)
-        buffer = io.BytesIO()
+        buffer = BytesIO()
         part.write_ndjson(buffer)
         ends = {name: part.get_column(name).to_list() for name in infinite}
         lines = []
@@ -297,7 +297,7 @@ def write_example(path: Path) -> None:
     from sklearn.datasets import load_diabetes
 
     patients = load_diabetes(scaled=False)
-    buffer = io.StringIO()
+    buffer = StringIO()
     rows = csv.writer(buffer, lineterminator="\n")
     rows.writerow(_COLUMNS)
     for row, target in zip(patients.data.tolist(), patients.target.tolist(), strict=True):
@@ -306,4 +306,4 @@ def write_example(path: Path) -> None:
     if path.exists() and path.read_bytes() != content:
         rule, advice = "be new, or contain the example", "Give another name: torchmcl fit --example NAME.csv"
         raise ValueError(bad_value("write_example", "table", rule, repr(str(path)), advice))
-    write_atomically(path, content)
+    io.write_atomically(path, content)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from torchmcl.checks import bad_value, check_positive_int, check_share
+from torchmcl import checks
 from torchmcl.density import Mixture
+from torchmcl.errors import bad_value
 from torchmcl_tables.estimators.calibration import blocks
 from torchmcl_tables.estimators.predictive import Hypotheses
 from torchmcl_tables.estimators.preprocessing import Encoder
@@ -112,7 +113,7 @@ class PredictionRegions:
             n_samples: draws for each row; the error falls with their square root.
             random_state: a seed.
         """
-        check_positive_int("PredictionRegions.volume", "n_samples", n_samples)
+        checks.check_positive_int("PredictionRegions.volume", "n_samples", n_samples)
         if np.isinf(self.log_level):
             return np.full(tuple(self.density.batch_shape), np.inf)
         generator = torch.Generator().manual_seed(random_state)
@@ -203,7 +204,7 @@ def predict_hypotheses(self: Any, X: Any, n_hypotheses: int | None = None) -> Hy
             `DensityRegressor` with few different values, the answers are different values, at most all of them.
     """
     if n_hypotheses is not None:
-        check_positive_int(type(self).__name__, "n_hypotheses", n_hypotheses)
+        checks.check_positive_int(type(self).__name__, "n_hypotheses", n_hypotheses)
     predictive, numbers = _asked(self, X)
     parts = [predictive.hypotheses(rows, n_hypotheses) for rows in blocks(numbers)]
     whole = Hypotheses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
@@ -231,7 +232,7 @@ def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionInte
         X: [rows, features]
         coverage: in (0, 1).
     """
-    check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
+    checks.check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
     predictive, numbers = _asked(self, X)
     ends = map(predictive.targets.like_y, self._answers.calibrator(predictive, numbers, coverage))
     return PredictionIntervals(*ends).labelled(X, predictive.targets.names)
@@ -248,7 +249,7 @@ def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegion
         X: [rows, features]
         coverage: in (0, 1).
     """
-    check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
+    checks.check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
     predictive, X = _asked(self, X)
     in_units_of_y = float(np.log(predictive.targets.scaler.scale).sum())
     level = -self._answers.calibrator.surprise_at(coverage) - in_units_of_y
@@ -257,7 +258,7 @@ def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegion
 
 def sample(self: Any, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
     """Return draws from the density of each row, [rows, samples] or [rows, samples, outputs]."""
-    check_positive_int(type(self).__name__, "n_samples", n_samples)
+    checks.check_positive_int(type(self).__name__, "n_samples", n_samples)
     predictive, X = _asked(self, X)
     generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
     samples: NDArray[Any] = predictive.sample(X, n_samples, generator)

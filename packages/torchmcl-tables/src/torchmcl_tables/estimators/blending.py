@@ -9,10 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchmcl.costs import MixtureNLLWithCRPS
-from torchmcl.nn import MultiHypothesisMLP
-from torchmcl.rules.winners import WTA
-from torchmcl.schedules import Cosine
+from torchmcl import WTA, Cosine, MixtureNLLWithCRPS, MultiHypothesisMLP
 from torchmcl_fleet import default_batch_size
 from torchmcl_fleet.models import build_modules
 from torchmcl_tables.estimators import training

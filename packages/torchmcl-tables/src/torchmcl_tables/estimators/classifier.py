@@ -13,10 +13,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor, nn
 
-from torchmcl.checks import bad_value
-from torchmcl.costs import MixtureNLL, pairwise_cross_entropy
-from torchmcl.io import Shareable
-from torchmcl.nn import MultiHypothesisHead, MultiHypothesisMLP
+from torchmcl import MixtureNLL, MultiHypothesisHead, MultiHypothesisMLP, io, pairwise_cross_entropy
+from torchmcl.errors import bad_value
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, MixtureLogLoss, default_batch_size
 from torchmcl_fleet.models import build_modules
@@ -86,7 +84,7 @@ class TopClasses(_TopClasses, Framed):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
-class MCLClassifier(Shareable, ClassifierMixin, BaseEstimator):
+class MCLClassifier(io.Shareable, ClassifierMixin, BaseEstimator):
     """Several guesses of the class of each row, with calibrated probabilities.
 
     A network returns `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple

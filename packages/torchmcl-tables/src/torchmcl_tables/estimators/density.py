@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from torch import nn
 
-from torchmcl.io import Shareable
+from torchmcl import io
 from torchmcl.schedules import Schedule
 from torchmcl_tables.data.schema import RECORDS, TableSchema
 from torchmcl_tables.estimators import answers, saving
@@ -37,7 +37,7 @@ def without_rows(estimator: Any) -> Any:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
-class DensityRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
+class DensityRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
     """A density for each row, several answers that represent it, and calibrated intervals.
 
     The density of a row is a *blend*: mixture density networks on columns scaled by their relevance, others on columns

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from torchmcl import __version__
+from torchmcl import __version__, optional
 from torchmcl.errors import bad_value
-from torchmcl.optional import optional_import
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.classes import ClassMixture, mixed_log_probabilities
@@ -240,7 +239,7 @@ def export(estimator: Any, path: str | Path) -> Path:
         metadata["classes"] = json.dumps(np.asarray(estimator.classes_).tolist())
     frame = getattr(estimator, "_frame", None)
     for package in ("onnx", "onnxscript"):
-        optional_import(package, extra="export", needed_by=owner)
+        optional.optional_import(package, extra="export", needed_by=owner)
     if isinstance(fitted, Blend):
         model: ExportedModel = ExportedBlend(fitted, frame)
     else:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl_tables.data.inference import infer_schema
 from torchmcl_tables.data.schema import TableSchema
 from torchmcl_tables.data.table import Table, TableError, as_polars, has_only_numbers, is_data_frame, speaking_for

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from torchmcl import MultiHypothesisMLP
 from torchmcl.density import Mixture
-from torchmcl.nn import MultiHypothesisMLP
 from torchmcl_fleet.native import line
 from torchmcl_fleet.native.compiled import MAX_LAYERS, available
 from torchmcl_fleet.native.forward import mixture_kernels

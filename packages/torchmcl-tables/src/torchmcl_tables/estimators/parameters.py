@@ -9,18 +9,10 @@ import torch
 from sklearn.utils import check_random_state
 from torch import nn
 
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl import AnnealedWTA, AutoAnnealing, Cosine, Exponential, Linear, annealed, checks
 from torchmcl.annealing.course import RuleLike, check_rule_like
-from torchmcl.checks import (
-    available_device,
-    bad_value,
-    check_non_negative,
-    check_non_negative_int,
-    check_positive_int,
-    check_share,
-)
-from torchmcl.rules.winners import AnnealedWTA
-from torchmcl.schedules import Cosine, Exponential, Linear, Schedule, annealed
+from torchmcl.errors import bad_value
+from torchmcl.schedules import Schedule
 from torchmcl_fleet import Candidate, FleetSearch
 from torchmcl_tables.estimators.rows import Rows
 from torchmcl_tables.estimators.training import Examples, Trainer, mean_one
@@ -84,20 +76,20 @@ def check_parameters(estimator: Any) -> None:
     owner, given = type(estimator).__name__, estimator.get_params(deep=False)
     for name in _COUNTS:
         if name == "n_hypotheses" or given[name] is not None:
-            check_positive_int(owner, name, _plain(given[name]))
+            checks.check_positive_int(owner, name, _plain(given[name]))
     if given["n_bins"] is not None:
-        check_non_negative_int(owner, "n_bins", _plain(given["n_bins"]))
+        checks.check_non_negative_int(owner, "n_bins", _plain(given["n_bins"]))
     if isinstance(given["hidden"], (str, bytes)) or not isinstance(given["hidden"], Sequence | np.ndarray):
         advice = "One layer of 64 units is (64,)."
         raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(given["hidden"]), advice))
     for size in given["hidden"]:
-        check_positive_int(owner, "hidden", _plain(size))
-    check_share(owner, "validation_fraction", given["validation_fraction"], "[0, 1)")
-    available_device(owner, given["device"])
+        checks.check_positive_int(owner, "hidden", _plain(size))
+    checks.check_share(owner, "validation_fraction", given["validation_fraction"], "[0, 1)")
+    checks.available_device(owner, given["device"])
     if not callable(given["learning_rate"]):
-        check_non_negative(owner, "learning_rate", given["learning_rate"])
+        checks.check_non_negative(owner, "learning_rate", given["learning_rate"])
     if given["weight_decay"] is not None:
-        check_non_negative(owner, "weight_decay", given["weight_decay"])
+        checks.check_non_negative(owner, "weight_decay", given["weight_decay"])
     if given.get("rule") is not None and not isinstance(given["rule"], Cooling):
         check_rule_like(owner, given["rule"])
     if given.get("search") is not None:

@@ -10,11 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from torchmcl.checks import bad_value
+from torchmcl import MultiHypothesisHead, Predictions, normalized_scores
 from torchmcl.density import Bandwidth, Mixture, best_points, fit_bandwidth
-from torchmcl.nn import MultiHypothesisHead
-from torchmcl.scoring import normalized_scores
-from torchmcl.types import Predictions
+from torchmcl.errors import bad_value
 from torchmcl_fleet.placement import on_cores
 from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
 from torchmcl_tables.estimators.results import Framed, hypothesis_names

@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from torch import Tensor, nn
 
-from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl import MultiHypothesisMLP, io, pairwise_sq_euclidean
 from torchmcl.density import Bandwidth
-from torchmcl.io import Shareable
-from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, default_batch_size
 from torchmcl_fleet.models import build_modules
@@ -35,7 +33,7 @@ _ENOUGH_TO_SELECT = 20
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
-class MCLRegressor(Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
+class MCLRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
     """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
 
     Networks are trained by multiple choice learning: each returns `n_hypotheses` answers with scores, and one

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torchmcl.optional import optional_import
+from torchmcl import optional
 
 # Modules with a class of this name have data frames.
 _KINDS = {"pandas": "DataFrame", "polars": "DataFrame"}
@@ -38,7 +38,7 @@ class RowLabels:
         """Return named columns as a data frame of X's library; by default, of pandas if installed, else of polars."""
         has_pandas = importlib.util.find_spec("pandas") is not None
         library = self.library or ("pandas" if has_pandas else "polars")
-        package = optional_import(library, package="torchmcl-tables", extra="", needed_by="to_frame")
+        package = optional.optional_import(library, package="torchmcl-tables", extra="", needed_by="to_frame")
         options = {"index": self.index} if library == "pandas" else {}
         return package.DataFrame(dict(columns), **options)
 

@@ -12,20 +12,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from torchmcl import density, rules, schedules
-from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.checks import bad_value, check_positive_int
-from torchmcl.io import (
-    MODEL_FILE,
-    Codec,
-    Form,
-    as_written,
-    check_free,
-    read_checkpoint,
-    saved_contents,
-    write_checkpoint,
-)
-from torchmcl.nn import MultiHypothesisMLP
+from torchmcl import AutoAnnealing, MultiHypothesisMLP, checks, density, io, rules, schedules
+from torchmcl.errors import bad_value
 from torchmcl_fleet.search import Candidate, FleetSearch
 from torchmcl_tables.estimators.answers import Answers
 from torchmcl_tables.estimators.calibration import Calibrator
@@ -45,14 +33,14 @@ _KNOWN: dict[str, Any] = {
 }
 
 
-def estimator_codec(*records: type[Any]) -> Codec:
+def estimator_codec(*records: type[Any]) -> io.Codec:
     """Return the codec of fitted estimators, with additional dataclasses."""
     known = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
     own = (Answers, AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FleetSearch)
     parts = (MissingIndicators, PiecewiseLinear, Predictive, Rows, Scaler, Targets)
-    network = Form("network", _encode_network, _decode_network)
+    network = io.Form("network", _encode_network, _decode_network)
     forms = {MultiHypothesisMLP: network, type: _BY_NAME, FunctionType: _BY_NAME}
-    return Codec(*known, *own, *parts, *records, forms=forms)
+    return io.Codec(*known, *own, *parts, *records, forms=forms)
 
 
 def check_n_answers(number: Any) -> None:
@@ -65,7 +53,7 @@ def check_n_answers(number: Any) -> None:
         raise ValueError(f"the number of answers must be an integer from 1 to {_MOST_ANSWERS:,}, got {number!r}")
 
 
-def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
+def to_state(estimator: Any, codec: io.Codec) -> tuple[Any, dict[str, Tensor]]:
     """Return a fitted estimator as JSON values, and tensors by name.
 
     Raises:
@@ -90,7 +78,7 @@ def to_state(estimator: Any, codec: Codec) -> tuple[Any, dict[str, Tensor]]:
         raise ValueError(bad_value(f"{kind}.save", "self", rule, str(error).rstrip("."), advice)) from error
 
 
-def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]], codec: Codec) -> Any:
+def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]], codec: io.Codec) -> Any:
     """Return the estimator from the result of `to_state`; it must be an instance of one of the classes."""
     content = codec.decode(state, tensors)
     estimator = {kind.__name__: kind for kind in kinds}[content["estimator"]](**content["parameters"])
@@ -110,7 +98,7 @@ def _rehearse(estimator: Any) -> None:
         Exception: of any type, if parts are inconsistent; ValueError for a non-finite answer.
     """
     torch.device(estimator.device)
-    check_positive_int(type(estimator).__name__, "n_features_in_", estimator.n_features_in_)
+    checks.check_positive_int(type(estimator).__name__, "n_features_in_", estimator.n_features_in_)
     if hasattr(estimator, "_mixture"):
         mixture = replace(estimator._mixture, device="cpu")
         found = [mixture(np.zeros((1, mixture.encoder.n_inputs)))]
@@ -144,9 +132,9 @@ def save(self: Any, folder: str | Path, *, private: bool = False) -> None:
     """
     check_is_fitted(self)
     folder = Path(folder)
-    check_free(f"{type(self).__name__}.save", folder, "`save`")
+    io.check_free(f"{type(self).__name__}.save", folder, "`save`")
     state, tensors = to_state(self._without_rows() if private else self, self._codec)
-    write_checkpoint(folder / MODEL_FILE, _KIND, state=state, tensors=tensors)
+    io.write_checkpoint(folder / io.MODEL_FILE, _KIND, state=state, tensors=tensors)
 
 
 def load(cls: Any, folder: str | Path) -> Any:
@@ -160,13 +148,13 @@ def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
     Raises:
         ValueError: if the folder contains no such model, a damaged one, or one of an unsupported version.
     """
-    checkpoint = saved_contents(owner, folder, _KIND, "`save`", read_checkpoint)
+    checkpoint = io.saved_contents(owner, folder, _KIND, "`save`", io.read_checkpoint)
     name = checkpoint.state.get("estimator") if isinstance(checkpoint.state, dict) else None
     names = [kind.__name__ for kind in kinds]
     if name not in names:
         advice = f"Use {name}.load." if isinstance(name, str) else ""
         raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(names)}", repr(name), advice))
-    with as_written(owner, "folder", "`save`"):
+    with io.as_written(owner, "folder", "`save`"):
         return from_state(checkpoint.state, checkpoint.tensors, kinds, kinds[0]._codec)
 
 
@@ -203,6 +191,6 @@ def _encode_known(value: Any, part: Any) -> Any:
     return name if _KNOWN.get(name) is value else NotImplemented
 
 
-_BY_NAME = Form("known", _encode_known, lambda contents, part: _KNOWN[contents])
+_BY_NAME = io.Form("known", _encode_known, lambda contents, part: _KNOWN[contents])
 #: Of `MCLRegressor` and `MCLClassifier`.
 CODEC = estimator_codec()

@@ -13,8 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d, validate_data
 from torch import Tensor
 
-from torchmcl.checks import bad_value
-from torchmcl.optional import install_command
+from torchmcl import optional
+from torchmcl.errors import bad_value
 from torchmcl_tables.estimators.preprocessing import Scaler
 from torchmcl_tables.estimators.rows import Rows
 
@@ -31,7 +31,7 @@ def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bo
     """
     if (column := _first_other(X)) is not None:
         owner, rule = type(estimator).__name__, "have columns of numbers"
-        advice = f"Put a TableEncoder before it in a Pipeline ({install_command('torchmcl-tables')})."
+        advice = f"Put a TableEncoder before it in a Pipeline ({optional.install_command('torchmcl-tables')})."
         raise ValueError(bad_value(owner, "X", rule, f"the column {column}", advice))
     probe = copy.copy(estimator)  # receives the attributes, so that a failing fit changes nothing
     how = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan", **how}

@@ -15,12 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl import WTA, AnnealedWTA, AssignmentRule, AutoAnnealing, Cosine, assign
 from torchmcl.annealing.course import rule_at
 from torchmcl.annealing.records import cost_scale
-from torchmcl.losses import assign
-from torchmcl.rules.winners import WTA, AnnealedWTA, AssignmentRule
-from torchmcl.schedules import Cosine, Schedule
+from torchmcl.schedules import Schedule
 from torchmcl_fleet import (
     Checkpointing,
     Fleet,

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmcl.annealing.auto import AutoAnnealing
+from torchmcl import WTA, AutoAnnealing, RelaxedWTA
 from torchmcl.errors import bad_value
-from torchmcl.rules.winners import WTA, RelaxedWTA
 from torchmcl_tables.data import Table, TableSchema
 from torchmcl_tables.estimators import Cooling, MCLClassifier
 from torchmcl_tables.model.evaluation import N_AMBIGUOUS, calibration, described_row, over_time

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from torchmcl.checks import check_share
+from torchmcl import checks
 from torchmcl.errors import bad_value, number_text
 from torchmcl_tables.data import Table, TableSchema, infer_schema
 from torchmcl_tables.data.inference import MIN_ROWS, check_rows
@@ -108,7 +108,7 @@ def train_table(
         ValueError: if the table or a parameter cannot be used.
     """
     check_rows(table)
-    check_share("train_table", "--test", how.test_fraction, "[0, 1)")
+    checks.check_share("train_table", "--test", how.test_fraction, "[0, 1)")
     start = time.perf_counter()
     schema = schema or how.schema(table)
     targets = schema.target_values(table)

@@ -13,18 +13,8 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from torchmcl import checks, io
 from torchmcl.app.progress import Progress
-from torchmcl.checks import check_share
-from torchmcl.io import (
-    MODEL_FILE,
-    as_written,
-    digest,
-    read_checkpoint,
-    read_json,
-    saved_contents,
-    write_atomically,
-    write_checkpoint,
-)
 from torchmcl_fleet.placement import in_threads
 from torchmcl_tables.data import Table, TableSchema, Unfit
 from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor, PredictionIntervals
@@ -93,7 +83,7 @@ class Answering(ABC):
             ValueError: if columns are missing or hold something else; the message names all of them.
         """
         if interval is not None:
-            check_share("predict", "--interval", interval, "(0, 1)", "0.9 is for 90 % sets.")
+            checks.check_share("predict", "--interval", interval, "(0, 1)", "0.9 is for 90 % sets.")
         kept = [table.series(name, "--keep") for name in keep]
         parts, unfit = [], Unfit()
         with Progress(len(table), "Answering", show=progress, unit="row") as bar:
@@ -303,17 +293,17 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
         "source": model.source,
         "schema": model.schema,
         "metrics": model.metrics,
-        "evaluation": digest(json.loads(evaluation)),
+        "evaluation": io.digest(json.loads(evaluation)),
     }
     state, tensors = CODEC.encode(content)
-    write_checkpoint(
-        folder / MODEL_FILE, MODEL_KIND, state=state | {_word(model): estimator}, tensors=weights | tensors
+    io.write_checkpoint(
+        folder / io.MODEL_FILE, MODEL_KIND, state=state | {_word(model): estimator}, tensors=weights | tensors
     )
     if model.evaluation is None:
         (folder / _EVALUATION).unlink(missing_ok=True)
     else:
-        write_atomically(folder / _EVALUATION, evaluation)
-    write_atomically(folder / _METRICS, metrics)
+        io.write_atomically(folder / _EVALUATION, evaluation)
+    io.write_atomically(folder / _METRICS, metrics)
 
 
 def load_table_model(folder: Path, *, records: bool = True) -> TableModel | ClassModel:
@@ -327,10 +317,12 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
         ValueError: if the folder holds none, a damaged one, or one of another version.
     """
     check_model(folder)
-    _, state, tensors, _ = saved_contents("load_table_model", folder, MODEL_KIND, "`torchmcl fit`", read_checkpoint)
+    _, state, tensors, _ = io.saved_contents(
+        "load_table_model", folder, MODEL_KIND, "`torchmcl fit`", io.read_checkpoint
+    )
     kept = records and (folder / _EVALUATION).is_file()
     evaluation = _read_evaluation(folder) if kept else None
-    with as_written("load_table_model", "folder", "`torchmcl fit`"):
+    with io.as_written("load_table_model", "folder", "`torchmcl fit`"):
         estimator = from_state(
             state.pop("classifier" if "classifier" in state else "regressor"), tensors, _KINDS, CODEC
         )
@@ -338,7 +330,7 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
         schema, metrics = content["schema"], content["metrics"]
         if not isinstance(schema, TableSchema) or not isinstance(metrics, dict):
             raise TypeError("the schema or the metrics are missing")
-        if evaluation is not None and digest(evaluation) != content["evaluation"]:
+        if evaluation is not None and io.digest(evaluation) != content["evaluation"]:
             raise ValueError(f"{_EVALUATION} has changed since it was written; {_WITHOUT}")
         if isinstance(estimator, MCLClassifier) != bool(schema.classes):
             raise TypeError("the estimator does not fit the targets")
@@ -348,7 +340,7 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
 
 def _read_evaluation(folder: Path) -> Any:
     try:
-        return read_json("load_table_model", folder / _EVALUATION)
+        return io.read_json("load_table_model", folder / _EVALUATION)
     except ValueError as error:
         raise ValueError(f"{error} It is damaged; {_WITHOUT}.") from error
 

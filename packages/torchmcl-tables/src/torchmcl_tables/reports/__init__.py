@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from torchmcl.io import as_written, write_atomically
+from torchmcl import io
 
 __all__ = ["write_page"]
 
@@ -18,7 +18,7 @@ def write_page(records: dict[str, Any], path: Path) -> Path:
     from torchmcl_tables.reports.classes import class_page
     from torchmcl_tables.reports.numbers import number_page
 
-    with as_written("write_page", "model folder", "`torchmcl fit`"):
+    with io.as_written("write_page", "model folder", "`torchmcl fit`"):
         content = (class_page if "classes" in records["evaluation"] else number_page)(records)
-    write_atomically(path, content)
+    io.write_atomically(path, content)
     return path

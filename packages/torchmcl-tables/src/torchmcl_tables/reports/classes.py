@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torchmcl.app.report import Html, escape, image, number, page, percent, side_by_side, table
+from torchmcl.app import report
 from torchmcl_tables.reports import figures, sections
 
 
@@ -19,40 +19,40 @@ def class_page(records: dict[str, Any]) -> str:
         sections.training_section(records, "log-loss on held-out rows", learned="Training loss (gray)"),
         _data(records, target),
     ]
-    return page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=sections.STYLE)
+    return report.page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=sections.STYLE)
 
 
 def _head(records: dict[str, Any], target: str) -> str:
     measures, n_classes = records["evaluation"]["measures"], len(records["evaluation"]["classes"])
     n_guesses = min(int(records["parameters"]["n_hypotheses"]), n_classes)
-    common = f"{percent(measures['most_common'])} for the most common class"
+    common = f"{report.percent(measures['most_common'])} for the most common class"
     tiles = [
-        (percent(measures["accuracy"], 1), f"of the first guesses are right; {common}"),
-        (percent(measures["top_accuracy"], 1), f"of the true classes are among {n_guesses} guesses"),
-        (number(measures["log_loss"]), "log-loss; lower is better"),
+        (report.percent(measures["accuracy"], 1), f"of the first guesses are right; {common}"),
+        (report.percent(measures["top_accuracy"], 1), f"of the true classes are among {n_guesses} guesses"),
+        (report.number(measures["log_loss"]), "log-loss; lower is better"),
     ]
     gives = f"predicts probabilities of {n_classes} classes"
-    return sections.head(records, f"Which <i>{escape(target)}</i>? {n_guesses} guesses", gives, tiles)
+    return sections.head(records, f"Which <i>{report.escape(target)}</i>? {n_guesses} guesses", gives, tiles)
 
 
 def _guesses(records: dict[str, Any]) -> str:
     found = records["evaluation"]["top"]
-    picture = image(
+    picture = report.image(
         figures.top_figure(found),
         "Coverage by the number of guesses",
         "Share of the rows whose class is among the first guesses, and its expected value from the probabilities "
         "(dashed).",
     )
     rows = [
-        [percent(entry["level"]), percent(entry["covered"], 1), number(entry["classes"])]
+        [report.percent(entry["level"]), report.percent(entry["covered"], 1), report.number(entry["classes"])]
         for entry in records["evaluation"]["coverage"]
     ]
-    sets = table(["nominal", "covered", "classes"], rows, identity="sets")
+    sets = report.table(["nominal", "covered", "classes"], rows, identity="sets")
     note = (
         '<p class="note">The smallest sets of classes with a given probability: their coverage, and their mean '
         "number of classes.</p>"
     )
-    return "<h2>Coverage by number of guesses</h2>\n" + side_by_side([picture, sets + note])
+    return "<h2>Coverage by number of guesses</h2>\n" + report.side_by_side([picture, sets + note])
 
 
 def _trust(records: dict[str, Any]) -> str:
@@ -62,7 +62,9 @@ def _trust(records: dict[str, Any]) -> str:
         f"correct; the mean difference is {100 * found['error']:.1f} points."
     )
     figure = figures.calibration_figure(found["given"], found["right"], found["count"], "right", margin=0.02)
-    return "<h2>Calibration of the probabilities</h2>\n" + image(figure, "Calibration of the probabilities", caption)
+    return "<h2>Calibration of the probabilities</h2>\n" + report.image(
+        figure, "Calibration of the probabilities", caption
+    )
 
 
 def _confusion(records: dict[str, Any]) -> str:
@@ -71,16 +73,16 @@ def _confusion(records: dict[str, Any]) -> str:
     rows = []
     for place, (name, row) in enumerate(zip(names, counts, strict=True)):
         total = sum(row)
-        right = percent(row[place] / total) if total and name != "others" else ""
+        right = report.percent(row[place] / total) if total and name != "others" else ""
         rows.append([name, *(f"{count:,}" if count else "" for count in row), right])
-    numbers = table(["truth", *names, "right"], rows, identity="confusion")
-    picture = image(
+    numbers = report.table(["truth", *names, "right"], rows, identity="confusion")
+    picture = report.image(
         figures.confusion_figure(counts, names),
         "Confusion of the classes",
         "Each row is a true class, each column a guess. Cells contain the share of the true class in percent; darker "
         "cells have larger shares.",
     )
-    return "<h2>Confusion of the classes</h2>\n" + side_by_side([picture, numbers])
+    return "<h2>Confusion of the classes</h2>\n" + report.side_by_side([picture, numbers])
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
@@ -90,21 +92,26 @@ def _ambiguous(records: dict[str, Any]) -> str:
 def _guesses_of(row: dict[str, Any]) -> str:
     """Return the guesses for a row as bars, and its true class."""
     bars = "".join(
-        f'<div class="share"><span>{escape(name)}</span><i style="width: {100 * float(share):.1f}%"></i>'
-        f"<b>{percent(share)}</b></div>"
+        f'<div class="share"><span>{report.escape(name)}</span><i style="width: {100 * float(share):.1f}%"></i>'
+        f"<b>{report.percent(share)}</b></div>"
         for name, share in zip(row["guesses"], row["probabilities"], strict=True)
     )
-    return f'{bars}<div class="cells">truth <b>{escape(row["truth"])}</b></div>'
+    return f'{bars}<div class="cells">truth <b>{report.escape(row["truth"])}</b></div>'
 
 
 def _data(records: dict[str, Any], target: str) -> str:
     found = records["evaluation"]
     pairs = sorted(zip(found["shares"], found["classes"], strict=True), key=lambda pair: -pair[0])
-    listed = ", ".join(f"{escape(name)} {percent(share)}" for share, name in pairs[:20])
+    listed = ", ".join(f"{report.escape(name)} {report.percent(share)}" for share, name in pairs[:20])
     more = f" and {len(pairs) - 20} more" if len(pairs) > 20 else ""
-    row = [target, Html(figures.small_bars([share for share, _ in pairs])), len(pairs), Html(listed + more)]
+    row = [
+        target,
+        report.Html(figures.small_bars([share for share, _ in pairs])),
+        len(pairs),
+        report.Html(listed + more),
+    ]
     return (
         "<h2>The data</h2>\n"
-        + table(["target", "", "classes", "shares"], [row], identity="targets")
+        + report.table(["target", "", "classes", "shares"], [row], identity="targets")
         + sections.columns_section(records)
     )

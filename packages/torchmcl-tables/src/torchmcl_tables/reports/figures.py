@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from torchmcl.app.report import GRAY, INK, PALETTE, escape, new_figure, number
+from torchmcl.app import report
 from torchmcl_tables.verdict import chance_band
 
-_BLUE, _ORANGE, _GREEN, *_ = PALETTE
+_BLUE, _ORANGE, _GREEN, *_ = report.PALETTE
 
 
 def answers_figure(found: dict[str, Any], place: int) -> Any:
@@ -26,7 +26,7 @@ def answers_figure(found: dict[str, Any], place: int) -> Any:
     axis.scatter(goals, answers, s=10, c=_BLUE, alpha=[0.06 + 0.74 * share / top for share in shares], linewidths=0)
     axis.scatter(truth, nearest, s=18, facecolors="none", edgecolors=_ORANGE, linewidths=0.6, alpha=0.7)
     low, high = min(truth), max(truth)
-    axis.plot([low, high], [low, high], color=INK, lw=0.8)
+    axis.plot([low, high], [low, high], color=report.INK, lw=0.8)
     # Outlying answers must not determine the limits of the axis.
     values = sorted(answers)
     inner = values[len(values) // 200], values[-1 - len(values) // 200]
@@ -43,11 +43,11 @@ def number_figure(found: dict[str, Any], mean: float) -> Any:
     """Draw the distortion by number of answers, with the model's own lower bound if known."""
     figure, axis = axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n of the answers")
-    axis.axhline(mean, color=GRAY, ls=":", lw=1.5, label="the mean answer")
+    axis.axhline(mean, color=report.GRAY, ls=":", lw=1.5, label="the mean answer")
     if min(found["distortion"]) > 0:
         axis.set_yscale("log")
     if found["floor"]:
-        _curve(axis, found["numbers"], found["floor"], INK, 1.2, ls="--", label="expected at best")
+        _curve(axis, found["numbers"], found["floor"], report.INK, 1.2, ls="--", label="expected at best")
     axis.set(xlabel="number of answers", ylabel="distortion")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=9)
@@ -71,11 +71,11 @@ def calibration_figure(
 ) -> Any:
     """Draw predicted probabilities against observed frequencies, with two standard errors."""
     figure, axis = axes()
-    axis.plot([0, 1], [0, 1], color=INK, lw=0.8)
+    axis.plot([0, 1], [0, 1], color=report.INK, lw=0.8)
     sizes = [20 + 180 * count / max(counts) for count in counts]
     pairs = zip(shares, counts, strict=True)
     errors = [2 * (max(share * (1 - share), 1e-9) / count) ** 0.5 for share, count in pairs]
-    axis.errorbar(given, shares, yerr=errors, fmt="none", ecolor=GRAY, lw=1)
+    axis.errorbar(given, shares, yerr=errors, fmt="none", ecolor=report.GRAY, lw=1)
     axis.scatter(given, shares, s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
     axis.set(xlabel="probability given", ylabel=f"share that was {words}")
     axis.set(xlim=(0, 1 + margin), ylim=(-margin, 1 + margin))
@@ -98,10 +98,10 @@ def draw_coverage(axis: Any, levels: Sequence[float], covered: Any, n_rows: Sequ
     """
     bands = [chance_band(level, count) for level, count in zip(levels, n_rows, strict=True)]
     low, high = zip(*bands, strict=True)
-    axis.fill_between(levels, low, high, color=GRAY, alpha=0.25, linewidth=0)
-    axis.plot(levels, levels, color=INK, lw=0.8)
+    axis.fill_between(levels, low, high, color=report.GRAY, alpha=0.25, linewidth=0)
+    axis.plot(levels, levels, color=report.INK, lw=0.8)
     axis.set(xlabel="promised", ylabel="held")
-    colors = itertools.cycle(PALETTE)
+    colors = itertools.cycle(report.PALETTE)
     return [axis.plot(levels, held, marker="o", lw=1.6, color=next(colors))[0] for held in np.asarray(covered).T]
 
 
@@ -127,14 +127,16 @@ def training_figure(found: dict[str, Any]) -> Any:
     n_trained = max((epoch for epoch, value in zip(epochs, found["loss"], strict=True) if value is not None), default=2)
     axis.set(xlabel="epoch", ylabel=words, yscale=scale, xlim=(1, max(n_trained, 2)))
     kept = found["kept_epoch"] + 1 if found["kept_epoch"] >= 0 else len(found["loss"])
-    curves = [(found[name], *how) for name, *how in (("loss", GRAY, 1.2), ("validation", _BLUE, 1.8)) if found[name]]
+    curves = [
+        (found[name], *how) for name, *how in (("loss", report.GRAY, 1.2), ("validation", _BLUE, 1.8)) if found[name]
+    ]
     for values, color, width in curves:
         _curve(axis, epochs[:kept], values[:kept], color, width)
     axis.set_ylim(axis.get_ylim())  # discarded epochs are drawn faintly, and do not affect the limits
     for values, color, width in curves:
         _curve(axis, epochs[kept - 1 :], values[kept - 1 :], color, width, alpha=0.3)
     if found["kept_epoch"] >= 0:
-        axis.axvline(kept, color=INK, lw=0.8)
+        axis.axvline(kept, color=report.INK, lw=0.8)
     if found["temperature"]:
         other = axis.twinx()
         other.set(yscale="log")
@@ -156,7 +158,7 @@ def _curve(
 
 def axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
     """Return a figure and its axes."""
-    figure = new_figure(*size, layout="tight")
+    figure = report.new_figure(*size, layout="tight")
     axis = figure.add_subplot()
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
@@ -188,10 +190,10 @@ def line_of_answers(values: Sequence[float], shares: Sequence[float], truth: flo
         for value, share in zip(values, shares, strict=True)
     )
     at = place(truth)
-    ends = "".join(f"<span>{escape(number(end, span))}</span>" for end in (low, high))
+    ends = "".join(f"<span>{report.escape(report.number(end, span))}</span>" for end in (low, high))
     return (
         f'<div class="line"><svg viewBox="0 0 400 44" role="img" aria-label="answers on a line">'
-        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{GRAY}" stroke-width="1"/>{discs}'
+        f'<line x1="20" x2="380" y1="22" y2="22" stroke="{report.GRAY}" stroke-width="1"/>{discs}'
         f'<line x1="{at:.1f}" x2="{at:.1f}" y1="2" y2="42" stroke="{_ORANGE}" stroke-width="2.5"/></svg>'
         f'<div class="ends">{ends}</div></div>'
     )
@@ -205,7 +207,7 @@ def top_figure(found: dict[str, Any]) -> Any:
     """Draw the share of rows whose class is among the first k guesses."""
     figure, axis = axes()
     axis.plot(found["numbers"], found["covered"], color=_BLUE, marker="o", lw=2, label="holds the truth")
-    axis.plot(found["numbers"], found["expected"], color=INK, ls="--", lw=1.2, label="promised")
+    axis.plot(found["numbers"], found["expected"], color=report.INK, ls="--", lw=1.2, label="promised")
     axis.set(xlabel="number of guesses", ylabel="share of rows", ylim=(0, 1.02))
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=9)
@@ -225,7 +227,7 @@ def confusion_figure(counts: Sequence[Sequence[int]], names: Sequence[str]) -> A
     if len(names) <= _MOST_NUMBERS:
         for row, of_row in enumerate(shares):
             for column, share in enumerate(of_row):
-                color = "white" if share > 0.6 else INK
+                color = "white" if share > 0.6 else report.INK
                 axis.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=color)
     return figure
 

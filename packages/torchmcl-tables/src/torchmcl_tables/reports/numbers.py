@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torchmcl.app.report import Html, escape, image, number, page, percent, side_by_side, table
+from torchmcl.app import report
 from torchmcl_tables.reports import sections
 from torchmcl_tables.reports.figures import (
     answers_figure,
@@ -28,7 +28,7 @@ _MEMBERS = {
 def number_page(records: dict[str, Any]) -> str:
     """Return the page."""
     targets = [target["name"] for target in records["evaluation"]["targets"]]
-    join = side_by_side if len(targets) == 1 else "\n".join
+    join = report.side_by_side if len(targets) == 1 else "\n".join
     parts = [
         _head(records, targets),
         join([_answers(records, targets), _bynumber(records)]),
@@ -41,7 +41,7 @@ def number_page(records: dict[str, Any]) -> str:
         _data(records),
     ]
     title = f"{' and '.join(targets)}: several answers"
-    return page(title, "\n".join(parts), command="torchmcl report", style=sections.STYLE)
+    return report.page(title, "\n".join(parts), command="torchmcl report", style=sections.STYLE)
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:
@@ -50,14 +50,16 @@ def _head(records: dict[str, Any], targets: list[str]) -> str:
     nine = coverage_at(records["evaluation"])
     tiles = []
     for place, name in enumerate(targets):
-        of = f" ({escape(name)})" if len(targets) > 1 else ""
-        without = "" if same is None else f"; {number(same[place])} with the mean of all rows"
-        tiles.append((number(measures["rmse"][place]), f"error of the mean answer{of}{without}"))
-        without = "" if nearest is None else f"; {number(nearest)} with {n} constant answers"
-        tiles.append((number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}{without}"))
+        of = f" ({report.escape(name)})" if len(targets) > 1 else ""
+        without = "" if same is None else f"; {report.number(same[place])} with the mean of all rows"
+        tiles.append((report.number(measures["rmse"][place]), f"error of the mean answer{of}{without}"))
+        without = "" if nearest is None else f"; {report.number(nearest)} with {n} constant answers"
+        tiles.append(
+            (report.number(measures["nearest_rmse"][place]), f"error of the nearest of {n} answers{of}{without}")
+        )
         if nine is not None:
-            tiles.append((percent(nine["covered"][place]), f"of the true values lie in their 90 % sets{of}"))
-    what = " and ".join(f"<i>{escape(name)}</i>" for name in targets)
+            tiles.append((report.percent(nine["covered"][place]), f"of the true values lie in their 90 % sets{of}"))
+    what = " and ".join(f"<i>{report.escape(name)}</i>" for name in targets)
     gives = f"predicts {n} plausible outcomes for each row, each with a probability"
     note = f"Errors are root mean squares, in the units of the target. {_gain(measures, n)}"
     return f"""{sections.head(records, f"{n} answers for {what}", gives, tiles, forks(records))}
@@ -74,15 +76,15 @@ def _gain(measures: dict[str, Any], n: int) -> str:
 def _answers(records: dict[str, Any], targets: list[str]) -> str:
     found = records["evaluation"]["answers"]
     figures = [
-        image(
+        report.image(
             answers_figure(found, place),
             f"Answers against the truth for {name}",
-            f"<i>{escape(name)}</i>: every answer against the true value; darker answers are more probable. Orange "
-            "rings mark the nearest answer of each row.",
+            f"<i>{report.escape(name)}</i>: every answer against the true value; darker answers are more probable. "
+            "Orange rings mark the nearest answer of each row.",
         )
         for place, name in enumerate(targets)
     ]
-    return "<h2>Answers against the truth</h2>\n" + (side_by_side(figures) if len(figures) > 1 else figures[0])
+    return "<h2>Answers against the truth</h2>\n" + (report.side_by_side(figures) if len(figures) > 1 else figures[0])
 
 
 def _bynumber(records: dict[str, Any]) -> str:
@@ -99,7 +101,7 @@ def _bynumber(records: dict[str, Any]) -> str:
         f"answers of each row are kept. The dotted line is the mean answer. {floor}"
     )
     figure = number_figure(found, records["evaluation"]["measures"]["mean_distortion"])
-    picture = image(figure, "Distortion by the number of answers", caption)
+    picture = report.image(figure, "Distortion by the number of answers", caption)
     return "<h2>Distortion by number of answers</h2>\n" + picture
 
 
@@ -108,24 +110,24 @@ def _trust(records: dict[str, Any]) -> str:
     usage, calibration = found["usage"], found["calibration"]
     idle = sum(wins == 0 for wins in usage["wins"])
     used = "All answers are used." if not idle else f"{idle} of {len(usage['wins'])} answers are never the nearest."
-    first = image(
+    first = report.image(
         usage_figure(usage),
         "Usage",
         "Frequency with which each answer of a row, the most probable first, is the nearest (bars), and its mean "
         f"probability (dots). {used}",
     )
-    second = image(
+    second = report.image(
         calibration_figure(calibration["given"], calibration["won"], calibration["count"], "the nearest"),
         "Calibration of the probabilities",
         "Share of answers that are the nearest, by predicted probability. On the line, the probabilities are "
         f"correct; the mean difference is {100 * calibration['error']:.1f} points.",
     )
-    return "<h2>Calibration of the probabilities</h2>\n" + side_by_side([first, second])
+    return "<h2>Calibration of the probabilities</h2>\n" + report.side_by_side([first, second])
 
 
 def _coverage(records: dict[str, Any], targets: list[str]) -> str:
     found = records["evaluation"]["coverage"]
-    picture = image(
+    picture = report.image(
         coverage_figure(found, len(targets)),
         "Coverage of the sets",
         "Share of true values in the sets, against the nominal share. Differences within the band are random, for "
@@ -133,19 +135,18 @@ def _coverage(records: dict[str, Any], targets: list[str]) -> str:
     )
     rows = []
     for entry in found:
-        cells = [percent(entry["level"])]
+        cells = [report.percent(entry["level"])]
         for covered, width in zip(entry["covered"], entry["width"], strict=True):
-            cells += [percent(covered, 1), "∞" if width is None else number(width)]
-        rows.append([*cells, percent(entry["pieces"])])
+            cells += [report.percent(covered, 1), "∞" if width is None else report.number(width)]
+        rows.append([*cells, report.percent(entry["pieces"])])
     header = ["nominal"]
     for name in targets:
         of = f" ({name})" if len(targets) > 1 else ""
         header += [f"covered{of}", f"median width{of}"]
-    promises = table([*header, "several pieces"], rows, identity="coverage")
-    note = (
-        f'<p class="note">The sets are calibrated on rows that are used for nothing else. {escape(forks(records))}</p>'
-    )
-    return "<h2>Coverage of the prediction sets</h2>\n" + side_by_side([picture, promises + note])
+    promises = report.table([*header, "several pieces"], rows, identity="coverage")
+    calibrated = "The sets are calibrated on rows that are used for nothing else."
+    note = f'<p class="note">{calibrated} {report.escape(forks(records))}</p>'
+    return "<h2>Coverage of the prediction sets</h2>\n" + report.side_by_side([picture, promises + note])
 
 
 def _ambiguous(records: dict[str, Any]) -> str:
@@ -163,8 +164,8 @@ def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
         own, truth, spread = [v[place] for v in row["hypotheses"]], row["truth"][place], target["std"]
         lines.append(line_of_answers(own, row["probabilities"], truth, (target["low"], target["high"])))
         pairs = zip(own, row["probabilities"], strict=True)
-        said = ", ".join(f"{number(value, spread)} ({percent(share)})" for value, share in pairs)
-        words = f"{escape(target['name'])}: {said}; truth <b>{number(truth, spread)}</b>"
+        said = ", ".join(f"{report.number(value, spread)} ({report.percent(share)})" for value, share in pairs)
+        words = f"{report.escape(target['name'])}: {said}; truth <b>{report.number(truth, spread)}</b>"
         lines.append(f'<div class="cells">{words}</div>')
     return "".join(lines)
 
@@ -174,12 +175,12 @@ def _members(records: dict[str, Any]) -> str:
     shares = records.get("shares")
     if not shares:
         return ""
-    rows = [[name, percent(share, 1), _MEMBERS.get(name, "")] for name, share in shares.items()]
+    rows = [[name, report.percent(share, 1), _MEMBERS.get(name, "")] for name, share in shares.items()]
     note = (
         '<p class="note">The density of a row is a blend of these members, with weights fitted on held-out rows. '
         "The answers are the points that represent it best.</p>"
     )
-    return "<h2>Members of the model</h2>\n" + note + table(["member", "weight", ""], rows, identity="members")
+    return "<h2>Members of the model</h2>\n" + note + report.table(["member", "weight", ""], rows, identity="members")
 
 
 def _training(records: dict[str, Any]) -> str:
@@ -195,10 +196,15 @@ def _data(records: dict[str, Any]) -> str:
     targets = []
     for target in records["evaluation"]["targets"]:
         std = target["std"]
-        mean, *numbers = (number(target[key], std) for key in ("mean", "min", "low", "median", "high", "max"))
-        bars = Html(small_bars(target["histogram"]["counts"]))
-        targets.append([target["name"], bars, mean, number(std), *numbers])
+        mean, *numbers = (report.number(target[key], std) for key in ("mean", "min", "low", "median", "high", "max"))
+        bars = report.Html(small_bars(target["histogram"]["counts"]))
+        targets.append([target["name"], bars, mean, report.number(std), *numbers])
     header = ["target", "", "mean", "std", "min", "5 %", "median", "95 %", "max"]
     measured = f"{records['evaluation']['n_rows']:,} evaluated rows"
     note = f'<p class="note">Targets: {measured}. Columns: training rows.</p>\n'
-    return "<h2>The data</h2>\n" + note + table(header, targets, identity="targets") + sections.columns_section(records)
+    return (
+        "<h2>The data</h2>\n"
+        + note
+        + report.table(header, targets, identity="targets")
+        + sections.columns_section(records)
+    )

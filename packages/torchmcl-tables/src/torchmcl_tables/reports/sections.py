@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from torchmcl.app.report import Html, escape, image, number, percent, table
+from torchmcl.app import report
 from torchmcl_tables.reports.figures import over_time_figure, small_bars, training_figure
 from torchmcl_tables.verdict import verdict_on
 
@@ -14,7 +14,9 @@ from torchmcl_tables.verdict import verdict_on
 def columns_section(records: dict[str, Any]) -> str:
     """Return the input columns, the decisions about them, and the suspicious ones."""
     rows = [_column(column) for column in records["columns"]]
-    columns = "<p></p>" + table(["column", "", "kind", "missing", "values"], rows, identity="columns") if rows else ""
+    columns = (
+        "<p></p>" + report.table(["column", "", "kind", "missing", "values"], rows, identity="columns") if rows else ""
+    )
     return columns + _decisions(records)
 
 
@@ -23,7 +25,7 @@ def _decisions(records: dict[str, Any]) -> str:
     section = ""
     for key, words in (("warnings", "Perhaps not to be learned from"), ("decisions", "Decided about the table")):
         if records.get(key):
-            items = "".join(f"<li>{escape(line)}</li>" for line in records[key])
+            items = "".join(f"<li>{report.escape(line)}</li>" for line in records[key])
             section += f"<h3>{words}</h3>\n<ul>{items}</ul>\n"
     return section
 
@@ -41,19 +43,19 @@ def _column(column: dict[str, Any]) -> list[str]:
     if column["kind"] == "number":
         bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
         spread = column.get("high", 0.0) - column.get("low", 0.0)
-        known = [number(column[key], spread) for key in ("low", "median", "high") if key in column]
+        known = [report.number(column[key], spread) for key in ("low", "median", "high") if key in column]
         text = f"{known[1]} (90 % between {known[0]} and {known[2]})" if known else "no values"
     elif column["kind"] == "date":
         bars = small_bars(column["histogram"]["counts"]) if "histogram" in column else ""
-        known = [escape(_day(column[key])) for key in ("min", "median", "max") if key in column]
+        known = [report.escape(_day(column[key])) for key in ("min", "median", "max") if key in column]
         text = f"{known[1]} (between {known[0]} and {known[2]})" if known else "no values"
     else:
         bars = small_bars([share for _, share in column["common"]])
-        shares = ", ".join(f"{escape(name)} {percent(share)}" for name, share in column["common"][:5])
+        shares = ", ".join(f"{report.escape(name)} {report.percent(share)}" for name, share in column["common"][:5])
         others = " and others" if column.get("is_open") else ""
-        text = f"{escape(column['n_categories'])}{others}: {shares}"
-    missing = percent(column["missing"], 1) if column["missing"] else ""
-    return [column["name"], Html(bars), column["kind"], missing, Html(text)]
+        text = f"{report.escape(column['n_categories'])}{others}: {shares}"
+    missing = report.percent(column["missing"], 1) if column["missing"] else ""
+    return [column["name"], report.Html(bars), column["kind"], missing, report.Html(text)]
 
 
 # Maximum number of cells shown of an ambiguous row.
@@ -67,12 +69,12 @@ def head(
     """Return the top of a page: title, verdict, evaluated rows, and tiles of explained numbers."""
     found = records["evaluation"]
     rows = "test rows" if records["set_apart"] else "rows"
-    tiles = [(f"{found['n_rows']:,}", f"{rows} of {escape(found['source'])}"), *tiles]
+    tiles = [(f"{found['n_rows']:,}", f"{rows} of {report.escape(found['source'])}"), *tiles]
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
     return f"""<h1>{title}</h1>
 {_verdict_box(records, below_verdict)}
-<p class="lead">A model of <code>{escape(records["source"])}</code> that {gives}. Evaluated on rows of
-<code>{escape(found["source"])}</code>{_where_measured(records)}.</p>
+<p class="lead">A model of <code>{report.escape(records["source"])}</code> that {gives}. Evaluated on rows of
+<code>{report.escape(found["source"])}</code>{_where_measured(records)}.</p>
 <div class="tiles">{cards}</div>"""
 
 
@@ -82,8 +84,8 @@ def _where_measured(records: dict[str, Any]) -> str:
     if not records["set_apart"]:
         return ""
     if _are_last(records):
-        return f", the last by <i>{escape(split['column'])}</i> (since {escape(split['since'])})"
-    groups = f", in whole groups of <i>{escape(split['column'])}</i>" if split.get("by") == "group" else ""
+        return f", the last by <i>{report.escape(split['column'])}</i> (since {report.escape(split['since'])})"
+    groups = f", in whole groups of <i>{report.escape(split['column'])}</i>" if split.get("by") == "group" else ""
     return f" that were not used for training{groups}"
 
 
@@ -91,11 +93,11 @@ def _verdict_box(records: dict[str, Any], more: str) -> str:
     """Return the verdict for the top of a page, with a sentence below it."""
     verdict = verdict_on(records)
     if not verdict.reasons:
-        said = f"<p><b>Verdict: {verdict.word}.</b> {escape(verdict.evidence.capitalize())}.</p>"
+        said = f"<p><b>Verdict: {verdict.word}.</b> {report.escape(verdict.evidence.capitalize())}.</p>"
     else:
-        items = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)
+        items = "".join(f"<li>{report.escape(reason)}</li>" for reason in verdict.reasons)
         said = f"<p><b>Verdict: {verdict.word}</b>, because</p><ul>{items}</ul>"
-    below = f"<p>{escape(more)}</p>" if more else ""
+    below = f"<p>{report.escape(more)}</p>" if more else ""
     return f'<div class="verdict {verdict.word}">{said}{below}</div>'
 
 
@@ -107,16 +109,16 @@ def over_time_section(records: dict[str, Any], targets: Sequence[str]) -> str:
     split = records["metrics"].get("split") or {}
     apart = "They are later than all training rows. " if _are_last(records) else ""
     pictures = [
-        image(
+        report.image(
             over_time_figure(found, [errors[place] for errors in found["errors"]], found["measure"]),
             f"Error over time for {name}",
-            f"<i>{escape(name)}</i>: {escape(found['measure'])} of the evaluated rows in parts of equal size, in the "
-            f"order of <i>{escape(found['column'])}</i>. {apart}An error that grows with time means that the model "
-            "should be fitted again.",
+            f"<i>{report.escape(name)}</i>: {report.escape(found['measure'])} of the evaluated rows in parts of equal "
+            f"size, in the order of <i>{report.escape(found['column'])}</i>. {apart}An error that grows with time "
+            "means that the model should be fitted again.",
         )
         for place, name in enumerate(targets)
     ]
-    since = f" (since {escape(split['since'])})" if _are_last(records) else ""
+    since = f" (since {report.escape(split['since'])})" if _are_last(records) else ""
     return f"<h2>Error over time{since}</h2>\n" + "\n".join(pictures)
 
 
@@ -130,7 +132,7 @@ def ambiguous_rows(records: dict[str, Any], note: str, answers: Callable[[dict[s
     parts = ["<h2>The most ambiguous rows</h2>", f'<p class="note">{note}</p>']
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
-            f"<span>{escape(name)} <b>{escape(value) if value else '(missing)'}</b></span>"
+            f"<span>{report.escape(name)} <b>{report.escape(value) if value else '(missing)'}</b></span>"
             for name, value in row["cells"][:_N_CELLS]
         )
         n_more = len(row["cells"]) - _N_CELLS
@@ -162,8 +164,7 @@ def training_section(
     if found["validation"] and 0 <= kept < len(found["loss"]) - 1:
         caption += " The faint epochs after it were discarded: the network began to memorize single rows."
     seconds = metrics.get("seconds", {}).get("training")
-    spent = f"{escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
-    note = (
-        f'<p class="note">{spent}{f" in {seconds:.1f} s" if seconds else ""}, {escape(metrics["inputs"])} inputs.</p>'
-    )
-    return f"<h2>{title}</h2>\n" + image(training_figure(found), "Training curves", caption) + note
+    spent = f"{report.escape(metrics['epochs'])} epochs over {metrics['rows']['learned_from']:,} rows"
+    spent += f" in {seconds:.1f} s" if seconds else ""
+    note = f'<p class="note">{spent}, {report.escape(metrics["inputs"])} inputs.</p>'
+    return f"<h2>{title}</h2>\n" + report.image(training_figure(found), "Training curves", caption) + note

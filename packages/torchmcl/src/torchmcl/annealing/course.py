@@ -13,7 +13,8 @@ from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.driver import AnnealingDriver
 from torchmcl.annealing.moves import HeadTensors, Moves, Samples, head_of, planned_moves
 from torchmcl.annealing.records import CostScale, cost_scale
-from torchmcl.checks import bad_value, check_positive
+from torchmcl.checks import check_positive
+from torchmcl.errors import bad_value
 from torchmcl.nn import MultiHypothesisHead
 from torchmcl.rules.winners import AnnealedWTA, AssignmentRule
 from torchmcl.types import StepOutput

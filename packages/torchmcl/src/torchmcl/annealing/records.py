@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import theory
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.io import as_written, read_records, write_atomically, write_records
 from torchmcl.types import Matching
 

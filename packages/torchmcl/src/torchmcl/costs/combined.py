@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_callable, check_leading_axes, check_real, check_tensor
+from torchmcl.checks import check_callable, check_leading_axes, check_real, check_tensor
 from torchmcl.costs.declared import CostDeclaration, aligned_mask, check_takes_mask, declaration, needs
 from torchmcl.dispatch import broadcast_shapes
+from torchmcl.errors import bad_value
 
 __all__ = ["Anchored", "Pairwise", "SumOfCosts"]
 

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_boolean, check_event_pair, check_leading_axes, check_tensor
+from torchmcl.checks import check_boolean, check_event_pair, check_leading_axes, check_tensor
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import broadcast_shapes
+from torchmcl.errors import bad_value
 from torchmcl.types import Batch, Distributions, Predictions
 
 __all__ = [

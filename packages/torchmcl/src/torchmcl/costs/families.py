@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
-from torchmcl.checks import bad_value, check_tensor
+from torchmcl.checks import check_tensor
 from torchmcl.costs.declared import CostDeclaration, aligned_events
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import broadcast_shapes, without_autocast
+from torchmcl.errors import bad_value
 
 __all__ = [
     "BivariateNormal",

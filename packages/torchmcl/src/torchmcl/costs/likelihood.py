@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_callable, check_non_negative, check_tensor
+from torchmcl.checks import check_callable, check_non_negative, check_tensor
 from torchmcl.costs.chunked import GAUSSIAN, LAPLACE, Family, summed_nll
 from torchmcl.costs.declared import (
     CostDeclaration,
@@ -22,6 +22,7 @@ from torchmcl.costs.declared import (
     needs,
 )
 from torchmcl.dispatch import broadcast_shapes, debug_checks_enabled, without_autocast
+from torchmcl.errors import bad_value
 
 __all__ = [
     "MixtureNLL",

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from torchmcl.checks import bad_value, check_fraction, check_non_negative, check_positive
+from torchmcl.checks import check_fraction, check_non_negative, check_positive
 from torchmcl.costs.declared import aligned_events, declares
 from torchmcl.costs.distances import inner_products, wide_dtype, wide_products
 from torchmcl.dispatch import is_plain_eager, may_work_in_place, without_autocast
+from torchmcl.errors import bad_value
 
 __all__ = [
     "CROSS_ENTROPY",

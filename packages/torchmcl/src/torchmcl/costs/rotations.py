@@ -5,10 +5,11 @@ import math
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_leading_axes, check_positive, check_tensor
+from torchmcl.checks import check_leading_axes, check_positive, check_tensor
 from torchmcl.costs.declared import aligned_pair, declares
 from torchmcl.costs.distances import SILENCE
 from torchmcl.costs.vector import pairwise_sq_euclidean
+from torchmcl.errors import bad_value
 
 __all__ = ["pairwise_geodesic", "pairwise_sq_angle", "rotation_matrices", "wrapped"]
 

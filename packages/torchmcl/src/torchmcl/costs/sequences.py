@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_choice
+from torchmcl.checks import check_choice
 from torchmcl.costs.chunked import weighted_distances
 from torchmcl.costs.declared import (
     MEAN,
@@ -17,6 +17,7 @@ from torchmcl.costs.declared import (
     flattened,
     step_weights,
 )
+from torchmcl.errors import bad_value
 
 __all__ = [
     "pairwise_ade",

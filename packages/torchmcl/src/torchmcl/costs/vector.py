@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_leading_axes, check_positive, check_tensor
+from torchmcl.checks import check_leading_axes, check_positive, check_tensor
 from torchmcl.costs.declared import MEAN, MEDIAN, Norm, aligned_pair, declares
 from torchmcl.costs.distances import (
     SILENCE,
@@ -14,6 +14,7 @@ from torchmcl.costs.distances import (
     sum_of_hubers,
 )
 from torchmcl.dispatch import broadcast_shapes, debug_checks_enabled
+from torchmcl.errors import bad_value
 
 __all__ = [
     "pairwise_cosine",

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, constraints
 
-from torchmcl.checks import bad_value, check_fraction, check_positive, check_tensor
+from torchmcl.checks import check_fraction, check_positive, check_tensor
 from torchmcl.costs.families import HypothesisFamily
 from torchmcl.dispatch import faster
+from torchmcl.errors import bad_value
 from torchmcl.scoring import ScoreObjective, SoftmaxScores, check_score_objective
 from torchmcl.types import Distributions
 

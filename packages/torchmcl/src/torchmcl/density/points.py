@@ -10,9 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.checks import check_positive_int
 from torchmcl.density.mixture import REACH, Mixture
 from torchmcl.dispatch import full_precision
+from torchmcl.errors import bad_value
 
 __all__ = ["BestPoints", "best_points", "equal_mass_medians"]
 

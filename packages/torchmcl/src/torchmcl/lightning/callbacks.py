@@ -11,7 +11,8 @@ from torch import Tensor
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import described_rule
-from torchmcl.checks import bad_value, check_fraction, check_positive_int
+from torchmcl.checks import check_fraction, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.io import CheckpointSeries, change_records, check_stop, load, save, stop_requested
 from torchmcl.io.stopping import begin_saving, end_saving
 from torchmcl.optional import optional_import

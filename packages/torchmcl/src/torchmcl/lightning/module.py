@@ -11,8 +11,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
-from torchmcl.checks import bad_value, check_non_negative
+from torchmcl.checks import check_non_negative
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.errors import bad_value
 from torchmcl.loop import CapturedModel, FiniteGuard
 from torchmcl.loop.finite import first_not_finite, largest_gradient, parts_of
 from torchmcl.metrics import distortion

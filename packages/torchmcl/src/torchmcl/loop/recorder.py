@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from torchmcl.annealing import AnnealingRecords, measure
 from torchmcl.annealing.records import SCALARS
-from torchmcl.checks import bad_value, check_callable, check_positive_int
+from torchmcl.checks import check_callable, check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Predictions, StepOutput

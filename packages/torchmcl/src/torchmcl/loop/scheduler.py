@@ -8,7 +8,8 @@ from torch import nn
 
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
-from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.checks import check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import StepOutput
 

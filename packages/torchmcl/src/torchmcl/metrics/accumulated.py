@@ -6,7 +6,7 @@ import torch
 import torchmetrics
 from torch import Tensor
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.metrics.inputs import MetricFunction, Sums
 
 __all__ = ["Metric"]

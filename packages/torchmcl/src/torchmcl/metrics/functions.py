@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive, check_positive_int
+from torchmcl.checks import check_positive, check_positive_int
 from torchmcl.costs import pairwise_ade, pairwise_dice, pairwise_euclidean, pairwise_iou, pairwise_sq_euclidean
 from torchmcl.dispatch import full_precision
+from torchmcl.errors import bad_value
 from torchmcl.metrics.inputs import Sums, events, masked_sums, metric
 from torchmcl.rules.transport import PIT
 from torchmcl.rules.winners import WTA

@@ -8,8 +8,9 @@ from typing import NamedTuple, ParamSpec, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_leading_axes, check_mask, check_tensor
+from torchmcl.checks import check_leading_axes, check_mask, check_tensor
 from torchmcl.dispatch import broadcast_shapes
+from torchmcl.errors import bad_value
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Distributions, Predictions, check_predictions
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import (
-    bad_value,
     check_boolean,
     check_choice,
     check_finite,
@@ -20,6 +19,7 @@ from torchmcl.checks import (
     check_shape,
     check_tensor,
 )
+from torchmcl.errors import bad_value
 from torchmcl.metrics.inputs import Sums, masked_sums, metric
 
 __all__ = [

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.checks import check_positive_int
+from torchmcl.errors import bad_value
 from torchmcl.types import Distributions, Predictions
 
 __all__ = ["Concatenated", "EmbeddedLatent", "LatentHypotheses", "NormalLatent"]

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl.checks import bad_value, check_callable, check_positive, check_positive_int, check_share
+from torchmcl.checks import check_callable, check_positive, check_positive_int, check_share
 from torchmcl.costs.families import HypothesisFamily
+from torchmcl.errors import bad_value
 from torchmcl.io import SharedNetwork
 from torchmcl.types import Distributions, Predictions
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value
+from torchmcl.errors import bad_value
 from torchmcl.postprocess.inputs import finite_tensor, logits_of, probabilities_of, warn_unless_sigmoid
 from torchmcl.rules.winners import WTA
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective

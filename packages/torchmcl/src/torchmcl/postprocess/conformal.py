@@ -14,18 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl.checks import (
-    bad_value,
-    check_fraction,
-    check_non_negative,
-    check_positive,
-    check_positive_int,
-    check_share,
-)
+from torchmcl.checks import check_fraction, check_non_negative, check_positive, check_positive_int, check_share
 from torchmcl.costs import pairwise_euclidean
 from torchmcl.costs.declared import Norm, declaration
 from torchmcl.costs.families import HypothesisFamily
 from torchmcl.density import mixture_distribution
+from torchmcl.errors import bad_value
 from torchmcl.postprocess.inputs import (
     CostFn,
     Scores,

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from torchmcl.annealing import AnnealingRecords, phase_transitions
 from torchmcl.annealing.moves import Samples, planned_moves
-from torchmcl.checks import bad_value, check_boolean, check_mask
+from torchmcl.checks import check_boolean, check_mask
 from torchmcl.costs import pairwise_sq_euclidean
+from torchmcl.errors import bad_value
 from torchmcl.loop.recorder import Recorder
 from torchmcl.postprocess.calibration import score_error
 from torchmcl.postprocess.inputs import Scores, as_tensor, finite_tensor, weighted_hypotheses

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
+from torchmcl.checks import check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
 from torchmcl.costs.declared import check_takes_mask, declaration
+from torchmcl.errors import bad_value
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, check_predictions
 

@@ -6,11 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.checks import check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.costs.declared import Norm, declaration
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import full_precision
+from torchmcl.errors import bad_value
 from torchmcl.postprocess.inputs import CostFn, Scores, finite_tensor, logits_of, pair_cost, weighted_hypotheses
 from torchmcl.scoring import SigmoidScores
 from torchmcl.types import Distributions, Predictions, check_predictions

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive_int
+from torchmcl.checks import check_positive_int
 from torchmcl.dispatch import faster, is_plain_eager
+from torchmcl.errors import bad_value
 from torchmcl.optional import optional_import
 from torchmcl.rules.winners import AssignmentRule, Temperature, hard_where_cold
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from torchmcl.checks import Bounds, Fraction, Value, bad_value, check_cost, check_mask, check_tensor
+from torchmcl.checks import Bounds, Fraction, Value, check_cost, check_mask, check_tensor
+from torchmcl.errors import bad_value
 
 __all__ = [
     "WTA",

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_mask, check_non_negative, check_tensor
+from torchmcl.checks import check_mask, check_non_negative, check_tensor
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.dispatch import full_precision, is_plain_eager
+from torchmcl.errors import bad_value
 from torchmcl.theory.free_energy import boltzmann_weights, covariance_blocks
 
 # Just below a critical temperature T_c (1 - u) two halves of a Gaussian are sqrt(2 T_c u) apart, so a tenth of sqrt(T)

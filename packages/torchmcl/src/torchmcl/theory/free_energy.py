@@ -18,17 +18,10 @@ the axis before them too (the average over x of a batch), and so on; leading axe
 import torch
 from torch import Tensor
 
-from torchmcl.checks import (
-    bad_value,
-    check_cost,
-    check_event_pair,
-    check_mask,
-    check_non_negative,
-    check_positive,
-    check_tensor,
-)
+from torchmcl.checks import check_cost, check_event_pair, check_mask, check_non_negative, check_positive, check_tensor
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.dispatch import full_precision
+from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AnnealedWTA
 
 

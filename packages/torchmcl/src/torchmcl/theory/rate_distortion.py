@@ -17,16 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl.checks import (
-    bad_value,
-    check_cost,
-    check_non_negative,
-    check_positive,
-    check_positive_int,
-    check_tensor,
-)
+from torchmcl.checks import check_cost, check_non_negative, check_positive, check_positive_int, check_tensor
 from torchmcl.costs import pairwise_euclidean, pairwise_sq_euclidean
 from torchmcl.dispatch import broadcast_shapes, full_precision
+from torchmcl.errors import bad_value
 from torchmcl.rules.winners import WTA
 from torchmcl.theory.critical import covariance
 from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses, soft_barycenters

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl.checks import bad_value, check_positive_int, nearest_hint
+from torchmcl.checks import check_positive_int
+from torchmcl.errors import bad_value, nearest_hint
 from torchmcl_studies.common import check_known
 from torchmcl_studies.data.pedestrians.tracks import RECORDINGS, Recording, read_recordings
 

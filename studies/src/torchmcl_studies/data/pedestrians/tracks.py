@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from torchmcl.checks import bad_value, check_choice
+from torchmcl.checks import check_choice
+from torchmcl.errors import bad_value
 from torchmcl.io import read_text, unpacked
 from torchmcl_studies.common import check_known
 from torchmcl_studies.data import cache_folder, cached_download, checksums
