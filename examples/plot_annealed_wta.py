@@ -26,7 +26,7 @@ for temperature in (10.0, 0.1, 0.01, 0.0):
 
 torch.manual_seed(0)
 SIGMA = 0.06
-targets = torch.cat([centre + SIGMA * torch.randn(100) for centre in (-1.0, 0.2, 1.0)]).unsqueeze(1)
+targets = torch.cat([center + SIGMA * torch.randn(100) for center in (-1.0, 0.2, 1.0)]).unsqueeze(1)
 first_critical = 2 * targets.var(correction=0).item()
 print(f"first critical temperature {first_critical:.3f}")
 

@@ -49,9 +49,9 @@ figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained", share
 for ax in axes:
     ax.plot(line + 0.28 * np.sin(4 * np.pi * line), line, color="0.7", lw=4, label="what is true")
     ax.set(xlabel="effect", xlim=(0, 1))
-centre = mean.predict(grid)
-axes[0].plot(readings, centre, color="#D55E00", lw=2, label="mean")
-band = (centre - 1.645 * deviation, centre + 1.645 * deviation)
+center = mean.predict(grid)
+axes[0].plot(readings, center, color="#D55E00", lw=2, label="mean")
+band = (center - 1.645 * deviation, center + 1.645 * deviation)
 axes[0].fill_between(readings, *band, color="#D55E00", alpha=0.2, label="normal, 90 %")
 axes[0].set(ylabel="cause", title="One answer")
 for k in range(values.shape[1]):

@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import torchmcl as mcl
+from torchmcl.schedules import JoinedSchedule
 
 paper = {
     "linear over 1000 epochs": mcl.Linear(0.5, 0.0, 1000),
@@ -30,7 +31,7 @@ for name, schedule in paper.items():
 # Schedules can be combined. ``JoinedSchedule`` adds a plateau before cooling; half a cosine is flat at both ends.
 
 others = {
-    "hold, then linear": mcl.JoinedSchedule((mcl.Constant(0.5), mcl.Linear(0.5, 0.0, 100)), boundaries=(50,)),
+    "hold, then linear": JoinedSchedule((mcl.Constant(0.5), mcl.Linear(0.5, 0.0, 100)), boundaries=(50,)),
     "cosine": mcl.Cosine(0.5, 0.0, 150),
 }
 

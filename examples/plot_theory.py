@@ -19,8 +19,8 @@ import torchmcl as mcl
 from torchmcl import theory
 
 generator = torch.Generator().manual_seed(0)
-centres = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.float64)
-samples = centres[torch.randint(3, (600,), generator=generator)]
+centers = torch.tensor([[-0.5, -0.5], [0.0, 0.5], [0.5, -0.5]], dtype=torch.float64)
+samples = centers[torch.randint(3, (600,), generator=generator)]
 samples = samples + 0.1 * torch.randn(600, 2, generator=generator, dtype=torch.float64)
 first = theory.first_critical_temperature(samples).item()
 print(f"the hypotheses should part at T = {first:.3f}, and each group again near {2 * 0.1**2:.2f}")

@@ -265,10 +265,10 @@ def run(name: str, data: dict[str, np.ndarray], options: argparse.Namespace) -> 
     torch.manual_seed(options.seed)
     theta = (2 * torch.rand(options.simulations, task.dim) - 1) * task.bound
     x = task.simulate(theta)
-    centre, unit = x.mean(dim=0), x.std(dim=0)
+    center, unit = x.mean(dim=0), x.std(dim=0)
 
     def features(x: Tensor) -> Tensor:
-        z = (x - centre) / unit
+        z = (x - center) / unit
         return torch.cat([z, torch.asinh(4 * z)], dim=-1).to(options.device)  # the noise of SLCP has heavy tails
 
     z = torch.stack([Space(task.bound, spread).forward(theta) for spread in (False, True)])

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import torchmcl as mcl
-from torchmcl.costs import FullNormal, pairwise_geodesic, pairwise_sq_angle, wrapped
+from torchmcl.costs import FullNormal, pairwise_geodesic, pairwise_sq_angle, wrap_angle
 from torchmcl.density import mixture_distribution
 from torchmcl_fleet import Fleet, FleetData
 
@@ -76,10 +76,10 @@ def solutions(
         slope, miss = (ahead - behind).mT / 2e-6, poses.unsqueeze(1) - hand(angles)  # [rows, starts, numbers, joints]
         square = slope.mT @ slope + 1e-4 * one
         angles = angles + torch.linalg.solve(square, (slope.mT @ miss.unsqueeze(-1)).squeeze(-1)).clamp(-0.5, 0.5)
-    angles = wrapped(angles)
+    angles = wrap_angle(angles)
     arrived = (poses.unsqueeze(1) - hand(angles)).abs().amax(dim=-1) < 1e-3
     arrived &= (angles.abs() <= LIMIT).all(dim=-1)
-    apart = wrapped(angles.unsqueeze(1) - angles.unsqueeze(2)).square().mean(dim=-1).sqrt()
+    apart = wrap_angle(angles.unsqueeze(1) - angles.unsqueeze(2)).square().mean(dim=-1).sqrt()
     alike = ((apart < 0.1) & arrived.unsqueeze(1)).sum(dim=-1)
     return angles.float(), arrived / alike.clamp(min=1)
 
@@ -152,7 +152,7 @@ def judged(
     n = 2 if poses.shape[-1] == 2 else 3
     place = torch.linalg.vector_norm(reached[..., :n] - poses[:, None, :n], dim=-1)  # [rows, answers]
     nearest = place.argmin(dim=-1)
-    turn = wrapped(answers - angles[:, None]).square().mean(dim=-1).sqrt()
+    turn = wrap_angle(answers - angles[:, None]).square().mean(dim=-1).sqrt()
     values = {"place of the best": place.amin(dim=-1).mean(), "place of all": place.mean()}
     values["posture of the best"] = turn.amin(dim=-1).mean()
     if n == 3:
@@ -160,7 +160,7 @@ def judged(
         values["rotation of the best place"] = rotation.gather(-1, nearest[:, None]).mean()
     values["diversity"] = mcl.metrics.average_pairwise_distance(mcl.Predictions(reached[..., :n].clone()))
     ways, weight = solved
-    near = wrapped(ways.unsqueeze(2) - answers[: len(ways)].unsqueeze(1)).square().mean(dim=-1).sqrt().amin(dim=-1)
+    near = wrap_angle(ways.unsqueeze(2) - answers[: len(ways)].unsqueeze(1)).square().mean(dim=-1).sqrt().amin(dim=-1)
     values["solutions found"] = (weight * (near < NEAR)).sum() / weight.sum()
     values["solutions"] = weight.sum() / len(ways)
     return {name: float(value) for name, value in values.items()}

@@ -74,30 +74,30 @@ def ends(forecaster: Forecaster, history: pd.DataFrame) -> Window:
 
 
 def codebook(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return k-means centres of past errors of the best naive forecast, in its units, around it; no network.
+    """Return k-means centers of past errors of the best naive forecast, in its units, around it; no network.
 
     On exchange rates they are past changes of the logarithm, of all rates together.
     """
     if task.joint:
         logs = np.log(task.train.to_numpy())
         changes = np.stack([logs[t : t + task.horizon] - logs[t - 1] for t in range(1, len(logs) - task.horizon + 1)])
-        centres, shares = _centres(changes.transpose(0, 2, 1).reshape(len(changes), -1))
+        centers, shares = _centers(changes.transpose(0, 2, 1).reshape(len(changes), -1))
         answers = []
         for history in task.histories:
             last = np.repeat(history.to_numpy()[-1], task.horizon)
-            answers.append(_of_atoms(torch.from_numpy(last * np.exp(centres))[None], shares, task))
+            answers.append(_of_atoms(torch.from_numpy(last * np.exp(centers))[None], shares, task))
         return answers
     errors = past_windows(forecaster).targets.flatten(0, 1).numpy()
     errors = np.clip(errors[~np.isnan(errors).any(axis=1)], -20, 20)
-    centres, shares = _centres(errors)
+    centers, shares = _centers(errors)
     answers = []
     for history in task.histories:
         window = ends(forecaster, history)
-        answers.append(_of_atoms(window.naive + window.unit * torch.from_numpy(centres).double(), shares, task))
+        answers.append(_of_atoms(window.naive + window.unit * torch.from_numpy(centers).double(), shares, task))
     return answers
 
 
-def _centres(rows: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
+def _centers(rows: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
     found = KMeans(N_PATHS, n_init=2, random_state=0).fit(rows)
     return found.cluster_centers_, torch.from_numpy(np.bincount(found.labels_, minlength=N_PATHS) / len(rows))
 

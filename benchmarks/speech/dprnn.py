@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import torchmcl as mcl
 from benchmarks._common import captured, parser, report
-from torchmcl.loop import CapturedModel
+from torchmcl.loop import CUDAGraphModel
 from torchmcl_speech.nn import DPRNN, BiLSTM, FusedBiLSTM
 
 RATE = 8000
@@ -151,7 +151,7 @@ def step_of(
     sources = torch.randn(batch, model.n_outputs, length, device=device)
     data = mcl.Batch(sources.sum(dim=1), sources)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    called = CapturedModel(model) if as_graphs else model
+    called = CUDAGraphModel(model) if as_graphs else model
 
     def step() -> None:
         with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):

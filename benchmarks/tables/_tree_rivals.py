@@ -239,18 +239,18 @@ def catboost_quantiles(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Pr
 
 
 def kmeans_residuals(inputs: np.ndarray, targets: np.ndarray, seed: int) -> Predict:
-    """Boosted trees plus five centres of their out-of-fold residuals."""
+    """Boosted trees plus five centers of their out-of-fold residuals."""
     trees = _boosted_trees(inputs, targets, seed)
     residuals = targets - cross_val_predict(trees, inputs, targets, cv=5)
     clusters = KMeans(N_POINTS, n_init=10, random_state=seed).fit(residuals[:, None])
-    centres = clusters.cluster_centers_[:, 0]
+    centers = clusters.cluster_centers_[:, 0]
     shares = np.bincount(clusters.labels_, minlength=N_POINTS) / len(residuals)
     ends = np.quantile(residuals, [0.05, 0.95])
     trees.fit(inputs, targets)
 
     def predict(rows: np.ndarray) -> Forecast:
         mean = trees.predict(rows)
-        points = mean[:, None] + centres
+        points = mean[:, None] + centers
         mixture = Mixture.of_atoms(points, shares)
         return Forecast(points, points, mean, mixture, one_interval(mean + ends[0], mean + ends[1]))
 

@@ -8,6 +8,7 @@ import torch
 import oracles
 import torchmcl as mcl
 from torchmcl import costs
+from torchmcl.costs import pairwise_token_cross_entropy
 
 
 class RuleCase(NamedTuple):
@@ -123,10 +124,10 @@ def _scaled(oracle):
 
 
 def _one_token(*, hypotheses, targets):
-    return mcl.pairwise_token_cross_entropy(hypotheses=hypotheses.unsqueeze(-2), targets=targets.unsqueeze(-1))
+    return pairwise_token_cross_entropy(hypotheses=hypotheses.unsqueeze(-2), targets=targets.unsqueeze(-1))
 
 
-_one_token.public = mcl.pairwise_token_cross_entropy
+_one_token.public = pairwise_token_cross_entropy
 
 
 def _wide(values):

@@ -677,39 +677,39 @@ def mixture_crps(shares, places, scales, target, n_points=200_001, reach=40.0):
 # ---------------------------------------------------------------------- mixtures of normal kernels on the line
 
 
-def mixture_height(weights, centres, widths, values):
+def mixture_height(weights, centers, widths, values):
     """Return the density of a mixture at values, [values]."""
-    off = (np.asarray(values)[:, None] - centres) / widths
+    off = (np.asarray(values)[:, None] - centers) / widths
     return (weights / widths * np.exp(-0.5 * off**2)).sum(axis=1) / math.sqrt(2 * math.pi)
 
 
-def mixture_masses_denser(weights, centres, widths, heights, n_places=16_000):
+def mixture_masses_denser(weights, centers, widths, heights, n_places=16_000):
     """Return the mass that is denser than each height, from places that lie densely around every kernel."""
-    n_each = max(n_places // len(centres), 161)
-    places = np.unique((centres[:, None] + widths[:, None] * np.linspace(-9, 9, n_each)).ravel())
-    height = mixture_height(weights, centres, widths, places)
+    n_each = max(n_places // len(centers), 161)
+    places = np.unique((centers[:, None] + widths[:, None] * np.linspace(-9, 9, n_each)).ravel())
+    height = mixture_height(weights, centers, widths, places)
     masses = np.diff(places) * (height[1:] + height[:-1]) / 2
-    middle = mixture_height(weights, centres, widths, (places[1:] + places[:-1]) / 2)
+    middle = mixture_height(weights, centers, widths, (places[1:] + places[:-1]) / 2)
     order = np.argsort(-middle)
     sums = np.concatenate([[0.0], np.cumsum(masses[order])]) / masses.sum()
     return sums[np.searchsorted(-middle[order], -np.asarray(heights))]
 
 
-def mixture_mass(weights, centres, widths, low, high):
+def mixture_mass(weights, centers, widths, low, high):
     """Return the mass between two places."""
     return sum(
         w * 0.5 * (math.erf((high - c) / (s * math.sqrt(2))) - math.erf((low - c) / (s * math.sqrt(2))))
-        for w, c, s in zip(weights, centres, widths, strict=True)
+        for w, c, s in zip(weights, centers, widths, strict=True)
     )
 
 
-def mixture_distortion(weights, centres, widths, points):
+def mixture_distortion(weights, centers, widths, points):
     """Return the mean squared distance of a draw to the nearest of the points, in closed form."""
     points = sorted(points)
     borders = [-math.inf, *((a + b) / 2 for a, b in itertools.pairwise(points)), math.inf]
     total = 0.0
     for point, low, high in zip(points, borders[:-1], borders[1:], strict=True):
-        for w, c, s in zip(weights, centres, widths, strict=True):
+        for w, c, s in zip(weights, centers, widths, strict=True):
             a, b, off = (low - c) / s, (high - c) / s, (point - c) / s
             bell_a, bell_b = (math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) for z in (a, b))
             mass = 0.5 * (math.erf(b / math.sqrt(2)) - math.erf(a / math.sqrt(2)))

@@ -16,7 +16,7 @@ import torch
 from places import PYTHONPATH
 from signals import signal_when
 from torchmcl.app import main
-from torchmcl.io import Stopped, read_checkpoint
+from torchmcl.io import TrainingInterrupted, read_checkpoint
 from torchmcl_tables.cli.fit import UnfinishedTraining
 
 pytest.importorskip("polars")
@@ -90,11 +90,11 @@ def test_a_signal_between_two_trainings_comes_with_the_way_to_resume(tmp_path):
     training = UnfinishedTraining.beside(tmp_path / "model", options)
     (training.folder / "kind-0").mkdir(parents=True)
     (training.folder / "command.json").write_text(json.dumps(training.command))
-    with pytest.raises(Stopped, match="rerun the same command to resume"), training.kept(restart=False):
-        raise Stopped(signal.SIGINT)
+    with pytest.raises(TrainingInterrupted, match="rerun the same command to resume"), training.kept(restart=False):
+        raise TrainingInterrupted(signal.SIGINT)
     assert training.resumes()
-    with pytest.raises(Stopped, match=r"^Stopped by SIGINT\.$"), training.kept(restart=True):
-        raise Stopped(signal.SIGINT)
+    with pytest.raises(TrainingInterrupted, match=r"^Stopped by SIGINT\.$"), training.kept(restart=True):
+        raise TrainingInterrupted(signal.SIGINT)
     assert not training.folder.exists()
 
 

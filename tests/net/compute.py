@@ -49,7 +49,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     # costs
     **dict.fromkeys(
         (
-            *("Anchored", "BivariateNormal", "FullNormal", "LowRankNormal", "MixtureNLL", "MixtureNLLWithCRPS"),
+            *("BivariateNormal", "FullNormal", "LowRankNormal", "MixtureNLL", "MixtureNLLWithCRPS"),
             *("Pairwise", "SumOfCosts", "Symmetric", "VonMisesAngles"),
             *("pairwise_ade", "pairwise_boundary", "pairwise_class_dice", "pairwise_cosine", "pairwise_cross_entropy"),
             *("pairwise_dice", "pairwise_euclidean", "pairwise_fde", "pairwise_focal", "pairwise_gaussian_nll"),
@@ -60,10 +60,14 @@ WHERE: dict[str, tuple[str, ...]] = {
         ),
         (COSTS, "torchmcl"),
     ),
+    "Anchored": (COSTS, f"{COSTS}:AnchoredCost"),
     # scores, schedules, networks
-    **dict.fromkeys(("PresenceScores", "QualityScores", "SigmoidScores", "SoftmaxScores"), ("torchmcl",)),
+    **dict.fromkeys(
+        ("PresenceScores", "QualityScores", "SigmoidScores", "SoftmaxScores"), ("torchmcl", "torchmcl.scoring")
+    ),
     **dict.fromkeys(("normalized_scores", "score_loss", "score_targets"), ("torchmcl",)),
-    **dict.fromkeys(("Constant", "Cosine", "CutoffAt", "Exponential", "JoinedSchedule", "Linear"), ("torchmcl",)),
+    **dict.fromkeys(("Constant", "Cosine", "CutoffAt", "Exponential", "Linear"), ("torchmcl",)),
+    "JoinedSchedule": ("torchmcl", "torchmcl.schedules"),
     **dict.fromkeys(("annealed", "AutoAnnealing", "RuleScheduler"), ("torchmcl",)),
     **dict.fromkeys(("MultiHypothesisMLP",), ("torchmcl",)),
     # fleets

@@ -8,6 +8,7 @@ import torch
 import torchmcl as mcl
 from forged import forge
 from torchmcl import metrics
+from torchmcl.schedules import JoinedSchedule
 from torchmcl_speech.nn import DPRNN
 from torchmcl_speech.nn.saving import load_model, save_model
 
@@ -31,7 +32,7 @@ def test_a_number_that_no_float_can_hold_is_refused(make):
         mcl.Cosine(1.0, 0.0, 10),
         mcl.Exponential(1.0, 0.9),
         mcl.CutoffAt(mcl.Constant(1.0), 5),
-        mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 3)), (4,)),
+        JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 3)), (4,)),
     ],
     ids=lambda schedule: type(schedule).__name__,
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from browser import opened
-from torchmcl.app.report import escape, page
+from torchmcl.app.report import escape, html_report
 from torchmcl_fleet.demo import page as demo
 from torchmcl_speech.reports import separation_page
 from torchmcl_studies.reports import figures, trajectories, uci
@@ -230,7 +230,7 @@ def test_records_of_a_table_cannot_run_in_its_page(browser, tmp_path):
 def test_a_forgotten_escape_would_still_run_nothing(browser, tmp_path):
     for script in ("", "window.own = 1;"):
         path = tmp_path / "page.html"
-        path.write_text(page("title", PAYLOAD.replace("</script>", "", 1), script))
+        path.write_text(html_report("title", PAYLOAD.replace("</script>", "", 1), script))
         browser.get(path.as_uri())
         assert browser.execute_script(RAN) == "nothing"
         assert browser.execute_script("return window.own || 0") == (1 if script else 0)

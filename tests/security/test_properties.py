@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import torchmcl as mcl
+from torchmcl.checks import debug_checks
 
 LARGE = 2.0**99
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)
@@ -53,7 +54,7 @@ def test_one_cost_that_is_not_finite_makes_the_loss_nan(given_costs, value, plac
     if cost.numel():
         cost.view(-1)[place % cost.numel()] = value
         assert mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(1.0))).isnan()
-        with mcl.debug_checks(), pytest.raises(ValueError, match="`cost` must be finite"):
+        with debug_checks(), pytest.raises(ValueError, match="`cost` must be finite"):
             mcl.assign(cost, mcl.WTA())
 
 

@@ -10,6 +10,7 @@ import torch
 
 import torchmcl as mcl
 from plain_loop import assert_same_bits, assert_same_model, rows, small_mlp, weights_of
+from torchmcl.schedules import JoinedSchedule
 from torchmcl_fleet import Fleet, FleetData, FleetHistory
 
 INPUTS, TARGETS = rows(11)
@@ -258,7 +259,7 @@ def test_a_nan_in_the_data_of_one_model_harms_no_other(rule, where):
 def test_a_model_that_diverges_harms_no_other_and_keeps_its_best_weights():
     clean, harmed = (
         Fleet(small_mlp, 3),
-        Fleet(small_mlp, 3, learning_rate=[0.01, mcl.JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (3,)), 0.01]),
+        Fleet(small_mlp, 3, learning_rate=[0.01, JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (3,)), 0.01]),
     )
     expected = fit(clean, n_epochs=8, validation=DATA)
     with pytest.warns(RuntimeWarning, match="model 1 was the first of them, from batch 0 of epoch 4 on"):

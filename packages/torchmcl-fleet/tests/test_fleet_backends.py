@@ -16,6 +16,8 @@ from plain_loop import assert_same_bits, assert_same_model, train_alone
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.records import cost_scale
 from torchmcl.app import main
+from torchmcl.checks import debug_checks
+from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl_fleet import (
     SGD,
     Adam,
@@ -291,7 +293,7 @@ def test_debug_checks_see_every_step():
     inputs, targets = curve(20)
     targets[3] = torch.nan
     fleet = Fleet(network, 2)
-    with mcl.debug_checks(), pytest.raises(ValueError, match="mcl_step: `targets` must be finite"):
+    with debug_checks(), pytest.raises(ValueError, match="mcl_step: `targets` must be finite"):
         fleet.fit(FleetData.shared(inputs, targets, 2), 2, progress=False)
 
 
@@ -402,7 +404,7 @@ def test_mixtures_that_anneal_by_themselves_decide_alike():
     data = FleetData.shared(inputs, 0.05 * targets, 2)  # narrow: minus their log-likelihood is negative
 
     def train(backend):
-        options = {"cost_fn": mcl.MixtureNLLWithCRPS(), "score_weight": 0, "learning_rate": 0.02, "backend": backend}
+        options = {"cost_fn": MixtureNLLWithCRPS(), "score_weight": 0, "learning_rate": 0.02, "backend": backend}
         history = Fleet(lambda: network(scales=True), 2, rule=AutoAnnealing(), **options).fit(data, 30, progress=False)
         return {"temperatures": history.temperatures, "rates": history.learning_rates}
 
@@ -605,7 +607,7 @@ def test_the_most_that_the_compiled_step_serves():
 @needs_extension
 def test_debug_checks_are_left_to_autograd():
     data = FleetData.shared(*curve(20), 2)
-    with mcl.debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not read values"):
+    with debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not read values"):
         Fleet(network, 2, backend="compiled").fit(data, 1, progress=False)
 
 

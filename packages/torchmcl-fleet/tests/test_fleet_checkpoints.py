@@ -12,7 +12,8 @@ import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
 from signals import signal_when
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.io import Stopped, read_checkpoint, stop_on_signals, write_checkpoint
+from torchmcl.io import TrainingInterrupted, read_checkpoint, stop_on_signals, write_checkpoint
+from torchmcl.schedules import JoinedSchedule
 from torchmcl_fleet import SGD, Checkpointing, Fleet, FleetData, SampledData, Validation, current_loss
 from torchmcl_fleet.native import compiled
 
@@ -100,7 +101,7 @@ def half_trained_with_failures(folder):
     broken = (SETS[0][0].clone(), SETS[0][1])
     broken[0][2] = torch.nan
     options = {"data": FleetData.of_sets([*SETS, broken], [0, 2, 1]), "batch_size": 5}
-    rates = [0.01, 0.01, mcl.JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (9,))]
+    rates = [0.01, 0.01, JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (9,))]
     whole = new_fleet(learning_rate=rates)
     with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 1 .*from batch . of epoch 0 on"):
         expected = train(whole, **options)
@@ -422,7 +423,9 @@ def stopped_at(epoch, fleet, *folder):
 def test_a_signal_saves_the_epoch_and_the_same_call_resumes_there(tmp_path):
     whole, resumed = new_fleet(), new_fleet()
     expected = train(whole)
-    with pytest.raises(Stopped, match=r"Stopped by SIGTERM. Saved in .*: run the same again to resume") as stopped:
+    with pytest.raises(
+        TrainingInterrupted, match=r"Stopped by SIGTERM. Saved in .*: run the same again to resume"
+    ) as stopped:
         stopped_at(4, new_fleet(), tmp_path)
     assert stopped.value.code == 143
     assert newest(tmp_path).name == "chunk-0000-epoch-00000005.safetensors"
@@ -432,7 +435,7 @@ def test_a_signal_saves_the_epoch_and_the_same_call_resumes_there(tmp_path):
 
 
 def test_a_signal_without_a_checkpoint_says_that_nothing_was_saved():
-    with pytest.raises(Stopped, match="Nothing was saved"):
+    with pytest.raises(TrainingInterrupted, match="Nothing was saved"):
         stopped_at(4, new_fleet())
 
 
@@ -443,7 +446,7 @@ def test_a_signal_saves_the_chunks_of_all_threads(tmp_path, threads):
     whole, resumed = Fleet(small_mlp, 32), Fleet(small_mlp, 32)
     expected = whole.fit(data, n_epochs, progress=False)
     sent = signal_when(lambda: list(tmp_path.glob("chunk-*")), signal.SIGTERM)
-    with pytest.raises(Stopped, match="Saved in"), stop_on_signals():
+    with pytest.raises(TrainingInterrupted, match="Saved in"), stop_on_signals():
         Fleet(small_mlp, 32).fit(data, n_epochs, checkpoint=checkpoint, progress=False)
     sent.join()
     assert {path.name[:10] for path in tmp_path.glob("chunk-*")} == {"chunk-0000", "chunk-0001"}

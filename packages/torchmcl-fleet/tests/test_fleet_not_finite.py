@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-import torchmcl as mcl
 from plain_loop import rows, small_mlp
+from torchmcl.schedules import JoinedSchedule
 from torchmcl_fleet import SGD, Adam, Fleet, FleetData
 from torchmcl_fleet.data import shuffled_rows
 from torchmcl_fleet.history import FirstFailures
@@ -77,7 +77,7 @@ def test_the_batch_of_a_bad_row_is_named(chunk):
 
 def test_the_batch_after_a_step_that_went_too_far_is_named():
     # The third epoch begins with a step out of all bounds, which the batch after it shows.
-    far = mcl.JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (2,))
+    far = JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (2,))
     with pytest.warns(RuntimeWarning, match="model 2 was the first of them, from batch 1 of epoch 2 on"):
         _, history = fitted(GOOD, batch_size=5, fleet={"learning_rate": [0.01, 0.01, far]})
     assert history.failed_batch.tolist() == [-1, -1, 1]

@@ -8,11 +8,11 @@ from torchmcl import (
     Cosine,
     Distributions,
     Matching,
-    MixtureNLLWithCRPS,
     MultiHypothesisMLP,
     Predictions,
     StepOutput,
 )
+from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl.io.identity import described
 from torchmcl_fleet import Fleet, FleetData, HeldOutCost, MixtureLogLoss, Validation, WeightedDistortion
 from torchmcl_fleet.native import compiled

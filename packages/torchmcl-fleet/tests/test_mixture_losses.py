@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl_fleet import Fleet, FleetData, Validation
 from torchmcl_fleet.native import compiled
 
@@ -36,7 +37,7 @@ def test_compiled_code_trains_and_evaluates_as_autograd(climbing, crps, n_target
         fleet = Fleet(
             lambda: mcl.MultiHypothesisMLP(inputs.shape[1], dim, 4, hidden=hidden, scales=True),
             3,
-            cost_fn=mcl.MixtureNLLWithCRPS(crps),
+            cost_fn=MixtureNLLWithCRPS(crps),
             score_weight=0,
             learning_rate=0.01,
             backend=backend,
@@ -57,7 +58,7 @@ def test_what_compiled_code_does_not_serve_is_said(network):
     fleet = Fleet(
         lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True, **network),
         1,
-        cost_fn=mcl.MixtureNLLWithCRPS(),
+        cost_fn=MixtureNLLWithCRPS(),
         score_weight=0,
         backend="compiled",
     )
@@ -76,7 +77,7 @@ def test_what_compiled_code_does_not_serve_is_said(network):
 def test_a_score_weight_is_refused_whatever_the_backend(backend, message):
     inputs, targets = rows()
     fleet = Fleet(
-        lambda: mcl.MultiHypothesisMLP(3, 1, 4, scales=True), 1, cost_fn=mcl.MixtureNLLWithCRPS(), backend=backend
+        lambda: mcl.MultiHypothesisMLP(3, 1, 4, scales=True), 1, cost_fn=MixtureNLLWithCRPS(), backend=backend
     )
     with pytest.raises(ValueError, match=message):
         fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
@@ -88,7 +89,7 @@ def test_far_and_narrow_mixtures_have_finite_losses():
     fleet = Fleet(
         lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True),
         1,
-        cost_fn=mcl.MixtureNLLWithCRPS(3.0),
+        cost_fn=MixtureNLLWithCRPS(3.0),
         score_weight=0,
         backend="compiled",
     )
@@ -102,7 +103,7 @@ def test_narrow_scales_keep_their_digits_in_compiled_code(raw_scale):
     inputs, targets = rows()
     losses = {}
     for backend in ("autograd", "compiled"):
-        fleet = Fleet(lambda: narrow(raw_scale), 1, cost_fn=mcl.MixtureNLLWithCRPS(), score_weight=0, backend=backend)
+        fleet = Fleet(lambda: narrow(raw_scale), 1, cost_fn=MixtureNLLWithCRPS(), score_weight=0, backend=backend)
         losses[backend] = fleet.fit(FleetData.shared(inputs, targets, 1), 1, batch_size="all", progress=False).losses
     torch.testing.assert_close(losses["compiled"], losses["autograd"], rtol=1e-5, atol=1e-6)
 

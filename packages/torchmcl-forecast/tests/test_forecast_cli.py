@@ -5,7 +5,7 @@ import pytest
 from quick_sales import counted_steps, sales
 
 from torchmcl.app import main
-from torchmcl.io import Stopped
+from torchmcl.io import TrainingInterrupted
 from torchmcl_forecast import Forecaster
 
 QUICK = ["--steps", "2", "--quiet"]
@@ -110,7 +110,7 @@ def test_covariates_and_their_future_are_read(table, tmp_path, capsys):
 
 def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys):
     folder = tmp_path / "out.checkpoint"
-    with pytest.raises(Stopped), counted_steps(3):
+    with pytest.raises(TrainingInterrupted), counted_steps(3):
         Forecaster(5, n_members=1, n_steps=4, time="date", value="sold", series="shop").fit(
             pd.read_csv("sales.csv"), horizon=7, checkpoint=folder
         )

@@ -5,7 +5,7 @@ import pytest
 from quick_sales import QUICK, counted_steps, sales
 
 import torchmcl as mcl
-from torchmcl.io import Stopped
+from torchmcl.io import TrainingInterrupted
 from torchmcl_forecast import Forecaster
 
 # 9 steps of each of two networks, one in each part, and 6 more with the last windows.
@@ -25,7 +25,7 @@ def whole(short):
 @pytest.mark.parametrize("step", [7, 18, 23])
 def test_a_stopped_fit_resumes_exactly(short, whole, tmp_path, step):
     message = "The progress is saved in .*: the same call resumes it"
-    with pytest.raises(Stopped, match=message), counted_steps(step):
+    with pytest.raises(TrainingInterrupted, match=message), counted_steps(step):
         Forecaster(**QUICKER).fit(short, horizon=4, checkpoint=tmp_path)
     with counted_steps() as steps:
         resumed = Forecaster(**QUICKER).fit(short, horizon=4, checkpoint=tmp_path).forecast()
@@ -35,7 +35,7 @@ def test_a_stopped_fit_resumes_exactly(short, whole, tmp_path, step):
 
 
 def test_a_stopped_fit_without_a_checkpoint_ends_at_once(short):
-    with pytest.raises(Stopped), counted_steps(7) as steps:
+    with pytest.raises(TrainingInterrupted), counted_steps(7) as steps:
         Forecaster(**QUICKER).fit(short, horizon=4)
     assert len(steps) == 7
 
@@ -49,7 +49,7 @@ def test_a_stopped_fit_without_a_checkpoint_ends_at_once(short):
     ],
 )
 def test_the_state_of_another_fit_is_refused(short, tmp_path, options, factor, message):
-    with pytest.raises(Stopped), counted_steps(3):
+    with pytest.raises(TrainingInterrupted), counted_steps(3):
         Forecaster(**QUICKER).fit(short, horizon=4, checkpoint=tmp_path)
     with pytest.raises(ValueError, match=message):
         Forecaster(**QUICKER, **options).fit(short.assign(y=factor * short.y), horizon=4, checkpoint=tmp_path)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torchmcl as mcl
-from torchmcl.loop import CapturedModel
+from torchmcl.loop import CUDAGraphModel
 from torchmcl.step import mcl_step
 from torchmcl_speech.nn import DPRNN
 
@@ -29,7 +29,7 @@ class Constant(nn.Module):
 
 def test_without_a_gpu_the_model_itself_is_called():
     model = Constant()
-    captured = CapturedModel(model)
+    captured = CUDAGraphModel(model)
     for mode in (model.train, model.eval):
         mode()
         inputs = torch.randn(4, 3)
@@ -42,7 +42,7 @@ def test_gradients_reach_the_model_through_it():
     model = DPRNN(2, **TINY, scores=True)
     twin = copy.deepcopy(model)
     batch = mcl.Batch(torch.randn(2, 800), torch.randn(2, 2, 800))
-    for callee in (CapturedModel(model), twin):
+    for callee in (CUDAGraphModel(model), twin):
         mcl_step(callee, batch, mcl.WTA(), cost_fn=mcl.pairwise_neg_si_sdr).loss.backward()
     for one, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
@@ -56,7 +56,7 @@ def test_replayed_passes_give_the_gradients_of_the_model_on_the_gpu(precision):
     torch.manual_seed(0)
     model = DPRNN(3, n_filters=32, segment_size=50, hidden_size=32, n_blocks=2, scores=True).cuda()
     twin = copy.deepcopy(model)
-    captured = CapturedModel(model)
+    captured = CUDAGraphModel(model)
     # The same up to the order of sums, which kernels with atomic additions do not keep.
     tolerance = 1e-3 if precision == torch.float32 else 2e-2
     half = precision != torch.float32

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torchmcl
-from torchmcl.exporting import Compiled
+from torchmcl.exporting import AOTInductor
 from torchmcl_speech.nn import DPRNN
 
 LENGTHS = [(1, 1000), (3, 801), (1, 1600), (2, 5000)]
@@ -49,7 +49,7 @@ def test_a_package_of_machine_code_separates_recordings_of_any_length(tmp_path):
     small = DPRNN(n_outputs=2, n_filters=4, segment_size=6, hidden_size=4, n_blocks=1, scores=True).eval()
     with warnings.catch_warnings():  # torch's own
         warnings.simplefilter("ignore")
-        path = torchmcl.export(small, tmp_path / "separator.pt2", torch.randn(2, 300), Compiled())
+        path = torchmcl.export(small, tmp_path / "separator.pt2", torch.randn(2, 300), AOTInductor())
     run = torch._inductor.aoti_load_package(str(path))
     for shape in ((1, 100), (3, 500), (2, 17)):
         check(small, run, shape)

@@ -5,8 +5,9 @@ import torch
 import torchmcl as mcl
 from grids import for_each
 from torchmcl import metrics, theory
+from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl.density import Mixture, best_points
-from torchmcl.postprocess import BallScore, Conformal, TubeScore, expected_cost, reduce
+from torchmcl.postprocess import BallNonconformity, Conformal, TubeNonconformity, expected_cost, reduce
 
 
 def draw(*shape, seed=0):
@@ -21,7 +22,7 @@ SHARES = draw(8, 30, seed=1).softmax(dim=-1)
 LINE, PLANE = (kind(draw(8, 30, dim), SHARES, 0.7) for kind, dim in ((Mixture, 1), (Mixture, 2)))
 
 FUNCTIONS = {
-    "MixtureNLLWithCRPS": lambda: mcl.MixtureNLLWithCRPS(3.0)(
+    "MixtureNLLWithCRPS": lambda: MixtureNLLWithCRPS(3.0)(
         hypotheses=MANY.hypotheses, targets=TARGETS, scale=torch.tensor(0.7), score_logits=MANY.score_logits
     ),
     "energy_score": lambda: metrics.energy_score(MANY, TARGETS),
@@ -42,8 +43,8 @@ FUNCTIONS = {
     "reduce to medians": lambda: reduce(MANY, 4, cost_fn=mcl.pairwise_euclidean),
     "reduce to some": lambda: reduce(MANY, 4, moved=False),
     "expected_cost": lambda: expected_cost(mcl.Predictions(MANY.hypotheses[:, :3]), MANY),
-    "balls": lambda: Conformal.calibrate(BallScore(), MANY, TARGETS[:, 0], coverage=0.5).level,
-    "tubes": lambda: Conformal.calibrate(TubeScore(), MANY, TARGETS[:, 0], coverage=0.5).level,
+    "balls": lambda: Conformal.calibrate(BallNonconformity(), MANY, TARGETS[:, 0], coverage=0.5).level,
+    "tubes": lambda: Conformal.calibrate(TubeNonconformity(), MANY, TARGETS[:, 0], coverage=0.5).level,
     "best_points on the line": lambda: best_points(LINE, 4),
     "best_points in the plane": lambda: best_points(PLANE, 4),
     "density": lambda: PLANE.log_prob(TARGETS[:, 0]),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torchmcl
-from torchmcl.exporting import Compiled, ExportForm, Onnx, Program
+from torchmcl.exporting import ONNX, AOTInductor, ExportedProgram, ExportForm
 
 MODELS = {
     "scores": lambda: torchmcl.MultiHypothesisMLP(6, 1, 5, hidden=(8,)),
@@ -84,7 +84,7 @@ def test_a_trace_runs_for_every_batch(tmp_path):
 @pytest.mark.slow
 def test_a_package_of_machine_code_runs_for_every_batch(tmp_path):
     model = MODELS["scores"]()
-    path = exported(model, tmp_path / "model.pt2", torch.randn(3, 6), Compiled())
+    path = exported(model, tmp_path / "model.pt2", torch.randn(3, 6), AOTInductor())
     run = torch._inductor.aoti_load_package(str(path))
     for n_rows in (1, 40):
         check_equal(model, run, torch.randn(n_rows, 6))
@@ -93,7 +93,7 @@ def test_a_package_of_machine_code_runs_for_every_batch(tmp_path):
 def test_export_leaves_the_mode_of_the_model(tmp_path):
     model = MODELS["dropout, head apart"]().train()
     model.trunk.eval()
-    exported(model, tmp_path / "model.pt2", torch.randn(2, 6), Program())
+    exported(model, tmp_path / "model.pt2", torch.randn(2, 6), ExportedProgram())
     assert model.training
     assert not model.trunk.training
 
@@ -104,10 +104,10 @@ def test_export_leaves_the_mode_of_the_model(tmp_path):
         ("model.pth", torch.randn(2, 6), None, r"export: `path` must end with .pt2, .onnx, .ts, got 'model.pth'"),
         ("model.onnx", torch.randn(2, 6), "onnx", r"export: `form` must be an ExportForm, got 'onnx'"),
         ("model.onnx", 3.0, None, r"export: `example` must be a tensor with a batch axis"),
-        ("model.onnx", torch.tensor(3.0), Onnx(), r"export: `example` must be a tensor with a batch axis"),
+        ("model.onnx", torch.tensor(3.0), ONNX(), r"export: `example` must be a tensor with a batch axis"),
     ],
 )
 def test_bad_arguments_are_named(path, example, form, message, tmp_path):
     with pytest.raises((ValueError, TypeError), match=message):
         torchmcl.export(MODELS["scores"](), path if "pth" in path else tmp_path / path, example, form)
-    assert issubclass(Onnx, ExportForm)
+    assert issubclass(ONNX, ExportForm)

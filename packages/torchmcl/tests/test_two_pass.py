@@ -13,6 +13,7 @@ from families import COST_CASES
 from grids import for_each
 from problems import score_labels
 from torchmcl.nn import EmbeddedLatent, LatentHypotheses, NormalLatent
+from torchmcl.scoring import PresenceScores
 from torchmcl.two_pass import TwoPass, hypothesis_numbers
 
 K, ROWS, DIM = 4, 6, 3
@@ -22,7 +23,7 @@ COSTS = {
     "mixture": {"cost_fn": mcl.MixtureNLL(mcl.pairwise_laplace_nll), "score_weight": 0},
     "weights": {"cost_fn": mcl.pairwise_huber, "sample_weights": torch.linspace(0.5, 1.5, ROWS).double()},
 }
-SCORES = (mcl.SigmoidScores(), mcl.SoftmaxScores(None), mcl.PresenceScores(mcl.PIT()))
+SCORES = (mcl.SigmoidScores(), mcl.SoftmaxScores(None), PresenceScores(mcl.PIT()))
 MASK = torch.tensor([[True, True], [True, False], [False, False], [True, True], [False, True], [True, True]])
 RULES = [
     *(mcl.WTA(), mcl.RelaxedWTA(0.3), mcl.AnnealedWTA(0.5), mcl.TopK(2), mcl.PIT(), mcl.Sinkhorn(0.5, 5), mcl.EMD()),

@@ -8,6 +8,7 @@ import torch
 
 import torchmcl as mcl
 from grids import for_each
+from torchmcl.checks import debug_checks
 
 
 def model(inputs):
@@ -24,7 +25,7 @@ def test_value_checks_name_the_first_offending_index_of_the_cost():
     cost[1, 0, 2] = math.nan
     cost[1, 2, 1] = math.inf
     with (
-        mcl.debug_checks(),
+        debug_checks(),
         pytest.raises(
             ValueError, match=r"assign: `cost` must be finite, got nan at index \(1, 0, 2\)\. Look at the step"
         ),
@@ -33,7 +34,7 @@ def test_value_checks_name_the_first_offending_index_of_the_cost():
     mask = torch.ones(2, 3, dtype=torch.bool)
     mask[1, 0] = False
     with (
-        mcl.debug_checks(),
+        debug_checks(),
         pytest.raises(ValueError, match=r"must be finite where the target is real, got inf at index \(1, 2, 1\)"),
     ):
         mcl.assign(cost, mcl.WTA(), mask)
@@ -44,16 +45,16 @@ def test_value_checks_name_a_target_that_is_missing_without_a_mask():
     targets[1] = math.nan
     model, batch = mcl.MultiHypothesisMLP(1, 1, 2), mcl.Batch(torch.zeros(2, 1), targets)
     assert mcl.mcl_step(model, batch, mcl.WTA()).loss.isnan()
-    with mcl.debug_checks(), pytest.raises(ValueError, match=r"`targets` must be finite, got nan at index \(1, 0, 0\)"):
+    with debug_checks(), pytest.raises(ValueError, match=r"`targets` must be finite, got nan at index \(1, 0, 0\)"):
         mcl.mcl_step(model, batch, mcl.WTA())
-    with mcl.debug_checks():
+    with debug_checks():
         mcl.mcl_step(model, batch._replace(mask=torch.tensor([[True], [False]])), mcl.WTA())
 
 
 def test_value_checks_ignore_padded_targets():
     cost = torch.rand(2, 3, 4)
     cost[:, 1] = math.nan
-    with mcl.debug_checks():
+    with debug_checks():
         loss = mcl.mcl_loss(mcl.assign(cost, mcl.WTA(), torch.tensor([True, False, True])))
     assert loss.isfinite()
 
@@ -82,21 +83,21 @@ def test_value_checks_ignore_padded_targets():
 )
 def test_value_checks_read_tensor_parameters(make, words):
     make()
-    with mcl.debug_checks(), pytest.raises(ValueError, match=words):
+    with debug_checks(), pytest.raises(ValueError, match=words):
         make()
 
 
 @for_each("ids, bad", [([[0, 3]], "3"), ([[-100, 1]], "-100")])
 def test_value_checks_read_class_ids(ids, bad):
     with (
-        mcl.debug_checks(),
+        debug_checks(),
         pytest.raises(ValueError, match=f"pairwise_cross_entropy: `targets` must lie between 0 and 2, got {bad}"),
     ):
         mcl.pairwise_cross_entropy(hypotheses=torch.rand(1, 4, 3), targets=torch.tensor(ids))
 
 
 def test_value_checks_accept_good_values():
-    with mcl.debug_checks():
+    with debug_checks():
         cost = mcl.pairwise_cross_entropy(hypotheses=torch.rand(2, 4, 3), targets=torch.tensor([[0], [2]]))
         rule = mcl.AnnealedWTA(torch.tensor([0.0, 1.0]).view(2, 1, 1))
         assert mcl.mcl_loss(mcl.assign(cost, rule)).isfinite()
@@ -112,14 +113,14 @@ def bad_values_are_noticed():
 
 def test_value_checks_are_off_unless_asked_for():
     assert not bad_values_are_noticed()
-    with mcl.debug_checks():
+    with debug_checks():
         assert bad_values_are_noticed()
     assert not bad_values_are_noticed()
 
 
 def test_value_checks_nest():
-    with mcl.debug_checks():
-        with mcl.debug_checks():
+    with debug_checks():
+        with debug_checks():
             assert bad_values_are_noticed()
         assert bad_values_are_noticed()
     assert not bad_values_are_noticed()
@@ -129,14 +130,14 @@ def test_value_checks_of_several_threads_end_in_any_order():
     first_is_open, first_may_end = threading.Event(), threading.Event()
 
     def first():
-        with mcl.debug_checks():
+        with debug_checks():
             first_is_open.set()
             first_may_end.wait(60)
 
     thread = threading.Thread(target=first)
     thread.start()
     first_is_open.wait(60)
-    with mcl.debug_checks():
+    with debug_checks():
         first_may_end.set()
         thread.join()
         assert bad_values_are_noticed()
@@ -144,7 +145,7 @@ def test_value_checks_of_several_threads_end_in_any_order():
 
 
 def test_value_checks_end_after_an_exception():
-    with pytest.raises(RuntimeError, match="boom"), mcl.debug_checks():
+    with pytest.raises(RuntimeError, match="boom"), debug_checks():
         raise RuntimeError("boom")
     assert not bad_values_are_noticed()
 
@@ -152,7 +153,7 @@ def test_value_checks_end_after_an_exception():
 def test_value_checks_are_silent_where_values_cannot_be_read():
     torch.compiler.reset()
     cost = torch.tensor([[[math.nan, 1.0]]])
-    with mcl.debug_checks():
+    with debug_checks():
         mapped = torch.vmap(lambda cost: mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.5))))(cost)
         compiled = torch.compile(
             lambda cost: mcl.mcl_loss(mcl.assign(cost, mcl.AnnealedWTA(0.5))), fullgraph=True, backend="aot_eager"

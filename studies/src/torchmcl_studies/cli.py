@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchmcl.app.arguments import Commands, counts, device, names, positive, say
-from torchmcl.app.report import check_page
+from torchmcl.app.report import check_report_folder
 
 
 def add_reproduce_commands(commands: Commands) -> None:
@@ -130,7 +130,7 @@ _REPRODUCE = "Reproduce the paper's studies, with resumable records and a page o
 
 
 def _check(options: argparse.Namespace) -> None:
-    check_page(f"torchmcl reproduce {options.study}", options.out)
+    check_report_folder(f"torchmcl reproduce {options.study}", options.out)
 
 
 def _reproduce_uci(options: argparse.Namespace) -> None:

@@ -87,7 +87,7 @@ class ChunkTraining:
             one_by_one: call `after_epochs` after every single epoch.
 
         Raises:
-            Stopped: if a signal requests it; the epochs so far are then saved.
+            TrainingInterrupted: if a signal requests it; the epochs so far are then saved.
             OSError: if a state cannot be written; the previous one is then untouched.
         """
         n_epochs, device, state = self.plan.n_epochs, self.models.flat.device, self.state.tensors()

@@ -19,7 +19,7 @@ from torchmcl import (
     mcl_step,
     pairwise_sq_euclidean,
 )
-from torchmcl.annealing import AnnealingRecords, measure
+from torchmcl.annealing import AnnealingRecords, annealing_statistics
 from torchmcl.annealing.records import SCALARS
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
@@ -370,7 +370,7 @@ class FleetRecorder:
         scores = (
             probed.hypotheses.new_empty(len(models), 0) if logits is None else self._fleet.scores.probabilities(logits)
         )
-        measured = torch.vmap(measure)(matching, temperatures)
+        measured = torch.vmap(annealing_statistics)(matching, temperatures)
         scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
         record = (temperatures, scalars, measured.usage, probed.hypotheses.flatten(3), scores)
         self._records.setdefault(rows.start, []).append((epoch, *record))

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from torchmcl import WTA, AnnealedWTA, AssignmentRule, Matching, RelaxedWTA, SigmoidScores, StepOutput, dispatch
-from torchmcl.costs.declared import Norm, declaration
+from torchmcl.costs.declared import NormFormula, cost_declaration
 from torchmcl.step import StepProblem
 from torchmcl_fleet import gpu
 from torchmcl_fleet.gpu.support import usable
 from torchmcl_fleet.native import compiled, extension, line, one_target
 
-_SQUARED_DISTANCE = Norm(order=2, power=2)
+_SQUARED_DISTANCE = NormFormula(order=2, power=2)
 
 
 def step_tensors(problem: StepProblem) -> list[Tensor]:
@@ -49,7 +49,7 @@ def _is_common(problem: StepProblem) -> bool:
         return False
     if hypotheses.ndim != 3 or targets.shape != (len(hypotheses), 1, hypotheses.shape[-1]):
         return False
-    if isinstance(problem.score_weight, Tensor) or declaration(problem.cost_fn).formula != _SQUARED_DISTANCE:
+    if isinstance(problem.score_weight, Tensor) or cost_declaration(problem.cost_fn).formula != _SQUARED_DISTANCE:
         return False
     scores = problem.scores
     usual = type(scores) is SigmoidScores and type(scores.rule) is WTA

@@ -147,7 +147,7 @@ def choose_n_hypotheses(
     checks.check_callable(_OWNER, "factory", factory, "lambda n: MultiHypothesisMLP(n_inputs, dim, n)")
     for name, value in (("n_epochs", n_epochs), ("n_folds", n_folds), ("n_restarts", n_restarts)):
         checks.check_positive_int(_OWNER, name, value)
-    checks.check_share(_OWNER, "share", share, "(0, 1]")
+    checks.check_interval(_OWNER, "share", share, "(0, 1]")
     inputs, targets = _rows(inputs, targets, n_folds)
     reader = scores or SigmoidScores()
     fold = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)) % n_folds

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from torchmcl import Predictions
 from torchmcl.errors import bad_value
-from torchmcl.io.identity import contents_of, described, own_attributes
+from torchmcl.io.identity import contents_of, described, module_attributes
 from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.models import (
     StackedModules,
@@ -92,7 +92,7 @@ def _check_functions(module: nn.Module) -> None:
     parts = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
     for prefix, part in module.named_modules():
         hooks = {name: value for name, value in vars(part).items() if name.endswith("_hooks")}
-        for name, value in (own_attributes(part) | hooks).items():
+        for name, value in (module_attributes(part) | hooks).items():
             if _reaches(value, parts, in_function=False):
                 got = f"{f'{prefix}.{name}'.lstrip('.')!r}, which does"
                 advice = "A hook is called with its module, and a method of a class with `self`."
@@ -364,7 +364,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     return {
         f"{prefix}.{name}".lstrip("."): described(value)
         for prefix, part in module.named_modules()
-        for name, value in own_attributes(part).items()
+        for name, value in module_attributes(part).items()
         if not _has_tensor(value)
     }
 

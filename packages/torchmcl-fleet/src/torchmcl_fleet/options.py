@@ -96,7 +96,8 @@ class HeldOutCost(_RowWeights):
         weights: [rows], how much each held-out row counts; all alike by default.
 
     Example:
-        >>> from torchmcl import Batch, Distributions, Matching, MixtureNLLWithCRPS
+        >>> from torchmcl import Batch, Distributions, Matching
+        >>> from torchmcl.costs import MixtureNLLWithCRPS
         >>> means, logits, scale = torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1), torch.ones(1, 2, 1, 1)
         >>> targets = torch.tensor([[[[0.0]], [[1.0]]]])
         >>> matching = Matching(targets, targets, torch.ones(1, 2, 1, dtype=torch.bool))

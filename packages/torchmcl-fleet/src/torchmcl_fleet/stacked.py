@@ -234,7 +234,7 @@ class Adam(FleetOptimizer):
     def __post_init__(self) -> None:
         """Check the fields."""
         for name in ("beta1", "beta2"):
-            checks.check_share("Adam", name, getattr(self, name), "[0, 1)")
+            checks.check_interval("Adam", name, getattr(self, name), "[0, 1)")
         checks.check_non_negative("Adam", "epsilon", self.epsilon)
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
@@ -284,7 +284,7 @@ class SGD(FleetOptimizer):
 
     def __post_init__(self) -> None:
         """Check the field."""
-        checks.check_share("SGD", "momentum", self.momentum, "[0, 1)")
+        checks.check_interval("SGD", "momentum", self.momentum, "[0, 1)")
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
         """Return a zero velocity, if there is momentum."""

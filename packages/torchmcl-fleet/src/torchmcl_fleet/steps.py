@@ -28,7 +28,7 @@ from torchmcl import (
     pairwise_cross_entropy,
 )
 from torchmcl.annealing.records import CostScale, cost_scale
-from torchmcl.costs.declared import Norm, NormalMixture, declaration
+from torchmcl.costs.declared import NormalMixtureFormula, NormFormula, cost_declaration
 from torchmcl.scoring import ScoreObjective
 from torchmcl_fleet.courses import RuleCourses
 from torchmcl_fleet.data import EpochRows, FleetData
@@ -58,12 +58,12 @@ class CostFacts(NamedTuple):
     @classmethod
     def of(cls, cost_fn: Callable[..., Tensor]) -> "CostFacts":
         """Return the properties of a cost function."""
-        declared = declaration(cost_fn)
+        declared = cost_declaration(cost_fn)
         return cls(
-            is_squared=declared.formula == Norm(order=2, power=2),
-            is_absolute=declared.formula == Norm(order=1),
+            is_squared=declared.formula == NormFormula(order=2, power=2),
+            is_absolute=declared.formula == NormFormula(order=1),
             is_class_mixture=cost_fn == MixtureNLL(pairwise_cross_entropy),
-            crps=declared.formula.crps if isinstance(declared.formula, NormalMixture) else None,
+            crps=declared.formula.crps if isinstance(declared.formula, NormalMixtureFormula) else None,
             trains_scores="score_logits" in declared.needs,
         )
 

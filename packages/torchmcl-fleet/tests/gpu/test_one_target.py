@@ -9,7 +9,8 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 import torchmcl as mcl
-from torchmcl.costs import Norm, declares
+from torchmcl.checks import debug_checks
+from torchmcl.costs import NormFormula, declare_cost
 from torchmcl.dispatch import faster
 from torchmcl.step import StepProblem, step_output
 from torchmcl_fleet import gpu
@@ -161,7 +162,7 @@ def test_everything_else_is_left_to_the_definition(kernel):
     for each in others:
         assert fused_step(kernel.losses, each) is NotImplemented
         assert step_output(each).loss.isfinite()
-    with mcl.debug_checks():
+    with debug_checks():
         assert step(kernel, leaves, mcl.WTA()) is NotImplemented
     assert not kernel.serves(*step_tensors(problem([hypotheses.double(), logits, targets], mcl.WTA())))
     assert kernel.losses(torch.randn(1, 3, 33), torch.randn(1, 1, 33), None, 0.0, 0.0) is NotImplemented
@@ -259,7 +260,7 @@ def test_many_hypotheses_and_modes_that_watch_operations_go_by_the_definition(ke
 
 
 def test_a_cost_declared_as_the_squared_distance_is_served(kernel):
-    @declares(event_dims=1, formula=Norm(order=2, power=2))
+    @declare_cost(event_dims=1, formula=NormFormula(order=2, power=2))
     def own(*, hypotheses, targets):
         raise AssertionError("the kernel replaces it")
 

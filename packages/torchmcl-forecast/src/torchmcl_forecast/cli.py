@@ -148,7 +148,7 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
     if bool(options.known) != (options.future is not None):
         rule = "be given together with --future" if options.known else "be given: --future holds their values"
         raise ValueError(bad_value(_OWNER, "--known", rule, ",".join(options.known) or "nothing"))
-    report.check_page(_OWNER, options.out, *_FILES)
+    report.check_report_folder(_OWNER, options.out, *_FILES)
     if options.example:
         write_example(table)
     frame = read_table(_OWNER, "table", table, column_names["series"])

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from torchmcl import WTA, AutoAnnealing, io
-from torchmcl.annealing.course import check_rule_like
+from torchmcl.annealing.model import check_rule_like
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
 from torchmcl_forecast import calibrating

@@ -64,7 +64,7 @@ the first {_unit(forecast.panel.grid)} to the last; the thicker it is, the more 
 <p><code>futures.csv</code> has the lines, <code>quantiles.csv</code> the values that each step stays below with a
 probability of 10 to 90 %, and the tube. <code>model/</code> holds the trained forecaster.</p>
 <p class="note">{report.escape(" ".join(trained))}</p>"""
-    io.write_atomically(path, report.page(f"Futures of {source}", body, command="torchmcl forecast"))
+    io.write_atomically(path, report.html_report(f"Futures of {source}", body, command="torchmcl forecast"))
 
 
 def _unit(grid: Grid) -> str:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from torchmcl import PIT, WTA, AutoAnnealing, PresenceScores, StepOutput, checks, io, optional, pairwise_neg_si_sdr
+from torchmcl import PIT, WTA, AutoAnnealing, StepOutput, checks, io, optional, pairwise_neg_si_sdr
 from torchmcl.errors import bad_value
 from torchmcl.lightning import Checkpoints, CollapseWarning, MCLModule, RecordWriter, RuleLogger
+from torchmcl.scoring import PresenceScores
 from torchmcl_speech.config import SeparationConfig
 from torchmcl_speech.datamodule import SpeechData
 from torchmcl_speech.nn.dprnn import DPRNN
@@ -76,7 +77,7 @@ def train_separator(
 
     Raises:
         ValueError: if the folder holds another training, or an argument cannot be used.
-        Stopped: under `stop_on_signals`, when a signal came; the finished epochs are saved.
+        TrainingInterrupted: under `stop_on_signals`, when a signal came; the finished epochs are saved.
     """
     out = Path(out)
     checks.check_non_negative("train_separator", "minutes", minutes)
@@ -139,7 +140,7 @@ def _module(config: SeparationConfig, model: DPRNN, minutes: float) -> MCLModule
         plateau=plateau if training.schedule == "plateau" and not decides else None,
         monitor=_MONITOR,
         metrics=metrics if model.score is None else metrics | {"count_accuracy": count_accuracy},
-        captured=training.captured,
+        cuda_graphs=training.captured,
         max_skipped=training.max_skipped,
         seed=training.seed,
     )

@@ -114,7 +114,7 @@ def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LE
     if not len(levels):
         raise ValueError(bad_value("plot_calibration", "levels", "have at least one level", "none"))
     for level in levels:
-        checks.check_share("plot_calibration", "levels", level, "(0, 1)", "0.9 is for 90 % intervals.")
+        checks.check_interval("plot_calibration", "levels", level, "(0, 1)", "0.9 is for 90 % intervals.")
     targets = np.asarray(y, dtype=float)
     inside = [model.predict_interval(X, level).contains(targets) for level in levels]
     held = [of_level.reshape(len(targets), -1).mean(axis=0) for of_level in inside]

@@ -7,6 +7,7 @@ import torchmcl as mcl
 from forged import answers_of_forged
 from tables import QUICK, forked, two_outputs
 from torchmcl.io import read_checkpoint, write_checkpoint
+from torchmcl.schedules import JoinedSchedule
 from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
 
 SHORT = {**QUICK, "n_epochs": 5}
@@ -40,7 +41,7 @@ def test_a_saved_model_answers_alike(model, tmp_path):
         {"rule": mcl.annealed(mcl.AnnealedWTA, temperature=mcl.CutoffAt(mcl.Linear(1.0, 0.0, 5), 4))},
         {
             "rule": mcl.RelaxedWTA(0.2),
-            "learning_rate": mcl.JoinedSchedule((mcl.Constant(0.1), mcl.Constant(0.01)), (3,)),
+            "learning_rate": JoinedSchedule((mcl.Constant(0.1), mcl.Constant(0.01)), (3,)),
         },
         {"rule": Cooling(), "n_restarts": 2, "ensemble": True},
         {"n_restarts": 2, "n_bins": 7, "keep_best": False},

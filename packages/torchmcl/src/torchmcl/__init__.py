@@ -13,9 +13,7 @@ from torchmcl.optional import lazy_names
 
 if TYPE_CHECKING:
     from torchmcl.annealing.auto import AutoAnnealing as AutoAnnealing
-    from torchmcl.checks import debug_checks as debug_checks
     from torchmcl.costs import MixtureNLL as MixtureNLL
-    from torchmcl.costs import MixtureNLLWithCRPS as MixtureNLLWithCRPS
     from torchmcl.costs import Pairwise as Pairwise
     from torchmcl.costs import pairwise_ade as pairwise_ade
     from torchmcl.costs import pairwise_cosine as pairwise_cosine
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from torchmcl.costs import pairwise_neg_snr as pairwise_neg_snr
     from torchmcl.costs import pairwise_sq_ade as pairwise_sq_ade
     from torchmcl.costs import pairwise_sq_euclidean as pairwise_sq_euclidean
-    from torchmcl.costs import pairwise_token_cross_entropy as pairwise_token_cross_entropy
     from torchmcl.exporting import export as export
     from torchmcl.loop import RuleScheduler as RuleScheduler
     from torchmcl.losses import assign as assign
@@ -45,17 +42,13 @@ if TYPE_CHECKING:
     from torchmcl.rules.winners import AnnealedWTA as AnnealedWTA
     from torchmcl.rules.winners import AssignmentRule as AssignmentRule
     from torchmcl.rules.winners import RelaxedWTA as RelaxedWTA
-    from torchmcl.rules.winners import SceneWinners as SceneWinners
     from torchmcl.rules.winners import TopK as TopK
     from torchmcl.schedules import Constant as Constant
     from torchmcl.schedules import Cosine as Cosine
     from torchmcl.schedules import CutoffAt as CutoffAt
     from torchmcl.schedules import Exponential as Exponential
-    from torchmcl.schedules import JoinedSchedule as JoinedSchedule
     from torchmcl.schedules import Linear as Linear
     from torchmcl.schedules import annealed as annealed
-    from torchmcl.scoring import PresenceScores as PresenceScores
-    from torchmcl.scoring import QualityScores as QualityScores
     from torchmcl.scoring import SigmoidScores as SigmoidScores
     from torchmcl.scoring import SoftmaxScores as SoftmaxScores
     from torchmcl.scoring import normalized_scores as normalized_scores
@@ -78,21 +71,16 @@ _HOMES = {
     "Distributions": "torchmcl.types",
     "EMD": "torchmcl.rules.transport",
     "Exponential": "torchmcl.schedules",
-    "JoinedSchedule": "torchmcl.schedules",
     "Linear": "torchmcl.schedules",
     "Matching": "torchmcl.types",
     "MixtureNLL": "torchmcl.costs",
-    "MixtureNLLWithCRPS": "torchmcl.costs",
     "MultiHypothesisHead": "torchmcl.nn",
     "MultiHypothesisMLP": "torchmcl.nn",
     "PIT": "torchmcl.rules.transport",
     "Pairwise": "torchmcl.costs",
     "Predictions": "torchmcl.types",
-    "PresenceScores": "torchmcl.scoring",
-    "QualityScores": "torchmcl.scoring",
     "RelaxedWTA": "torchmcl.rules.winners",
     "RuleScheduler": "torchmcl.loop",
-    "SceneWinners": "torchmcl.rules.winners",
     "SigmoidScores": "torchmcl.scoring",
     "Sinkhorn": "torchmcl.rules.transport",
     "SoftmaxScores": "torchmcl.scoring",
@@ -101,7 +89,6 @@ _HOMES = {
     "WTA": "torchmcl.rules.winners",
     "annealed": "torchmcl.schedules",
     "assign": "torchmcl.losses",
-    "debug_checks": "torchmcl.checks",
     "export": "torchmcl.exporting",
     "mcl_loss": "torchmcl.losses",
     "mcl_step": "torchmcl.step",
@@ -120,7 +107,6 @@ _HOMES = {
     "pairwise_neg_snr": "torchmcl.costs",
     "pairwise_sq_ade": "torchmcl.costs",
     "pairwise_sq_euclidean": "torchmcl.costs",
-    "pairwise_token_cross_entropy": "torchmcl.costs",
 }
 __all__ = list(_HOMES)
 

@@ -35,6 +35,7 @@ __all__ = [
     "check_event_pair",
     "check_finite",
     "check_fraction",
+    "check_interval",
     "check_leading_axes",
     "check_mask",
     "check_non_negative",
@@ -44,7 +45,6 @@ __all__ = [
     "check_real",
     "check_sample_weights",
     "check_shape",
-    "check_share",
     "check_tensor",
     "debug_checks",
     "device_of",
@@ -64,7 +64,7 @@ def debug_checks() -> Iterator[None]:
 
     Example:
         >>> import torchmcl as mcl
-        >>> with mcl.debug_checks():
+        >>> with debug_checks():
         ...     mcl.assign(torch.tensor([[0.5, float("nan")]]), mcl.WTA())
         Traceback (most recent call last):
         ValueError: assign: `cost` must be finite, got nan at index (0, 1). Look at the step that made it.
@@ -286,7 +286,7 @@ def _check_number(owner: str, argument: str, value: Any) -> None:
         raise ValueError(bad_value(owner, argument, "be a number below 1.8e308", "a longer one")) from None
 
 
-def check_share(owner: str, argument: str, value: Any, interval: str, advice: str = "") -> None:
+def check_interval(owner: str, argument: str, value: Any, interval: str, advice: str = "") -> None:
     """Check a number in an interval from 0 to 1: "[0, 1)", "(0, 1)" or "(0, 1]"."""
     Bounds(0, 1, open_low=interval[0] == "(", open_high=interval[-1] == ")")(owner, argument, value, advice)
 

@@ -17,7 +17,7 @@ from torch.export import Dim
 from torchmcl.errors import bad_value
 from torchmcl.optional import optional_import
 
-__all__ = ["Compiled", "ExportForm", "Onnx", "Program", "export"]
+__all__ = ["ONNX", "AOTInductor", "ExportForm", "ExportedProgram", "export"]
 
 
 class ExportForm(ABC):
@@ -35,7 +35,7 @@ class ExportForm(ABC):
 
 
 @dataclass(frozen=True)
-class Program(ExportForm):
+class ExportedProgram(ExportForm):
     """A graph of torch operations, for `torch.export.load` without the torchmcl model class. Suffix ".pt2"."""
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
@@ -44,7 +44,7 @@ class Program(ExportForm):
 
 
 @dataclass(frozen=True)
-class Onnx(ExportForm):
+class ONNX(ExportForm):
     """An ONNX graph, for runtimes without PyTorch. Suffix ".onnx".
 
     A module with custom operators has a method `onnx_translations`: operator -> function that creates the nodes.
@@ -79,7 +79,7 @@ class Onnx(ExportForm):
 
 
 @dataclass(frozen=True)
-class Traced(ExportForm):
+class TorchScript(ExportForm):
     """A TorchScript trace, for `torch.jit.load` and C++ programs that use it. Suffix ".ts".
 
     The result is a plain tuple. The sequence length is fixed to that of the example. The batch size is dynamic, except
@@ -93,7 +93,7 @@ class Traced(ExportForm):
 
 
 @dataclass(frozen=True)
-class Compiled(ExportForm):
+class AOTInductor(ExportForm):
     """A machine-code package from AOTInductor, for `torch._inductor.aoti_load_package`; needs a C++ compiler."""
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
@@ -101,7 +101,7 @@ class Compiled(ExportForm):
         torch._inductor.aoti_compile_and_package(_program(model, example), package_path=str(path))
 
 
-_BY_SUFFIX: Mapping[str, ExportForm] = {".pt2": Program(), ".onnx": Onnx(), ".ts": Traced()}
+_BY_SUFFIX: Mapping[str, ExportForm] = {".pt2": ExportedProgram(), ".onnx": ONNX(), ".ts": TorchScript()}
 
 
 def export(
@@ -114,10 +114,10 @@ def export(
 
     Args:
         model: a module that returns `Predictions`, `Distributions`, tensors or tuples of them.
-        path: of the file: ".pt2" for `Program`, ".onnx" for `Onnx` (the extra `export`), ".ts" for
-            `Traced`.
+        path: of the file: ".pt2" for `ExportedProgram`, ".onnx" for `ONNX` (the extra `export`), ".ts" for
+            `TorchScript`.
         example: the input, or a tuple of the inputs, on the device of the model; only types and shapes matter.
-        form: an object, if the suffix is not enough: `Compiled()`, or `Onnx(opset=21)`.
+        form: an object, if the suffix is not enough: `AOTInductor()`, or `ONNX(opset=21)`.
 
     Returns:
         The path.
@@ -135,10 +135,10 @@ def export(
     path = Path(path)
     if form is None and path.suffix not in _BY_SUFFIX:
         rule = f"end with {', '.join(_BY_SUFFIX)}"
-        raise ValueError(bad_value("export", "path", rule, repr(str(path)), "Or give a `form`, such as Compiled()."))
+        raise ValueError(bad_value("export", "path", rule, repr(str(path)), "Or give a `form`, such as AOTInductor()."))
     chosen = _BY_SUFFIX[path.suffix] if form is None else form
     if not isinstance(chosen, ExportForm):
-        advice = "Program(), Onnx(), Traced() and Compiled() are some."
+        advice = "ExportedProgram(), ONNX(), TorchScript() and AOTInductor() are some."
         raise TypeError(bad_value("export", "form", "be an ExportForm", repr(form), advice))
     inputs = example if isinstance(example, tuple) else (example,)
     if not all(isinstance(each, Tensor) and each.ndim for each in inputs):

@@ -12,7 +12,7 @@ import math
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from torchmcl.checks import check_callable, check_non_negative, check_positive_int, check_real, check_share
+from torchmcl.checks import check_callable, check_interval, check_non_negative, check_positive_int, check_real
 from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AssignmentRule
 
@@ -130,7 +130,7 @@ class Exponential:
         check_non_negative("Exponential", "cutoff", self.cutoff)
         if self.cutoff > self.start > 0:
             raise ValueError(bad_value("Exponential", "cutoff", f"be at most start = {self.start}", str(self.cutoff)))
-        check_share("Exponential", "decay", self.decay, "(0, 1]", "0.95 cools by 5 % a step.")
+        check_interval("Exponential", "decay", self.decay, "(0, 1]", "0.95 cools by 5 % a step.")
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""

@@ -18,7 +18,7 @@ def sizes(mean, best=None, has_zero=True):
     return CostScale(*torch.tensor([[mean], [best], [mean - best]]), torch.tensor([has_zero]))
 
 
-def course(policy, scales, n_epochs, n_rows=100, gap=1.0):
+def run_policy(policy, scales, n_epochs, n_rows=100, gap=1.0):
     """Return temperature, rate and decay of each epoch for a distortion that goes through `scales`."""
     state = policy.init(sizes(scales[0]), n_epochs)
     values = []
@@ -35,7 +35,7 @@ def test_a_probe_that_gains_nothing_is_undone_and_cooling_begins():
     rewound = [bool(policy.update(state, sizes(0.9), epoch, 100).rewinds) for epoch in range(1, 9)]
     assert rewound == [False] * 4 + [True] + [False] * 3
     assert state["begun"] == 5
-    _, values = course(policy, [1.0, 0.9], 100)
+    _, values = run_policy(policy, [1.0, 0.9], 100)
     assert values[4][0] == pytest.approx(3.6)  # four times the mean cost
     assert values[5][0] == pytest.approx(0.45)  # half of it
     assert values[5][1] == 1.0
@@ -52,7 +52,7 @@ def test_an_answer_that_keeps_improving_is_waited_for_and_then_parted():
         if decision.parts > 0:
             fans[epoch] = float(decision.parts)
     assert fans == {150: pytest.approx(1.4 * math.sqrt(falling[150]), rel=1e-3)}  # the longest hold
-    flat, _ = course(policy, [1.0] + [0.1] * 200, 200)
+    flat, _ = run_policy(policy, [1.0] + [0.1] * 200, 200)
     assert 20 <= float(flat["begun"]) < 50
 
 
@@ -60,15 +60,15 @@ def test_a_doubling_of_the_time_is_measured_as_it_is():
     for exponent in (0.02, 0.3):  # the distortion falls as t^-p: a doubling gains p log(2)
         scales = [1.0] + [0.2 * epoch**-exponent for epoch in range(1, 301)]
         for gain, waits in ((0.8 * exponent * math.log(2), True), (1.25 * exponent * math.log(2), False)):
-            state, _ = course(AutoAnnealing(hold_gain=gain), scales, 300)
+            state, _ = run_policy(AutoAnnealing(hold_gain=gain), scales, 300)
             assert (float(state["begun"]) == 225) == waits
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e3, 1e30])
 @pytest.mark.parametrize("shares", [(1.0, 0.5, 0.4), (1.0, 0.2, 0.1)])
 def test_temperatures_follow_the_scale_of_the_costs(shares, scale):
-    course_of = [course(AutoAnnealing(), [s * share for share in shares], 30, gap=2.0) for s in (1.0, scale)]
-    for mine, theirs in zip(course_of[0][1], course_of[1][1], strict=True):
+    values_at = [run_policy(AutoAnnealing(), [s * share for share in shares], 30, gap=2.0) for s in (1.0, scale)]
+    for mine, theirs in zip(values_at[0][1], values_at[1][1], strict=True):
         assert theirs[0] / scale == pytest.approx(mine[0], rel=1e-3, abs=1e-12)
         assert theirs[1:] == pytest.approx(mine[1:], rel=1e-3)
 
@@ -80,7 +80,7 @@ def test_temperatures_follow_the_scale_of_the_costs(shares, scale):
 )
 def test_whatever_is_measured_every_training_ends_cold_and_slow(scales, hold_gain, cooling):
     policy = AutoAnnealing(hold_gain, cooling)
-    state, values = course(policy, scales, 60, gap=3.0)
+    state, values = run_policy(policy, scales, 60, gap=3.0)
     temperatures, rates, decays = (torch.tensor(column) for column in zip(*values, strict=True))
     assert temperatures.isfinite().all()
     assert (temperatures >= 0).all()
@@ -102,18 +102,18 @@ def test_cooling_begins_from_the_distortion_of_a_coordinate():
 def test_there_is_no_decay_before_something_is_learned():
     policy = AutoAnnealing(noise_decay=50.0)
     for share, expected in ((0.3, 0.105), (0.1, 0.045), (1e-9, 0.0)):
-        _, values = course(policy, [1.0, share], 100, n_rows=100, gap=10.0)
+        _, values = run_policy(policy, [1.0, share], 100, n_rows=100, gap=10.0)
         assert values[9][2] == 0.0
         assert values[-1][2] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_network_is_stiff_while_it_cools_as_far_as_there_is_nothing_to_spoil():
     for share in (0.9, 0.3):  # without a gain, and with one
-        state, values = course(AutoAnnealing(noise_decay=0.0), [1.0, share], 100)
+        state, values = run_policy(AutoAnnealing(noise_decay=0.0), [1.0, share], 100)
         for epoch, (temperature, _, decay) in enumerate(values):
             cools = epoch >= state["begun"] and temperature > 0
             assert decay == pytest.approx(0.1 * share if cools else 0.0)
-    _, values = course(AutoAnnealing(noise_decay=0.0), [1.0, 0.9], 5)  # too short for a probe
+    _, values = run_policy(AutoAnnealing(noise_decay=0.0), [1.0, 0.9], 5)  # too short for a probe
     assert all(decay == 0 for _, _, decay in values)
 
 
@@ -126,7 +126,7 @@ def test_a_training_without_a_probe_begins_with_parted_hypotheses():
 
 @pytest.mark.parametrize(("gap", "share"), [(1.0, 0.0), (math.exp(0.2), 0.0), (math.exp(0.4), 0.5), (9.0, 1.0)])
 def test_only_a_network_that_overfits_is_decayed(gap, share):
-    _, values = course(AutoAnnealing(noise_decay=50.0), [1.0, 0.1], 100, n_rows=100, gap=gap)
+    _, values = run_policy(AutoAnnealing(noise_decay=50.0), [1.0, 0.1], 100, n_rows=100, gap=gap)
     assert values[-1][2] == pytest.approx(0.045 * share, abs=1e-5)
 
 
@@ -141,16 +141,16 @@ def test_the_distance_between_modes_is_not_taken_for_noise():
 
 def test_an_answer_that_gets_worse_again_is_not_decayed_more():
     policy = AutoAnnealing(noise_decay=100.0)
-    _, values = course(policy, [1.0, 0.1, 0.2], 100, n_rows=100, gap=10.0)
+    _, values = run_policy(policy, [1.0, 0.1, 0.2], 100, n_rows=100, gap=10.0)
     assert values[10][2] == pytest.approx(0.09)
-    _, values = course(AutoAnnealing(noise_decay=1e6), [1.0, 0.3], 100, n_rows=100, gap=10.0)
+    _, values = run_policy(AutoAnnealing(noise_decay=1e6), [1.0, 0.3], 100, n_rows=100, gap=10.0)
     assert values[10][2] == 3.0  # at most
 
 
 @pytest.mark.parametrize(("n_epochs", "cooling"), [(3, 0.3), *itertools.product([5, 10, 20, 30, 99], [0.3, 0.6])])
 def test_a_short_training_ends_hard_too(n_epochs, cooling):
     falling = [math.exp(-epoch) for epoch in range(n_epochs + 1)]
-    _, values = course(AutoAnnealing(cooling=cooling), falling, n_epochs)
+    _, values = run_policy(AutoAnnealing(cooling=cooling), falling, n_epochs)
     assert values[0][0] > 0
     assert values[-1][0] == 0
 

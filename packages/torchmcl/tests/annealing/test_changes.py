@@ -5,7 +5,7 @@ import torch
 
 import torchmcl as mcl
 from problems import three_branches
-from torchmcl.annealing import move_hypotheses, part_hypotheses
+from torchmcl.annealing import move_hypotheses, separate_hypotheses
 
 
 def merged_network(apart=0.0):
@@ -42,7 +42,7 @@ def test_hypotheses_that_win_nothing_are_moved_to_modes_without_one():
 def test_parted_hypotheses_differ_and_scores_do_not():
     model, optimizer = merged_network()
     before = model(torch.ones(1, 1))
-    part_hypotheses(model, optimizer, factor=0.1)
+    separate_hypotheses(model, optimizer, factor=0.1)
     after = model(torch.ones(1, 1))
     assert after.hypotheses.unique().numel() == 3
     torch.testing.assert_close(after.score_logits, before.score_logits)
@@ -62,12 +62,12 @@ def test_a_moved_hypothesis_takes_its_moments_along():
 def test_models_and_targets_that_do_not_fit_are_refused():
     linear = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="part_hypotheses: `model` must have one MultiHypothesisHead"):
-        part_hypotheses(linear, optimizer)
+    with pytest.raises(ValueError, match="separate_hypotheses: `model` must have one MultiHypothesisHead"):
+        separate_hypotheses(linear, optimizer)
     model = mcl.MultiHypothesisMLP(1, 3, n_hypotheses=2, hidden=())
     batch = mcl.Batch(torch.zeros(4, 1), torch.zeros(4, 1, dtype=torch.long))
     output = mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.pairwise_cross_entropy)
     with pytest.raises(ValueError, match="move_hypotheses: `output` must have targets of the shape of a hypothesis"):
         move_hypotheses(model, optimizer, output)
-    with pytest.raises(ValueError, match="part_hypotheses: `factor` must be"):
-        part_hypotheses(model, optimizer, factor=0)
+    with pytest.raises(ValueError, match="separate_hypotheses: `factor` must be"):
+        separate_hypotheses(model, optimizer, factor=0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from torchmcl.schedules import JoinedSchedule
 
 # Raised by torch.compile itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -13,7 +14,7 @@ COST = torch.rand(6, 2, 5, generator=torch.Generator().manual_seed(0))
 SCHEDULES = [
     mcl.CutoffAt(mcl.Exponential(0.5, 0.9, cutoff=0.05), 20),
     mcl.Cosine(1.0, 0.0, 20),
-    mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 15)), (10,)),
+    JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 15)), (10,)),
 ]
 # A rule made of one number, and numbers for a whole schedule.
 RULES = {

@@ -587,9 +587,9 @@ def test_huber_with_an_infinite_delta_is_half_the_square():
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 8, 31, 32, 33, 256, 5000])
 def test_vectors_keep_five_digits_around_a_large_offset(dim):
-    centre = torch.full((1, 1, dim), 1e3)
-    targets = centre + 1e-2 * torch.randn(8, 4, dim)
-    hypotheses = centre + 1e-2 * torch.randn(8, 6, dim)
+    center = torch.full((1, 1, dim), 1e3)
+    targets = center + 1e-2 * torch.randn(8, 4, dim)
+    hypotheses = center + 1e-2 * torch.randn(8, 6, dim)
     hypotheses[0, 0], targets[0, 0] = 1e3, 1e3 + 1e-2
     exact = (hypotheses.double()[:, None] - targets.double()[:, :, None]).square().sum(-1)
     cost = mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)

@@ -15,6 +15,7 @@ from families import ALL_RULE_CASES, ALL_RULES, DEVICE_RULES, RULE_CASES
 from grids import for_each
 from problems import make_cost, make_mask, score_labels
 from torchmcl import rules
+from torchmcl.rules import SceneWinners
 
 for_all_rules = for_each("rule", ALL_RULES)
 for_device_rules = for_each("rule", DEVICE_RULES)
@@ -327,5 +328,5 @@ def test_rule_never_reads_a_value_on_the_host(rule):
 def test_every_rule_is_under_this_contract():
     public = {value for name in rules.__all__ if isinstance(value := getattr(rules, name), type)}
     # SceneWinners couples the samples of a batch; costs/test_sequences.py has its tests.
-    missing = public - {type(rule) for rule in ALL_RULES} - {mcl.AssignmentRule, mcl.SceneWinners}
+    missing = public - {type(rule) for rule in ALL_RULES} - {mcl.AssignmentRule, SceneWinners}
     assert sorted(rule.__name__ for rule in missing) == [], "add a RuleCase to RULE_CASES in tests/helpers/families.py"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import torchmcl as mcl
 from grids import for_each
+from torchmcl.schedules import JoinedSchedule
 
 SCHEDULES = [
     mcl.Constant(0.3),
@@ -21,7 +22,7 @@ SCHEDULES = [
     mcl.Exponential(0.5, 0.95),
     mcl.Exponential(0.5, 0.95, cutoff=5e-4),
     mcl.CutoffAt(mcl.Linear(1.0, 0.0, 4), 2),
-    mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 2)), (10,)),
+    JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 2)), (10,)),
 ]
 for_all_schedules = for_each("schedule", SCHEDULES)
 STEPS = [0, 0.5, 1, 2, 3, 3.999, 4, 5, 9, 10, 11, 12, 134, 135, 10**6]
@@ -132,15 +133,15 @@ def test_until_is_zero_from_its_step_on():
 
 
 def test_joined_begins_the_next_schedule_at_each_boundary_and_counts_from_there():
-    schedule = mcl.JoinedSchedule([mcl.Linear(0.0, 1.0, 10), mcl.Constant(5.0), mcl.Linear(3.0, 0.0, 3)], [10, 20])
+    schedule = JoinedSchedule([mcl.Linear(0.0, 1.0, 10), mcl.Constant(5.0), mcl.Linear(3.0, 0.0, 3)], [10, 20])
     assert schedule(5) == pytest.approx(0.5)
     assert schedule(9.999) == pytest.approx(0.9999)
     assert [schedule(step) for step in (10, 19.999, 20, 21, 23, 24)] == [5.0, 5.0, 3.0, 2.0, 0.0, 0.0]
 
 
 def test_joined_accepts_lists_and_stays_hashable():
-    from_lists = mcl.JoinedSchedule([mcl.Constant(1.0), mcl.Constant(0.0)], [3])
-    from_tuples = mcl.JoinedSchedule((mcl.Constant(1.0), mcl.Constant(0.0)), (3,))
+    from_lists = JoinedSchedule([mcl.Constant(1.0), mcl.Constant(0.0)], [3])
+    from_tuples = JoinedSchedule((mcl.Constant(1.0), mcl.Constant(0.0)), (3,))
     assert from_lists == from_tuples
     assert hash(from_lists) == hash(from_tuples)
 
@@ -296,22 +297,22 @@ NUMBER = "must be a number, got"
         (lambda: mcl.CutoffAt(mcl.Constant(1.0), -1), ValueError, "CutoffAt: `step` must be >= 0, got -1"),
         (lambda: mcl.CutoffAt(mcl.Constant(1.0), "9"), TypeError, f"CutoffAt: `step` {NUMBER} '9'"),
         (
-            lambda: mcl.JoinedSchedule((1.0, mcl.Constant(1.0)), (3,)),
+            lambda: JoinedSchedule((1.0, mcl.Constant(1.0)), (3,)),
             TypeError,
             r"JoinedSchedule: `schedules` must be callable, got 1\.0",
         ),
         (
-            lambda: mcl.JoinedSchedule((mcl.Constant(1.0),), (3,)),
+            lambda: JoinedSchedule((mcl.Constant(1.0),), (3,)),
             ValueError,
             r"JoinedSchedule: `boundaries` must be one fewer than the 1 schedules, got \(3,\)",
         ),
         (
-            lambda: mcl.JoinedSchedule((mcl.Constant(1.0),) * 3, (5, 5)),
+            lambda: JoinedSchedule((mcl.Constant(1.0),) * 3, (5, 5)),
             ValueError,
             r"JoinedSchedule: `boundaries` must increase, got \(5, 5\)",
         ),
         (
-            lambda: mcl.JoinedSchedule((mcl.Constant(1.0),) * 2, (-5,)),
+            lambda: JoinedSchedule((mcl.Constant(1.0),) * 2, (-5,)),
             ValueError,
             "JoinedSchedule: `boundaries` must be >= 0, got -5",
         ),
@@ -397,4 +398,4 @@ def test_joined_equals_the_schedule_in_charge(boundaries, step):
     schedules = tuple(mcl.Linear(10.0 * i, 10.0 * i + 1.0, 7) for i in range(len(boundaries) + 1))
     in_charge = sum(step >= boundary for boundary in boundaries)
     began = boundaries[in_charge - 1] if in_charge else 0
-    assert mcl.JoinedSchedule(schedules, boundaries)(step) == schedules[in_charge](step - began)
+    assert JoinedSchedule(schedules, boundaries)(step) == schedules[in_charge](step - began)

@@ -8,20 +8,29 @@ from torch.testing import assert_close
 
 import torchmcl as mcl
 from torchmcl import costs
-from torchmcl.costs import MEAN, MEDIAN, CostDeclaration, Norm, NormalMixture, declaration, declares
+from torchmcl.costs import (
+    MEAN,
+    MEDIAN,
+    CostDeclaration,
+    MixtureNLLWithCRPS,
+    NormalMixtureFormula,
+    NormFormula,
+    cost_declaration,
+    declare_cost,
+)
 from torchmcl.costs.declared import axes_of_a_target
-from torchmcl.postprocess import BallScore, Conformal, expected_cost, reduce
+from torchmcl.postprocess import BallNonconformity, Conformal, expected_cost, reduce
 
 PUBLIC = [getattr(costs, name) for name in costs.__all__ if name.startswith("pairwise_")]
-CLOSED_FORMS = [cost_fn for cost_fn in PUBLIC if declaration(cost_fn).formula is not None]
+CLOSED_FORMS = [cost_fn for cost_fn in PUBLIC if cost_declaration(cost_fn).formula is not None]
 
 
-@declares(event_dims=1, centre=MEAN, formula=Norm(order=2, power=2))
+@declare_cost(event_dims=1, center=MEAN, formula=NormFormula(order=2, power=2))
 def own_squares(*, hypotheses, targets):
     return (hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)).square().sum(dim=-1)
 
 
-@declares(event_dims=1, centre=MEDIAN, formula=Norm(order=2))
+@declare_cost(event_dims=1, center=MEDIAN, formula=NormFormula(order=2))
 def own_distance(*, hypotheses, targets):
     return own_squares(hypotheses=hypotheses, targets=targets).sqrt()
 
@@ -32,12 +41,12 @@ def undeclared(*, hypotheses, targets, mask=None, **others):
 
 @pytest.mark.parametrize("cost_fn", PUBLIC, ids=lambda cost_fn: cost_fn.__name__)
 def test_every_cost_of_the_package_declares_its_axes(cost_fn):
-    assert declaration(cost_fn).event_dims is not None
+    assert cost_declaration(cost_fn).event_dims is not None
 
 
 @pytest.mark.parametrize("cost_fn", CLOSED_FORMS, ids=lambda cost_fn: cost_fn.__name__)
 def test_a_closed_form_has_the_values_of_its_cost(cost_fn):
-    known = declaration(cost_fn)
+    known = cost_declaration(cost_fn)
     event = (4, 3)[2 - known.event_dims :]
     hypotheses, targets = torch.randn(5, *event), torch.randn(2, *event)
     differences = (hypotheses.unsqueeze(0) - targets.unsqueeze(1)).flatten(2)
@@ -46,36 +55,38 @@ def test_a_closed_form_has_the_values_of_its_cost(cost_fn):
     assert_close(cost_fn(hypotheses=hypotheses, targets=targets), expected)
 
 
-@pytest.mark.parametrize("cost_fn", [c for c in PUBLIC if declaration(c).centre is not None], ids=lambda c: c.__name__)
+@pytest.mark.parametrize(
+    "cost_fn", [c for c in PUBLIC if cost_declaration(c).center is not None], ids=lambda c: c.__name__
+)
 def test_no_point_near_the_declared_centre_is_cheaper(cost_fn):
-    event = (4, 3)[2 - declaration(cost_fn).event_dims :]
+    event = (4, 3)[2 - cost_declaration(cost_fn).event_dims :]
     events, shares = torch.randn(1, 6, *event, dtype=torch.float64), torch.rand(1, 1, 6, dtype=torch.float64)
     means = (shares.view(1, 6, *[1] * len(event)) * events).sum(1, keepdim=True) / shares.sum()
-    refine = declaration(cost_fn).centre.from_means
-    centre = means
+    refine = cost_declaration(cost_fn).center.from_means
+    center = means
     for _ in range(20):
-        centre = means if refine is None else refine(events, shares, centre)
+        center = means if refine is None else refine(events, shares, center)
 
     def loss(point):
         return (shares.squeeze(1) * cost_fn(hypotheses=point, targets=events).squeeze(-1)).sum()
 
-    near = [centre + 1e-3 * torch.randn_like(centre) for _ in range(50)]
-    assert all(loss(centre) <= loss(point) for point in near)
+    near = [center + 1e-3 * torch.randn_like(center) for _ in range(50)]
+    assert all(loss(center) <= loss(point) for point in near)
 
 
 def test_the_facts_of_costs_that_are_objects():
-    assert declaration(mcl.Pairwise(torch.dist, 2, 1)) == CostDeclaration(2, 1, needs=("mask",))
-    mixture = declaration(mcl.MixtureNLL(mcl.pairwise_cross_entropy))
+    assert cost_declaration(mcl.Pairwise(torch.dist, 2, 1)) == CostDeclaration(2, 1, needs=("mask",))
+    mixture = cost_declaration(mcl.MixtureNLL(mcl.pairwise_cross_entropy))
     assert (mixture.event_dims, mixture.target_dims) == (1, 0)
     assert "score_logits" in mixture.needs
-    assert declaration(mcl.MixtureNLLWithCRPS(2.0)).formula == NormalMixture(2.0)
+    assert cost_declaration(MixtureNLLWithCRPS(2.0)).formula == NormalMixtureFormula(2.0)
 
 
 def test_arguments_of_a_partial_leave_the_axes_alone():
     given = functools.partial(mcl.pairwise_gaussian_nll, scale=torch.ones(1), event_dims=2)
-    assert declaration(given).event_dims is ...
-    assert declaration(given).needs == ("mask",)
-    assert declaration(functools.partial(mcl.pairwise_sq_euclidean)) == CostDeclaration(event_dims=1)
+    assert cost_declaration(given).event_dims is ...
+    assert cost_declaration(given).needs == ("mask",)
+    assert cost_declaration(functools.partial(mcl.pairwise_sq_euclidean)) == CostDeclaration(event_dims=1)
 
 
 def test_a_wrapper_does_not_inherit_the_formula():
@@ -83,7 +94,7 @@ def test_a_wrapper_does_not_inherit_the_formula():
     def doubled(**given):
         return 2 * mcl.pairwise_sq_euclidean(**given)
 
-    assert declaration(doubled) == CostDeclaration(event_dims=1)
+    assert cost_declaration(doubled) == CostDeclaration(event_dims=1)
     predictions, targets = mcl.Predictions(torch.randn(6, 4, 3)), torch.randn(6, 3)
     once, twice = (
         mcl.mcl_step(lambda _: predictions, mcl.Batch(targets, targets), mcl.WTA(), cost_fn=cost_fn).loss
@@ -93,9 +104,9 @@ def test_a_wrapper_does_not_inherit_the_formula():
 
 
 def test_an_undeclared_cost_names_what_it_needs_and_nothing_else_is_known():
-    assert declaration(undeclared) == CostDeclaration(needs=("mask",))
+    assert cost_declaration(undeclared) == CostDeclaration(needs=("mask",))
     assert axes_of_a_target(undeclared, 1) is None
-    assert declaration(max) == CostDeclaration()
+    assert cost_declaration(max) == CostDeclaration()
 
 
 def test_a_loss_of_one_pair_is_pointed_to_pairwise():
@@ -131,7 +142,7 @@ def test_a_declared_cost_gets_centres_radii_and_flat_events():
     assert_close(*costs)
     points, targets = mcl.Predictions(torch.randn(30, 12, 2)), torch.randn(30, 2)
     own, known = (
-        Conformal.calibrate(BallScore(cost_fn), points, targets).volume(
+        Conformal.calibrate(BallNonconformity(cost_fn), points, targets).volume(
             points, generator=torch.Generator().manual_seed(0)
         )
         for cost_fn in (own_distance, mcl.pairwise_euclidean)

@@ -9,7 +9,7 @@ import torchmcl as mcl
 from grids import for_each
 from torchmcl.costs import BivariateNormal, FullNormal
 from torchmcl.density import mixture_distribution
-from torchmcl.postprocess import Conformal, MixtureLevels
+from torchmcl.postprocess import Conformal, MixtureNonconformity
 
 FAMILIES = [FullNormal(), BivariateNormal()]
 for_all_families = for_each("family", FAMILIES)
@@ -79,7 +79,7 @@ def test_regions_cover_and_have_the_volume_of_an_ellipse():
     factor = torch.tensor([[2.0, 0.0], [0.5, 0.3]])
     predictions = mcl.Distributions(torch.zeros(400, 1, 2), None, factor.expand(400, 1, 2, 2))
     targets = torch.randn(800, 2) @ factor.T
-    regions = Conformal.calibrate(MixtureLevels(FullNormal()), predictions, targets[:400], coverage=0.8)
+    regions = Conformal.calibrate(MixtureNonconformity(FullNormal()), predictions, targets[:400], coverage=0.8)
     assert 0.74 < regions.contains(predictions, targets[400:]).float().mean() < 0.86
     first = mcl.Distributions(*(None if part is None else part[:1] for part in predictions))
     draw = {"n_samples": 20_000, "generator": torch.Generator().manual_seed(1)}

@@ -9,7 +9,7 @@ import oracles
 import torchmcl as mcl
 from grids import for_each
 from torchmcl import costs
-from torchmcl.costs import Anchored, SumOfCosts
+from torchmcl.costs import AnchoredCost, SumOfCosts
 
 PIXEL_COSTS = {
     costs.pairwise_iou: oracles.iou,
@@ -84,7 +84,7 @@ def test_a_sum_of_costs_is_the_sum_and_trains_in_a_step():
     expected = 20 * costs.pairwise_focal(**given) + mcl.pairwise_dice(**given)
     torch.testing.assert_close(step.matching.cost, expected)
     partial = SumOfCosts([(1.0, functools.partial(mcl.pairwise_dice, smooth=2.0)), (1.0, mcl.pairwise_sq_euclidean)])
-    assert "mask" not in costs.declaration(partial).needs
+    assert "mask" not in costs.cost_declaration(partial).needs
     with pytest.raises(ValueError, match="must hold at least one pair"):
         SumOfCosts([])
 
@@ -97,7 +97,7 @@ def test_anchors_choose_and_hypotheses_are_trained():
         lambda _: mcl.Predictions(h),
         mcl.Batch(target, target, mask),
         mcl.WTA(),
-        cost_fn=Anchored(mcl.pairwise_fde, anchors),
+        cost_fn=AnchoredCost(mcl.pairwise_fde, anchors),
         loss_fn=mcl.pairwise_sq_ade,
     )
     fixed = mcl.pairwise_fde(hypotheses=anchors.expand(8, 4, 6, 2), targets=target[:, None], mask=mask[:, None])
@@ -105,7 +105,7 @@ def test_anchors_choose_and_hypotheses_are_trained():
     step.loss.backward()
     assert h.grad.abs().sum() > 0
     with pytest.raises(ValueError, match="`hypotheses` must end in the axes of the anchors"):
-        Anchored(mcl.pairwise_fde, anchors)(hypotheses=h[:, :3], targets=target[:, None])
+        AnchoredCost(mcl.pairwise_fde, anchors)(hypotheses=h[:, :3], targets=target[:, None])
 
 
 def test_anchors_may_come_from_k_means():
@@ -113,7 +113,7 @@ def test_anchors_may_come_from_k_means():
     torch.manual_seed(0)
     y = torch.cat([torch.randn(50, 2) * 0.1 + 3, torch.randn(50, 2) * 0.1 - 3])
     centers = torch.from_numpy(cluster.KMeans(2).fit(y.numpy()).cluster_centers_)
-    cost = Anchored(mcl.pairwise_euclidean, centers)(hypotheses=torch.zeros(100, 2, 2), targets=y[:, None])
+    cost = AnchoredCost(mcl.pairwise_euclidean, centers)(hypotheses=torch.zeros(100, 2, 2), targets=y[:, None])
     winners = cost.argmin(-1).flatten()
     assert (winners[:50] == winners[0]).all()
     assert (winners[50:] != winners[0]).all()

@@ -5,6 +5,7 @@ import torch
 
 import torchmcl as mcl
 from oracles import mixture_crps, mixture_log_likelihood
+from torchmcl.costs import MixtureNLLWithCRPS
 
 
 def mixtures(n_rows=6, n_targets=2, n_hypotheses=3, dim=2):
@@ -16,7 +17,7 @@ def mixtures(n_rows=6, n_targets=2, n_hypotheses=3, dim=2):
 
 
 def score(crps, hypotheses, targets, scale, logits):
-    return mcl.MixtureNLLWithCRPS(crps)(hypotheses=hypotheses, targets=targets, scale=scale, score_logits=logits)
+    return MixtureNLLWithCRPS(crps)(hypotheses=hypotheses, targets=targets, scale=scale, score_logits=logits)
 
 
 @pytest.mark.parametrize("crps", [0.0, 3.0])
@@ -67,25 +68,23 @@ def test_scores_must_not_be_trained_twice():
     model = mcl.MultiHypothesisMLP(2, 1, 3, scales=True)
     batch = mcl.Batch(torch.zeros(4, 2), torch.zeros(4, 1, 1))
     with pytest.raises(ValueError, match=r"`score_weight` must be 0 with this `cost_fn`, got 1.0"):
-        mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.MixtureNLLWithCRPS())
+        mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=MixtureNLLWithCRPS())
     with pytest.raises(ValueError, match="return score logits for a cost that takes them"):
         mcl.mcl_step(
             mcl.MultiHypothesisMLP(2, 1, 3, scales=True, scores=False),
             batch,
             mcl.WTA(),
-            cost_fn=mcl.MixtureNLLWithCRPS(),
+            cost_fn=MixtureNLLWithCRPS(),
         )
     with pytest.raises(ValueError, match=r"MixtureNLLWithCRPS: `crps` must be"):
-        mcl.MixtureNLLWithCRPS(-1.0)
+        MixtureNLLWithCRPS(-1.0)
 
 
 def test_targets_may_lack_their_axis():
     model = mcl.MultiHypothesisMLP(2, 1, 3, scales=True)
     inputs, targets = torch.randn(4, 2), torch.randn(4, 1)
     with_axis, without = (
-        mcl.mcl_step(
-            model, mcl.Batch(inputs, given), mcl.WTA(), cost_fn=mcl.MixtureNLLWithCRPS(1.0), score_weight=0
-        ).loss
+        mcl.mcl_step(model, mcl.Batch(inputs, given), mcl.WTA(), cost_fn=MixtureNLLWithCRPS(1.0), score_weight=0).loss
         for given in (targets.unsqueeze(1), targets)
     )
     assert with_axis == without

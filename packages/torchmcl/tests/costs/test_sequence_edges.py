@@ -10,6 +10,8 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.loop import Recorder, RuleScheduler
+from torchmcl.rules import SceneWinners
+from torchmcl.scoring import PresenceScores
 
 NLL = functools.partial(mcl.pairwise_gaussian_nll, event_dims=2)
 COSTS = {
@@ -203,7 +205,7 @@ COUPLED = [mcl.PIT(), mcl.Sinkhorn(0.3), mcl.AnnealedWTA(torch.tensor(0.3))]
 @pytest.mark.parametrize("rule", COUPLED, ids=repr)
 def test_scenes_under_rules_that_couple_targets(rule):
     cost, mask = torch.rand(6, 2, 3), torch.rand(6, 2) > 0.4
-    winners = mcl.SceneWinners(rule, torch.tensor([3, 3, 1, 1, 9, 9]))
+    winners = SceneWinners(rule, torch.tensor([3, 3, 1, 1, 9, 9]))
     weights = winners(cost, mask)
     torch.testing.assert_close(weights.sum(-1), mask.float())
     torch.testing.assert_close(winners(cost.masked_fill(~mask.unsqueeze(-1), math.nan), mask), weights)
@@ -212,12 +214,12 @@ def test_scenes_under_rules_that_couple_targets(rule):
 
 def test_every_model_of_a_stack_may_have_scenes_of_its_own():
     cost, scene = torch.rand(2, 6, 1, 3), torch.tensor([[0, 0, 1, 1, 2, 2], [5, 4, 5, 4, 5, 4]])
-    weights = mcl.SceneWinners(mcl.WTA(), scene)(cost)
-    alone = torch.stack([mcl.SceneWinners(mcl.WTA(), s)(c) for s, c in zip(scene, cost, strict=True)])
+    weights = SceneWinners(mcl.WTA(), scene)(cost)
+    alone = torch.stack([SceneWinners(mcl.WTA(), s)(c) for s, c in zip(scene, cost, strict=True)])
     assert torch.equal(weights, alone)
-    assert torch.equal(mcl.SceneWinners(mcl.WTA(), scene[0])(cost)[0], alone[0])
+    assert torch.equal(SceneWinners(mcl.WTA(), scene[0])(cost)[0], alone[0])
     with pytest.raises(ValueError, match="`scene` must have shape"):
-        mcl.SceneWinners(mcl.WTA(), scene[:, :3])(cost)
+        SceneWinners(mcl.WTA(), scene[:, :3])(cost)
 
 
 # ------------------------------------------------------------------ longer loops
@@ -250,7 +252,7 @@ def test_automatic_annealing_of_a_likelihood_that_becomes_negative():
 
 
 @pytest.mark.parametrize(
-    "scores", [mcl.SigmoidScores(), mcl.PresenceScores(), mcl.SoftmaxScores(), mcl.SoftmaxScores(None)], ids=repr
+    "scores", [mcl.SigmoidScores(), PresenceScores(), mcl.SoftmaxScores(), mcl.SoftmaxScores(None)], ids=repr
 )
 def test_the_mean_over_processes_is_the_loss_of_the_joint_batch(scores):
     pytest.importorskip("lightning.pytorch")

@@ -9,7 +9,11 @@ import torch
 import oracles
 import torchmcl as mcl
 from problems import score_labels
+from torchmcl.checks import debug_checks
 from torchmcl.costs import chunked as sequences
+from torchmcl.costs import pairwise_token_cross_entropy
+from torchmcl.rules import SceneWinners
+from torchmcl.scoring import PresenceScores
 from torchmcl.types import collate_batches
 
 MASKED = [
@@ -90,9 +94,9 @@ def test_token_cross_entropy_with_a_mask():
     ids, mask = torch.randint(0, 6, (2, 2, 4)), torch.rand(2, 2, 4) > 0.3
     mask[0, 0] = False
     padded = ids.masked_fill(~mask, -100)
-    actual = mcl.pairwise_token_cross_entropy(hypotheses=logits, targets=padded, mask=mask)
+    actual = pairwise_token_cross_entropy(hypotheses=logits, targets=padded, mask=mask)
     torch.testing.assert_close(actual, expected(oracles.token_cross_entropy, logits, ids, mask))
-    total = mcl.pairwise_token_cross_entropy(hypotheses=logits, targets=padded, mask=mask, reduction="sum")
+    total = pairwise_token_cross_entropy(hypotheses=logits, targets=padded, mask=mask, reduction="sum")
     torch.testing.assert_close(total, actual * mask.sum(-1, keepdim=True))
     assert torch.autograd.grad(total.sum(), logits)[0].isfinite().all()
 
@@ -205,8 +209,8 @@ def _mixture_on_a_ring(annealed, n_steps=400, n_components=8):
     """Fit a mixture to eight clusters from a start in which all components are almost the same; return its NLL."""
     generator = torch.Generator().manual_seed(0)
     angles = torch.arange(8) * math.pi / 4
-    centres = 10 * torch.stack([angles.cos(), angles.sin()], dim=-1)
-    targets = centres.repeat(32, 1) + 0.3 * torch.randn(256, 2, generator=generator)
+    centers = 10 * torch.stack([angles.cos(), angles.sin()], dim=-1)
+    targets = centers.repeat(32, 1) + 0.3 * torch.randn(256, 2, generator=generator)
     location = (0.01 * torch.randn(n_components, 2, generator=generator)).requires_grad_()
     width, logits = torch.zeros(n_components, 2, requires_grad=True), torch.zeros(n_components, requires_grad=True)
     optimizer = torch.optim.Adam([location, width, logits], lr=0.2)
@@ -266,16 +270,14 @@ def test_winners_of_scenes_agree_with_the_oracle(rule):
     cost, scene = torch.rand(7, 2, 3, dtype=torch.float64), torch.tensor([40, -1, 40, 2, 2, 40, 9])
     mask = torch.tensor([[True, True]] * 7)
     mask[2, 0] = mask[3, 1] = mask[6] = False
-    torch.testing.assert_close(
-        mcl.SceneWinners(rule, scene)(cost, mask), oracles.scene_weights(rule, cost, scene, mask)
-    )
+    torch.testing.assert_close(SceneWinners(rule, scene)(cost, mask), oracles.scene_weights(rule, cost, scene, mask))
     whole = torch.ones(7, 2, dtype=torch.bool)
-    torch.testing.assert_close(mcl.SceneWinners(rule, scene)(cost), oracles.scene_weights(rule, cost, scene, whole))
+    torch.testing.assert_close(SceneWinners(rule, scene)(cost), oracles.scene_weights(rule, cost, scene, whole))
 
 
 def test_a_scene_of_one_agent_is_the_rule_itself():
     cost = torch.rand(5, 1, 4)
-    assert torch.equal(mcl.SceneWinners(mcl.WTA(), torch.arange(5))(cost), mcl.WTA()(cost))
+    assert torch.equal(SceneWinners(mcl.WTA(), torch.arange(5))(cost), mcl.WTA()(cost))
 
 
 def test_agents_of_a_scene_share_winner_and_labels_in_a_step():
@@ -286,11 +288,11 @@ def test_agents_of_a_scene_share_winner_and_labels_in_a_step():
         real = weights[3 * number : 3 * number + 3][data.mask.any(-1)[3 * number : 3 * number + 3, 0]]
         assert (real == real[:1]).all()
     compiled = torch.compile(
-        lambda cost, scene: mcl.SceneWinners(mcl.WTA(), scene)(cost), fullgraph=True, backend="aot_eager"
+        lambda cost, scene: SceneWinners(mcl.WTA(), scene)(cost), fullgraph=True, backend="aot_eager"
     )
     torch.testing.assert_close(
         compiled(output.matching.cost.detach(), data.scene),
-        mcl.SceneWinners(mcl.WTA(), data.scene)(output.matching.cost),
+        SceneWinners(mcl.WTA(), data.scene)(output.matching.cost),
     )
 
 
@@ -318,12 +320,12 @@ BAD = {
         "broadcast to the shape of `hypotheses`",
     ),
     "reduction": (
-        mcl.pairwise_token_cross_entropy,
+        pairwise_token_cross_entropy,
         {"hypotheses": torch.zeros(2, 3, 4), "targets": torch.zeros(1, 3).long(), "reduction": "max"},
         "`reduction`",
     ),
     "floating ids": (
-        mcl.pairwise_token_cross_entropy,
+        pairwise_token_cross_entropy,
         {"hypotheses": torch.zeros(2, 3, 4), "targets": torch.zeros(1, 3).bool()},
         "integer token ids",
     ),
@@ -339,7 +341,7 @@ def test_bad_input_of_a_cost(fn, arguments, message):
 
 def test_a_negative_scale_is_named_where_values_are_checked():
     arguments = {"hypotheses": torch.zeros(1, 2, 1), "targets": torch.zeros(1, 1, 1), "scale": -torch.ones(1, 2, 1)}
-    with mcl.debug_checks(), pytest.raises(ValueError, match="`scale` must be > 0, got -1"):
+    with debug_checks(), pytest.raises(ValueError, match="`scale` must be > 0, got -1"):
         mcl.pairwise_gaussian_nll(**arguments)
     assert mcl.pairwise_gaussian_nll(**arguments).isnan().all()
 
@@ -353,9 +355,9 @@ def test_bad_input_of_a_step():
     with pytest.raises(ValueError, match="`scene` must have shape"):
         mcl.mcl_step(network(), data._replace(scene=torch.zeros(3).long()), mcl.WTA(), cost_fn=mcl.pairwise_ade)
     with pytest.raises(TypeError, match="`scene` must hold integers"):
-        mcl.SceneWinners(mcl.WTA(), torch.zeros(3))
+        SceneWinners(mcl.WTA(), torch.zeros(3))
     with pytest.raises(TypeError, match="`rule` must be an assignment rule"):
-        mcl.SceneWinners(mcl.WTA, torch.zeros(3).long())
+        SceneWinners(mcl.WTA, torch.zeros(3).long())
     with pytest.raises(ValueError, match="trained_cost"):
         mcl.mcl_loss(mcl.assign(torch.rand(2, 1, 3), mcl.WTA()), trained_cost=torch.rand(2, 1, 4))
     with pytest.raises(ValueError, match="`out_features`"):
@@ -365,8 +367,8 @@ def test_bad_input_of_a_step():
 def test_presence_scores_add_up_to_the_number_of_targets():
     cost = torch.rand(20, 3, 5)
     mask = torch.arange(3) < torch.randint(1, 4, (20, 1))
-    labels = mcl.PresenceScores(mcl.PIT()).labels(cost, mcl.WTA()(cost, mask), mask)
+    labels = PresenceScores(mcl.PIT()).labels(cost, mcl.WTA()(cost, mask), mask)
     assert set(labels.unique().tolist()) <= {0.0, 1.0}
     torch.testing.assert_close(labels.sum(dim=-1), mask.sum(dim=-1).float())
-    shared = mcl.PresenceScores().labels(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.eye(2))
+    shared = PresenceScores().labels(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.eye(2))
     assert shared.tolist() == [1.0, 0.0]  # two targets take the same hypothesis: it is there once

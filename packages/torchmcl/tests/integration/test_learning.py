@@ -35,7 +35,7 @@ def test_annealed_training_on_three_gaussians_ends_near_the_best_quantiser():
     with torch.no_grad():
         batch = mcl.Batch(torch.zeros(4000, 1), three_gaussians(4000, generator).unsqueeze(1))
         output = mcl.mcl_step(model, batch, mcl.WTA())
-    best = 2 * 0.05**2  # one hypothesis on each centre leaves the variance within a cluster
+    best = 2 * 0.05**2  # one hypothesis on each center leaves the variance within a cluster
     assert mcl.metrics.distortion(output.matching) < 1.1 * best
     assert mcl.metrics.distortion(first.matching) > 10 * best
     assert mcl.metrics.n_dead_hypotheses(output.matching) == 0

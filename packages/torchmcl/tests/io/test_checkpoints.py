@@ -22,7 +22,7 @@ from torchmcl.io import (
     CheckpointError,
     CheckpointSeries,
     Codec,
-    Stopped,
+    TrainingInterrupted,
     check_stop,
     load,
     read_checkpoint,
@@ -297,11 +297,11 @@ def work_that_is_nearly_done():
 def test_work_that_saves_is_asked_and_other_work_is_ended(number, code):
     before = signal.getsignal(number)
     seen = []
-    with pytest.raises(Stopped, match="saved in the folder") as stopped:
+    with pytest.raises(TrainingInterrupted, match="saved in the folder") as stopped:
         work_that_listens(number, seen)
     assert seen == [0, 1, 2, 3]
     assert stopped.value.code == code
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(TrainingInterrupted) as stopped:
         work_that_does_not_listen(number, saves=False)
     assert stopped.value.code == code
     assert signal.getsignal(number) == before
@@ -309,12 +309,12 @@ def test_work_that_saves_is_asked_and_other_work_is_ended(number, code):
 
 
 def test_a_second_signal_ends_work_that_does_not_listen():
-    with pytest.raises(Stopped, match="The last state that was saved is kept"):
+    with pytest.raises(TrainingInterrupted, match="The last state that was saved is kept"):
         work_that_does_not_listen(signal.SIGTERM, signal.SIGTERM, saves=True)
 
 
 def test_a_signal_that_comes_too_late_ends_the_work_after_it():
-    with pytest.raises(Stopped, match="had just ended"):
+    with pytest.raises(TrainingInterrupted, match="had just ended"):
         work_that_is_nearly_done()
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import torchmcl as mcl
-from torchmcl.io import Checkpoint, CheckpointError, Stopped, described, digest, stop_on_signals
+from torchmcl.io import Checkpoint, CheckpointError, TrainingInterrupted, described, digest, stop_on_signals
 
 
 def train(folder, stop_at=None, key=None):
@@ -38,7 +38,7 @@ def train(folder, stop_at=None, key=None):
 @pytest.mark.parametrize("stop_at", [1, 5, 6, 10])
 def test_a_stopped_computation_resumes_exactly(tmp_path, stop_at):
     whole, _ = train(None)
-    with pytest.raises(Stopped, match=r"The progress is saved in .*: the same call resumes it"):
+    with pytest.raises(TrainingInterrupted, match=r"The progress is saved in .*: the same call resumes it"):
         train(tmp_path, stop_at)
     resumed, n_steps = train(tmp_path)
     assert n_steps == 10 - stop_at
@@ -49,7 +49,7 @@ def test_a_stopped_computation_resumes_exactly(tmp_path, stop_at):
 
 
 def test_a_computation_without_a_folder_ends_at_once():
-    with pytest.raises(Stopped, match="Nothing is saved"):
+    with pytest.raises(TrainingInterrupted, match="Nothing is saved"):
         train(None, stop_at=3)
 
 

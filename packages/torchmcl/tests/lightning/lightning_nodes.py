@@ -58,7 +58,7 @@ def self_annealed(folder):
         max_epochs=2, use_distributed_sampler=False, enable_checkpointing=False, **processes(), **QUIET
     )
     trainer.fit(module, DataLoader(far, batch_sampler=Blocks()))
-    torch.save(module.course.state_dict(), folder / f"auto-{trainer.world_size}-{trainer.global_rank}.pt")
+    torch.save(module.annealing.state_dict(), folder / f"auto-{trainer.world_size}-{trainer.global_rank}.pt")
 
 
 def save(module, path, trainer):

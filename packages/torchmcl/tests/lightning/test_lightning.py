@@ -174,7 +174,7 @@ def test_importing_the_package_does_not_import_lightning():
 
 def test_a_scheduled_rate_is_that_of_the_epoch(tmp_path):
     rates = mcl.Cosine(0.1, 0.0, 4)
-    module = MCLModule(network(), mcl.WTA(), learning_rate=rates, captured=True)
+    module = MCLModule(network(), mcl.WTA(), learning_rate=rates, cuda_graphs=True)
     assert module.configure_optimizers().param_groups[0]["lr"] == 0.1
     writer = RecordWriter(tmp_path / "records.jsonl")
     trainer(max_epochs=4, callbacks=[writer]).fit(module, loader(), loader())

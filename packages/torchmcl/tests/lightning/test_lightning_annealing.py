@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from torchmcl.annealing import AutoAnnealing
-from torchmcl.annealing.course import LoopAnnealing
+from torchmcl.annealing.model import ModelAnnealing
 from torchmcl.types import StepOutput
 
 pytest.importorskip("lightning.pytorch")
@@ -47,9 +47,9 @@ def fitted(n_epochs, folder=None, until=None, limits=None, **options):
 
 def test_a_training_ends_cold_and_slow():
     module = fitted(12)
-    begun = int(module.course.state["begun"])
+    begun = int(module.annealing.state["begun"])
     assert begun >= 1  # after a probe
-    temperatures = [float(module.course.rule(epoch, 12).temperature) for epoch in range(begun, 12)]
+    temperatures = [float(module.annealing.rule(epoch, 12).temperature) for epoch in range(begun, 12)]
     assert temperatures == sorted(temperatures, reverse=True)
     assert temperatures[-1] == 0
     rate = module.trainer.optimizers[0].param_groups[0]["lr"]
@@ -146,28 +146,28 @@ def output_of(cost, mask=None):
 
 
 def test_batches_without_a_known_cost_are_passed_over():
-    course, optimizer = LoopAnnealing(AutoAnnealing()), torch.optim.SGD([torch.zeros(1)])
+    annealing, optimizer = ModelAnnealing(AutoAnnealing()), torch.optim.SGD([torch.zeros(1)])
     cost = torch.full((3, 2, 4), 2.0)
     known, empty = output_of(cost), output_of(cost, torch.zeros(3, 2, dtype=torch.bool))
-    course.observe(empty, 0.0, 10)
-    assert course.state["first"].isnan()
-    assert course.rule(0, 10).temperature > 1e30  # infinitely warm
-    course.observe(known, 0.1, 10)
-    course.observe(empty, 0.2, 10)
-    course.end_epoch(optimizer, 1, 10)
-    assert [float(course.state[name]) for name in ("first", "scale", "lowest")] == [2.0, 2.0, 2.0]
+    annealing.observe(empty, 0.0, 10)
+    assert annealing.state["first"].isnan()
+    assert annealing.rule(0, 10).temperature > 1e30  # infinitely warm
+    annealing.observe(known, 0.1, 10)
+    annealing.observe(empty, 0.2, 10)
+    annealing.end_epoch(optimizer, 1, 10)
+    assert [float(annealing.state[name]) for name in ("first", "scale", "lowest")] == [2.0, 2.0, 2.0]
 
 
 def test_costs_without_a_zero_are_measured_by_their_differences_even_if_some_batches_are_above_it():
     """The mean of a batch that happens to have no negative decibel has no meaning."""
-    course, optimizer = LoopAnnealing(AutoAnnealing()), torch.optim.SGD([torch.zeros(1)])
+    annealing, optimizer = ModelAnnealing(AutoAnnealing()), torch.optim.SGD([torch.zeros(1)])
     differences = 0.02 * torch.rand(50, 2, 4, generator=torch.Generator().manual_seed(0))
     excess = float((differences - differences.amin(dim=-1, keepdim=True)).mean())
     for middle in (10.0, 10.0, -1.0, torch.nan):
-        course.observe(output_of(differences + middle), 0.5, 10)
-    course.end_epoch(optimizer, 1, 10)
-    assert float(course.state["begun"]) == 0
-    assert float(course.state["unit"]) == pytest.approx(excess, rel=1e-3)
+        annealing.observe(output_of(differences + middle), 0.5, 10)
+    annealing.end_epoch(optimizer, 1, 10)
+    assert float(annealing.state["begun"]) == 0
+    assert float(annealing.state["unit"]) == pytest.approx(excess, rel=1e-3)
 
 
 def test_an_interrupted_training_of_steps_resumes_as_warm_as_it_was_and_ends_cold(tmp_path):
@@ -187,7 +187,7 @@ def test_an_interrupted_training_resumes_to_the_same_bits(tmp_path):
     fitted(8, tmp_path, until=3)
     resumed = fitted(8, tmp_path)
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
-    torch.testing.assert_close(resumed.course.state_dict(), whole.course.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(resumed.annealing.state_dict(), whole.annealing.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("options", [{"plateau": PLATEAU}, {"learning_rate": mcl.Linear(0.1, 0.0, 5)}])

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
-from torchmcl.io import CheckpointError, Stopped, read_checkpoint, stop_on_signals
+from torchmcl.io import CheckpointError, TrainingInterrupted, read_checkpoint, stop_on_signals
 from torchmcl.loop import NonFiniteLossError
 
 pytest.importorskip("lightning.pytorch")
@@ -121,14 +121,14 @@ def fit_with_signal(folder, number, epoch, hook):
 @pytest.mark.parametrize(("number", "hook"), [(signal.SIGTERM, "train"), (signal.SIGINT, "validation")])
 def test_a_signal_ends_the_training_and_the_next_run_comes_to_the_same_end(undisturbed, tmp_path, number, hook):
     message = r"Stopped by SIG(TERM|INT). 2 epochs are saved in .*checkpoints': run the same again to resume"
-    with pytest.raises(Stopped, match=message) as stopped:
+    with pytest.raises(TrainingInterrupted, match=message) as stopped:
         fit_with_signal(tmp_path, number, 2, hook)
     assert stopped.value.code == 128 + number
     assert_same_ends((tmp_path, fit(tmp_path)), undisturbed)
 
 
 def test_a_signal_before_the_first_epoch_has_ended_says_so(tmp_path):
-    with pytest.raises(Stopped, match="No epoch had ended yet"):
+    with pytest.raises(TrainingInterrupted, match="No epoch had ended yet"):
         fit_with_signal(tmp_path, signal.SIGTERM, 0, "train")
 
 

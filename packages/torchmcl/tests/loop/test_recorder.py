@@ -9,7 +9,7 @@ import torch
 import oracles
 import torchmcl as mcl
 from grids import for_each
-from torchmcl.annealing import AnnealingRecords, measure
+from torchmcl.annealing import AnnealingRecords, annealing_statistics
 from torchmcl.annealing.records import SCALARS
 from torchmcl.loop import Recorder
 
@@ -40,7 +40,7 @@ def test_measurements_are_those_of_the_definitions(rule, n_targets):
     mask[0] = True
     matching = mcl.assign(cost, rule, mask)
     temperature = getattr(rule, "temperature", 0.0)
-    measured = measure(matching, temperature)
+    measured = annealing_statistics(matching, temperature)
     expected = oracles.measurement(cost, matching.weights, mask, temperature)
     for name in SCALARS:
         assert getattr(measured, name).item() == pytest.approx(expected[name], abs=1e-9), name
@@ -53,7 +53,7 @@ def test_every_kth_step_is_recorded_from_what_the_step_computed():
     records = recorder.records()
     assert records.step.tolist() == [0, 4, 8, 12, 16]
     torch.testing.assert_close(records.temperature, torch.tensor([0.5, 0.4, 0.3, 0.2, 0.1]))
-    expected = measure(outputs[8].matching, 0.3)
+    expected = annealing_statistics(outputs[8].matching, 0.3)
     for name in SCALARS:
         torch.testing.assert_close(getattr(records, name)[2], getattr(expected, name))
     torch.testing.assert_close(records.usage[2], expected.usage)

@@ -250,7 +250,7 @@ def test_an_interrupted_training_resumes_to_the_same_bits(n_epochs, tmp_path):
     resumed = Training(groups=two_groups).load(torch.load(tmp_path / "state.pt", weights_only=True))
     resumed.train(N_EPOCHS - n_epochs)
     assert resumed.used == whole.used[n_epochs:]
-    for part in (lambda run: run.model.state_dict(), lambda run: run.scheduler.state_dict()["course"]):
+    for part in (lambda run: run.model.state_dict(), lambda run: run.scheduler.state_dict()["annealing"]):
         torch.testing.assert_close(part(resumed), part(whole), rtol=0, atol=0)
 
 

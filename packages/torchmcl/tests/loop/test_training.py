@@ -8,6 +8,7 @@ import torch
 import torchmcl as mcl
 from families import ALL_RULES
 from grids import for_each
+from torchmcl.scoring import PresenceScores
 
 
 def make_model(**options):
@@ -144,7 +145,7 @@ def test_step_without_any_real_target_is_zero_with_zero_gradients():
         assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
-@for_each("scores", [mcl.SigmoidScores(), mcl.SoftmaxScores(), mcl.PresenceScores()])
+@for_each("scores", [mcl.SigmoidScores(), mcl.SoftmaxScores(), PresenceScores()])
 def test_no_targets_are_the_same_with_and_without_a_mask(scores):
     model = mcl.MultiHypothesisMLP(4, 2, 3, hidden=(5,))
     batch = mcl.Batch(torch.zeros(3, 4), torch.zeros(3, 0, 2))

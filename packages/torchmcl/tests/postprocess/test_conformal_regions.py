@@ -10,10 +10,10 @@ import torch
 import torchmcl as mcl
 from torchmcl.costs import FullNormal
 from torchmcl.postprocess import (
-    BallScore,
+    BallNonconformity,
     Conformal,
-    MixtureLevels,
-    TubeScore,
+    MixtureNonconformity,
+    TubeNonconformity,
     WeightedHypotheses,
     calibrate_scores,
     diagnose,
@@ -22,7 +22,7 @@ from torchmcl.postprocess import (
     reduce,
 )
 
-KINDS = [BallScore(), BallScore(mcl.pairwise_sq_euclidean, power=0.5), TubeScore((1.0, 2.0))]
+KINDS = [BallNonconformity(), BallNonconformity(mcl.pairwise_sq_euclidean, power=0.5), TubeNonconformity((1.0, 2.0))]
 FOR_ALL_KINDS = pytest.mark.parametrize("kind", KINDS, ids=["balls", "grown balls", "tubes"])
 
 
@@ -56,7 +56,7 @@ def test_a_new_target_is_covered_as_promised_over_many_draws(kind):
 
 
 def test_coverage_is_joint_over_steps_and_holds_with_masks():
-    kind = TubeScore.fit(*rows(300, seed=5, event=(4, 2)))
+    kind = TubeNonconformity.fit(*rows(300, seed=5, event=(4, 2)))
     predictions, targets = rows(20_000, event=(4, 2))
     mask = torch.rand(20_000, 4, generator=torch.Generator().manual_seed(2)) < 0.8
     mask[:, 0] = True
@@ -79,7 +79,7 @@ def test_weights_correct_a_shift_of_the_inputs():
     weights = (5 * x.squeeze(-1) - 5).exp()  # new rows have large x, and large noise
     kept = torch.rand(40_000, generator=generator) < weights
     plain, weighted = (
-        Conformal.calibrate(BallScore(), predictions, targets, sample_weights=w)
+        Conformal.calibrate(BallNonconformity(), predictions, targets, sample_weights=w)
         .contains(some(predictions, kept), targets[kept])
         .double()
         .mean()
@@ -90,7 +90,7 @@ def test_weights_correct_a_shift_of_the_inputs():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("kind", [BallScore(), TubeScore((0.3,))], ids=["balls", "tubes"])
+@pytest.mark.parametrize("kind", [BallNonconformity(), TubeNonconformity((0.3,))], ids=["balls", "tubes"])
 def test_targets_tied_at_the_level_are_covered_in_every_dtype(kind, dtype):
     predictions, targets = mcl.Predictions(torch.zeros(100, 1, 1, dtype=dtype)), torch.full((100, 1), 0.7, dtype=dtype)
     assert Conformal.calibrate(kind, predictions, targets).contains(predictions, targets).all()
@@ -101,14 +101,14 @@ def test_contents_of_masked_steps_are_ignored(content):
     predictions, targets = rows(60, event=(6, 2))
     mask = torch.arange(6) < torch.randint(1, 7, (60, 1), generator=torch.Generator().manual_seed(0))
     other = targets.masked_fill(~mask.unsqueeze(-1), content)
-    assert TubeScore.fit(predictions, other, mask) == TubeScore.fit(predictions, targets, mask)
-    for kind in (TubeScore(), BallScore(mcl.pairwise_ade), BallScore(mcl.pairwise_fde)):
+    assert TubeNonconformity.fit(predictions, other, mask) == TubeNonconformity.fit(predictions, targets, mask)
+    for kind in (TubeNonconformity(), BallNonconformity(mcl.pairwise_ade), BallNonconformity(mcl.pairwise_fde)):
         regions, expected = (Conformal.calibrate(kind, predictions, part, mask=mask) for part in (other, targets))
         assert regions == expected
         inside = regions.contains(predictions, other, mask=mask)
         assert torch.equal(inside, expected.contains(predictions, targets, mask=mask))
     with pytest.raises(ValueError, match="mask"):
-        Conformal.calibrate(BallScore(), predictions, targets, mask=mask)
+        Conformal.calibrate(BallNonconformity(), predictions, targets, mask=mask)
 
 
 def test_scales_are_means_over_the_rows_that_have_a_step():
@@ -116,15 +116,15 @@ def test_scales_are_means_over_the_rows_that_have_a_step():
     hypotheses = torch.tensor([[[0.0], [0.0]], [[1.0], [1.2]]]).expand(100, 2, 2, 1)
     targets = torch.tensor([[0.4], [0.7]]).expand(100, 2, 1)
     mask = torch.stack([index >= 0, index < 50], dim=1)
-    assert TubeScore.fit(mcl.Predictions(hypotheses), targets, mask) == TubeScore.fit(
+    assert TubeNonconformity.fit(mcl.Predictions(hypotheses), targets, mask) == TubeNonconformity.fit(
         mcl.Predictions(hypotheses[:50]), targets[:50]
     )
 
 
 def test_too_few_rows_are_refused_with_the_number_that_is_needed():
-    Conformal.calibrate(BallScore(), *rows(19), coverage=0.95)
+    Conformal.calibrate(BallNonconformity(), *rows(19), coverage=0.95)
     with pytest.raises(ValueError, match=r"`targets` must have at least 19 rows for a coverage of 0.95, got 18"):
-        Conformal.calibrate(BallScore(), *rows(18), coverage=0.95)
+        Conformal.calibrate(BallNonconformity(), *rows(18), coverage=0.95)
 
 
 def test_the_quantile_of_equal_weights_is_an_order_statistic():
@@ -137,18 +137,18 @@ def test_volumes_agree_with_formulas():
     """The length of intervals is exact; the volume of two overlapping balls and of an ellipse is estimated."""
     draws = {"n_samples": 200_000, "generator": torch.Generator().manual_seed(0)}
     line = WeightedHypotheses(torch.tensor([[[0.0], [1.0], [5.0]]]), torch.full((1, 3), 1 / 3))
-    assert BallScore().volume(line, 1.0, **draws).item() == pytest.approx(5)
+    assert BallNonconformity().volume(line, 1.0, **draws).item() == pytest.approx(5)
     lens = math.pi * (4 + 1) * (2 - 1) ** 2 / 12  # of unit balls at distance 1
     balls = WeightedHypotheses(torch.tensor([[[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]]), torch.full((1, 2), 0.5))
-    assert BallScore().volume(balls, 1.0, **draws).item() == pytest.approx(8 / 3 * math.pi - lens, rel=0.01)
+    assert BallNonconformity().volume(balls, 1.0, **draws).item() == pytest.approx(8 / 3 * math.pi - lens, rel=0.01)
     paths = WeightedHypotheses(torch.zeros(1, 1, 3, 2), torch.ones(1, 1))
     expected = 4 * math.pi * (1 + 4 + 9) / 3
-    assert TubeScore((1.0, 2.0, 3.0)).volume(paths, 2.0, **draws).item() == pytest.approx(expected, rel=1e-4)
+    assert TubeNonconformity((1.0, 2.0, 3.0)).volume(paths, 2.0, **draws).item() == pytest.approx(expected, rel=1e-4)
     ellipse = WeightedHypotheses(
         torch.zeros(1, 1, 2), torch.ones(1, 1), torch.diag(torch.tensor([2.0, 3.0]))[None, None]
     )
     level = 0.5 * 1.5**2 + math.log(2 * math.pi * 6)  # within 1.5 standard deviations
-    area = MixtureLevels(FullNormal()).volume(ellipse, level, **draws).item()
+    area = MixtureNonconformity(FullNormal()).volume(ellipse, level, **draws).item()
     assert area == pytest.approx(math.pi * 1.5**2 * 6, rel=0.01)
 
 
@@ -168,13 +168,13 @@ def test_regions_can_be_pickled(kind):
         ({"sample_weights": -torch.ones(20)}, ValueError, "`sample_weights` must be >= 0"),
         ({"mask": torch.ones(20, 3, dtype=torch.bool)}, ValueError, r"`mask` must have shape \(20, 2\)"),
         ({"mask": torch.zeros(20, 2, dtype=torch.bool)}, ValueError, "at least one real step in each row"),
-        ({"nonconformity": MixtureLevels(FullNormal())}, ValueError, "`predictions` must be Distributions"),
-        ({"nonconformity": TubeScore((1.0,))}, ValueError, "one number for each of 2 steps"),
+        ({"nonconformity": MixtureNonconformity(FullNormal())}, ValueError, "`predictions` must be Distributions"),
+        ({"nonconformity": TubeNonconformity((1.0,))}, ValueError, "one number for each of 2 steps"),
     ],
 )
 def test_bad_input_is_refused(change, error, message):
     predictions, targets = rows(20)
-    arguments = {"nonconformity": BallScore(), "targets": targets, **change}
+    arguments = {"nonconformity": BallNonconformity(), "targets": targets, **change}
     with pytest.raises(error, match=message):
         Conformal.calibrate(arguments.pop("nonconformity"), predictions, arguments.pop("targets"), **arguments)
 
@@ -182,18 +182,18 @@ def test_bad_input_is_refused(change, error, message):
 def test_regions_calibrated_with_probabilities_require_them_again():
     predictions, targets = rows(40)
     probabilities = torch.full((40, 3), 1 / 3)
-    regions = Conformal.calibrate(BallScore(power=0.5), predictions, targets, scores=probabilities)
+    regions = Conformal.calibrate(BallNonconformity(power=0.5), predictions, targets, scores=probabilities)
     with pytest.raises(ValueError, match="`scores` must be probabilities, as in the calibration"):
         regions.contains(predictions, targets)
     assert regions.contains(predictions, targets, scores=probabilities).float().mean() >= 0.9
     with pytest.raises(ValueError, match="power of the Euclidean distance"):
-        Conformal.calibrate(BallScore(mcl.pairwise_l1), predictions, targets).volume(predictions)
+        Conformal.calibrate(BallNonconformity(mcl.pairwise_l1), predictions, targets).volume(predictions)
 
 
 MATCHING = mcl.assign(torch.rand(40, 1, 3), mcl.WTA())
 READERS = {
     "Conformal.calibrate": lambda given, **options: Conformal.calibrate(
-        BallScore(), given, torch.zeros(40, 1), **options
+        BallNonconformity(), given, torch.zeros(40, 1), **options
     ),
     "diagnose": lambda given, **options: diagnose(given, torch.zeros(40, 1), **options),
     "reduce": lambda given, **options: reduce(given, 2, **options),

@@ -22,7 +22,7 @@ from torchmcl_studies.figures.settings import (
 
 METHODS = ("annealed epsilon", "annealed MCL")
 START = 0.98
-# Every point within this distance of the middle is more than three standard deviations from all three centres.
+# Every point within this distance of the middle is more than three standard deviations from all three centers.
 RADIUS = 0.2
 
 

@@ -84,8 +84,8 @@ def _points() -> list[tuple[float, ...]]:
     for x in PROBES:
         generator = torch.Generator().manual_seed(3)
         full = three_gaussians(600, generator)
-        centres = torch.tensor(CENTRES)
-        nearest = centres[torch.cdist(full, centres).argmin(dim=-1)]
+        centers = torch.tensor(CENTRES)
+        nearest = centers[torch.cdist(full, centers).argmin(dim=-1)]
         rows += [(x, *place) for place in (full + (x - 1) * nearest).tolist()]
     return rows
 

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from torchmcl.checks import check_positive, check_positive_int, check_share
+from torchmcl.checks import check_interval, check_positive, check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.errors import bad_value
 from torchmcl.theory import (
@@ -231,7 +231,7 @@ class DeterministicAnnealing(Quantizer):
         check_positive_int(owner, "n_updates", self.n_updates)
         check_positive(owner, "tolerance", self.tolerance)
         check_positive(owner, "push", self.push, "Without it points that sit together stay together.")
-        check_share(owner, "decay", self.decay, "(0, 1)")
+        check_interval(owner, "decay", self.decay, "(0, 1)")
         coldest = 0.1 * self.n_hypotheses ** (-2 / samples.shape[1]) if self.coldest is None else self.coldest
         check_positive(owner, "coldest", coldest, "It ends at 0 anyway.")
         critical = float(first_critical_temperature(samples))

@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchmcl.app.animation import film_player, film_script
-from torchmcl.app.report import AMCL, GRAY, INK, MCL, SOFT, draw_answers, escape, image, method_color, new_figure, page
+from torchmcl.app.report import (
+    AMCL,
+    GRAY,
+    INK,
+    MCL,
+    SOFT,
+    draw_hypotheses,
+    escape,
+    html_report,
+    image,
+    method_color,
+    new_figure,
+)
 from torchmcl.errors import bad_value
 from torchmcl.io import as_written, read_json, read_text, write_atomically
 from torchmcl_studies.reports.statistics import save_figure
@@ -26,7 +38,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
     for column, method in enumerate(methods):
         axis = figure.add_subplot(grid[0, 2 * column : 2 * column + 2])
         frames = _where(tables["frames"], method=method)
-        draw_answers(axis, points, _scored(_where(frames, epoch=max(row["epoch"] for row in frames))))
+        draw_hypotheses(axis, points, _scored(_where(frames, epoch=max(row["epoch"] for row in frames))))
         axis.set_title(method)
     for column, (name, label) in enumerate((("distortion", "distortion"), ("starved", "starved answers"))):
         axis = figure.add_subplot(grid[1, 3 * column : 3 * column + 3])
@@ -120,7 +132,7 @@ def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
         data = [(row["y1"], row["y2"]) for row in points if row["x"] == x]
         for j, temperature in enumerate(temperatures):
             axis = figure.add_subplot(grid[i, j])
-            draw_answers(axis, data, _scored(_where(hypotheses, x=x, temperature=temperature)))
+            draw_hypotheses(axis, data, _scored(_where(hypotheses, x=x, temperature=temperature)))
             axis.set(xticks=(), yticks=())
             if i == 0:
                 axis.set_title(f"T = {temperature:.3f}")
@@ -157,7 +169,7 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
     for column, epoch in enumerate(shown):
         axis = figure.add_subplot(grid[0, column])
         rows = _where(frames, epoch=epoch)
-        draw_answers(axis, points, _scored(rows))
+        draw_hypotheses(axis, points, _scored(rows))
         axis.add_patch(patches.Circle(middle, summary["marks"]["radius"], fill=False, color=MCL, lw=1, ls="--"))
         axis.set(xticks=(), yticks=())
         axis.set_title(rf"$\varepsilon$ = {rows[0]['epsilon']:.2f}")
@@ -319,7 +331,7 @@ def _page(folder: Path) -> str:
             film = film_of_figure1(tables)
             parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))
             script = film_script(film)
-    return page("torchmcl: the figures", "\n".join(parts), script, command="torchmcl reproduce all")
+    return html_report("torchmcl: the figures", "\n".join(parts), script, command="torchmcl reproduce all")
 
 
 def _records(name: str, folder: Path) -> tuple[Tables, dict[str, Any]]:

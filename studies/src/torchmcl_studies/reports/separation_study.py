@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchmcl.app.report import Spread, escape, image, mean_error, page, side_by_side, spread_of, table
+from torchmcl.app.report import Spread, escape, html_report, image, mean_error, side_by_side, spread_of, table
 from torchmcl.io import write_atomically
 from torchmcl_studies.reports import separation_drawings as drawings
 from torchmcl_studies.reports.separation_drawings import LABELS, METHODS, by_genders, over_seeds, seeds_apart
@@ -122,7 +122,7 @@ def _page(study: StudyRecords) -> str:
         *_transition_part(study),
         *_automatic_part(study),
     ]
-    return page(
+    return html_report(
         "torchmcl: the study of separation", "\n".join(body), command="torchmcl reproduce separation", style=_STYLE
     )
 

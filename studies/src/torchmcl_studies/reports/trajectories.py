@@ -12,10 +12,10 @@ from torchmcl.app.report import (
     INK,
     PALETTE,
     escape,
+    html_report,
     image,
     mean_error,
     new_figure,
-    page,
     percent,
     spread_of,
     table,
@@ -189,7 +189,7 @@ def _page(records: Records, forks: Records) -> str:
         head, rows = scene_rows(results, metrics)
         if rows:
             body.append(f"<h3>{escape(title)}</h3>" + table(head, rows, identity=f"scene-{metrics[0]}"))
-    return page(
+    return html_report(
         "torchmcl: where people walk next",
         "\n".join(part for part in body if part),
         command="torchmcl reproduce trajectories",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmcl.app.report import Html, escape, image, mean_error, method_color, new_figure, page, spread_of, table
+from torchmcl.app.report import Html, escape, html_report, image, mean_error, method_color, new_figure, spread_of, table
 from torchmcl.io import as_written, read_records, write_atomically
 from torchmcl_studies.data.uci import UCI_SETS
 from torchmcl_studies.reports.statistics import difference, p_value, signed
@@ -112,7 +112,9 @@ def _page(rows: list[dict[str, Any]]) -> str:
         body.append(_paired_tests(protocol, cells))
     body.append(_scatter(cells, protocols))
     body.append(_agreement(rows))
-    return page("torchmcl: the UCI study", "\n".join(part for part in body if part), command="torchmcl reproduce uci")
+    return html_report(
+        "torchmcl: the UCI study", "\n".join(part for part in body if part), command="torchmcl reproduce uci"
+    )
 
 
 def _table(

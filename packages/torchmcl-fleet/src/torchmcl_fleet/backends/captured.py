@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl.loop.captured import without_garbage_collection
+from torchmcl.loop.cuda_graphs import without_garbage_collection
 
 # A device cannot be synchronized while another thread captures on it.
 _CAPTURING = threading.Lock()

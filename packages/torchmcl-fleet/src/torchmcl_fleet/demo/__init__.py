@@ -29,7 +29,7 @@ def add_demo_command(commands: arguments.Commands) -> None:
 
 def _check_demo(options: argparse.Namespace) -> None:
     optional.check_extra("matplotlib", "sklearn", package="torchmcl-fleet", extra="demo", needed_by="torchmcl demo")
-    report.check_page("torchmcl demo", options.out, "records.json", "film.gif")
+    report.check_report_folder("torchmcl demo", options.out, "records.json", "film.gif")
 
 
 def _demo(options: argparse.Namespace) -> None:

@@ -84,7 +84,7 @@ as one fleet, {
 it, the film is <code>film.gif</code>.</p>
 """
     command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
-    return report.page(
+    return report.html_report(
         f"torchmcl: {n} answers to one question", body, animation.film_script(demo_film(records)), command=command
     )
 
@@ -146,7 +146,7 @@ def _predictions(records: dict[str, Any]) -> Any:
     axes = figure.subplots(1, len(records["methods"]), sharex=True, sharey=True)
     for axis, method in zip(axes, records["methods"], strict=True):
         answers = method["frames"][-1]
-        report.draw_answers(axis, records["points"], answers)
+        report.draw_hypotheses(axis, records["points"], answers)
         axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} unused", fontsize=12)
     return figure
 

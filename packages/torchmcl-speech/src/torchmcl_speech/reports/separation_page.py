@@ -199,7 +199,9 @@ def _page(folder: Path, records: dict[str, Any]) -> str:
 share one scale. Click a picture to play from there. {_MEANINGS[records["ordered_by"]]}{quieter} The numbers behind
 this page are in <code>separation.json</code> beside it.</p>
 """
-    return report.page(f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE)
+    return report.html_report(
+        f"Separated: {_text(name)}", body, _SCRIPT, command="torchmcl separation separate", style=_STYLE
+    )
 
 
 def _listed(records: dict[str, Any]) -> list[tuple[str, str, float | None, str]]:

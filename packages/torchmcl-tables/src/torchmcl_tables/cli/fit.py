@@ -111,17 +111,17 @@ class UnfinishedTraining:
         """Yield the folder to save to; it is kept if the training is interrupted after a save.
 
         Raises:
-            Stopped: if a signal ended the work; its message explains how to resume.
+            TrainingInterrupted: if a signal ended the work; its message explains how to resume.
         """
         if restart or not self._holds_state():
             self.discard()
             io.write_atomically(self.folder / _COMMAND, json.dumps(self.command))
         try:
             yield self.folder
-        except io.Stopped as stopped:
+        except io.TrainingInterrupted as stopped:
             if self._holds_state() and "resume" not in str(stopped):
                 hint = f"The training is saved in {str(self.folder)!r}: rerun the same command to resume."
-                raise io.Stopped(stopped.signal, hint) from None
+                raise io.TrainingInterrupted(stopped.signal, hint) from None
             raise
         finally:
             if not self._holds_state():

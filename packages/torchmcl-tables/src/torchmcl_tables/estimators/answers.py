@@ -232,7 +232,7 @@ def predict_interval(self: Any, X: Any, coverage: float = 0.9) -> PredictionInte
         X: [rows, features]
         coverage: in (0, 1).
     """
-    checks.check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
+    checks.check_interval(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
     predictive, numbers = _asked(self, X)
     ends = map(predictive.targets.like_y, self._answers.calibrator(predictive, numbers, coverage))
     return PredictionIntervals(*ends).labelled(X, predictive.targets.names)
@@ -249,7 +249,7 @@ def predict_region(self: Any, X: Any, coverage: float = 0.9) -> PredictionRegion
         X: [rows, features]
         coverage: in (0, 1).
     """
-    checks.check_share(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
+    checks.check_interval(type(self).__name__, "coverage", coverage, "(0, 1)", "0.9 is for 90 % intervals.")
     predictive, X = _asked(self, X)
     in_units_of_y = float(np.log(predictive.targets.scaler.scale).sum())
     level = -self._answers.calibrator.surprise_at(coverage) - in_units_of_y

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchmcl import WTA, Cosine, MixtureNLLWithCRPS, MultiHypothesisMLP
+from torchmcl import WTA, Cosine, MultiHypothesisMLP
+from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl_fleet import default_batch_size
 from torchmcl_fleet.models import build_modules
 from torchmcl_tables.estimators import training

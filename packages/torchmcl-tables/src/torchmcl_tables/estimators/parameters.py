@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from torch import nn
 
 from torchmcl import AnnealedWTA, AutoAnnealing, Cosine, Exponential, Linear, annealed, checks
-from torchmcl.annealing.course import RuleLike, check_rule_like
+from torchmcl.annealing.model import RuleLike, check_rule_like
 from torchmcl.errors import bad_value
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import Candidate, FleetSearch
@@ -84,7 +84,7 @@ def check_parameters(estimator: Any) -> None:
         raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(given["hidden"]), advice))
     for size in given["hidden"]:
         checks.check_positive_int(owner, "hidden", _plain(size))
-    checks.check_share(owner, "validation_fraction", given["validation_fraction"], "[0, 1)")
+    checks.check_interval(owner, "validation_fraction", given["validation_fraction"], "[0, 1)")
     checks.available_device(owner, given["device"])
     if not callable(given["learning_rate"]):
         checks.check_non_negative(owner, "learning_rate", given["learning_rate"])

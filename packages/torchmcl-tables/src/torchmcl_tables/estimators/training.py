@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from torchmcl import WTA, AnnealedWTA, AssignmentRule, AutoAnnealing, Cosine, assign
-from torchmcl.annealing.course import rule_at
+from torchmcl.annealing.model import rule_at
 from torchmcl.annealing.records import cost_scale
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import (

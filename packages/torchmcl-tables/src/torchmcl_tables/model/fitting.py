@@ -108,7 +108,7 @@ def train_table(
         ValueError: if the table or a parameter cannot be used.
     """
     check_rows(table)
-    checks.check_share("train_table", "--test", how.test_fraction, "[0, 1)")
+    checks.check_interval("train_table", "--test", how.test_fraction, "[0, 1)")
     start = time.perf_counter()
     schema = schema or how.schema(table)
     targets = schema.target_values(table)

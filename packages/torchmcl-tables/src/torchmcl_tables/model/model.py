@@ -83,7 +83,7 @@ class Answering(ABC):
             ValueError: if columns are missing or hold something else; the message names all of them.
         """
         if interval is not None:
-            checks.check_share("predict", "--interval", interval, "(0, 1)", "0.9 is for 90 % sets.")
+            checks.check_interval("predict", "--interval", interval, "(0, 1)", "0.9 is for 90 % sets.")
         kept = [table.series(name, "--keep") for name in keep]
         parts, unfit = [], Unfit()
         with Progress(len(table), "Answering", show=progress, unit="row") as bar:

@@ -19,7 +19,9 @@ def class_page(records: dict[str, Any]) -> str:
         sections.training_section(records, "log-loss on held-out rows", learned="Training loss (gray)"),
         _data(records, target),
     ]
-    return report.page(f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=sections.STYLE)
+    return report.html_report(
+        f"{target}: several guesses", "\n".join(parts), command="torchmcl report", style=sections.STYLE
+    )
 
 
 def _head(records: dict[str, Any], target: str) -> str:

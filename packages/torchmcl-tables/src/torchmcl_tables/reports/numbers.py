@@ -41,7 +41,7 @@ def number_page(records: dict[str, Any]) -> str:
         _data(records),
     ]
     title = f"{' and '.join(targets)}: several answers"
-    return report.page(title, "\n".join(parts), command="torchmcl report", style=sections.STYLE)
+    return report.html_report(title, "\n".join(parts), command="torchmcl report", style=sections.STYLE)
 
 
 def _head(records: dict[str, Any], targets: list[str]) -> str:

@@ -1,28 +1,28 @@
 """Automatic annealing, and records of annealed training: phase transitions."""
 
 from torchmcl.annealing.auto import AutoAnnealing, AutoValues
-from torchmcl.annealing.course import RuleLike, move_hypotheses, part_hypotheses
+from torchmcl.annealing.model import RuleLike, move_hypotheses, separate_hypotheses
 from torchmcl.annealing.records import (
     AnnealingRecords,
+    AnnealingStatistics,
     CostScale,
-    Measurement,
+    annealing_statistics,
     cost_scale,
-    measure,
     network_tolerance,
     phase_transitions,
 )
 
 __all__ = [
     "AnnealingRecords",
+    "AnnealingStatistics",
     "AutoAnnealing",
     "AutoValues",
     "CostScale",
-    "Measurement",
     "RuleLike",
+    "annealing_statistics",
     "cost_scale",
-    "measure",
     "move_hypotheses",
     "network_tolerance",
-    "part_hypotheses",
     "phase_transitions",
+    "separate_hypotheses",
 ]

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.annealing.records import CostScale
-from torchmcl.checks import check_non_negative, check_positive, check_share
+from torchmcl.checks import check_interval, check_non_negative, check_positive
 
 __all__ = [
     "POLICY_CONSTANTS",
@@ -159,7 +159,7 @@ class AutoAnnealing:
         numbers = {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
         for name, value in numbers.items():
             if name == "cooling":
-                check_share("AutoAnnealing", name, value, "(0, 1)")
+                check_interval("AutoAnnealing", name, value, "(0, 1)")
             else:
                 (check_non_negative if name == "noise_decay" else check_positive)("AutoAnnealing", name, value)
 

@@ -1,6 +1,6 @@
 """The driver of `AutoAnnealing`: the state of the policy in a training run, and the requested changes to models.
 
-Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.course`), fleets drive many side by
+Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.model`), fleets drive many side by
 side and measure them on their rows (`torchmcl_fleet.annealing`).
 """
 

@@ -17,16 +17,16 @@ from torchmcl.types import Matching
 __all__ = [
     "SCALARS",
     "AnnealingRecords",
+    "AnnealingStatistics",
     "CostScale",
-    "Measurement",
+    "annealing_statistics",
     "cost_scale",
-    "measure",
     "network_tolerance",
     "phase_transitions",
 ]
 
 
-class Measurement(NamedTuple):
+class AnnealingStatistics(NamedTuple):
     """The state of an assignment, as scalars on the device of the cost; nothing is read on the host.
 
     Attributes:
@@ -46,10 +46,10 @@ class Measurement(NamedTuple):
     usage: Tensor
 
 
-SCALARS = Measurement._fields[:-1]
+SCALARS = AnnealingStatistics._fields[:-1]
 
 
-def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
+def annealing_statistics(matching: Matching, temperature: float | Tensor) -> AnnealingStatistics:
     """Return the recorded quantities of a matching.
 
     If inputs have several targets, the rate is computed for each input and averaged. A batch with one target per input
@@ -63,7 +63,8 @@ def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
     Example:
         >>> import torch, torchmcl as mcl
         >>> cost = torch.tensor([[[0.0, 1.0]], [[1.0, 0.0]]])
-        >>> hot, cold = measure(mcl.assign(cost, mcl.AnnealedWTA(1e6)), 1e6), measure(mcl.assign(cost, mcl.WTA()), 0.0)
+        >>> hot = annealing_statistics(mcl.assign(cost, mcl.AnnealedWTA(1e6)), 1e6)
+        >>> cold = annealing_statistics(mcl.assign(cost, mcl.WTA()), 0.0)
         >>> round(hot.rate.item(), 3), round(cold.rate.item(), 3), round(hot.soft_distortion.item(), 3)
         (0.0, 1.0, 0.5)
     """
@@ -77,7 +78,7 @@ def measure(matching: Matching, temperature: float | Tensor) -> Measurement:
     else:
         counts = mask.any(dim=-1)  # inputs without any real target have no rate
         rate = (theory.mutual_information(weights, mask) * counts).sum() / counts.sum().clamp_min(1)
-    return Measurement(
+    return AnnealingStatistics(
         distortion=torch.where(mask, cost.amin(dim=-1), 0.0).sum() / n_real,
         soft_distortion=soft,
         entropy=entropy,
@@ -183,7 +184,7 @@ class AnnealingRecords:
     Attributes:
         step: [records], of the training.
         temperature: [records], 0 for rules without one.
-        distortion: [records], and so on: see `Measurement`.
+        distortion: [records], and so on: see `AnnealingStatistics`.
         usage: [records, hypotheses].
         probes: [probes, ...], the inputs of `hypotheses`; None where those are the first rows of the batch.
         hypotheses: [records, probes, hypotheses, dim].

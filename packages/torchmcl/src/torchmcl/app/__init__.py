@@ -71,12 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(run: Callable[[Any], None], plan: Any) -> int:
-    from torchmcl.io import Stopped, stop_on_signals
+    from torchmcl.io import TrainingInterrupted, stop_on_signals
 
     try:
         with stop_on_signals():
             run(plan)
-    except Stopped as stopped:
+    except TrainingInterrupted as stopped:
         say(f"torchmcl: {stopped}", error=True)
         return stopped.code
     return 0

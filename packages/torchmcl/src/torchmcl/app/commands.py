@@ -76,7 +76,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchmcl.annealing import AnnealingRecords
-    from torchmcl.app.report import escape, page
+    from torchmcl.app.report import escape, html_report
     from torchmcl.io import write_atomically
     from torchmcl.postprocess.diagnosis import diagnose
     from torchmcl.scoring import SigmoidScores, SoftmaxScores
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.out is not None:
         title = f"Diagnosis of {options.predictions.name}"
         body = f"<h1>{escape(title)}</h1><pre>{escape(found)}</pre>"
-        write_atomically(options.out, page(title, body, command=_DIAGNOSE))
+        write_atomically(options.out, html_report(title, body, command=_DIAGNOSE))
         say(f"Open the page: {options.out.resolve().as_uri()}")
 
 

@@ -4,7 +4,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from torchmcl.app.report import AMCL, MCL, PALETTE, RELAXED, page
+from torchmcl.app.report import AMCL, MCL, PALETTE, RELAXED, html_report
 from torchmcl.io import write_atomically
 
 __all__ = ["COMPUTING", "play_page", "play_script", "write_play_page"]
@@ -37,7 +37,7 @@ def play_page() -> str:
     methods = {"wta": MCL, "relaxed": RELAXED, "annealed": AMCL, "top": PALETTE[2]}
     colours = f"globalThis.torchmclPlay = {json.dumps({'palette': PALETTE, 'methods': methods})};"
     script = "\n".join([colours, play_script(COMPUTING + _SHOWING)])
-    return page(
+    return html_report(
         "Several answers, by hand: torchmcl",
         _text("index.html"),
         script,

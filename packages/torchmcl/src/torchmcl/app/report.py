@@ -27,15 +27,15 @@ __all__ = [
     "SOFT",
     "Html",
     "Spread",
-    "check_page",
-    "draw_answers",
+    "check_report_folder",
+    "draw_hypotheses",
     "escape",
+    "html_report",
     "image",
     "mean_error",
     "method_color",
     "new_figure",
     "number",
-    "page",
     "percent",
     "side_by_side",
     "spread_of",
@@ -89,7 +89,7 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def check_page(owner: str, folder: Path, *others: str) -> None:
+def check_report_folder(owner: str, folder: Path, *others: str) -> None:
     """Check that a page can be written to a folder without replacing files that torchmcl did not write.
 
     Args:
@@ -114,7 +114,7 @@ def check_page(owner: str, folder: Path, *others: str) -> None:
         raise ValueError(bad_value(owner, "--out", rule, got, "Give another folder, or remove them first."))
 
 
-def page(title: str, body: str, script: str = "", *, command: str = "torchmcl", style: str = "") -> str:
+def html_report(title: str, body: str, script: str = "", *, command: str = "torchmcl", style: str = "") -> str:
     """Return a complete page. `body`, `script` and `style` are trusted: escape external content.
 
     The page permits only its own script, by checksum, as a safeguard against unescaped content.
@@ -211,7 +211,7 @@ def new_figure(width: float, height: float, **options: Any) -> Any:
     return figures.Figure(figsize=(width, height), **options)
 
 
-def draw_answers(axis: Any, points: Sequence[Sequence[float]], answers: Sequence[Sequence[float]]) -> None:
+def draw_hypotheses(axis: Any, points: Sequence[Sequence[float]], answers: Sequence[Sequence[float]]) -> None:
     """Draw data in the square [-1, 1]^2 and answers (x, y, score) over it, darker for higher scores."""
     axis.scatter([p[0] for p in points], [p[1] for p in points], s=5, c=DATA, alpha=0.45, linewidths=0)
     x, y, scores = zip(*answers, strict=True)

@@ -1,8 +1,17 @@
 """Pairwise costs: functions of keyword-only tensors with result [..., targets, hypotheses]; lower is better."""
 
 from torchmcl.costs.aligned import pairwise_rmsd
-from torchmcl.costs.combined import Anchored, Pairwise, SumOfCosts
-from torchmcl.costs.declared import MEAN, MEDIAN, Centre, CostDeclaration, Norm, NormalMixture, declaration, declares
+from torchmcl.costs.combined import AnchoredCost, Pairwise, SumOfCosts
+from torchmcl.costs.declared import (
+    MEAN,
+    MEDIAN,
+    Center,
+    CostDeclaration,
+    NormalMixtureFormula,
+    NormFormula,
+    cost_declaration,
+    declare_cost,
+)
 from torchmcl.costs.families import BivariateNormal, FullNormal, HypothesisFamily
 from torchmcl.costs.likelihood import MixtureNLL, MixtureNLLWithCRPS, pairwise_gaussian_nll, pairwise_laplace_nll
 from torchmcl.costs.masks import (
@@ -12,7 +21,7 @@ from torchmcl.costs.masks import (
     pairwise_mask_bce,
     pairwise_pixel_cross_entropy,
 )
-from torchmcl.costs.rotations import pairwise_geodesic, pairwise_sq_angle, rotation_matrices, wrapped
+from torchmcl.costs.rotations import pairwise_geodesic, pairwise_sq_angle, rotation_matrices, wrap_angle
 from torchmcl.costs.sequences import (
     pairwise_ade,
     pairwise_fde,
@@ -33,20 +42,20 @@ from torchmcl.costs.vector import (
 __all__ = [
     "MEAN",
     "MEDIAN",
-    "Anchored",
+    "AnchoredCost",
     "BivariateNormal",
-    "Centre",
+    "Center",
     "CostDeclaration",
     "FullNormal",
     "HypothesisFamily",
     "MixtureNLL",
     "MixtureNLLWithCRPS",
-    "Norm",
-    "NormalMixture",
+    "NormFormula",
+    "NormalMixtureFormula",
     "Pairwise",
     "SumOfCosts",
-    "declaration",
-    "declares",
+    "cost_declaration",
+    "declare_cost",
     "pairwise_ade",
     "pairwise_cosine",
     "pairwise_cross_entropy",
@@ -70,5 +79,5 @@ __all__ = [
     "pairwise_sq_euclidean",
     "pairwise_token_cross_entropy",
     "rotation_matrices",
-    "wrapped",
+    "wrap_angle",
 ]

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from torchmcl.costs.declared import aligned_events, declares
+from torchmcl.costs.declared import aligned_events, declare_cost
 from torchmcl.costs.distances import inner_products, wide_dtype
 from torchmcl.dispatch import without_autocast
 
 __all__ = ["pairwise_rmsd"]
 
 
-@declares(event_dims=2)
+@declare_cost(event_dims=2)
 def pairwise_rmsd(
     *,
     hypotheses: Tensor,

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import check_callable, check_leading_axes, check_real, check_tensor
-from torchmcl.costs.declared import CostDeclaration, aligned_mask, check_takes_mask, declaration, needs
+from torchmcl.costs.declared import CostDeclaration, aligned_mask, check_takes_mask, cost_declaration, needs
 from torchmcl.dispatch import broadcast_shapes
 from torchmcl.errors import bad_value
 
-__all__ = ["Anchored", "Pairwise", "SumOfCosts"]
+__all__ = ["AnchoredCost", "Pairwise", "SumOfCosts"]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class SumOfCosts:
     @property
     def declaration(self) -> CostDeclaration:
         """The axes that the terms share, and all their arguments; a mask only if every term takes it."""
-        inner = [declaration(cost_fn) for _, cost_fn in self.terms]
+        inner = [cost_declaration(cost_fn) for _, cost_fn in self.terms]
         names = {name for each in inner for name in each.needs}
         names -= {"mask"} if any("mask" not in each.needs for each in inner) else set()
         known = [each for each in inner if isinstance(each.event_dims, int)] or inner
@@ -138,7 +138,7 @@ class SumOfCosts:
         """Return the cost [..., targets, hypotheses]; further arguments go to the terms that take them."""
         total: Tensor | None = None
         for weight, cost_fn in self.terms:
-            given = {name: value for name, value in extras.items() if name in declaration(cost_fn).needs}
+            given = {name: value for name, value in extras.items() if name in cost_declaration(cost_fn).needs}
             cost = weight * cost_fn(hypotheses=hypotheses, targets=targets, **given)
             total = cost if total is None else total + cost
         assert total is not None
@@ -146,7 +146,7 @@ class SumOfCosts:
 
 
 @dataclass(frozen=True, eq=False)
-class Anchored:
+class AnchoredCost:
     """The cost of fixed anchors, one for each hypothesis: as the `cost_fn` of a step, it selects the winner.
 
     The hypotheses are then trained by `loss_fn`. A hypothesis with targets near its anchor cannot die, and none can
@@ -159,7 +159,7 @@ class Anchored:
     Example:
         >>> import torch, torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3)
-        >>> nearest = Anchored(mcl.pairwise_euclidean, anchors=torch.tensor([[-1.0], [0.0], [1.0]]))
+        >>> nearest = AnchoredCost(mcl.pairwise_euclidean, anchors=torch.tensor([[-1.0], [0.0], [1.0]]))
         >>> batch = mcl.Batch(torch.randn(2, 2), torch.tensor([[-0.9], [0.8]]))
         >>> step = mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=nearest, loss_fn=mcl.pairwise_sq_euclidean)
         >>> step.matching.weights.argmax(-1).flatten()
@@ -171,15 +171,15 @@ class Anchored:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_callable("Anchored", "cost_fn", self.cost_fn, "torchmcl.pairwise_fde")
-        check_tensor("Anchored", "anchors", self.anchors)
+        check_callable("AnchoredCost", "cost_fn", self.cost_fn, "torchmcl.pairwise_fde")
+        check_tensor("AnchoredCost", "anchors", self.anchors)
         if self.anchors.ndim < 2:
-            raise ValueError(bad_value("Anchored", "anchors", "be [hypotheses, ...]", tuple(self.anchors.shape)))
+            raise ValueError(bad_value("AnchoredCost", "anchors", "be [hypotheses, ...]", tuple(self.anchors.shape)))
 
     @property
     def declaration(self) -> CostDeclaration:
         """The axes of `cost_fn`, and its arguments."""
-        inner = declaration(self.cost_fn)
+        inner = cost_declaration(self.cost_fn)
         return CostDeclaration(inner.event_dims, inner.target_dims, needs=inner.needs)
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, **extras: Any) -> Tensor:
@@ -187,7 +187,7 @@ class Anchored:
         n_leading = hypotheses.ndim - self.anchors.ndim
         if n_leading < 0 or hypotheses.shape[n_leading:] != self.anchors.shape:
             rule = f"end in the axes of the anchors, {tuple(self.anchors.shape)}"
-            raise ValueError(bad_value("Anchored", "hypotheses", rule, tuple(hypotheses.shape)))
+            raise ValueError(bad_value("AnchoredCost", "hypotheses", rule, tuple(hypotheses.shape)))
         fixed = self.anchors.to(hypotheses).expand(hypotheses.shape)
         cost: Tensor = self.cost_fn(hypotheses=fixed, targets=targets, **extras)
         return cost

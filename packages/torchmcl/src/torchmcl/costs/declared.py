@@ -1,8 +1,8 @@
 """Declared properties of a cost, for parts of the package that need more than its values.
 
-`declares` attaches them to a function, `declaration` looks them up for any cost. An undeclared cost works wherever only
-its values are needed: `mcl_step` then infers the axes of a target from the shapes, `reduce` moves hypotheses to means
-only where that helps, and no kernel replaces the function.
+`declare_cost` attaches them to a function, `cost_declaration` looks them up for any cost. An undeclared cost works
+wherever only its values are needed: `mcl_step` then infers the axes of a target from the shapes, `reduce` moves
+hypotheses to means only where that helps, and no kernel replaces the function.
 """
 
 import functools
@@ -27,18 +27,18 @@ __all__ = [
     "MEDIAN_OF_LAST_STEP",
     "MEDIAN_OF_STEPS",
     "Aligned",
-    "Centre",
+    "Center",
     "CostDeclaration",
-    "Norm",
-    "NormalMixture",
+    "NormFormula",
+    "NormalMixtureFormula",
     "aligned_events",
     "aligned_mask",
     "aligned_pair",
     "axes_of_a_target",
     "call_cost",
     "check_takes_mask",
-    "declaration",
-    "declares",
+    "cost_declaration",
+    "declare_cost",
     "flattened",
     "needs",
     "step_weights",
@@ -50,7 +50,7 @@ _WEISZFELD_STEPS = 8
 
 
 @dataclass(frozen=True)
-class Centre:
+class Center:
     """The center of a group under a cost.
 
     Args:
@@ -71,35 +71,35 @@ def _median_of_last_step(events: Tensor, shares: Tensor, means: Tensor) -> Tenso
     return torch.cat([means[..., :-1, :], last], dim=-2)
 
 
-def _weiszfeld(events: Tensor, shares: Tensor, centres: Tensor) -> Tensor:
+def _weiszfeld(events: Tensor, shares: Tensor, centers: Tensor) -> Tensor:
     """Return the geometric median of each group at each step by Weiszfeld's algorithm.
 
     Args:
         events: [rows, hypotheses, steps, dim]
         shares: [rows, groups, hypotheses]
-        centres: [rows, groups, steps, dim], where to start.
+        centers: [rows, groups, steps, dim], where to start.
     """
     wide = wide_dtype(events)
     points = events.transpose(1, 2).to(wide)  # [rows, steps, hypotheses, dim]
-    shares, centres = shares.unsqueeze(1).to(wide), centres.transpose(1, 2).to(wide)
+    shares, centers = shares.unsqueeze(1).to(wide), centers.transpose(1, 2).to(wide)
     # Separately for each row: its result must not depend on the size of other rows.
     tiny = torch.finfo(wide).eps * points.abs().amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-30)
     for _ in range(_WEISZFELD_STEPS):
-        distances = torch.cdist(centres, points, compute_mode="donot_use_mm_for_euclid_dist")
+        distances = torch.cdist(centers, points, compute_mode="donot_use_mm_for_euclid_dist")
         pulls = shares / distances.maximum(tiny)  # [rows, steps, groups, hypotheses]
         total = pulls.sum(dim=-1, keepdim=True)
-        centres = torch.where(total > 0, pulls @ points / total.clamp_min(1e-30), centres)
-    return centres.transpose(1, 2).to(events)
+        centers = torch.where(total > 0, pulls @ points / total.clamp_min(1e-30), centers)
+    return centers.transpose(1, 2).to(events)
 
 
 #: The mean, for squared distances.
-MEAN = Centre()
+MEAN = Center()
 #: The geometric median, for the distance over all axes of an event.
-MEDIAN = Centre(_median)
+MEDIAN = Center(_median)
 #: The geometric median at each step, for the mean distance over steps.
-MEDIAN_OF_STEPS = Centre(_weiszfeld)
+MEDIAN_OF_STEPS = Center(_weiszfeld)
 #: The geometric median at the last step, means before it.
-MEDIAN_OF_LAST_STEP = Centre(_median_of_last_step)
+MEDIAN_OF_LAST_STEP = Center(_median_of_last_step)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -109,7 +109,7 @@ _EXTRAS = ("mask", "scale", "score_logits", "event_dims")
 
 
 @dataclass(frozen=True)
-class Norm:
+class NormFormula:
     """A closed form: a power of the norm of hypothesis - target, over all axes of an event.
 
     Args:
@@ -129,7 +129,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class NormalMixture:
+class NormalMixtureFormula:
     """A closed form: the negative log-likelihood of a mixture of normal hypotheses plus a multiple of its CRPS.
 
     Args:
@@ -146,7 +146,7 @@ class CostDeclaration:
     Attributes:
         event_dims: axes of one hypothesis; `...` for any number.
         target_dims: axes of one target; those of a hypothesis by default, one fewer for class ids.
-        centre: where a weighted group of hypotheses has the lowest cost.
+        center: where a weighted group of hypotheses has the lowest cost.
         formula: its closed form, by which kernels are selected; they replace the function.
         needs: which of `mask`, `scale`, `score_logits` and `event_dims` it takes; by default those among the names of
             its parameters.
@@ -155,8 +155,8 @@ class CostDeclaration:
 
     event_dims: int | EllipsisType | None = None
     target_dims: int | None = None
-    centre: Centre | None = None
-    formula: Norm | NormalMixture | None = None
+    center: Center | None = None
+    formula: NormFormula | NormalMixtureFormula | None = None
     needs: tuple[str, ...] = ()
     owner: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
@@ -170,12 +170,12 @@ class CostDeclaration:
             raise ValueError(bad_value("CostDeclaration", "needs", f"be among {_EXTRAS}", sorted(unknown)))
 
 
-def declares(
+def declare_cost(
     *,
     event_dims: int | EllipsisType | None = None,
     target_dims: int | None = None,
-    centre: Centre | None = None,
-    formula: Norm | NormalMixture | None = None,
+    center: Center | None = None,
+    formula: NormFormula | NormalMixtureFormula | None = None,
 ) -> Callable[[F], F]:
     """Return a decorator that attaches a `CostDeclaration` to a cost, as the attribute `declaration`.
 
@@ -184,35 +184,35 @@ def declares(
     Args:
         event_dims: axes of one hypothesis; `...` for any number.
         target_dims: axes of one target; those of a hypothesis by default, one fewer for class ids.
-        centre: `MEAN`, `MEDIAN` or another `Centre`.
+        center: `MEAN`, `MEDIAN` or another `Center`.
         formula: the closed form that the cost computes, if it has one; kernels for it then replace the function.
 
     Example:
         >>> import torch
-        >>> @declares(event_dims=1, formula=Norm(order=1))
+        >>> @declare_cost(event_dims=1, formula=NormFormula(order=1))
         ... def city_block(*, hypotheses, targets):
         ...     return (hypotheses.unsqueeze(-3) - targets.unsqueeze(-2)).abs().sum(dim=-1)
-        >>> declaration(city_block).formula
-        Norm(order=1, power=1, mean_over_steps=False)
+        >>> cost_declaration(city_block).formula
+        NormFormula(order=1, power=1, mean_over_steps=False)
     """
 
     def declare(function: F) -> F:
         needed = _needs_of(function)
-        declared = CostDeclaration(event_dims, target_dims, centre, formula, needed, owner=function)
+        declared = CostDeclaration(event_dims, target_dims, center, formula, needed, owner=function)
         function.declaration = declared  # type: ignore[attr-defined]
         return function
 
     return declare
 
 
-def declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
+def cost_declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     """Return the declaration of a cost, with `needs` filled in.
 
     A `functools.partial` and a wrapper keep the axes of their function; they may change the formula and the center.
 
     Example:
         >>> from torchmcl import pairwise_ade
-        >>> declaration(pairwise_ade).event_dims, declaration(pairwise_ade).needs
+        >>> cost_declaration(pairwise_ade).event_dims, cost_declaration(pairwise_ade).needs
         (2, ('mask',))
     """
     attached = getattr(cost_fn, "declaration", None)
@@ -223,12 +223,12 @@ def declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
 
 def needs(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
     """Return which of `mask`, `scale`, `score_logits` and `event_dims` a cost takes."""
-    return declaration(cost_fn).needs
+    return cost_declaration(cost_fn).needs
 
 
 def axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:
     """Return the number of axes of a target, given that of the hypotheses; None if it is not declared."""
-    declared = declaration(cost_fn)
+    declared = cost_declaration(cost_fn)
     if declared.event_dims not in (..., event_dims):
         return None
     return event_dims if declared.target_dims is None else declared.target_dims
@@ -242,13 +242,13 @@ axes_of_a_target._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
     if isinstance(cost_fn, functools.partial):
-        inner = declaration(cost_fn.func)
+        inner = cost_declaration(cost_fn.func)
         left = tuple(name for name in inner.needs if name not in cost_fn.keywords)
-        return replace(inner, centre=None, formula=None, needs=left)
+        return replace(inner, center=None, formula=None, needs=left)
     attached = getattr(cost_fn, "declaration", None)
     declared = attached if isinstance(attached, CostDeclaration) else CostDeclaration()
     if declared.owner is not None:  # copied by `functools.wraps`
-        return replace(declared, centre=None, formula=None, needs=_needs_of(cost_fn), owner=None)
+        return replace(declared, center=None, formula=None, needs=_needs_of(cost_fn), owner=None)
     return declared if declared.needs else replace(declared, needs=_needs_of(cost_fn))
 
 

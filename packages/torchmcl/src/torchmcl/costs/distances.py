@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchmcl.dispatch import in_forward_mode, is_plain_eager, may_work_in_place, without_autocast
 
-__all__ = ["MAX_TURNS", "centred_pull", "squared_distances", "sum_of_absolutes", "sum_of_hubers", "wide_dtype"]
+__all__ = ["MAX_TURNS", "centered_pull", "squared_distances", "sum_of_absolutes", "sum_of_hubers", "wide_dtype"]
 
 # Up to this many entries of [..., targets, hypotheses, dim] the formula itself is as fast, and its memory is small.
 _FEW_ENTRIES = 1 << 20
@@ -204,15 +204,15 @@ class _LongSquares(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         hypotheses, targets = ctx.saved_tensors
-        return centred_pull(hypotheses, targets, grad, ctx.needs_input_grad)
+        return centered_pull(hypotheses, targets, grad, ctx.needs_input_grad)
 
 
-def centred_pull(
+def centered_pull(
     hypotheses: Tensor, targets: Tensor, grad: Tensor, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of hypotheses and targets, None where not needed; differentiable by autograd."""
-    centre = pulled_centre(targets, grad)
-    hypotheses, targets = hypotheses - centre, targets - centre
+    center = pulled_center(targets, grad)
+    hypotheses, targets = hypotheses - center, targets - center
     to_hypotheses = to_targets = None
     grad = 2 * grad
     with without_autocast(hypotheses):
@@ -227,7 +227,7 @@ def centred_pull(
     return to_hypotheses, to_targets
 
 
-def pulled_centre(targets: Tensor, grad: Tensor) -> Tensor:
+def pulled_center(targets: Tensor, grad: Tensor) -> Tensor:
     """Return the mean of the targets weighted by the size of their gradients, [..., 1, dim].
 
     Up to rounding, the gradients of points do not depend on the origin, so it needs no gradient itself. Padded targets

@@ -13,11 +13,11 @@ from torchmcl.checks import check_callable, check_non_negative, check_tensor
 from torchmcl.costs.chunked import GAUSSIAN, LAPLACE, Family, summed_nll
 from torchmcl.costs.declared import (
     CostDeclaration,
-    NormalMixture,
+    NormalMixtureFormula,
     aligned_events,
     check_takes_mask,
-    declaration,
-    declares,
+    cost_declaration,
+    declare_cost,
     flattened,
     needs,
 )
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-@declares(event_dims=...)
+@declare_cost(event_dims=...)
 def pairwise_gaussian_nll(
     *,
     hypotheses: Tensor,
@@ -68,7 +68,7 @@ def pairwise_gaussian_nll(
     return _nll("pairwise_gaussian_nll", GAUSSIAN, hypotheses, targets, scale, mask, event_dims, per_step)
 
 
-@declares(event_dims=...)
+@declare_cost(event_dims=...)
 def pairwise_laplace_nll(
     *,
     hypotheses: Tensor,
@@ -130,7 +130,7 @@ class MixtureNLL:
     @property
     def declaration(self) -> CostDeclaration:
         """The axes of `nll`."""
-        inner = declaration(self.nll)
+        inner = cost_declaration(self.nll)
         return CostDeclaration(inner.event_dims, inner.target_dims)
 
     def __call__(
@@ -218,7 +218,7 @@ class MixtureNLLWithCRPS:
         >>> import torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(in_features=2, out_features=1, n_hypotheses=3, scales=True)
         >>> batch = mcl.Batch(torch.randn(8, 2), torch.randn(8, 1, 1))
-        >>> step = mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.MixtureNLLWithCRPS(3.0), score_weight=0)
+        >>> step = mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=MixtureNLLWithCRPS(3.0), score_weight=0)
         >>> step.matching.cost.shape
         torch.Size([8, 1, 1])
     """
@@ -232,7 +232,7 @@ class MixtureNLLWithCRPS:
     @property
     def declaration(self) -> CostDeclaration:
         """The cost of vectors, with a closed form for this CRPS weight."""
-        return CostDeclaration(event_dims=1, formula=NormalMixture(self.crps))
+        return CostDeclaration(event_dims=1, formula=NormalMixtureFormula(self.crps))
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, scale: Tensor, score_logits: Tensor) -> Tensor:
         """Return the cost [..., targets, 1].

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from torchmcl.checks import check_fraction, check_non_negative, check_positive
-from torchmcl.costs.declared import aligned_events, declares
+from torchmcl.costs.declared import aligned_events, declare_cost
 from torchmcl.costs.distances import inner_products, wide_dtype, wide_products
 from torchmcl.dispatch import is_plain_eager, may_work_in_place, without_autocast
 from torchmcl.errors import bad_value
@@ -172,7 +172,7 @@ def _pixels(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None
     return _Pixels(logits.flatten(-event_dims), targets.flatten(-event_dims), real)
 
 
-@declares(event_dims=...)
+@declare_cost(event_dims=...)
 def pairwise_dice(
     *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, event_dims: int = 2, smooth: float = 1.0
 ) -> Tensor:
@@ -203,7 +203,7 @@ def pairwise_dice(
     return (1 - (2 * overlap + smooth) / (total + smooth)).to(pixels.logits.dtype)
 
 
-@declares(event_dims=...)
+@declare_cost(event_dims=...)
 def pairwise_iou(
     *,
     hypotheses: Tensor,
@@ -242,7 +242,7 @@ def pairwise_iou(
     return (1 - (overlap + smooth) / (union + smooth)).to(pixels.logits.dtype)
 
 
-@declares(event_dims=...)
+@declare_cost(event_dims=...)
 def pairwise_mask_bce(
     *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, event_dims: int = 2
 ) -> Tensor:
@@ -267,7 +267,7 @@ def pairwise_mask_bce(
     return pixels.divided(cross + total)
 
 
-@declares(event_dims=...)
+@declare_cost(event_dims=...)
 def pairwise_focal(
     *,
     hypotheses: Tensor,
@@ -310,7 +310,7 @@ def pairwise_focal(
     return pixels.mean(if_outside, if_inside - if_outside)
 
 
-@declares(event_dims=3, target_dims=2)
+@declare_cost(event_dims=3, target_dims=2)
 def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the cross-entropy of every (class map, hypothesis) pair, averaged over pixels.
 

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import check_leading_axes, check_positive, check_tensor
-from torchmcl.costs.declared import aligned_pair, declares
+from torchmcl.costs.declared import aligned_pair, declare_cost
 from torchmcl.costs.distances import SILENCE
 from torchmcl.costs.vector import pairwise_sq_euclidean
 from torchmcl.errors import bad_value
 
-__all__ = ["pairwise_geodesic", "pairwise_sq_angle", "rotation_matrices", "wrapped"]
+__all__ = ["pairwise_geodesic", "pairwise_sq_angle", "rotation_matrices", "wrap_angle"]
 
 
-@declares(event_dims=1)
+@declare_cost(event_dims=1)
 def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 * math.pi) -> Tensor:
     """Return the sum of squared wrapped differences of every (target, hypothesis) pair of vectors of angles.
 
@@ -34,15 +34,15 @@ def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 
     hypotheses, targets = aligned_pair("pairwise_sq_angle", hypotheses, targets)
     cost = hypotheses.new_zeros(()) * (hypotheses.sum(dim=-1).unsqueeze(-2) * targets.sum(dim=-1).unsqueeze(-1))
     for h, t in zip(hypotheses.unbind(dim=-1), targets.unbind(dim=-1), strict=True):
-        cost = cost + wrapped(h.unsqueeze(-2) - t.unsqueeze(-1), period).square()
+        cost = cost + wrap_angle(h.unsqueeze(-2) - t.unsqueeze(-1), period).square()
     return cost
 
 
-def wrapped(difference: Tensor, period: float = 2 * math.pi) -> Tensor:
+def wrap_angle(difference: Tensor, period: float = 2 * math.pi) -> Tensor:
     """Return differences of angles in [-period / 2, period / 2].
 
     Example:
-        >>> wrapped(torch.tensor([0.1, 3.5, -3.5]))
+        >>> wrap_angle(torch.tensor([0.1, 3.5, -3.5]))
         tensor([ 0.1000, -2.7832,  2.7832])
     """
     return difference - period * (difference.detach() / period).round()
@@ -87,7 +87,7 @@ def rotation_matrices(values: Tensor) -> Tensor:
     return torch.stack(rows, dim=-1).unflatten(-1, (3, 3))
 
 
-@declares(event_dims=...)
+@declare_cost(event_dims=...)
 def pairwise_geodesic(*, hypotheses: Tensor, targets: Tensor, event_dims: int = 1) -> Tensor:
     """Return the angle between the rotations of every pair, in radians from 0 to pi; the mean over several joints.
 

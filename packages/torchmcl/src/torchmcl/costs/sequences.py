@@ -11,9 +11,9 @@ from torchmcl.costs.declared import (
     MEAN,
     MEDIAN_OF_LAST_STEP,
     MEDIAN_OF_STEPS,
-    Norm,
+    NormFormula,
     aligned_events,
-    declares,
+    declare_cost,
     flattened,
     step_weights,
 )
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-@declares(event_dims=2, centre=MEDIAN_OF_STEPS)
+@declare_cost(event_dims=2, center=MEDIAN_OF_STEPS)
 def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the average displacement of every (target, hypothesis) pair: the mean distance over real steps.
 
@@ -53,7 +53,7 @@ def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = N
     return flattened(weighted_distances, (hypotheses, 3), (targets, 3), (weights, 2))
 
 
-@declares(event_dims=2, centre=MEAN, formula=Norm(order=2, power=2, mean_over_steps=True))
+@declare_cost(event_dims=2, center=MEAN, formula=NormFormula(order=2, power=2, mean_over_steps=True))
 def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean squared distance over real steps of every (target, hypothesis) pair.
 
@@ -78,7 +78,7 @@ def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None 
     return flattened(squares, (hypotheses, 3), (targets, 3), (weights, 2))
 
 
-@declares(event_dims=2, centre=MEDIAN_OF_LAST_STEP)
+@declare_cost(event_dims=2, center=MEDIAN_OF_LAST_STEP)
 def pairwise_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the final displacement of every (target, hypothesis) pair: the distance at the last real step.
 
@@ -103,7 +103,7 @@ def pairwise_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = N
     return _length(_final_differences("pairwise_fde", hypotheses, targets, mask))
 
 
-@declares(event_dims=2, target_dims=1)
+@declare_cost(event_dims=2, target_dims=1)
 def pairwise_token_cross_entropy(
     *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:

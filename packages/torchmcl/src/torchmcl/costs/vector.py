@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import check_leading_axes, check_positive, check_tensor
-from torchmcl.costs.declared import MEAN, MEDIAN, Norm, aligned_pair, declares
+from torchmcl.costs.declared import MEAN, MEDIAN, NormFormula, aligned_pair, declare_cost
 from torchmcl.costs.distances import (
     SILENCE,
     InnerProducts,
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-@declares(event_dims=1, centre=MEAN, formula=Norm(order=2, power=2))
+@declare_cost(event_dims=1, center=MEAN, formula=NormFormula(order=2, power=2))
 def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the squared Euclidean cost of every (target, hypothesis) pair.
 
@@ -53,7 +53,7 @@ def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return squared_distances(*aligned_pair("pairwise_sq_euclidean", hypotheses, targets))
 
 
-@declares(event_dims=1, centre=MEDIAN, formula=Norm(order=2))
+@declare_cost(event_dims=1, center=MEDIAN, formula=NormFormula(order=2))
 def pairwise_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the Euclidean distance of every (target, hypothesis) pair.
 
@@ -75,7 +75,7 @@ def pairwise_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return torch.where(hit, squared, squared.masked_fill(hit, 1).sqrt())
 
 
-@declares(event_dims=1, formula=Norm(order=1))
+@declare_cost(event_dims=1, formula=NormFormula(order=1))
 def pairwise_l1(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the sum of absolute differences of every (target, hypothesis) pair.
 
@@ -93,7 +93,7 @@ def pairwise_l1(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return sum_of_absolutes(*aligned_pair("pairwise_l1", hypotheses, targets))
 
 
-@declares(event_dims=1)
+@declare_cost(event_dims=1)
 def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -> Tensor:
     """Return the Huber cost of every pair: quadratic within `delta`, linear beyond, summed over dimensions.
 
@@ -117,7 +117,7 @@ def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -
     return sum_of_hubers(hypotheses, targets, min(delta, torch.finfo(hypotheses.dtype).max))
 
 
-@declares(event_dims=1)
+@declare_cost(event_dims=1)
 def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return 1 - cosine similarity of every (target, hypothesis) pair, in [0, 2].
 
@@ -150,7 +150,7 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
 _FLOOR = 1e-10
 
 
-@declares(event_dims=1)
+@declare_cost(event_dims=1)
 def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = False) -> Tensor:
     """Return the negative scale-invariant signal-to-distortion ratio of every pair, in dB.
 
@@ -183,7 +183,7 @@ def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool 
     return _unless_silent(decibels, products).to(_result_dtype(hypotheses, targets))
 
 
-@declares(event_dims=1)
+@declare_cost(event_dims=1)
 def pairwise_neg_snr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = False) -> Tensor:
     """Return the negative signal-to-noise ratio of every pair, in dB.
 
@@ -227,7 +227,7 @@ def _result_dtype(hypotheses: Tensor, targets: Tensor) -> torch.dtype:
     return torch.promote_types(torch.promote_types(hypotheses.dtype, targets.dtype), torch.float32)
 
 
-@declares(event_dims=1, target_dims=0)
+@declare_cost(event_dims=1, target_dims=0)
 def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy of every (class id, hypothesis) pair.
 

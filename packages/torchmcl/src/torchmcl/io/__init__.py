@@ -25,7 +25,7 @@ _HOMES = {
     "MODEL_FILE": "torchmcl.io.files",
     "Shareable": "torchmcl.io.pretrained",
     "SharedNetwork": "torchmcl.io.pretrained",
-    "Stopped": "torchmcl.io.stopping",
+    "TrainingInterrupted": "torchmcl.io.stopping",
     "as_written": "torchmcl.io.files",
     "change_records": "torchmcl.io.files",
     "check_free": "torchmcl.io.files",

@@ -180,7 +180,7 @@ class Checkpoint:
             compute: Function that returns a nested value; see `save`.
 
         Raises:
-            Stopped: If a signal requested it while the stage was computed, which is then saved.
+            TrainingInterrupted: If a signal requested it while the stage was computed, which is then saved.
         """
         stage = self._series(name)
         if stage is not None and (newest := stage.newest()) is not None:
@@ -208,7 +208,7 @@ class Checkpoint:
             Numbers of steps, from the first that is not saved to `n_steps - 1`.
 
         Raises:
-            Stopped: If a signal requests it; the last step is then saved.
+            TrainingInterrupted: If a signal requests it; the last step is then saved.
         """
         stage, first, saved_at = self._series(name), 0, time.monotonic()
         if stage is not None and (newest := stage.newest()) is not None:

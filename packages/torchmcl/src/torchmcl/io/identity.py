@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["contents_of", "described", "digest_of_tensors", "identity_of", "own_attributes"]
+__all__ = ["contents_of", "described", "digest_of_tensors", "identity_of", "module_attributes"]
 
 # Attributes of every module; parameters, children and hooks are described separately.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -149,7 +149,7 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
         for name, tensor in named.items()
         if tensor is not None
     ]
-    attributes = own_attributes(module)
+    attributes = module_attributes(module)
     hooks = [[name, *(described(hook, seen) for hook in getattr(module, name).values())] for name in _HOOKS]
     children = [[name, described(child, seen)] for name, child in module._modules.items()]
     return [
@@ -162,7 +162,7 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> list[Any]:
     ]
 
 
-def own_attributes(module: nn.Module) -> dict[str, Any]:
+def module_attributes(module: nn.Module) -> dict[str, Any]:
     """Return the attributes of a module other than those of every `nn.Module`."""
     known = _OF_EVERY_MODULE | _AGAIN if isinstance(module, nn.RNNBase) else _OF_EVERY_MODULE
     return {name: value for name, value in vars(module).items() if name not in known}

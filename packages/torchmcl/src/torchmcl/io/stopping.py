@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 __all__ = [
-    "Stopped",
+    "TrainingInterrupted",
     "begin_saving",
     "check_stop",
     "end_saving",
@@ -24,7 +24,7 @@ _received: int | None = None
 _lock = threading.Lock()
 
 
-class Stopped(SystemExit):
+class TrainingInterrupted(SystemExit):
     """Raised after a signal; if uncaught, the process ends with code 128 + signal (143, 130).
 
     Attributes:
@@ -50,7 +50,8 @@ def stop_on_signals() -> Iterator[None]:
     """Stop the work in a `with` block cleanly on SIGTERM and Ctrl-C.
 
     `Checkpoint`, `Fleet.fit`, Lightning with `Checkpoints`, and the command line then save at the next step, epoch
-    or batch and raise `Stopped`; other work is interrupted at once, and a second signal interrupts everything.
+    or batch and raise `TrainingInterrupted`; other work is interrupted at once, and a second signal interrupts
+    everything.
     Outside the main thread, where Python delivers no signals, it has no effect.
 
     Example:
@@ -58,7 +59,7 @@ def stop_on_signals() -> Iterator[None]:
         >>> try:
         ...     with stop_on_signals():
         ...         os.kill(os.getpid(), signal.SIGTERM)
-        ... except Stopped as stopped:
+        ... except TrainingInterrupted as stopped:
         ...     print(stopped.code, stopped)
         143 Stopped by SIGTERM.
     """
@@ -84,9 +85,9 @@ def stop_requested() -> bool:
 
 
 def check_stop(message: str = "") -> None:
-    """Raise `Stopped` if a signal requests it; call it after everything is saved."""
+    """Raise `TrainingInterrupted` if a signal requests it; call it after everything is saved."""
     if _received is not None:
-        raise Stopped(_received, message)
+        raise TrainingInterrupted(_received, message)
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def saves_when_stopped() -> Iterator[None]:
     """Declare that the code inside polls `stop_requested()`, so that signals do not interrupt it.
 
     Raises:
-        Stopped: At the end, if a signal arrived after the last check.
+        TrainingInterrupted: At the end, if a signal arrived after the last check.
     """
     begin_saving()
     try:
@@ -128,4 +129,4 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
             os.write(2, b"\ntorchmcl: saving, then stopping; once more to stop at once.\n")
         return
     _received = number
-    raise Stopped(number, "The last state that was saved is kept." if _n_savers else "")
+    raise TrainingInterrupted(number, "The last state that was saved is kept." if _n_savers else "")

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.course import described_rule
+from torchmcl.annealing.model import rule_description
 from torchmcl.checks import check_fraction, check_positive_int
 from torchmcl.errors import bad_value
 from torchmcl.io import CheckpointSeries, change_records, check_stop, load, save, stop_requested
@@ -38,12 +38,12 @@ class RuleLogger(pl.Callback):  # type: ignore[name-defined]
         """Log the values of this epoch, if they are scheduled."""
         rule, epoch = module.rule, trainer.current_epoch
         if not isinstance(rule, AssignmentRule | AutoAnnealing):
-            self._log(module, rule.values(epoch) if isinstance(rule, AnnealedRule) else described_rule(rule, epoch))
+            self._log(module, rule.values(epoch) if isinstance(rule, AnnealedRule) else rule_description(rule, epoch))
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Log the values of this epoch, if they are set during training."""
         if isinstance(module.rule, AutoAnnealing):
-            self._log(module, described_rule(module.rule_at(trainer.current_epoch), 0))
+            self._log(module, rule_description(module.rule_at(trainer.current_epoch), 0))
 
     def _log(self, module: Any, values: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -85,7 +85,7 @@ class RecordWriter(pl.Callback):  # type: ignore[name-defined]
             **{name.removesuffix("_epoch"): value for name, value in metrics.items()},
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
             "rule": repr(rule),
-            **{name: value for name, value in described_rule(rule, 0).items() if name != "kind"},
+            **{name: value for name, value in rule_description(rule, 0).items() if name != "kind"},
             "seconds": round(time.perf_counter() - self._began, 3),
         }
         change_records(
@@ -218,7 +218,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Stop if a signal requests it.
 
         Raises:
-            Stopped: with the number of saved epochs.
+            TrainingInterrupted: with the number of saved epochs.
         """
         if stop_requested():
             check_stop(self._saved_in_words())

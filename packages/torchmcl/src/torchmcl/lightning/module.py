@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
+from torchmcl.annealing.model import ModelAnnealing, RuleLike, check_rule_like, rule_at, rule_description
 from torchmcl.checks import check_non_negative
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.errors import bad_value
-from torchmcl.loop import CapturedModel, FiniteGuard
+from torchmcl.loop import CUDAGraphModel, FiniteGuard
 from torchmcl.loop.finite import first_not_finite, largest_gradient, parts_of
 from torchmcl.metrics import distortion
 from torchmcl.optional import optional_import
@@ -66,8 +66,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         monitor: Logged value that the plateau scheduler monitors.
         metrics: Functions of a `StepOutput` by name; each is logged as `val_<name>` and `test_<name>`, averaged over
             real targets; the distortion by default. Validation and test steps use `WTA()`.
-        captured: Whether to replay, on a GPU, the training passes of the model as CUDA graphs, see
-            `torchmcl.loop.CapturedModel`; not with several processes.
+        cuda_graphs: Whether to replay, on a GPU, the training passes of the model as CUDA graphs, see
+            `torchmcl.loop.CUDAGraphModel`; not with several processes.
         max_skipped: Maximum number of batches with a non-finite loss or gradient to skip, with a warning for each. The
             next one raises `torchmcl.loop.NonFiniteLossError`, before the weights are updated.
         seed: Seed that determines, with the epoch and the process, the random numbers of dropout and similar layers.
@@ -96,7 +96,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         plateau: Callable[[torch.optim.Optimizer], ReduceLROnPlateau] | None = None,
         monitor: str = "val_distortion",
         metrics: Mapping[str, Callable[[StepOutput], Tensor]] | None = None,
-        captured: bool = False,
+        cuda_graphs: bool = False,
         max_skipped: int = 0,
         seed: int = 0,
     ) -> None:
@@ -125,19 +125,19 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._plateau_state: dict[str, Any] = {}  # from a checkpoint, which may be loaded before the optimizer exists
         self.metrics = dict(metrics or {"distortion": _distortion})
         self.seed = seed
-        self._captured = CapturedModel(model) if captured else None
+        self._graph_model = CUDAGraphModel(model) if cuda_graphs else None
         self._guard = FiniteGuard(model.parameters(), max_skipped=max_skipped)
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # until the optimizer step
-        self.course = LoopAnnealing(rule, model) if isinstance(rule, AutoAnnealing) else None
-        if self.course is not None and (plateau is not None or callable(learning_rate)):
+        self.annealing = ModelAnnealing(rule, model) if isinstance(rule, AutoAnnealing) else None
+        if self.annealing is not None and (plateau is not None or callable(learning_rate)):
             demand = "be a number without a plateau where AutoAnnealing has the tail of the rate"
             raise ValueError(bad_value("MCLModule", "learning_rate", demand, learning_rate))
 
     def rule_at(self, epoch: float) -> AssignmentRule:
         """Return the rule of an epoch; AutoAnnealing also accepts fractions of epochs."""
         if isinstance(self.rule, AutoAnnealing):
-            assert self.course is not None
-            return self.course.rule(epoch, self._n_epochs())
+            assert self.annealing is not None
+            return self.annealing.rule(epoch, self._n_epochs())
         return rule_at(self.rule, epoch)
 
     def _n_epochs(self) -> float:
@@ -172,9 +172,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def step(self, batch: Batch, rule: AssignmentRule) -> StepOutput:
         """Return the result of `mcl_step` with this module's model and cost."""
         # Hooks synchronize gradients between processes, and a CUDA graph would not call them.
-        captured = self._captured if self._is_alone() else None
+        graph_model = self._graph_model if self._is_alone() else None
         return mcl_step(
-            captured or self.model,
+            graph_model or self.model,
             batch,
             rule,
             cost_fn=self.cost_fn,
@@ -187,15 +187,15 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Return the loss of a batch."""
         batch = as_batch(batch)
         epoch: float = self.current_epoch
-        if self.course is not None and self._trainer is not None:  # the temperature also falls within an epoch
+        if self.annealing is not None and self._trainer is not None:  # the temperature also falls within an epoch
             epoch += index / max(float(self.trainer.num_training_batches), index + 1)
         output = self.step(batch, self.rule_at(epoch))
         loss = self._joint_loss(output)
         self._waiting.append((index, output, batch))
         if self._guard.max_skipped and self._is_alone() and not bool(loss.isfinite()):
             return loss  # will be skipped, and must affect neither the annealing nor the epoch mean
-        if self.course is not None:
-            self.course.observe(output, epoch, self._n_epochs())
+        if self.annealing is not None:
+            self.annealing.observe(output, epoch, self._n_epochs())
         when = {"on_step": True, "on_epoch": True, "prog_bar": True, "sync_dist": True}
         self.log("train_loss", loss.detach(), batch_size=output.matching.mask.numel(), **when)
         return loss
@@ -279,11 +279,11 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
     def on_train_epoch_start(self) -> None:
         """Set the learning rate of this epoch, if it is scheduled or set during training."""
         for optimizer in self.trainer.optimizers:
-            if self.course is not None:
-                self.course.to(self.device)
+            if self.annealing is not None:
+                self.annealing.to(self.device)
                 if self.current_epoch == 0:
-                    self.course.begin(optimizer)
-                self.course.set_rates(optimizer, self.current_epoch, self._n_epochs())
+                    self.annealing.begin(optimizer)
+                self.annealing.set_rates(optimizer, self.current_epoch, self._n_epochs())
             elif callable(self.learning_rate):
                 for group in optimizer.param_groups:
                     group["lr"] = float(self.learning_rate(self.current_epoch))
@@ -310,9 +310,9 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
 
         Lightning steps schedulers after it has written the checkpoint of an epoch, and skips that step when it resumes.
         """
-        if self.course is not None:
+        if self.annealing is not None:
             for optimizer in self.trainer.optimizers:
-                self.course.end_epoch(optimizer, self.current_epoch + 1, self._n_epochs())
+                self.annealing.end_epoch(optimizer, self.current_epoch + 1, self._n_epochs())
         if self._plateau is None:
             return
         value = self.trainer.callback_metrics.get(self.monitor)
@@ -325,8 +325,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Add the state that neither the weights nor the optimizer contain."""
         checkpoint["torchmcl"] = {
             "epoch": self.current_epoch,
-            "rule": described_rule(self.rule, self.current_epoch),
-            "course": None if self.course is None else self.course.state_dict(),
+            "rule": rule_description(self.rule, self.current_epoch),
+            "annealing": None if self.annealing is None else self.annealing.state_dict(),
             "plateau": None if self._plateau is None else self._plateau.state_dict(),
             "n_skipped": self._guard.n_skipped,
         }
@@ -340,10 +340,10 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         state = checkpoint.get("torchmcl")
         if state is None:
             return
-        if state["rule"] != (described := described_rule(self.rule, state["epoch"])):
+        if state["rule"] != (described := rule_description(self.rule, state["epoch"])):
             demand = f"have been saved under the same rule, {described}"
             raise ValueError(bad_value("MCLModule", "checkpoint", demand, state["rule"], "Start in another folder."))
         self._guard.n_skipped = state["n_skipped"]
-        if self.course is not None:
-            self.course.load_state_dict(state["course"])
+        if self.annealing is not None:
+            self.annealing.load_state_dict(state["annealing"])
         self._plateau_state = state["plateau"] or {}

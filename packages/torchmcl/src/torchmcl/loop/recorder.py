@@ -8,7 +8,7 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from torchmcl.annealing import AnnealingRecords, measure
+from torchmcl.annealing import AnnealingRecords, annealing_statistics
 from torchmcl.annealing.records import SCALARS
 from torchmcl.checks import check_callable, check_positive_int
 from torchmcl.errors import bad_value
@@ -107,7 +107,7 @@ class Recorder:
         n_seen = len(seen.hypotheses)
         if n_seen == 0:
             return
-        measured = measure(output.matching, temperature)
+        measured = annealing_statistics(output.matching, temperature)
         n_rows = self._shape[0] or (min(n_seen, _N_ROWS) if self._probes is None else n_seen)
         rows = torch.arange(n_rows, device=seen.hypotheses.device) % n_seen  # all records have the same shape
         hypotheses, logits = seen.hypotheses[rows], None if seen.score_logits is None else seen.score_logits[rows]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl.annealing.course import LoopAnnealing, RuleLike, check_rule_like, described_rule, rule_at
+from torchmcl.annealing.model import ModelAnnealing, RuleLike, check_rule_like, rule_at, rule_description
 from torchmcl.checks import check_positive_int
 from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AssignmentRule
@@ -76,22 +76,22 @@ class RuleScheduler:
                 name = "optimizer" if optimizer is None else "n_epochs"
                 advice = "For example RuleScheduler(AutoAnnealing(), optimizer, model=model, n_epochs=100)."
                 raise ValueError(bad_value("RuleScheduler", name, "be given with AutoAnnealing", "None", advice))
-            self._automatic = _Automatic(LoopAnnealing(rule, model), optimizer, n_epochs, n_optimizer_steps)
-            self._automatic.course.begin(optimizer)
+            self._automatic = _Automatic(ModelAnnealing(rule, model), optimizer, n_epochs, n_optimizer_steps)
+            self._automatic.annealing.begin(optimizer)
             self._automatic.set_rates(0)
 
     @property
     def rule(self) -> AssignmentRule:
         """The rule of the current step."""
         if self._automatic is not None:
-            return self._automatic.course.rule(self.n_steps, self._automatic.n_epochs)
+            return self._automatic.annealing.rule(self.n_steps, self._automatic.n_epochs)
         assert not isinstance(self._rule, AutoAnnealing)
         return rule_at(self._rule, self.n_steps)
 
     def observe(self, output: StepOutput) -> None:
         """Pass a batch to `AutoAnnealing` after its training step; other rules ignore it."""
         if self._automatic is not None:
-            self._automatic.course.observe(output, self.n_steps, self._automatic.n_epochs)
+            self._automatic.annealing.observe(output, self.n_steps, self._automatic.n_epochs)
 
     def step(self) -> None:
         """Advance to the next step, which with `AutoAnnealing` is an epoch.
@@ -100,17 +100,17 @@ class RuleScheduler:
             RuntimeError: if `AutoAnnealing` has not observed a batch.
         """
         auto = self._automatic
-        if auto is not None and not auto.course.has_observed:
+        if auto is not None and not auto.annealing.has_observed:
             raise RuntimeError("RuleScheduler: AutoAnnealing has no data. Call `observe(output)` after each batch.")
         self.n_steps += 1
         if auto is not None:
-            auto.course.end_epoch(auto.optimizer, self.n_steps, auto.n_epochs)
+            auto.annealing.end_epoch(auto.optimizer, self.n_steps, auto.n_epochs)
             auto.set_rates(self.n_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for resumption, in addition to that of the optimizer."""
-        course = None if self._automatic is None else self._automatic.course.state_dict()
-        return {"n_steps": self.n_steps, "rule": described_rule(self._rule, self.n_steps), "course": course}
+        annealing = None if self._automatic is None else self._automatic.annealing.state_dict()
+        return {"n_steps": self.n_steps, "rule": rule_description(self._rule, self.n_steps), "annealing": annealing}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, after the optimizer has loaded its own.
@@ -118,17 +118,17 @@ class RuleScheduler:
         Raises:
             ValueError: if it is not the state of a scheduler, or was saved under a different rule.
         """
-        if set(state) != {"n_steps", "rule", "course"}:
-            rule = "have the keys ['course', 'n_steps', 'rule']"
+        if set(state) != {"n_steps", "rule", "annealing"}:
+            rule = "have the keys ['annealing', 'n_steps', 'rule']"
             raise ValueError(bad_value("RuleScheduler", "state", rule, sorted(state)))
         n_steps = state["n_steps"]
         if isinstance(n_steps, bool) or not isinstance(n_steps, int) or n_steps < 0:
             raise ValueError(bad_value("RuleScheduler", "state", "have an integer n_steps >= 0", repr(n_steps)))
-        if state["rule"] != (described := described_rule(self._rule, n_steps)):
+        if state["rule"] != (described := rule_description(self._rule, n_steps)):
             rule = f"have been saved under the same rule, {described}"
             raise ValueError(bad_value("RuleScheduler", "state", rule, state["rule"]))
         if self._automatic is not None:
-            self._automatic.course.load_state_dict(state["course"])
+            self._automatic.annealing.load_state_dict(state["annealing"])
             self._automatic.set_rates(n_steps)
         self.n_steps = n_steps
 
@@ -136,12 +136,12 @@ class RuleScheduler:
 class _Automatic(NamedTuple):
     """The properties of a training run that `AutoAnnealing` needs."""
 
-    course: LoopAnnealing
+    annealing: ModelAnnealing
     optimizer: torch.optim.Optimizer
     n_epochs: int
     n_optimizer_steps: int | None
 
     def set_rates(self, epoch: int) -> None:
         """Set the learning rate of the next epoch."""
-        self.course.to(self.optimizer.param_groups[0]["params"][0].device)
-        self.course.set_rates(self.optimizer, epoch, self.n_epochs, n_steps=self.n_optimizer_steps)
+        self.annealing.to(self.optimizer.param_groups[0]["params"][0].device)
+        self.annealing.set_rates(self.optimizer, epoch, self.n_epochs, n_steps=self.n_optimizer_steps)

@@ -1,10 +1,10 @@
 """Modules that return Predictions."""
 
-from torchmcl.nn.latents import Concatenated, EmbeddedLatent, LatentHypotheses, NormalLatent
+from torchmcl.nn.latents import ConcatLatent, EmbeddedLatent, LatentHypotheses, NormalLatent
 from torchmcl.nn.networks import MultiHypothesisHead, MultiHypothesisMLP
 
 __all__ = [
-    "Concatenated",
+    "ConcatLatent",
     "EmbeddedLatent",
     "LatentHypotheses",
     "MultiHypothesisHead",

@@ -9,7 +9,7 @@ from torchmcl.checks import check_positive_int
 from torchmcl.errors import bad_value
 from torchmcl.types import Distributions, Predictions
 
-__all__ = ["Concatenated", "EmbeddedLatent", "LatentHypotheses", "NormalLatent"]
+__all__ = ["ConcatLatent", "EmbeddedLatent", "LatentHypotheses", "NormalLatent"]
 
 
 class NormalLatent(nn.Module):
@@ -71,11 +71,11 @@ class EmbeddedLatent(nn.Module):
         return vectors
 
 
-class Concatenated(nn.Module):
+class ConcatLatent(nn.Module):
     """Latents appended to the last axis of the inputs: the network has `size` more input features.
 
     Example:
-        >>> Concatenated()(nn.Linear(3 + 2, 1), torch.randn(6, 3), torch.randn(6, 2)).shape
+        >>> ConcatLatent()(nn.Linear(3 + 2, 1), torch.randn(6, 3), torch.randn(6, 2)).shape
         torch.Size([6, 1])
     """
 
@@ -96,7 +96,7 @@ class LatentHypotheses(nn.Module):
         network: from inputs to one answer, a tensor [rows, ...] or `Predictions` of one hypothesis.
         n_hypotheses: hypotheses in training.
         latent: `NormalLatent(size)` for noise, `EmbeddedLatent(n_hypotheses, size)` for one vector per hypothesis.
-        injection: how the latent enters the network: `Concatenated()`, the default, or another module that is
+        injection: how the latent enters the network: `ConcatLatent()`, the default, or another module that is
             called with the network, the inputs and the latents.
 
     Example:
@@ -116,7 +116,7 @@ class LatentHypotheses(nn.Module):
         super().__init__()
         check_positive_int("LatentHypotheses", "n_hypotheses", n_hypotheses)
         self.network, self.n_hypotheses, self.latent = network, n_hypotheses, latent
-        self.injection = Concatenated() if injection is None else injection
+        self.injection = ConcatLatent() if injection is None else injection
 
     def draw(self, n_rows: int, n_hypotheses: int | None = None, device: torch.device | None = None) -> Tensor:
         """Return latents [rows, hypotheses, ...]."""

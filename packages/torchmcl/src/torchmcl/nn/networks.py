@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmcl.checks import check_callable, check_positive, check_positive_int, check_share
+from torchmcl.checks import check_callable, check_interval, check_positive, check_positive_int
 from torchmcl.costs.families import HypothesisFamily
 from torchmcl.errors import bad_value
 from torchmcl.io import SharedNetwork
@@ -158,7 +158,7 @@ class MultiHypothesisMLP(SharedNetwork):
         super().__init__()
         check_positive_int("MultiHypothesisMLP", "in_features", in_features)
         check_callable("MultiHypothesisMLP", "activation", activation, "torch.nn.ReLU")
-        check_share("MultiHypothesisMLP", "dropout", dropout, "[0, 1)")
+        check_interval("MultiHypothesisMLP", "dropout", dropout, "[0, 1)")
         if not isinstance(hidden, Sequence):
             advice = "One layer of 50 units is (50,)."
             raise TypeError(bad_value("MultiHypothesisMLP", "hidden", "be a sequence of sizes", repr(hidden), advice))

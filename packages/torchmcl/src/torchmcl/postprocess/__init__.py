@@ -5,11 +5,11 @@ Imported from ``torchmcl.postprocess``. All functions accept `Predictions` of an
 
 from torchmcl.postprocess.calibration import ScoreCalibration, calibrate_scores
 from torchmcl.postprocess.conformal import (
-    BallScore,
+    BallNonconformity,
     Conformal,
-    MixtureLevels,
+    MixtureNonconformity,
     Nonconformity,
-    TubeScore,
+    TubeNonconformity,
     effective_counts,
     quantile,
     rows_needed,
@@ -19,13 +19,13 @@ from torchmcl.postprocess.inputs import WeightedHypotheses
 from torchmcl.postprocess.reducing import expected_cost, greedy_medoids, reduce
 
 __all__ = [
-    "BallScore",
+    "BallNonconformity",
     "Conformal",
     "Diagnosis",
-    "MixtureLevels",
+    "MixtureNonconformity",
     "Nonconformity",
     "ScoreCalibration",
-    "TubeScore",
+    "TubeNonconformity",
     "WeightedHypotheses",
     "calibrate_scores",
     "diagnose",

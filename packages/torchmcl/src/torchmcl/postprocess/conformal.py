@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmcl.checks import check_fraction, check_non_negative, check_positive, check_positive_int, check_share
+from torchmcl.checks import check_fraction, check_interval, check_non_negative, check_positive, check_positive_int
 from torchmcl.costs import pairwise_euclidean
-from torchmcl.costs.declared import Norm, declaration
+from torchmcl.costs.declared import NormFormula, cost_declaration
 from torchmcl.costs.families import HypothesisFamily
 from torchmcl.density import mixture_distribution
 from torchmcl.errors import bad_value
@@ -33,11 +33,11 @@ from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, Predictions
 
 __all__ = [
-    "BallScore",
+    "BallNonconformity",
     "Conformal",
-    "MixtureLevels",
+    "MixtureNonconformity",
     "Nonconformity",
-    "TubeScore",
+    "TubeNonconformity",
     "effective_counts",
     "quantile",
     "rows_needed",
@@ -117,7 +117,7 @@ class Nonconformity(ABC):
 
 
 @dataclass(frozen=True)
-class BallScore(Nonconformity):
+class BallNonconformity(Nonconformity):
     """Cost of the nearest hypothesis: regions are unions of balls around the hypotheses.
 
     Args:
@@ -127,7 +127,7 @@ class BallScore(Nonconformity):
 
     Example:
         >>> two = WeightedHypotheses(torch.tensor([[[0.0], [4.0]]]), torch.tensor([[0.5, 0.5]]))
-        >>> BallScore()(two, torch.tensor([[3.0]]))
+        >>> BallNonconformity()(two, torch.tensor([[3.0]]))
         tensor([1.])
     """
 
@@ -136,12 +136,12 @@ class BallScore(Nonconformity):
 
     def __post_init__(self) -> None:
         """Check the field."""
-        check_non_negative("BallScore", "power", self.power)
+        check_non_negative("BallNonconformity", "power", self.power)
 
     def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the lowest cost relative to the size of the ball."""
         steps = None if mask is None else mask.unsqueeze(1)
-        cost = pair_cost("BallScore", self.cost_fn, given.hypotheses, targets.unsqueeze(1), steps).squeeze(1)
+        cost = pair_cost("BallNonconformity", self.cost_fn, given.hypotheses, targets.unsqueeze(1), steps).squeeze(1)
         return (cost / _growth(given.probabilities, self.power)).amin(dim=-1)
 
     def volume(
@@ -152,29 +152,31 @@ class BallScore(Nonconformity):
         Raises:
             ValueError: for a cost that is not a function of the Euclidean distance.
         """
-        norm = declaration(self.cost_fn).formula
-        if not isinstance(norm, Norm) or norm.order != 2 or norm.mean_over_steps:
+        norm = cost_declaration(self.cost_fn).formula
+        if not isinstance(norm, NormFormula) or norm.order != 2 or norm.mean_over_steps:
             rule = "be declared as a power of the Euclidean distance for a volume"
             name = getattr(self.cost_fn, "__name__", repr(self.cost_fn))
-            raise ValueError(bad_value("BallScore", "cost_fn", rule, name, "`TubeScore` has a volume for sequences."))
+            raise ValueError(
+                bad_value("BallNonconformity", "cost_fn", rule, name, "`TubeNonconformity` has a volume for sequences.")
+            )
         radii = (level * _growth(given.probabilities, self.power)) ** (1 / norm.power)
         return _union_volume(given.hypotheses.flatten(2), radii, n_samples, generator)
 
 
 @dataclass(frozen=True)
-class TubeScore(Nonconformity):
+class TubeNonconformity(Nonconformity):
     """Largest scaled distance over the steps to the nearest hypothesis: regions are tubes around hypotheses.
 
     A target is in the region if all its steps are in the tube of the same hypothesis: coverage is joint over the steps.
     Coordinates of a vector are steps of dimension 1.
 
     Args:
-        scales: Radius of each step relative to the others, from `TubeScore.fit`. None for equal radii.
-        power: Exponent by which tubes grow with the probability of their hypothesis, as in `BallScore`.
+        scales: Radius of each step relative to the others, from `TubeNonconformity.fit`. None for equal radii.
+        power: Exponent by which tubes grow with the probability of their hypothesis, as in `BallNonconformity`.
 
     Example:
         >>> one = WeightedHypotheses(torch.zeros(1, 1, 2, 2), torch.ones(1, 1))
-        >>> TubeScore(scales=(1.0, 2.0))(one, torch.tensor([[[0.0, 1.0], [3.0, 0.0]]]))
+        >>> TubeNonconformity(scales=(1.0, 2.0))(one, torch.tensor([[[0.0, 1.0], [3.0, 0.0]]]))
         tensor([1.5000])
     """
 
@@ -183,9 +185,9 @@ class TubeScore(Nonconformity):
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_non_negative("TubeScore", "power", self.power)
+        check_non_negative("TubeNonconformity", "power", self.power)
         for scale in self.scales or ():
-            check_positive("TubeScore", "scales", scale)
+            check_positive("TubeNonconformity", "scales", scale)
 
     @classmethod
     def fit(
@@ -196,7 +198,7 @@ class TubeScore(Nonconformity):
         *,
         fraction: float = 0.9,
         power: float = 0.0,
-    ) -> "TubeScore":
+    ) -> "TubeNonconformity":
         """Fit scales: a quantile of the distance to the nearest hypothesis at each step.
 
         Args:
@@ -206,7 +208,7 @@ class TubeScore(Nonconformity):
             fraction: Fraction of the rows whose distance is below the scale.
             power: Exponent by which tubes grow, as above.
         """
-        owner = "TubeScore.fit"
+        owner = "TubeNonconformity.fit"
         given = weighted_hypotheses(owner, predictions, SigmoidScores())
         shape = (len(given.hypotheses), *given.hypotheses.shape[2:])
         targets, mask = real_targets(owner, targets, mask, shape)
@@ -247,12 +249,12 @@ class TubeScore(Nonconformity):
             return like.new_ones(like.shape[-1])
         if len(self.scales) != like.shape[-1]:
             rule = f"have one number for each of {like.shape[-1]} steps"
-            raise ValueError(bad_value("TubeScore", "scales", rule, len(self.scales)))
+            raise ValueError(bad_value("TubeNonconformity", "scales", rule, len(self.scales)))
         return like.new_tensor(self.scales)
 
 
 @dataclass(frozen=True)
-class MixtureLevels(Nonconformity):
+class MixtureNonconformity(Nonconformity):
     """Negative log density of the mixture of hypotheses with scales: regions are its level sets.
 
     Args:
@@ -261,7 +263,7 @@ class MixtureLevels(Nonconformity):
     Example:
         >>> from torchmcl.costs import FullNormal
         >>> given = WeightedHypotheses(torch.zeros(1, 1, 2), torch.ones(1, 1), torch.eye(2).expand(1, 1, 2, 2))
-        >>> MixtureLevels(FullNormal())(given, torch.zeros(1, 2))
+        >>> MixtureNonconformity(FullNormal())(given, torch.zeros(1, 2))
         tensor([1.8379])
     """
 
@@ -270,8 +272,8 @@ class MixtureLevels(Nonconformity):
     def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the negative log density at the targets."""
         if mask is not None:
-            advice = "Leave out rows that are cut short, or use `TubeScore`."
-            raise ValueError(bad_value("MixtureLevels", "mask", "be None", "a mask", advice))
+            advice = "Leave out rows that are cut short, or use `TubeNonconformity`."
+            raise ValueError(bad_value("MixtureNonconformity", "mask", "be None", "a mask", advice))
         return -self._mixture(given).log_prob(targets)
 
     def volume(
@@ -289,8 +291,8 @@ class MixtureLevels(Nonconformity):
 
     def _mixture(self, given: WeightedHypotheses) -> torch.distributions.MixtureSameFamily:
         if given.scale is None:
-            advice = "Train with `scales=True`, or use BallScore()."
-            raise ValueError(bad_value("MixtureLevels", "predictions", "be Distributions", "no scale", advice))
+            advice = "Train with `scales=True`, or use BallNonconformity()."
+            raise ValueError(bad_value("MixtureNonconformity", "predictions", "be Distributions", "no scale", advice))
         logits = given.probabilities.clamp_min(torch.finfo(given.probabilities.dtype).tiny).log()
         predictions = Distributions(given.hypotheses, logits, given.scale.to(given.hypotheses))
         return mixture_distribution(predictions, self.family, scores=SoftmaxScores())
@@ -329,11 +331,11 @@ class Conformal:
         """Calibrate regions that contain a new target with probability `coverage`, on held-out rows.
 
         Args:
-            nonconformity: `BallScore()`, `TubeScore()`, `MixtureLevels(family)` or your own.
+            nonconformity: `BallNonconformity()`, `TubeNonconformity()`, `MixtureNonconformity(family)` or your own.
             predictions: Hypotheses [rows, hypotheses, ...] and scores of the calibration rows.
             targets: Targets [rows, ...], one for each row; the contents of masked steps are ignored, even NaN.
             coverage: Fraction of new targets inside, in (0, 1).
-            mask: Mask [rows, steps], True where a step is real; `TubeScore` and costs of sequences support it.
+            mask: Mask [rows, steps], True where a step is real; `TubeNonconformity` and costs of sequences support it.
             sample_weights: Weights [rows] for new rows from a different population, proportional to the ratio of its
                 density to that of the calibration rows. Coverage is then approximate, and falls short under a strong
                 shift, where a few rows have most of the weight: a new row gets the average weight instead of its own.
@@ -346,12 +348,12 @@ class Conformal:
 
         Example:
             >>> predictions, targets = Predictions(torch.zeros(99, 1, 1)), torch.arange(1, 100).view(-1, 1) / 100
-            >>> regions = Conformal.calibrate(BallScore(), predictions, targets, coverage=0.9)
+            >>> regions = Conformal.calibrate(BallNonconformity(), predictions, targets, coverage=0.9)
             >>> round(regions.level, 4), regions.volume(predictions)[:2]
             (0.9, tensor([1.8000, 1.8000]))
         """
         owner = "Conformal.calibrate"
-        check_share(owner, "coverage", coverage, "(0, 1)", "0.9 covers 90 % of the targets.")
+        check_interval(owner, "coverage", coverage, "(0, 1)", "0.9 covers 90 % of the targets.")
         given = weighted_hypotheses(owner, predictions, scores)
         values = _scores_of(owner, nonconformity, given, targets, mask).cpu().numpy()
         weights = np.ones(len(values))
@@ -413,7 +415,7 @@ def _scores_of(owner: str, nonconformity: Any, given: WeightedHypotheses, target
     Rounded to single precision, a level could exclude targets exactly on it.
     """
     if not isinstance(nonconformity, Nonconformity):
-        rule, advice = "be a Nonconformity", "BallScore() or TubeScore() for example."
+        rule, advice = "be a Nonconformity", "BallNonconformity() or TubeNonconformity() for example."
         raise TypeError(bad_value(owner, "nonconformity", rule, type(nonconformity).__name__, advice))
     targets, steps = real_targets(owner, targets, mask, (len(given.hypotheses), *given.hypotheses.shape[2:]))
     return nonconformity(given, targets.to(given.hypotheses), steps).double()

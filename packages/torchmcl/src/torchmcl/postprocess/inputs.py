@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmcl.checks import check_boolean, check_callable, check_sample_weights, check_shape, check_tensor
-from torchmcl.costs.declared import check_takes_mask, declaration
+from torchmcl.costs.declared import check_takes_mask, cost_declaration
 from torchmcl.errors import bad_value
 from torchmcl.scoring import ScoreObjective, SigmoidScores, SoftmaxScores
 from torchmcl.types import Distributions, check_predictions
@@ -191,7 +191,7 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
     """
     check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
     expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
-    if declaration(cost_fn).event_dims == 1:  # all axes of an event, flattened
+    if cost_declaration(cost_fn).event_dims == 1:  # all axes of an event, flattened
         hypotheses, targets = hypotheses.flatten(2), targets.flatten(2)
     if mask is not None:
         check_takes_mask(owner, "cost_fn", cost_fn)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchmcl.checks import check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
-from torchmcl.costs.declared import Norm, declaration
+from torchmcl.costs.declared import NormFormula, cost_declaration
 from torchmcl.costs.distances import wide_dtype
 from torchmcl.dispatch import full_precision
 from torchmcl.errors import bad_value
@@ -172,8 +172,8 @@ class _Candidates(NamedTuple):
 
     def cost(self, centers: Tensor) -> Tensor:
         """Return the cost of each center for each hypothesis, [rows, centers, hypotheses]."""
-        formula = declaration(self.cost_fn).formula
-        if self.hypotheses.is_cuda or not isinstance(formula, Norm) or not formula.is_squared_distance:
+        formula = cost_declaration(self.cost_fn).formula
+        if self.hypotheses.is_cuda or not isinstance(formula, NormFormula) or not formula.is_squared_distance:
             return pair_cost("reduce", self.cost_fn, centers, self.hypotheses).mT
         # The same differences without a loop over the coordinates, which is slow on CPUs for many pairs.
         cost = torch.cdist(centers.flatten(2), self.hypotheses.flatten(2), compute_mode="donot_use_mm_for_euclid_dist")
@@ -192,7 +192,7 @@ class _Candidates(NamedTuple):
         means = torch.bmm(wide, self.hypotheses.flatten(2).to(wide)) / mass.clamp_min(1e-30)
         means = torch.where(mass > 0, means, before.flatten(2)).to(self.hypotheses)
         means = means.unflatten(-1, self.hypotheses.shape[2:])
-        center = declaration(self.cost_fn).centre
+        center = cost_declaration(self.cost_fn).center
         centers = means
         if center is not None:
             if center.from_means is None:

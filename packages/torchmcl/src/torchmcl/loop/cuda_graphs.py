@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from torchmcl.types import Distributions, Predictions
 
+__all__ = ["CUDAGraphModel", "without_garbage_collection"]
+
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
@@ -23,7 +25,7 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class CapturedModel:
+class CUDAGraphModel:
     """Call a model by replaying recorded CUDA graphs if that gives the same result.
 
     A network of many small kernels, such as `torchmcl_speech.nn.DPRNN`, keeps a GPU waiting for Python. The passes of
@@ -39,7 +41,7 @@ class CapturedModel:
 
     Example:
         >>> model = nn.Sequential(nn.Linear(3, 2), nn.Unflatten(-1, (2, 1)))
-        >>> CapturedModel(lambda inputs: Predictions(model(inputs)))(torch.zeros(4, 3)).hypotheses.shape
+        >>> CUDAGraphModel(lambda inputs: Predictions(model(inputs)))(torch.zeros(4, 3)).hypotheses.shape
         torch.Size([4, 2, 1])
     """
 

@@ -20,14 +20,14 @@ from torchmcl.rules.winners import AnnealedWTA, AssignmentRule
 from torchmcl.types import StepOutput
 
 __all__ = [
-    "LoopAnnealing",
+    "ModelAnnealing",
     "OptimizerWeights",
     "RuleLike",
     "check_rule_like",
-    "described_rule",
     "move_hypotheses",
-    "part_hypotheses",
     "rule_at",
+    "rule_description",
+    "separate_hypotheses",
 ]
 
 RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
@@ -52,11 +52,11 @@ def rule_at(rule: AssignmentRule | Callable[[float], AssignmentRule], step: floa
     return rule if isinstance(rule, AssignmentRule) else rule(step)
 
 
-def described_rule(rule: RuleLike, step: float) -> dict[str, Any]:
+def rule_description(rule: RuleLike, step: float) -> dict[str, Any]:
     """Return the kind and the fields of the rule at a step, or of the policy, as plain values to save and compare.
 
     Example:
-        >>> described_rule(lambda step: AnnealedWTA(1.0 / (1 + step)), step=1)
+        >>> rule_description(lambda step: AnnealedWTA(1.0 / (1 + step)), step=1)
         {'kind': 'AnnealedWTA', 'temperature': 0.5}
     """
     value = rule if isinstance(rule, AutoAnnealing) else rule_at(rule, step)
@@ -65,7 +65,7 @@ def described_rule(rule: RuleLike, step: float) -> dict[str, Any]:
     return {"kind": type(value).__name__, **plain}
 
 
-class LoopAnnealing:
+class ModelAnnealing:
     """`AutoAnnealing` in a loop over batches of one model, which may run in several processes.
 
     Its state stays on the device of the costs; only `set_rates` and `end_epoch` read values on the host.
@@ -352,7 +352,7 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
     return int((moves.source != places).sum())
 
 
-def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.4) -> None:
+def separate_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.4) -> None:
     """Set each hypothesis to the mean of all plus `factor` times a random constant, drawn like initial biases.
 
     Hypotheses that a high temperature has merged get the same gradients, so nothing else separates them again.
@@ -370,12 +370,12 @@ def part_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: 
         >>> model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=2, hidden=(8,))
         >>> for parameter in model.head.linear.parameters():
         ...     _ = parameter.data.fill_(0.1)
-        >>> part_hypotheses(model, torch.optim.Adam(model.parameters()))
+        >>> separate_hypotheses(model, torch.optim.Adam(model.parameters()))
         >>> bool(model(torch.ones(1, 1)).hypotheses.std() > 0)
         True
     """
-    check_positive("part_hypotheses", "factor", factor)
-    head = _head("part_hypotheses", model)
+    check_positive("separate_hypotheses", "factor", factor)
+    head = _head("separate_hypotheses", model)
     OptimizerWeights(optimizer, head, None).part(torch.full((1,), float(factor), device=head.linear.weight.device))
 
 
