@@ -74,10 +74,15 @@ def test_a_page_of_somebody_else_is_never_replaced(words, tmp_path, capsys):
     assert (tmp_path / "index.html").read_text() == "<p>mine"
 
 
-def test_the_module_runs_as_a_script():
-    run = subprocess.run([sys.executable, "-m", "torchmcl", "--help"], capture_output=True, text=True)
+def test_the_module_runs_as_a_script_and_shows_its_help_without_torch():
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "torchmcl", "--help"], capture_output=True, text=True
+    )
     assert run.returncode == 0
     assert "several answers" in run.stdout.lower()
+    imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
+    assert "torchmcl.app" in imported
+    assert not {"torch", "numpy"} & imported
 
 
 def test_the_defaults_of_fit_are_those_of_the_estimator():

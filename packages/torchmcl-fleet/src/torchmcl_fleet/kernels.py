@@ -116,7 +116,7 @@ def univariate(centers: Tensor, weights: Tensor, widths: Tensor) -> line.Mixture
 
 def description() -> str:
     """Return the instruction set of the extension in C."""
-    return compiled.instruction_set() or "not built: no C compiler when torchmcl was installed"
+    return compiled.instruction_set() or "not available: built without a C compiler, or a processor without AVX2"
 
 
 SLOTS = {"step": step, "assignment": assignment, "univariate": univariate}

@@ -54,7 +54,7 @@ def _loaded() -> ctypes.CDLL | None:
         if not hasattr(functions, name):  # built from older sources
             return None
         getattr(functions, name).restype = result
-    return functions
+    return functions if functions.torchmcl_instruction_set() else None
 
 
 _LIBRARY = _loaded()

@@ -1,5 +1,7 @@
-/* For the instructions that every processor of an architecture has: NEON on ARM, SSE2 on x86-64. */
+/* For the instructions that every processor of an architecture has: NEON on ARM, plain C elsewhere. x86-64 processors
+   without AVX2, the last of them from 2015, use the definitions in PyTorch. */
 
+#if !defined(__x86_64__)
 #define VECTOR_BYTES 16
 #define STEP 4
 #define VARIANT baseline
@@ -10,11 +12,7 @@
 #else
 #define WIDE 2
 #define SUMS 8
-#if defined(__x86_64__)
-#define NAME "SSE2"
-#else
 #define NAME "plain C"
-#endif
 #endif
 #include "step.h"
 #include "forward.h"
@@ -25,3 +23,4 @@
 #include "line_points.h"
 #include "line_sets.h"
 #include "variant.h"
+#endif

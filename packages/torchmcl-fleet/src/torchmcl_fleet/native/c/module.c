@@ -17,20 +17,20 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-extern const Variant baseline;
 #if defined(__x86_64__)
 extern const Variant avx2, avx512;
-#endif
+static const Variant *chosen = NULL;
 
-static const Variant *chosen = &baseline;
-
-#if defined(__x86_64__)
 /* Whether the variable TORCHMCL_INSTRUCTIONS, for tests and measurements, allows a variant; it cannot add one. */
 static int allowed(const Variant *variant) {
     const char *wanted = getenv("TORCHMCL_INSTRUCTIONS");
     return !wanted || strcmp(wanted, variant->name) == 0;
 }
+#else
+extern const Variant baseline;
+static const Variant *chosen = &baseline;
 #endif
+
 double normal_table[NORMAL_SIZE][5];
 
 static void fill_normal_table(void) {
@@ -73,7 +73,8 @@ static void choose(void) {
 #define WITHOUT_TINY_NUMBERS(call) call
 #endif
 
-EXPORTED const char *torchmcl_instruction_set(void) { return chosen->name; }
+/* NULL if this processor has none of the instruction sets. */
+EXPORTED const char *torchmcl_instruction_set(void) { return chosen ? chosen->name : NULL; }
 
 EXPORTED int64_t torchmcl_scratch_size(const Network *network) { return chosen->scratch_size(network); }
 
