@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from torchmcl_fleet.native import compiled, line, one_target
-from torchmcl_fleet.native.extension import available
+from torchmcl_fleet.native import available, compiled, line, one_target
 
 pytestmark = pytest.mark.skipif(not available(), reason="the extension was not built")
 IN_C = {"dtype": torch.float32, "device": "cpu"}

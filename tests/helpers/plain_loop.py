@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchmcl as mcl
-from torchmcl_fleet.data import shuffled_rows
+from torchmcl_fleet.problem import shuffled_rows
 
 N_HYPOTHESES = 3
 

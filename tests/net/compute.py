@@ -72,7 +72,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("MultiHypothesisMLP",), ("torchmcl",)),
     # fleets
     **dict.fromkeys(("SGD", "Adam", "Fleet", "FleetData", "Validation"), FLEET),
-    "native_is_available": ("torchmcl.accel.native.compiled:available", "torchmcl_fleet.native.compiled:available"),
+    "native_is_available": ("torchmcl.accel.native.compiled:available", "torchmcl_fleet.native:available"),
     # tables
     **dict.fromkeys(("MCLRegressor", "MCLClassifier"), TABLES),
     "DensityRegressor": ("torchmcl_tables",),

@@ -8,7 +8,7 @@ import pytest
 
 from browser import opened
 from torchmcl.app.report import escape, html_report
-from torchmcl_fleet.demo import page as demo
+from torchmcl_fleet.demo import report as demo
 from torchmcl_speech.reports import separation_page
 from torchmcl_studies.reports import figures, trajectories, uci
 
@@ -167,7 +167,7 @@ def test_records_of_the_demonstration_cannot_run_in_its_page(browser, tmp_path, 
 
     def written(records):
         (tmp_path / "records.json").write_text(json.dumps(records))
-        return demo.write_demo_page(tmp_path).read_text()
+        return demo.write_demo_report(tmp_path).read_text()
 
     records, accepted = poisoned_everywhere(demo_records(), written)
     texts = {("settings", "n_restarts"), ("methods", 0, "label"), ("kmeans", "starved"), ("conditional", "code")}

@@ -7,11 +7,9 @@ import torchmcl as mcl
 from torchmcl.checks import debug_checks
 from torchmcl_fleet import Fleet, FleetData, MixtureLogLoss, Validation
 from torchmcl_fleet.backends import BACKENDS, choose_backend
-from torchmcl_fleet.courses import RuleCourses
-from torchmcl_fleet.data import EpochRows
-from torchmcl_fleet.models import StackedModules
-from torchmcl_fleet.options import StepSpec
-from torchmcl_fleet.steps import TrainingFacts
+from torchmcl_fleet.modules.stacked import StackedModules
+from torchmcl_fleet.plan import RulePlan
+from torchmcl_fleet.problem import EpochRows, StepSpec, TrainingProblem
 
 COST = mcl.MixtureNLL(mcl.pairwise_cross_entropy)
 RULES = [mcl.AnnealedWTA(1.0), mcl.AnnealedWTA(4.0), mcl.WTA(), mcl.RelaxedWTA(0.2), mcl.TopK(2)]
@@ -31,7 +29,7 @@ def data(weighted=False, n_models=2, dtype=torch.float32):
 
 def facts(models, rows, held_out=None):
     spec = StepSpec(COST, 0.0, MixtureLogLoss())
-    return TrainingFacts.of(models, rows, held_out, spec, device=torch.device("cpu"), per_target_rules=True)
+    return TrainingProblem.of(models, rows, held_out, spec, device=torch.device("cpu"), per_target_rules=True)
 
 
 @pytest.mark.parametrize(("hidden", "weighted"), [((), False), ((7,), True), ((7, 5), True)])
@@ -40,13 +38,13 @@ def test_losses_and_gradients_are_those_of_the_definition(rule, hidden, weighted
     torch.manual_seed(0)
     models = StackedModules.of([network(hidden).double() for _ in range(2)])
     rows = EpochRows(data(weighted, dtype=torch.float64), torch.arange(2), 30)
-    courses = RuleCourses([rule] * 2, 1, torch.device("cpu"), torch.float64)
-    courses.read(torch.zeros(1, dtype=torch.long))
+    rules = RulePlan([rule] * 2, 1, torch.device("cpu"), torch.float64)
+    rules.read(torch.zeros(1, dtype=torch.long))
     held_out, found = data(dtype=torch.float64), {}
     for name in ("autograd", "classes"):
         step = BACKENDS[name].step(models, rows, held_out, facts(models, rows.data, held_out))
-        losses = step(courses, rows.batches[0])
-        found[name] = losses, step.gradient.clone(), step.evaluate(courses, slice(0, 2))
+        losses = step(rules, rows.batches[0])
+        found[name] = losses, step.gradient.clone(), step.evaluate(rules, slice(0, 2))
     for expected, value in zip(*found.values(), strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
 

@@ -12,7 +12,7 @@ import torch
 import torchmcl
 from browser import console_errors, opened
 from places import ROOT
-from torchmcl_fleet.demo.page import write_demo_page
+from torchmcl_fleet.demo.report import write_demo_report
 from torchmcl_fleet.demo.training import DemoSettings, run_demo
 
 
@@ -21,7 +21,7 @@ def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     settings = DemoSettings(n_seeds=2, n_epochs=60, n_held_out=4000, n_restarts=5, n_frames=20)
     records = run_demo(folder, settings, progress=False)
-    return folder, records, write_demo_page(folder)
+    return folder, records, write_demo_report(folder)
 
 
 def test_annealing_has_the_lowest_distortion_and_the_fewest_starved_hypotheses(demo):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl_fleet.native import extension
+from torchmcl_fleet import native
 
-pytestmark = pytest.mark.skipif(not extension.available(), reason="the C extension was not built")
+pytestmark = pytest.mark.skipif(not native.available(), reason="the C extension was not built")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -28,7 +28,7 @@ def test_blocks_end_with_the_last_row(n_rows, entries_of_row):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        extension.in_blocks(lambda first, last: shares.append((first, last)), n_rows, entries_of_row, 32)
+        native.in_blocks(lambda first, last: shares.append((first, last)), n_rows, entries_of_row, 32)
     finally:
         torch.set_num_threads(before)
     rows = [row for first, last in sorted(shares) for row in range(first, last)]
@@ -50,7 +50,7 @@ def test_no_share_runs_after_an_exception():
     torch.set_num_threads(2)
     try:
         with pytest.raises(ValueError, match="the first share"):
-            extension.on_threads(part, 100)
+            native.on_threads(part, 100)
         assert len(ended) == len(begun) - 1
     finally:
         torch.set_num_threads(before)

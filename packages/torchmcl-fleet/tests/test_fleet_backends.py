@@ -28,15 +28,14 @@ from torchmcl_fleet import (
     Validation,
     current_loss,
     hard_distortion,
+    native,
 )
 from torchmcl_fleet.backends import BACKENDS
-from torchmcl_fleet.data import EpochRows, shuffled_rows
-from torchmcl_fleet.models import StackedModules
+from torchmcl_fleet.modules import StackedModules
 from torchmcl_fleet.native import compiled
-from torchmcl_fleet.options import StepSpec
-from torchmcl_fleet.steps import TrainingFacts
+from torchmcl_fleet.problem import EpochRows, StepSpec, TrainingProblem, shuffled_rows
 
-needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
+needs_extension = pytest.mark.skipif(not native.available(), reason="the extension was not built")
 each_backend = pytest.mark.parametrize("backend", ["autograd", pytest.param("compiled", marks=needs_extension)])
 COST_FNS = [mcl.pairwise_sq_euclidean, mcl.pairwise_l1]
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 15))
@@ -503,8 +502,8 @@ def test_the_compiled_scale_of_the_costs_is_that_of_the_drawn_rows(cost_fn):
 
     def scale(backend):
         rows, spec = EpochRows(data, torch.tensor([0, 1]), 30), StepSpec(cost_fn, 1.0, hard_distortion)
-        facts = TrainingFacts.of(models, data, None, spec, device=torch.device("cpu"), per_target_rules=True)
-        return BACKENDS[backend].step(models, rows, None, facts).cost_scale_on(data, drawn.expand(2, -1))().scale
+        problem = TrainingProblem.of(models, data, None, spec, device=torch.device("cpu"), per_target_rules=True)
+        return BACKENDS[backend].step(models, rows, None, problem).cost_scale_on(data, drawn.expand(2, -1))().scale
 
     for found in with_backends(scale):
         torch.testing.assert_close(found, expected.scale.detach())
@@ -647,7 +646,7 @@ def test_an_unknown_backend_is_refused(backend, error):
 
 @needs_extension
 def test_the_instruction_set_is_named_by_the_verbose_version(capsys):
-    name = compiled.instruction_set()
+    name = native.instruction_set()
     assert name in ("AVX-512", "AVX2", "NEON", "plain C")
     with pytest.raises(SystemExit):
         main(["--version", "--verbose"])
@@ -665,10 +664,10 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import torch
 import torchmcl as mcl
-from torchmcl_fleet.native import compiled
+from torchmcl_fleet import native
 from torchmcl_fleet import Fleet, FleetData
 
-assert not compiled.available() and compiled.instruction_set() is None
+assert not native.available() and native.instruction_set() is None
 data = FleetData.shared(torch.rand(20, 2), torch.rand(20, 1, 1), 2)
 module = lambda: mcl.MultiHypothesisMLP(2, 1, 3, hidden=(4,))
 assert Fleet(module, 2).fit(data, 2, progress=False).losses.isfinite().all()

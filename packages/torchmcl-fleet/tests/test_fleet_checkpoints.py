@@ -14,8 +14,7 @@ from signals import signal_when
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.io import TrainingInterrupted, read_checkpoint, stop_on_signals, write_checkpoint
 from torchmcl.schedules import JoinedSchedule
-from torchmcl_fleet import SGD, Checkpointing, Fleet, FleetData, SampledData, Validation, current_loss
-from torchmcl_fleet.native import compiled
+from torchmcl_fleet import SGD, Checkpointing, Fleet, FleetData, SampledData, Validation, current_loss, native
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
 SETS = [rows(13, seed=0), rows(8, seed=1)]
@@ -424,7 +423,7 @@ def test_a_signal_saves_the_epoch_and_the_same_call_resumes_there(tmp_path):
     whole, resumed = new_fleet(), new_fleet()
     expected = train(whole)
     with pytest.raises(
-        TrainingInterrupted, match=r"Stopped by SIGTERM. Saved in .*: run the same again to resume"
+        TrainingInterrupted, match=r"TrainingInterrupted by SIGTERM. Saved in .*: run the same again to resume"
     ) as stopped:
         stopped_at(4, new_fleet(), tmp_path)
     assert stopped.value.code == 143
@@ -439,7 +438,7 @@ def test_a_signal_without_a_checkpoint_says_that_nothing_was_saved():
         stopped_at(4, new_fleet())
 
 
-@pytest.mark.skipif(not compiled.available(), reason="autograd would train such small models on one thread")
+@pytest.mark.skipif(not native.available(), reason="autograd would train such small models on one thread")
 def test_a_signal_saves_the_chunks_of_all_threads(tmp_path, threads):
     threads(2)
     data, n_epochs, checkpoint = one_answer(32), 2000, Checkpointing(tmp_path, every=50)

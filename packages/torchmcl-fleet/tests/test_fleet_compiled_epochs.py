@@ -4,10 +4,9 @@ import pytest
 
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows
-from torchmcl_fleet import Checkpointing, Fleet, FleetData, Validation
-from torchmcl_fleet.native import compiled
+from torchmcl_fleet import Checkpointing, Fleet, FleetData, Validation, native
 
-pytestmark = pytest.mark.skipif(not compiled.available(), reason="needs the C extension")
+pytestmark = pytest.mark.skipif(not native.available(), reason="needs the C extension")
 DATA = FleetData.shared(*rows(23, seed=0), 3)
 HELD_OUT = FleetData.shared(*rows(9, seed=1), 3)
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 12))

@@ -8,8 +8,8 @@ import torch
 from plain_loop import rows, small_mlp
 from torchmcl.schedules import JoinedSchedule
 from torchmcl_fleet import SGD, Adam, Fleet, FleetData
-from torchmcl_fleet.data import shuffled_rows
 from torchmcl_fleet.history import FirstFailures
+from torchmcl_fleet.problem import shuffled_rows
 
 GOOD = [rows(12, seed=seed) for seed in range(3)]
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from torchmcl_fleet.data import shuffled_rows
+from torchmcl_fleet.problem import shuffled_rows
 
 BITS = (1 << 64) - 1
 

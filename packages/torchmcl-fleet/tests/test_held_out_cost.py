@@ -14,8 +14,7 @@ from torchmcl import (
 )
 from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl.io.identity import described
-from torchmcl_fleet import Fleet, FleetData, HeldOutCost, MixtureLogLoss, Validation, WeightedDistortion
-from torchmcl_fleet.native import compiled
+from torchmcl_fleet import Fleet, FleetData, HeldOutCost, MixtureLogLoss, Validation, WeightedDistortion, native
 
 WATCHED = MixtureNLLWithCRPS(1000.0)
 
@@ -47,7 +46,7 @@ def watched(backend, weights=None):
 @pytest.mark.parametrize("backend", ["autograd", "compiled"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_best_value_is_the_cost_of_the_kept_networks(backend, weighted):
-    if backend == "compiled" and not compiled.available():
+    if backend == "compiled" and not native.available():
         pytest.skip("the extension was not built")
     weights = torch.arange(1.0, 31.0) if weighted else None
     fleet, history = watched(backend, weights)

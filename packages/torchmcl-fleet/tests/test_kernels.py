@@ -12,7 +12,7 @@ from torchmcl.costs import chunked as sequences
 from torchmcl.costs import distances
 from torchmcl.costs.chunked import weighted_distances
 from torchmcl.dispatch import runs_triton
-from torchmcl_fleet.gpu.support import usable
+from torchmcl_fleet.gpu import supports
 
 WEIGHTS = torch.rand(5, 3, 4, dtype=torch.float64)
 POINTS = torch.randn(5, 4, 2, dtype=torch.float64), torch.randn(5, 3, 2, dtype=torch.float64)
@@ -66,7 +66,7 @@ def test_the_step_is_imported_without_triton():
 
 
 def test_kernels_are_not_usable_on_the_cpu():
-    assert not usable(torch.ones(3))
+    assert not supports(torch.ones(3))
     assert not runs_triton(torch.ones(3))
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import oracles
 from torchmcl.density import Mixture, best_points
-from torchmcl_fleet.native import line
-from torchmcl_fleet.native.extension import available
+from torchmcl_fleet.native import available, line
 
 needs_extension = pytest.mark.skipif(not available(), reason="the extension was not built")
 
@@ -71,7 +70,7 @@ def defined(monkeypatch):
 
     def call(function):
         with monkeypatch.context() as patched:
-            patched.setattr(line, "serves", lambda *tensors: False)
+            patched.setattr(line, "supports", lambda *tensors: False)
             return function()
 
     return call

@@ -5,10 +5,9 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.costs import MixtureNLLWithCRPS
-from torchmcl_fleet import Fleet, FleetData, Validation
-from torchmcl_fleet.native import compiled
+from torchmcl_fleet import Fleet, FleetData, Validation, native
 
-needs_extension = pytest.mark.skipif(not compiled.available(), reason="the extension was not built")
+needs_extension = pytest.mark.skipif(not native.available(), reason="the extension was not built")
 
 
 def rows(n_rows=130, n_targets=1, dim=1):

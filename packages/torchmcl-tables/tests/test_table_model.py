@@ -11,7 +11,7 @@ import pytest
 
 from forged import forge
 from house_tables import houses, write_csv
-from torchmcl_fleet.model_selection import least_distortions
+from torchmcl_fleet import least_distortions
 from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_summary, fit_table, load_table_model, save_table_model, table_records
 from torchmcl_tables.model.fitting import _rows

@@ -1,55 +1,51 @@
-"""Fleets: many small models trained at once on a leading axis."""
+# ruff: noqa: F403
+"""Fleets: many small models trained at once on a leading axis.
+
+The names are loaded on first use: `torchmcl --help` asks for the commands without torch.
+"""
 
 from typing import TYPE_CHECKING
 
 from torchmcl import optional
 
 if TYPE_CHECKING:
-    from torchmcl_fleet.data import FleetData as FleetData
-    from torchmcl_fleet.data import SampledData as SampledData
-    from torchmcl_fleet.epochs import EpochInfo as EpochInfo
-    from torchmcl_fleet.fleet import Fleet as Fleet
-    from torchmcl_fleet.fleet import FleetRecorder as FleetRecorder
-    from torchmcl_fleet.history import FleetHistory as FleetHistory
-    from torchmcl_fleet.options import Checkpointing as Checkpointing
-    from torchmcl_fleet.options import HeldOutCost as HeldOutCost
-    from torchmcl_fleet.options import MixtureLogLoss as MixtureLogLoss
-    from torchmcl_fleet.options import Validation as Validation
-    from torchmcl_fleet.options import WeightedDistortion as WeightedDistortion
-    from torchmcl_fleet.options import current_loss as current_loss
-    from torchmcl_fleet.options import default_batch_size as default_batch_size
-    from torchmcl_fleet.options import even_batch_size as even_batch_size
-    from torchmcl_fleet.options import hard_distortion as hard_distortion
-    from torchmcl_fleet.search import Candidate as Candidate
-    from torchmcl_fleet.search import FleetSearch as FleetSearch
-    from torchmcl_fleet.search import SearchResult as SearchResult
-    from torchmcl_fleet.search import default_candidates as default_candidates
-    from torchmcl_fleet.stacked import SGD as SGD
-    from torchmcl_fleet.stacked import Adam as Adam
+    from torchmcl_fleet.backends.training import *
+    from torchmcl_fleet.fleet import *
+    from torchmcl_fleet.history import *
+    from torchmcl_fleet.model_selection import *
+    from torchmcl_fleet.modules.optimizers import *
+    from torchmcl_fleet.modules.stacked import *
+    from torchmcl_fleet.plan import *
+    from torchmcl_fleet.problem import *
+    from torchmcl_fleet.search import *
 
-# Name -> module that it is imported from on first use: `torchmcl --help` asks for the commands without torch.
+# Name -> module that it is imported from on first use.
 _HOMES = {
-    "Adam": "torchmcl_fleet.stacked",
+    "Adam": "torchmcl_fleet.modules.optimizers",
     "Candidate": "torchmcl_fleet.search",
-    "Checkpointing": "torchmcl_fleet.options",
-    "EpochInfo": "torchmcl_fleet.epochs",
+    "Checkpointing": "torchmcl_fleet.plan",
+    "EpochInfo": "torchmcl_fleet.backends.training",
     "Fleet": "torchmcl_fleet.fleet",
-    "FleetData": "torchmcl_fleet.data",
+    "FleetData": "torchmcl_fleet.problem",
     "FleetHistory": "torchmcl_fleet.history",
     "FleetRecorder": "torchmcl_fleet.fleet",
     "FleetSearch": "torchmcl_fleet.search",
-    "HeldOutCost": "torchmcl_fleet.options",
-    "MixtureLogLoss": "torchmcl_fleet.options",
-    "SGD": "torchmcl_fleet.stacked",
-    "SampledData": "torchmcl_fleet.data",
+    "HeldOutCost": "torchmcl_fleet.plan",
+    "HypothesisCounts": "torchmcl_fleet.model_selection",
+    "MixtureLogLoss": "torchmcl_fleet.plan",
+    "SGD": "torchmcl_fleet.modules.optimizers",
+    "SampledData": "torchmcl_fleet.problem",
     "SearchResult": "torchmcl_fleet.search",
-    "Validation": "torchmcl_fleet.options",
-    "WeightedDistortion": "torchmcl_fleet.options",
-    "current_loss": "torchmcl_fleet.options",
-    "default_batch_size": "torchmcl_fleet.options",
+    "Validation": "torchmcl_fleet.plan",
+    "WeightedDistortion": "torchmcl_fleet.plan",
+    "build_modules": "torchmcl_fleet.modules.stacked",
+    "choose_n_hypotheses": "torchmcl_fleet.model_selection",
+    "current_loss": "torchmcl_fleet.plan",
+    "default_batch_size": "torchmcl_fleet.plan",
     "default_candidates": "torchmcl_fleet.search",
-    "even_batch_size": "torchmcl_fleet.options",
-    "hard_distortion": "torchmcl_fleet.options",
+    "even_batch_size": "torchmcl_fleet.plan",
+    "hard_distortion": "torchmcl_fleet.plan",
+    "least_distortions": "torchmcl_fleet.model_selection",
 }
 __all__ = list(_HOMES)
 

@@ -15,27 +15,28 @@ from torchmcl import (
     Predictions,
     SigmoidScores,
     SoftmaxScores,
+    annealing,
     checks,
     mcl_step,
+    metrics,
     pairwise_sq_euclidean,
 )
-from torchmcl.annealing import AnnealingRecords, annealing_statistics
-from torchmcl.annealing.records import SCALARS
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
 from torchmcl.io.identity import digest_of_tensors
 from torchmcl.schedules import Schedule
 from torchmcl.scoring import ScoreObjective, check_score_objective
 from torchmcl_fleet.backends import BACKENDS, choose_backend
-from torchmcl_fleet.courses import RuleAt, TrainingPlan, rates_of
-from torchmcl_fleet.data import EpochRows, FleetData, SampledData
-from torchmcl_fleet.epochs import ChunkTraining, EpochInfo, train_chunks
+from torchmcl_fleet.backends.training import ChunkTraining, EpochInfo, train_chunks
 from torchmcl_fleet.history import FleetCheckpoint, FleetHistory, chunk_size_of, fingerprint_of
-from torchmcl_fleet.models import FleetModels, KeptModels, StackedModules, build_modules, seeded
-from torchmcl_fleet.module_checks import check_input_type, check_rows_apart, check_stackable, inspected
-from torchmcl_fleet.options import (
+from torchmcl_fleet.modules import checks as module_checks
+from torchmcl_fleet.modules.optimizers import Adam, FleetOptimizer
+from torchmcl_fleet.modules.stacked import FleetModels, KeptModels, StackedModules, build_modules, seeded
+from torchmcl_fleet.placement import Device, Placement, devices_of, models_at_once
+from torchmcl_fleet.plan import (
     Checkpointing,
-    StepSpec,
+    RuleAt,
+    TrainingPlan,
     Validation,
     batch_rows,
     check_data,
@@ -43,12 +44,15 @@ from torchmcl_fleet.options import (
     hard_distortion,
     moments_of,
     per_model,
+    rates_of,
     seeds_of,
     validation_of,
 )
-from torchmcl_fleet.placement import Device, Placement, devices_of
-from torchmcl_fleet.stacked import Adam, FleetOptimizer
-from torchmcl_fleet.steps import CostFacts, TrainingFacts, evaluate_models
+from torchmcl_fleet.problem import CostProperties, EpochRows, FleetData, SampledData, StepSpec, TrainingProblem
+
+__all__ = ["Fleet", "FleetRecorder"]
+
+_SCALARS = annealing.AnnealingStatistics._fields[:-1]
 
 
 class Fleet:
@@ -135,7 +139,7 @@ class Fleet:
         self.devices = devices_of(device, n_models)
         self.device = self.devices[0]
         modules = build_modules(module_factory, self.seeds)
-        check_stackable(modules)
+        module_checks.check_stackable(modules)
         self._kept = KeptModels(StackedModules.of(modules))
         self._first_weights = digest_of_tensors(self._kept.last.state)
         self.optimizer_state: dict[str, Tensor] | None = None
@@ -195,11 +199,11 @@ class Fleet:
         models, plan = self._kept.last, self._plan(n_epochs, validation)
         moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(models.flat)) if continued else {}
         size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
-        data, n_hypotheses = inspected(models, data, held_out)
-        plan.courses.check_hypotheses(n_hypotheses)
-        per_target = plan.courses.per_target
-        facts = TrainingFacts.of(models, data, held_out, plan.spec, device=self.device, per_target_rules=per_target)
-        backend = choose_backend(self.backend, facts)
+        data, n_hypotheses = _inspected(models, data, held_out)
+        plan.rule_plan.check_hypotheses(n_hypotheses)
+        per_target = plan.rule_plan.per_target
+        problem = TrainingProblem.of(models, data, held_out, plan.spec, device=self.device, per_target_rules=per_target)
+        backend = choose_backend(self.backend, problem)
         placement = Placement.of(
             models,
             data,
@@ -224,7 +228,7 @@ class Fleet:
             own, stacked = plan.of_models(chosen), models.subset(chosen, device, copy_rows=True)
             rows = EpochRows(data.subset(chosen, device), own.seeds, size)
             held = None if held_out is None else held_out.subset(chosen, device)
-            chunk = backend.training(backend.step(stacked, rows, held, facts), own)
+            chunk = backend.training(backend.step(stacked, rows, held, problem), own)
             for name, value in moments.items():
                 chunk.state.optimizer[name].copy_(value[chosen])
             return chunk
@@ -263,7 +267,7 @@ class Fleet:
         elif inputs.shape[0] != self.n_models:
             rule = f"have {self.n_models} models on its first axis"
             raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
-        check_input_type("Fleet.predict", "inputs", models, inputs)
+        module_checks.check_input_type("Fleet.predict", "inputs", models, inputs)
         with torch.no_grad(), models.evaluating(stochastic=stochastic), seeded(seed):
             return models(inputs)
 
@@ -275,9 +279,10 @@ class Fleet:
             best: use the weights of the best validation instead of the last ones.
         """
         check_data("Fleet.evaluate", "data", data, self.n_models)
-        check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
-        check_rows_apart("Fleet.evaluate", "data", self._kept.last, data, training=False)
-        scores = SoftmaxScores() if CostFacts.of(self.cost_fn).trains_scores else self.scores
+        module_checks.check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
+        longest = data.inputs[int(data.n_rows.argmax())]
+        module_checks.check_rows_apart("Fleet.evaluate", "data", self._kept.last, longest, data.lengths, training=False)
+        scores = SoftmaxScores() if CostProperties.of(self.cost_fn).trains_scores else self.scores
         return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, scores)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -370,12 +375,12 @@ class FleetRecorder:
         scores = (
             probed.hypotheses.new_empty(len(models), 0) if logits is None else self._fleet.scores.probabilities(logits)
         )
-        measured = torch.vmap(annealing_statistics)(matching, temperatures)
-        scalars = torch.stack([getattr(measured, name) for name in SCALARS], dim=-1)
+        measured = torch.vmap(annealing.annealing_statistics)(matching, temperatures)
+        scalars = torch.stack([getattr(measured, name) for name in _SCALARS], dim=-1)
         record = (temperatures, scalars, measured.usage, probed.hypotheses.flatten(3), scores)
         self._records.setdefault(rows.start, []).append((epoch, *record))
 
-    def records(self) -> list[AnnealingRecords]:
+    def records(self) -> list[annealing.AnnealingRecords]:
         """Return the records of each model, on the CPU.
 
         Raises:
@@ -384,17 +389,17 @@ class FleetRecorder:
         if not self._records:
             rule = "hold at least one record"
             raise ValueError(bad_value("FleetRecorder", "records", rule, "none", "Pass it as after_epoch= of fit."))
-        found: list[AnnealingRecords] = []
+        found: list[annealing.AnnealingRecords] = []
         for start in sorted(self._records):
             epochs = [epoch for epoch, *_ in self._records[start]]
             temperatures, scalars, usage, probed, scores = (
                 torch.stack(parts).cpu() for parts in zip(*(rest for _, *rest in self._records[start]), strict=True)
             )
             found += [
-                AnnealingRecords(
+                annealing.AnnealingRecords(
                     torch.tensor(epochs),
                     temperatures[:, i],
-                    **dict(zip(SCALARS, scalars[:, i].unbind(dim=-1), strict=True)),
+                    **dict(zip(_SCALARS, scalars[:, i].unbind(dim=-1), strict=True)),
                     usage=usage[:, i],
                     hypotheses=probed[:, i],
                     probes=self._probes.cpu(),
@@ -403,3 +408,72 @@ class FleetRecorder:
                 for i in range(scalars.shape[1])
             ]
         return found
+
+
+@torch.no_grad()
+def evaluate_models(
+    models: StackedModules,
+    data: FleetData,
+    device: torch.device,
+    cost_fn: Callable[..., Tensor],
+    scores: ScoreObjective,
+) -> dict[str, Tensor]:
+    """Return distortion, rmse [models] and usage [models, hypotheses] on the CPU."""
+
+    def rmse(targets: Tensor, hypotheses: Tensor, mask: Tensor, logits: Tensor | None = None) -> Tensor:
+        return metrics.rmse_of_mean(Predictions(hypotheses, logits), targets, mask, scores=scores)
+
+    chunk = models_at_once(models, data, data.inputs.shape[1], device)
+    parts = []
+    for low in range(0, len(models), chunk):
+        chosen = slice(low, min(low + chunk, len(models)))
+        stacked, rows = models.subset(chosen, device), data.subset(chosen, device)
+        batch = rows.batch()
+        with stacked.evaluating():
+            output = mcl_step(stacked, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True)
+        matching, (hypotheses, logits, *_) = output.matching, output.predictions
+        events = (batch.targets, hypotheses, matching.mask if batch.mask is None else batch.mask)
+        given = events if logits is None else (*events, logits)
+        parts.append(
+            {
+                "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
+                "rmse": torch.vmap(rmse)(*given).cpu(),
+                "usage": torch.vmap(metrics.hypothesis_usage)(matching).cpu(),
+            }
+        )
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _inspected(models: StackedModules, data: FleetData, validation: FleetData | None) -> tuple[FleetData, int]:
+    """Try some rows before training; return rows with weights in the models' dtype, and the number of hypotheses.
+
+    Raises:
+        TypeError: If the models do not accept the dtype of the rows.
+        ValueError: If stacked training would differ from training each model alone.
+    """
+    if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
+        rule = "be called without global backward hooks"  # no gradients of stacked modules reach them
+        raise TypeError(bad_value("Fleet.fit", "data", rule, "some", "Remove them, or train with mcl_step."))
+    n_hypotheses = _try_rows("data", data, models, training=True)
+    if validation is not None:
+        _try_rows("validation", validation, models, training=False)
+    weights = None if data.weights is None else data.weights.to(models.flat.dtype)
+    return data._replace(weights=weights), n_hypotheses
+
+
+def _try_rows(name: str, data: FleetData, models: StackedModules, *, training: bool) -> int:
+    """Check rows by the predictions for some of them, and return the number of hypotheses."""
+    sets = data.set_of_model[: module_checks.N_TRIAL_MODELS]
+    inputs = data.inputs[sets, : int(data.n_rows[sets].min())].cpu()
+    hypotheses = module_checks.try_rows("Fleet.fit", name, models, inputs).hypotheses
+    if data.targets.is_floating_point() and data.targets.dtype != hypotheses.dtype:
+        rule = f"have targets of the type of the hypotheses, {hypotheses.dtype}"
+        advice = f"Convert them: targets.to({hypotheses.dtype})."
+        raise TypeError(bad_value("Fleet.fit", name, rule, data.targets.dtype, advice))
+    if data.weights is not None and (data.weights.dtype == torch.bool or data.weights.is_complex()):
+        raise TypeError(bad_value("Fleet.fit", name, "have weights that are numbers", data.weights.dtype))
+    if training:
+        module_checks.check_as_alone(models, inputs)
+    longest = data.inputs[int(data.n_rows.argmax())]
+    module_checks.check_rows_apart("Fleet.fit", name, models, longest, data.lengths, training=training)
+    return hypotheses.shape[-2]

@@ -17,10 +17,11 @@ from torch import Tensor
 from torchmcl import checks, io, optional
 from torchmcl.errors import bad_value
 from torchmcl.io.identity import digest_of_tensors, identity_of
-from torchmcl_fleet.courses import TrainingPlan
-from torchmcl_fleet.data import FleetData
-from torchmcl_fleet.models import StackedModules
-from torchmcl_fleet.options import Checkpointing
+from torchmcl_fleet.modules.stacked import StackedModules
+from torchmcl_fleet.plan import Checkpointing, TrainingPlan
+from torchmcl_fleet.problem import FleetData
+
+__all__ = ["ChunkState", "FirstFailures", "FleetCheckpoint", "FleetHistory", "chunk_size_of", "fingerprint_of"]
 
 # Losses of this many batches are checked together: few enough to store, enough to make checks cheap.
 _AT_ONCE = 256
@@ -373,7 +374,7 @@ def fingerprint_of(
         "n_models": len(models),
         "n_epochs": plan.n_epochs,
         "optimizer": repr(plan.spec.optimizer),
-        "rule": identity_of([plan.courses.by_group(), plan.policies]),
+        "rule": identity_of([plan.rule_plan.by_group(), plan.policies]),
         "learning_rate": digest_of_tensors({"rates": plan.learning_rates.full()}),
         "weight_decay": plan.weight_decays.tolist(),
         "seeds": plan.seeds.tolist(),

@@ -7,14 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl import WTA, AnnealedWTA, AssignmentRule, Matching, RelaxedWTA, SigmoidScores, StepOutput, dispatch
-from torchmcl.costs.declared import NormFormula, cost_declaration
+from torchmcl import (
+    WTA,
+    AnnealedWTA,
+    AssignmentRule,
+    Matching,
+    RelaxedWTA,
+    SigmoidScores,
+    StepOutput,
+    costs,
+    dispatch,
+)
 from torchmcl.step import StepProblem
-from torchmcl_fleet import gpu
-from torchmcl_fleet.gpu.support import usable
-from torchmcl_fleet.native import compiled, extension, line, one_target
+from torchmcl_fleet import gpu, native
+from torchmcl_fleet.native import line, one_target
 
-_SQUARED_DISTANCE = NormFormula(order=2, power=2)
+__all__ = ["SLOTS", "assignment", "description", "step", "univariate"]
+
+_SQUARED_DISTANCE = costs.NormFormula(order=2, power=2)
 
 
 def step_tensors(problem: StepProblem) -> list[Tensor]:
@@ -49,7 +59,7 @@ def _is_common(problem: StepProblem) -> bool:
         return False
     if hypotheses.ndim != 3 or targets.shape != (len(hypotheses), 1, hypotheses.shape[-1]):
         return False
-    if isinstance(problem.score_weight, Tensor) or cost_declaration(problem.cost_fn).formula != _SQUARED_DISTANCE:
+    if isinstance(problem.score_weight, Tensor) or costs.cost_declaration(problem.cost_fn).formula != _SQUARED_DISTANCE:
         return False
     scores = problem.scores
     usual = type(scores) is SigmoidScores and type(scores.rule) is WTA
@@ -76,9 +86,11 @@ def step(problem: StepProblem) -> StepOutput:
     if problem.mask is not None or problem.loss_fn is not None or problem.stacked:
         return NotImplemented
     tensors = step_tensors(problem)
-    if usable(*tensors):
-        return fused_step(gpu.one_target_losses, problem)
-    if extension.serves(*tensors):
+    if gpu.supports(*tensors):
+        from torchmcl_fleet.gpu.one_target import one_target_losses
+
+        return fused_step(one_target_losses, problem)
+    if native.supports(*tensors):
         return fused_step(one_target.one_target_losses, problem)
     return NotImplemented
 
@@ -111,12 +123,12 @@ def univariate(centers: Tensor, weights: Tensor, widths: Tensor) -> line.Mixture
         Mixtures; `NotImplemented` for tensors with gradients, other types and devices than float32 and float64 on CPUs,
         and without the extension.
     """
-    return line.Mixtures(centers, weights, widths) if line.serves(centers, weights, widths) else NotImplemented
+    return line.Mixtures(centers, weights, widths) if line.supports(centers, weights, widths) else NotImplemented
 
 
 def description() -> str:
     """Return the instruction set of the extension in C."""
-    return compiled.instruction_set() or "not available: built without a C compiler, or a processor without AVX2"
+    return native.instruction_set() or "not available: built without a C compiler, or a processor without AVX2"
 
 
 SLOTS = {"step": step, "assignment": assignment, "univariate": univariate}

@@ -14,8 +14,10 @@ from torchmcl.errors import bad_value
 from torchmcl.postprocess.inputs import finite_tensor
 from torchmcl.scoring import ScoreObjective
 from torchmcl.theory import RatePoints, blahut_arimoto
-from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.fleet import Fleet
+from torchmcl_fleet.problem import FleetData
+
+__all__ = ["HypothesisCounts", "choose_n_hypotheses", "least_distortions"]
 
 _OWNER = "choose_n_hypotheses"
 

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from torchmcl import Predictions, checks
 from torchmcl.errors import bad_value
-from torchmcl_fleet.data import FleetData
-from torchmcl_fleet.models import StackedModules, random_numbers_apart
+from torchmcl_fleet.modules.stacked import StackedModules, random_numbers_apart
+from torchmcl_fleet.problem import FleetData
+
+__all__ = ["Device", "Placement", "devices_of", "in_threads", "models_at_once", "on_cores"]
 
 Device = str | torch.device
 _Item = TypeVar("_Item")

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torchmcl import WTA, AutoAnnealing, Cosine, RelaxedWTA, StepOutput, checks, pairwise_sq_euclidean
 from torchmcl.errors import bad_value
 from torchmcl.schedules import Schedule
-from torchmcl_fleet.data import FleetData
 from torchmcl_fleet.fleet import Fleet
-from torchmcl_fleet.options import Validation, WeightedDistortion, even_batch_size, hard_distortion
+from torchmcl_fleet.plan import Validation, WeightedDistortion, even_batch_size, hard_distortion
+from torchmcl_fleet.problem import FleetData
+
+__all__ = ["Candidate", "FleetSearch", "SearchResult", "default_candidates"]
 
 
 @dataclass(frozen=True)

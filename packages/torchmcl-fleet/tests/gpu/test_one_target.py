@@ -13,11 +13,9 @@ from torchmcl.checks import debug_checks
 from torchmcl.costs import NormFormula, declare_cost
 from torchmcl.dispatch import faster
 from torchmcl.step import StepProblem, step_output
-from torchmcl_fleet import gpu
-from torchmcl_fleet.gpu.support import usable
+from torchmcl_fleet import gpu, native
 from torchmcl_fleet.kernels import fused_step, step_tensors
-from torchmcl_fleet.native import extension, one_target
-from torchmcl_fleet.native.extension import available
+from torchmcl_fleet.native import available, one_target
 
 HAS_GPU = torch.cuda.is_available()
 # Triton's interpreter computes padded entries too, with NumPy, which warns of infinity - infinity.
@@ -30,7 +28,7 @@ SHAPES = [(5, 4, 2), (1, 1, 1), (70, 49, 2), (3, 7, 32)]
 class Kernel(NamedTuple):
     """Whether a kernel supports tensors, the kernel, and the device of its tensors."""
 
-    serves: Any
+    supports: Any
     losses: Any
     device: str
 
@@ -41,9 +39,11 @@ def kernel(request):
     if request.param == "compiled":
         if not available():
             pytest.skip("the extension was not built")
-        return Kernel(extension.serves, one_target.one_target_losses, "cpu")
+        return Kernel(native.supports, one_target.one_target_losses, "cpu")
     pytest.importorskip("triton", reason="triton is not installed")
-    return Kernel(usable, gpu.one_target_losses, "cuda" if HAS_GPU else "cpu")
+    from torchmcl_fleet.gpu.one_target import one_target_losses as triton_losses
+
+    return Kernel(gpu.supports, triton_losses, "cuda" if HAS_GPU else "cpu")
 
 
 only_in_c = pytest.mark.parametrize("kernel", ["compiled"], indirect=True)
@@ -164,7 +164,7 @@ def test_everything_else_is_left_to_the_definition(kernel):
         assert step_output(each).loss.isfinite()
     with debug_checks():
         assert step(kernel, leaves, mcl.WTA()) is NotImplemented
-    assert not kernel.serves(*step_tensors(problem([hypotheses.double(), logits, targets], mcl.WTA())))
+    assert not kernel.supports(*step_tensors(problem([hypotheses.double(), logits, targets], mcl.WTA())))
     assert kernel.losses(torch.randn(1, 3, 33), torch.randn(1, 1, 33), None, 0.0, 0.0) is NotImplemented
 
 
@@ -248,9 +248,9 @@ def test_strided_tensors_are_served(kernel):
 def test_many_hypotheses_and_modes_that_watch_operations_go_by_the_definition(kernel):
     leaves = drawn(3, 101, 2, "cpu")
     assert step(kernel, leaves, mcl.WTA()) is NotImplemented
-    assert kernel.serves(*step_tensors(problem(leaves, mcl.WTA())))
+    assert kernel.supports(*step_tensors(problem(leaves, mcl.WTA())))
     with FlopCounterMode(display=False):
-        assert not kernel.serves(*step_tensors(problem(leaves, mcl.WTA())))
+        assert not kernel.supports(*step_tensors(problem(leaves, mcl.WTA())))
 
     def checked(hypotheses):
         assert faster("step", problem([hypotheses, *leaves[1:]], mcl.WTA())) is NotImplemented

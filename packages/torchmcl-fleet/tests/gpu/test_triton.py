@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from torchmcl_fleet.gpu import stacked
+from torchmcl_fleet.gpu import linear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter computes padded entries too, with NumPy, which warns of infinity - infinity.
@@ -31,7 +31,7 @@ def test_adam_of_three_models_is_that_of_torch(decays):
     for _ in range(5):
         grad = draw(3, 700)
         n_steps += 1
-        stacked.adam_rows(flat, grad, mean, square, n_steps, lr, decay, (0.9, 0.999), 1e-8)
+        linear.adam_rows(flat, grad, mean, square, n_steps, lr, decay, (0.9, 0.999), 1e-8)
         for row, optimizer, g in zip(alone, optimizers, grad, strict=True):
             row.grad = g.clone()
             optimizer.step()
@@ -49,9 +49,9 @@ def test_linear_layers_of_many_models(n_models, n_rows, n_in, n_out, rectified, 
     leaves = [part.double().requires_grad_() for part in (inputs, weight, bias)]
     exact = torch.einsum("mri,moi->mro", leaves[0], leaves[1]) + leaves[2].unsqueeze(1)
     exact = exact.relu() if rectified else exact
-    outputs = stacked.linear_rows(inputs, weight, bias, rectified)
+    outputs = linear.linear_rows(inputs, weight, bias, rectified)
     assert_close(outputs.double(), exact.detach(), rtol=1e-4, atol=1e-4)
-    pulled = stacked.linear_rows_backward(inputs, weight, outputs, upstream, rectified, needs_inputs)
+    pulled = linear.linear_rows_backward(inputs, weight, outputs, upstream, rectified, needs_inputs)
     expected = torch.autograd.grad(exact, leaves, upstream.double())
     assert needs_inputs or pulled[0] is None
     for actual, right in zip(pulled, expected, strict=True):

@@ -13,6 +13,12 @@ import torch
 from torch import Tensor
 
 from torchmcl.loop.cuda_graphs import without_garbage_collection
+from torchmcl_fleet.backends.step import AutogradStep
+from torchmcl_fleet.backends.training import ChunkTraining
+from torchmcl_fleet.plan import TrainingPlan
+from torchmcl_fleet.problem import TrainingProblem
+
+__all__ = ["CapturedEpochs", "CapturedTraining", "why_not_captured"]
 
 # A device cannot be synchronized while another thread captures on it.
 _CAPTURING = threading.Lock()
@@ -68,3 +74,17 @@ class CapturedEpochs:
         for tensor, value in zip(self._state, before, strict=True):
             tensor.copy_(value)
         return captured
+
+
+class CapturedTraining(ChunkTraining):
+    """A chunk whose epochs run as CUDA graphs, captured once and then replayed."""
+
+    def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
+        super().__init__(step, plan)
+        changed, device = list(self.state.tensors().values()), self.models.flat.device
+        self._run_epoch = CapturedEpochs(self._epoch, changed, device)
+
+
+def why_not_captured(training: TrainingProblem) -> str | None:
+    """Return the reason why CUDA graphs do not support a training run, or None."""
+    return None if training.device.type == "cuda" else f"CUDA graphs need a CUDA device, not {training.device}."

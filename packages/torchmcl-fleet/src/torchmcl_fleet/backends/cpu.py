@@ -10,16 +10,25 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmcl import Batch, MultiHypothesisMLP
-from torchmcl.annealing.records import CostScale
-from torchmcl_fleet.courses import RuleCourses
-from torchmcl_fleet.data import EpochRows, FleetData
-from torchmcl_fleet.epochs import ChunkTraining
-from torchmcl_fleet.models import StackedModules
+from torchmcl import Batch, MultiHypothesisMLP, annealing
+from torchmcl_fleet import native
+from torchmcl_fleet.backends.step import AutogradStep, why_not_usual
+from torchmcl_fleet.backends.training import ChunkTraining
+from torchmcl_fleet.modules.layers import products
+from torchmcl_fleet.modules.optimizers import CompiledAdam
+from torchmcl_fleet.modules.stacked import StackedModules
 from torchmcl_fleet.native import compiled
-from torchmcl_fleet.options import HeldOutCost, MixtureLogLoss
-from torchmcl_fleet.stacked import CompiledAdam, products
-from torchmcl_fleet.steps import AutogradStep, CostFacts, NetworkFacts, RowFacts, TrainingFacts, why_not_usual
+from torchmcl_fleet.plan import HeldOutCost, MixtureLogLoss, RulePlan, current_loss, hard_distortion
+from torchmcl_fleet.problem import (
+    CostProperties,
+    EpochRows,
+    FleetData,
+    NetworkShape,
+    RowProperties,
+    TrainingProblem,
+)
+
+__all__ = ["ClassStep", "CompiledStep", "CompiledTraining", "why_not_compiled", "why_not_in_closed_form"]
 
 # The compiled step loops over the coordinates, which is fast if there are few.
 _MAX_DIMS = 32
@@ -35,32 +44,36 @@ class CompiledStep(AutogradStep):
     """
 
     def __init__(
-        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
+        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, problem: TrainingProblem
     ) -> None:
-        super().__init__(models, rows, validation, facts)
-        self._network = _network_of(facts)
+        super().__init__(models, rows, validation, problem)
+        self._network = _network_of(problem)
         self._step = self._step_on(rows.data)
         self._held_out: compiled.NetworkStep | None = None
-        watched = _watched(facts, self._network)
-        if validation is not None and watched is not None and _why_not_on_rows(facts, RowFacts.of(validation)) is None:
+        watched = _watched(problem, self._network)
+        if (
+            validation is not None
+            and watched is not None
+            and _why_not_on_rows(problem, RowProperties.of(validation)) is None
+        ):
             self._held_out = self._step_on(validation._replace(weights=None), watched)
 
-    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
+    def __call__(self, rules: RulePlan, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and store their gradient in `gradient`."""
         order = None if self.rows.order is None else (self.rows.order, self.rows.order_of_model)
         weight = self.spec.score_weight
-        losses = self._step(courses.mixed_values, weight, start=batch.start, stop=batch.stop, order=order)
+        losses = self._step(rules.mixed_values, weight, start=batch.start, stop=batch.stop, order=order)
         self.gradient = self._step.gradient
         return losses
 
     def epoch(
-        self, courses: RuleCourses, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
+        self, rules: RulePlan, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None, active: Tensor
     ) -> Tensor | None:
         """Train the active models on all batches, and return losses [batches, models]."""
         if not isinstance(self.optimizer, CompiledAdam):
             return None
         orders = None if self.rows.order is None else self.rows.order.unsqueeze(0)
-        return self.epochs(courses.mixed_values.unsqueeze(0), orders, state, lr.view(1, -1), decay, active)[0]
+        return self.epochs(rules.mixed_values.unsqueeze(0), orders, state, lr.view(1, -1), decay, active)[0]
 
     def epochs(
         self,
@@ -92,17 +105,17 @@ class CompiledStep(AutogradStep):
             orders=None if orders is None else (orders, rows.order_of_model),
         )
 
-    def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
+    def evaluate(self, rules: RulePlan, models: slice) -> Tensor:
         """Return the monitored value of a slice of the models on the validation rows."""
         if self._held_out is None or self.validation is None:
-            return super().evaluate(courses, models)
-        rule, weight = courses.mixed_values, self.spec.score_weight
-        if not self.facts.watches_loss:
+            return super().evaluate(rules, models)
+        rule, weight = rules.mixed_values, self.spec.score_weight
+        if self.spec.monitor is not current_loss:
             rule, weight = torch.zeros_like(rule), 0.0
         n_rows = self.validation.inputs.shape[1]
         return self._held_out(rule, weight, start=0, stop=n_rows, with_gradient=False, models=models)
 
-    def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], CostScale]:
+    def cost_scale_on(self, rows: FleetData, index: Tensor) -> Callable[[], annealing.CostScale]:
         """Return a function that measures the costs of the models on the rows `index` [models, rows].
 
         A row that was drawn twice is evaluated once and counted twice.
@@ -111,8 +124,8 @@ class CompiledStep(AutogradStep):
         inputs, targets = rows.inputs[:, drawn], rows.targets[:, drawn]
         finite = bool(inputs.isfinite().all() and targets.isfinite().all())
         # The shortcut below is for distances, which have a natural zero. A log-likelihood may be negative.
-        is_distance = self.facts.cost.is_distance
-        if not (finite and is_distance) or _why_not_on_rows(self.facts, RowFacts.of(rows)) is not None:
+        is_distance = self.problem.cost.is_distance
+        if not (finite and is_distance) or _why_not_on_rows(self.problem, RowProperties.of(rows)) is not None:
             return super().cost_scale_on(rows, index)
         weights = (counts * (len(drawn) / index.shape[1])).to(inputs).expand(len(inputs), -1)
         n_rows = torch.full_like(rows.n_rows, len(drawn))
@@ -123,11 +136,13 @@ class CompiledStep(AutogradStep):
         hard = inputs.new_zeros(2, len(self.models))
         uniform = hard + inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]])
 
-        def measure() -> CostScale:
+        def measure() -> annealing.CostScale:
             mean, best = (
                 step(rule, 0.0, start=0, stop=len(drawn), with_gradient=False).clone() for rule in (uniform, hard)
             )
-            return CostScale(mean, best, mean - best, torch.ones_like(mean, dtype=torch.bool))  # have a natural zero
+            return annealing.CostScale(
+                mean, best, mean - best, torch.ones_like(mean, dtype=torch.bool)
+            )  # have a natural zero
 
         return measure
 
@@ -166,24 +181,24 @@ class CompiledTraining(ChunkTraining):
         """Train from epoch `low` up to but not including `high`, then evaluate."""
         state, step, rates = self.state, self._step, self._learning_rates[low:high]
         assert isinstance(step, CompiledStep)
-        rules, orders = self.courses.table[low:high].view(high - low, 2, -1), self._rows.orders(low, high)
+        rules, orders = self.rules.table[low:high].view(high - low, 2, -1), self._rows.orders(low, high)
         losses = step.epochs(rules, orders, state.optimizer, rates, self._decay, state.stopped_epoch < 0)
         state.learning_rates[low:high] = rates
         state.losses[low:high] = (losses * self._shares).sum(dim=1)
         state.epoch.fill_(low)
         self._failures.see_all(losses.flatten(0, 1), epoch=state.epoch.view(1))
         state.epoch.fill_(high - 1)
-        self.courses.read(state.epoch.view(1))
+        self.rules.read(state.epoch.view(1))
         for models in self._due(high - 1):
             self._evaluate(slice(*models))
         state.epoch.fill_(high)
 
 
-def why_not_compiled(training: TrainingFacts) -> str | None:
+def why_not_compiled(training: TrainingProblem) -> str | None:
     """Return the reason why the compiled step does not support a training run, or None."""
     if training.device.type != "cpu":
         return "It runs on CPUs."
-    if not compiled.available():
+    if not native.available():
         return "The extension was not built when torchmcl was installed."
     if (reason := why_not_usual(training)) is not None:
         return reason
@@ -192,7 +207,7 @@ def why_not_compiled(training: TrainingFacts) -> str | None:
     return _why_not_on_rows(training, training.rows)
 
 
-def _why_not_on_rows(training: TrainingFacts, rows: RowFacts) -> str | None:
+def _why_not_on_rows(training: TrainingProblem, rows: RowProperties) -> str | None:
     """Return the reason why the compiled step does not support the models on the given rows, or None."""
     cost, network = training.cost, training.network
     if cost.crps is None and not cost.is_distance:
@@ -215,7 +230,7 @@ def _why_not_on_rows(training: TrainingFacts, rows: RowFacts) -> str | None:
     return None
 
 
-def _network_of(training: TrainingFacts) -> compiled.Network:
+def _network_of(training: TrainingProblem) -> compiled.Network:
     cost, network = training.cost, training.network
     assert network is not None
     return compiled.Network(
@@ -228,14 +243,14 @@ def _network_of(training: TrainingFacts) -> compiled.Network:
     )
 
 
-def _watched(training: TrainingFacts, network: compiled.Network) -> compiled.Network | None:
+def _watched(training: TrainingProblem, network: compiled.Network) -> compiled.Network | None:
     """Return the network with the score that the monitor evaluates; None if compiled code does not support it."""
     monitor = training.spec.monitor
-    if training.watches_loss or training.watches_distortion:
+    if monitor in (current_loss, hard_distortion):
         return network
     if network.mixture is None or not isinstance(monitor, HeldOutCost) or monitor.weights is not None:
         return None
-    crps = CostFacts.of(monitor.cost_fn).crps
+    crps = CostProperties.of(monitor.cost_fn).crps
     return None if crps is None else replace(network, mixture=replace(network.mixture, crps=crps))
 
 
@@ -318,30 +333,30 @@ class ClassStep(AutogradStep):
     """Losses and gradients of class mixtures in closed form, for supported training runs."""
 
     def __init__(
-        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, facts: TrainingFacts
+        self, models: StackedModules, rows: EpochRows, validation: FleetData | None, problem: TrainingProblem
     ) -> None:
-        super().__init__(models, rows, validation, facts)
+        super().__init__(models, rows, validation, problem)
         self._networks = _ClassNetworks(models)
-        served = facts.held_out is not None and _why_not_classes(facts.network, facts.held_out) is None
+        served = problem.held_out is not None and _why_not_classes(problem.network, problem.held_out) is None
         self._evaluates = served and isinstance(self.spec.monitor, MixtureLogLoss)
 
     @torch.no_grad()
-    def __call__(self, courses: RuleCourses, batch: slice) -> Tensor:
+    def __call__(self, rules: RulePlan, batch: slice) -> Tensor:
         """Return the losses [models] of a batch, and store their gradient in `gradient`."""
-        losses = self._networks.losses(*self.rows.batch(batch), courses.rule())
+        losses = self._networks.losses(*self.rows.batch(batch), rules.rule())
         self.gradient = self._networks.gradient
         return losses
 
     @torch.no_grad()
-    def evaluate(self, courses: RuleCourses, models: slice) -> Tensor:
+    def evaluate(self, rules: RulePlan, models: slice) -> Tensor:
         """Return the monitored value of a slice of the models on the validation rows."""
         if not self._evaluates or (models.start, models.stop) != (0, len(self.models)):
-            return super().evaluate(courses, models)
+            return super().evaluate(rules, models)
         assert isinstance(self.spec.monitor, MixtureLogLoss)
         return self.spec.monitor.of_costs(self._networks.costs(self._held_out_batch))
 
 
-def why_not_in_closed_form(training: TrainingFacts) -> str | None:
+def why_not_in_closed_form(training: TrainingProblem) -> str | None:
     """Return the reason why `ClassStep` does not support a training run, or None."""
     if training.device.type != "cpu":
         return "It runs on CPUs."
@@ -352,12 +367,16 @@ def why_not_in_closed_form(training: TrainingFacts) -> str | None:
     return _why_not_classes(training.network, training.rows)
 
 
-def _why_not_classes(network: NetworkFacts | None, rows: RowFacts) -> str | None:
+def _why_not_classes(network: NetworkShape | None, rows: RowProperties) -> str | None:
     if rows.n_features is None or not rows.are_classes or rows.n_targets != 1:
         return "It supports inputs that are vectors, with one class each."
     if rows.is_sampled or rows.is_ragged or rows.has_mask:
         return "It supports sets of one length without a mask, which are the same in all epochs."
-    serves = network is not None and network.dropout is None and len(network.event) == 1
-    if network is None or not serves or not network.takes(rows, network.event):
+    if (
+        network is None
+        or network.dropout is not None
+        or len(network.event) != 1
+        or not network.takes(rows, network.event)
+    ):
         return _NETWORKS
     return _NETWORKS if not network.has_scores or network.detach_scores or network.has_scales else None

@@ -33,12 +33,12 @@ def _check_demo(options: argparse.Namespace) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    from torchmcl_fleet.demo.page import demo_summary, write_demo_page
+    from torchmcl_fleet.demo.report import demo_summary, write_demo_report
     from torchmcl_fleet.demo.training import DemoSettings, run_demo
 
     settings = DemoSettings(n_seeds=options.seeds, n_epochs=options.epochs)
     records = run_demo(options.out, settings, progress=not options.quiet)
-    path = write_demo_page(options.out)
+    path = write_demo_report(options.out)
     arguments.say(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
     for label, distortion, excess, starved in demo_summary(records):
         arguments.say(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")

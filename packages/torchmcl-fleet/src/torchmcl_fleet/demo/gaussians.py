@@ -10,6 +10,15 @@ from torch import Tensor
 
 from torchmcl import Batch, checks
 
+__all__ = [
+    "CENTRES",
+    "DEVIATION",
+    "conditional_covariance",
+    "conditional_three_gaussians",
+    "folded_response",
+    "three_gaussians",
+]
+
 CENTRES = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 DEVIATION = 0.1
 

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+__all__ = ["MAX_SIDE", "one_to_one_rows"]
+
 # A program holds about ten vectors of the larger side in registers.
 MAX_SIDE = 2048
 

@@ -13,8 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 from torchmcl import dispatch
-from torchmcl.costs.distances import MAX_TURNS
-from torchmcl_fleet.native.gradients import plain_pull
+from torchmcl.costs import distances
+from torchmcl_fleet.native.one_target import plain_pull
+
+__all__ = ["one_target_losses"]
 
 # A program holds at least one sample: all of its hypotheses, and in the backward pass all of their coordinates.
 _MAX_ENTRIES = 8192
@@ -91,7 +93,7 @@ def one_target_losses(
         temperature: of soft weights, finite; 0 for hard ones.
         epsilon: the weight shared by the other hypotheses under hard weights.
     """
-    if hypotheses.shape[-1] > MAX_TURNS or hypotheses.shape[-2:].numel() > _MAX_ENTRIES:
+    if hypotheses.shape[-1] > distances.MAX_TURNS or hypotheses.shape[-2:].numel() > _MAX_ENTRIES:
         return NotImplemented
     return _OneTarget.apply(hypotheses, targets, logits, temperature, epsilon)
 

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl_fleet.native.extension import aligned, available, integers, library, on_threads, pointers
+from torchmcl_fleet.native import aligned, available, integers, library, on_threads, pointers
+
+__all__ = ["Mixtures", "Sets", "supports", "trimmed"]
 
 # Memory for pieces is allocated for this many rows at a time, before the number of pieces is known.
 _ROWS_AT_ONCE = 1024
@@ -110,7 +112,7 @@ class _Trim(Structure):
     )
 
 
-def serves(*tensors: Tensor) -> bool:
+def supports(*tensors: Tensor) -> bool:
     """Return whether the extension is available for the tensors: float32 or float64 on the CPU, without gradients."""
     if not available():
         return False

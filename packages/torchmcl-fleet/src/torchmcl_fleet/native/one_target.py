@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from torchmcl import dispatch
-from torchmcl.costs.distances import MAX_TURNS
+from torchmcl.costs import distances
+from torchmcl_fleet.native import aligned, floats, in_blocks, integers, library, pointers
 from torchmcl_fleet.native.compiled import MAX_HYPOTHESES
-from torchmcl_fleet.native.extension import aligned, floats, in_blocks, integers, library, pointers
-from torchmcl_fleet.native.gradients import plain_pull
+
+__all__ = ["one_target_losses", "plain_pull"]
 
 
 class _OneTarget(Structure):
@@ -38,7 +39,7 @@ def one_target_losses(
         temperature: of soft weights, finite; 0 for hard ones.
         epsilon: the weight shared by the other hypotheses under hard weights.
     """
-    if hypotheses.shape[-1] > MAX_TURNS or hypotheses.shape[-2] > MAX_HYPOTHESES:
+    if hypotheses.shape[-1] > distances.MAX_TURNS or hypotheses.shape[-2] > MAX_HYPOTHESES:
         return NotImplemented
     return _Losses.apply(hypotheses, targets, logits, temperature, epsilon)
 
@@ -111,3 +112,35 @@ def _times(gradient: Tensor | None, upstream: Tensor | None) -> Tensor:
     assert gradient is not None
     assert upstream is not None
     return gradient if upstream == 1 else gradient.mul_(upstream)
+
+
+def plain_pull(
+    hypotheses: Tensor,
+    targets: Tensor,
+    logits: Tensor | None,
+    weights: Tensor,
+    winners: Tensor,
+    upstream: tuple[Tensor | None, Tensor | None, Tensor | None],
+    needs: tuple[bool, ...],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of hypotheses, targets and logits, None where not needed.
+
+    Args:
+        hypotheses: [n, hypotheses, dim]
+        targets: [n, 1, dim]
+        logits: [n, hypotheses], or None.
+        weights: [n, 1, hypotheses]
+        winners: [n], integers.
+        upstream: the gradients at the cost, at the assignment loss and at the score loss.
+        needs: whether each of the first three needs a gradient.
+    """
+    cost_grad, grad, score_grad = upstream
+    n, n_hypotheses, _ = hypotheses.shape
+    to_hypotheses = to_targets = to_logits = None
+    parts = [part for part in (cost_grad, None if grad is None else weights * (grad / n)) if part is not None]
+    if parts:
+        to_hypotheses, to_targets = distances.centered_pull(hypotheses, targets, sum(parts[1:], parts[0]), needs[:2])
+    if logits is not None and needs[2] and score_grad is not None:
+        labels = logits.new_zeros(logits.shape).scatter(-1, winners.long().unsqueeze(-1), 1.0)
+        to_logits = (logits.sigmoid() - labels) * (score_grad / (n * n_hypotheses))
+    return to_hypotheses, to_targets, to_logits

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from torchmcl import WTA, Cosine, MultiHypothesisMLP
 from torchmcl.costs import MixtureNLLWithCRPS
-from torchmcl_fleet import default_batch_size
-from torchmcl_fleet.models import build_modules
+from torchmcl_fleet import build_modules, default_batch_size
 from torchmcl_tables.estimators import training
 from torchmcl_tables.estimators.answers import Answers, check_converged
 from torchmcl_tables.estimators.atoms import atoms_of

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torchmcl import MixtureNLL, MultiHypothesisHead, MultiHypothesisMLP, io, pairwise_cross_entropy
 from torchmcl.errors import bad_value
 from torchmcl.schedules import Schedule
-from torchmcl_fleet import FleetSearch, MixtureLogLoss, default_batch_size
-from torchmcl_fleet.models import build_modules
+from torchmcl_fleet import FleetSearch, MixtureLogLoss, build_modules, default_batch_size
 from torchmcl_tables.estimators import saving, training
 from torchmcl_tables.estimators.classes import (
     ClassMixture,

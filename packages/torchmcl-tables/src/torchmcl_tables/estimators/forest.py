@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeRegressor
 
-from torchmcl_fleet.native.extension import available, library, on_threads
+from torchmcl_fleet import native
 from torchmcl_tables.estimators.preprocessing import check_numbers
 
 #: A node: a row continues at `child`, or at the next node if its column is above the threshold. A leaf is its own
@@ -53,16 +53,16 @@ def at_leaves(
         held: [nodes, held]
     """
     rows, held = np.ascontiguousarray(rows, dtype=np.float32), np.ascontiguousarray(held, dtype=np.float64)
-    if not available():
+    if not native.available():
         return held.take(_level_by_level(rows, nodes, roots, int(depths.max(initial=0))), axis=0)
     found = np.empty((len(rows), len(roots), held.shape[1]))
 
     def part(start: int, stop: int) -> None:
         given = (rows[start:stop], nodes, roots, depths, held, found[start:stop])
         sizes = (stop - start, rows.shape[1], len(roots), held.shape[1])
-        library().torchmcl_leaves(ctypes.byref(_Trees(*sizes, *(array.ctypes.data for array in given))))
+        native.library().torchmcl_leaves(ctypes.byref(_Trees(*sizes, *(array.ctypes.data for array in given))))
 
-    on_threads(part, len(rows))
+    native.on_threads(part, len(rows))
     return found
 
 

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from torchmcl import MultiHypothesisMLP
 from torchmcl.density import Mixture
-from torchmcl_fleet.native import line
-from torchmcl_fleet.native.compiled import MAX_LAYERS, available
-from torchmcl_fleet.native.forward import mixture_kernels
-from torchmcl_fleet.placement import on_cores
+from torchmcl_fleet import native, placement
+from torchmcl_fleet.native import compiled, line
 from torchmcl_tables.estimators.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
 
 
@@ -102,7 +100,7 @@ class Kernels(NamedTuple):
         Args:
             share: below 1/2; the rest is normalized to 1.
         """
-        if not torch.compiler.is_compiling() and line.serves(*self):
+        if not torch.compiler.is_compiling() and line.supports(*self):
             return self._replace(probabilities=line.trimmed(self.values.squeeze(-1), self.probabilities, share))
         values, order = self.values.squeeze(-1).sort(dim=1)
         weights = self.probabilities.gather(1, order)
@@ -142,7 +140,7 @@ def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X:
 def network_pass(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, device: Any) -> KernelsOfRows:
     """Return `network_kernels` as a function of rows; the weights are read once, for any number of blocks of rows."""
     at = torch.device(device)
-    if at.type == "cpu" and available() and _is_plain(networks[0]):
+    if at.type == "cpu" and native.available() and _is_plain(networks[0]):
         return _compiled(networks, encoder)
     layers = [layer for layer in (*networks[0].trunk, networks[0].head.linear) if isinstance(layer, nn.Linear)]
     chosen = [place for place, layer in enumerate((*networks[0].trunk, networks[0].head.linear)) if layer in layers]
@@ -168,7 +166,7 @@ def network_pass(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, devic
                 hidden = torch.baddbmm(bias, hidden.relu_(), weight)
             return hidden[:, : len(dense[rows])].cpu()
 
-        parts = on_cores(outputs, range(0, max(1, len(dense)), _BLOCK), at)
+        parts = placement.on_cores(outputs, range(0, max(1, len(dense)), _BLOCK), at)
         return _read(torch.cat(parts, dim=1), networks[0].head)
 
     return kernels
@@ -181,7 +179,7 @@ def _is_plain(network: MultiHypothesisMLP) -> bool:
     kinds = all(type(layer) is nn.Linear for layer in inner) and all(type(layer) is nn.ReLU for layer in activations)
     head = network.head
     is_normal = head.scales is True and head.output_activation is None and len(head.event) == 1
-    return kinds and is_normal and bool(head.output_sizes[1]) and len(inner) < MAX_LAYERS
+    return kinds and is_normal and bool(head.output_sizes[1]) and len(inner) < compiled.MAX_LAYERS
 
 
 def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder) -> KernelsOfRows:
@@ -195,7 +193,9 @@ def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder) -> Kerne
     def kernels(X: NDArray[Any], *, widths: bool) -> Kernels:
         given, lower, between = map(torch.from_numpy, places(encoder, X))
         inputs: dict[str, Any] = {"given": given, "lower": lower, "between": between, "run_lengths": lengths}
-        return Kernels(*mixture_kernels(flat, sizes, head.n_hypotheses, head.min_scale, **inputs, widths=widths))
+        return Kernels(
+            *compiled.mixture_kernels(flat, sizes, head.n_hypotheses, head.min_scale, **inputs, widths=widths)
+        )
 
     return kernels
 

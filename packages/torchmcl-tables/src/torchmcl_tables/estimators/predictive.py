@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmcl import MultiHypothesisHead, Predictions, normalized_scores
 from torchmcl.density import Bandwidth, Mixture, best_points, fit_bandwidth
 from torchmcl.errors import bad_value
-from torchmcl_fleet.placement import on_cores
+from torchmcl_fleet import placement
 from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
 from torchmcl_tables.estimators.results import Framed, hypothesis_names
 from torchmcl_tables.estimators.rows import Rows
@@ -181,7 +181,7 @@ def outputs_of(
     size = _ROWS_AT_ONCE
     if at.type == "cpu":  # several blocks for each thread
         size = min(max(-(-len(inputs) // (4 * torch.get_num_threads())), _FEWEST_ROWS), _ROWS_IN_CACHE)
-    return on_cores(outputs, inputs.split(size), at)
+    return placement.on_cores(outputs, inputs.split(size), at)
 
 
 def network_answers(

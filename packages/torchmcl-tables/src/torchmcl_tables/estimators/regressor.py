@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torchmcl import MultiHypothesisMLP, io, pairwise_sq_euclidean
 from torchmcl.density import Bandwidth
 from torchmcl.schedules import Schedule
-from torchmcl_fleet import FleetSearch, default_batch_size
-from torchmcl_fleet.models import build_modules
+from torchmcl_fleet import FleetSearch, build_modules, default_batch_size
 from torchmcl_tables.estimators import answers, saving, tables, training
 from torchmcl_tables.estimators.answers import Answers, check_converged
 from torchmcl_tables.estimators.calibration import Calibrator, supported_gaps

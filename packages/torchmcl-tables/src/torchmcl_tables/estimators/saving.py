@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchmcl import AutoAnnealing, MultiHypothesisMLP, checks, density, io, rules, schedules
 from torchmcl.errors import bad_value
-from torchmcl_fleet.search import Candidate, FleetSearch
+from torchmcl_fleet import Candidate, FleetSearch
 from torchmcl_tables.estimators.answers import Answers
 from torchmcl_tables.estimators.calibration import Calibrator
 from torchmcl_tables.estimators.classes import ClassMixture

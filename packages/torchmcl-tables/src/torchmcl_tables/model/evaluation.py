@@ -11,7 +11,7 @@ from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl.postprocess import greedy_medoids
 from torchmcl.theory import lloyd
-from torchmcl_fleet.model_selection import least_distortions
+from torchmcl_fleet import least_distortions
 from torchmcl_tables.data import CategoryColumn, Column, Table
 from torchmcl_tables.data.splits import times_of
 from torchmcl_tables.model.model import Answering, TableModel

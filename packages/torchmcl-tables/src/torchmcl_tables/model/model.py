@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torchmcl import checks, io
 from torchmcl.app.progress import Progress
-from torchmcl_fleet.placement import in_threads
+from torchmcl_fleet import placement
 from torchmcl_tables.data import Table, TableSchema, Unfit
 from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor, PredictionIntervals
 from torchmcl_tables.estimators.density import CODEC, without_rows
@@ -97,7 +97,7 @@ class Answering(ABC):
                     bar.step(len(piece))  # after each block, because a blend takes seconds per block
                     return answers
 
-                parts += in_threads(answered, pieces, self._n_threads())
+                parts += placement.in_threads(answered, pieces, self._n_threads())
         if notify is not None:
             for notice in unfit.notices():
                 notify(notice)

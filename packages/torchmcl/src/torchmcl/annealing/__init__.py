@@ -1,7 +1,9 @@
 """Automatic annealing, and records of annealed training: phase transitions."""
 
-from torchmcl.annealing.auto import AutoAnnealing, AutoValues
+from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoAnnealing, AutoValues
+from torchmcl.annealing.driver import AnnealingDriver, TrainedWeights
 from torchmcl.annealing.model import RuleLike, move_hypotheses, separate_hypotheses
+from torchmcl.annealing.moves import HeadTensors, Moves, Samples
 from torchmcl.annealing.records import (
     AnnealingRecords,
     AnnealingStatistics,
@@ -13,12 +15,18 @@ from torchmcl.annealing.records import (
 )
 
 __all__ = [
+    "POLICY_CONSTANTS",
+    "AnnealingDriver",
     "AnnealingRecords",
     "AnnealingStatistics",
     "AutoAnnealing",
     "AutoValues",
     "CostScale",
+    "HeadTensors",
+    "Moves",
     "RuleLike",
+    "Samples",
+    "TrainedWeights",
     "annealing_statistics",
     "cost_scale",
     "move_hypotheses",

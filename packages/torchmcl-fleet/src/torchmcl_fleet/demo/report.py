@@ -9,8 +9,10 @@ from torchmcl import io
 from torchmcl.app import animation, report
 from torchmcl.theory import first_critical_temperature
 
+__all__ = ["demo_film", "demo_summary", "write_demo_report"]
 
-def write_demo_page(folder: Path) -> Path:
+
+def write_demo_report(folder: Path) -> Path:
     """Read `records.json` in `folder`, write the page and the animation beside it, and return the path of the page.
 
     Raises:

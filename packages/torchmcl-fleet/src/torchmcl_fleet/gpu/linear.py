@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+__all__ = ["adam_rows", "linear_rows", "linear_rows_backward"]
+
 # Tiles of rows and warps, as measured on Hopper: the sums over rows of the backward pass are fastest in a single warp.
 _FORWARD = {"ROWS": 64, "num_warps": 4}
 _BACKWARD = {"ROWS": 16, "num_warps": 1}

@@ -13,8 +13,29 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from torchmcl import Distributions, Predictions, checks
 from torchmcl.errors import bad_value
-from torchmcl_fleet.layers import Stackable, without_cudnn
-from torchmcl_fleet.stacked import StackedLinear, has_global_hooks, is_feed_forward, rectified_weights
+from torchmcl_fleet.modules.layers import (
+    Stackable,
+    StackedLinear,
+    has_global_hooks,
+    is_feed_forward,
+    rectified_weights,
+    without_cudnn,
+)
+
+__all__ = [
+    "FleetModels",
+    "KeptModels",
+    "StackedModules",
+    "build_modules",
+    "checked_predictions",
+    "gradients_of",
+    "or_zeros",
+    "random_numbers_apart",
+    "replace_where",
+    "runs_of",
+    "seed_generators",
+    "seeded",
+]
 
 _ONE_GENERATOR = threading.Lock()
 
@@ -111,7 +132,7 @@ class StackedModules:
 
     @classmethod
     def of(cls, modules: Sequence[nn.Module]) -> "StackedModules":
-        """Stack modules that have the same structure, see `torchmcl_fleet.module_checks.check_stackable`."""
+        """Stack modules that have the same structure, see `torchmcl_fleet.modules.checks.check_stackable`."""
         rows = [torch.cat([p.detach().reshape(-1) for p in module.parameters()]) for module in modules]
         columns = [dict(module.named_buffers()) for module in modules]
         buffers = {name: torch.stack([own[name].detach() for own in columns]) for name in columns[0]}

@@ -1,4 +1,4 @@
-"""The rows of a fleet: sets of rows, the set of each model, rows sampled for every epoch, batches and shuffles.
+"""The problem of a training run: the rows of all models, the definition of a step, and what backends need to know.
 
 A shuffle depends on a model's seed and the epoch alone: each row gets a pseudo-random key by integer hashing, and rows
 are sorted by it. That gives the same bits on every device, for every chunking of a fleet, and for any epoch without
@@ -7,16 +7,42 @@ the epochs before it.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchmcl import Batch, checks
+from torchmcl import (
+    Batch,
+    MixtureNLL,
+    MultiHypothesisMLP,
+    SigmoidScores,
+    StepOutput,
+    checks,
+    costs,
+    dispatch,
+    pairwise_cross_entropy,
+)
 from torchmcl.errors import bad_value
+from torchmcl.scoring import ScoreObjective
+from torchmcl_fleet.modules.layers import has_global_hooks, is_feed_forward
+from torchmcl_fleet.modules.optimizers import Adam, FleetOptimizer
+from torchmcl_fleet.modules.stacked import StackedModules
+
+__all__ = [
+    "CostProperties",
+    "EpochRows",
+    "FleetData",
+    "NetworkShape",
+    "RowProperties",
+    "SampledData",
+    "StepSpec",
+    "TrainingProblem",
+    "shuffled_rows",
+]
 
 
 class FleetData(NamedTuple):
@@ -386,3 +412,221 @@ def mixed(number: Tensor) -> Tensor:
         shifted = (number >> bits).bitwise_and_((1 << (64 - bits)) - 1)  # without the sign
         number = shifted.bitwise_xor_(number).mul_(factor)
     return number
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """The definition of a step.
+
+    Attributes:
+        cost_fn: the matched cost.
+        score_weight: weight of the score loss.
+        monitor: value on held-out rows, a function of a step's output.
+        loss_fn: the trained cost, None for the matched one.
+        scores: how scores are trained.
+        optimizer: update rule.
+    """
+
+    cost_fn: Callable[..., Tensor]
+    score_weight: float
+    monitor: Callable[[StepOutput], Tensor]
+    loss_fn: Callable[..., Tensor] | None = None
+    scores: ScoreObjective = field(default_factory=SigmoidScores)
+    optimizer: FleetOptimizer = field(default_factory=Adam)
+
+
+_CLASS_MIXTURE = MixtureNLL(pairwise_cross_entropy)
+
+
+class CostProperties(NamedTuple):
+    """Properties of a cost function.
+
+    Attributes:
+        is_squared: the squared Euclidean distance.
+        is_absolute: the sum of absolute differences.
+        is_class_mixture: the log-loss of a mixture over classes.
+        crps: weight of the CRPS in `MixtureNLLWithCRPS`; None for other costs.
+        trains_scores: whether it trains the scores itself.
+    """
+
+    is_squared: bool
+    is_absolute: bool
+    is_class_mixture: bool
+    crps: float | None
+    trains_scores: bool
+
+    @classmethod
+    def of(cls, cost_fn: Callable[..., Tensor]) -> "CostProperties":
+        """Return the properties of a cost function."""
+        declared = costs.cost_declaration(cost_fn)
+        return cls(
+            is_squared=declared.formula == costs.NormFormula(order=2, power=2),
+            is_absolute=declared.formula == costs.NormFormula(order=1),
+            is_class_mixture=cost_fn == _CLASS_MIXTURE,
+            crps=declared.formula.crps if isinstance(declared.formula, costs.NormalMixtureFormula) else None,
+            trains_scores="score_logits" in declared.needs,
+        )
+
+    @property
+    def is_distance(self) -> bool:
+        """Whether the cost is one of the distances implemented by backends."""
+        return self.is_squared or self.is_absolute
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """The shape of a `MultiHypothesisMLP` of linear layers and ReLUs with all parameters trained.
+
+    Attributes:
+        sizes: features of the inputs and of the outputs of each layer.
+        n_hypotheses: of a row.
+        event: shape of a hypothesis.
+        has_scores: whether it returns score logits.
+        detach_scores: whether gradients of the score loss stop at the last layer.
+        has_scales: whether it returns scales.
+        min_scale: the smallest scale.
+        dropout: the dropout rate after each ReLU; None without such layers.
+    """
+
+    sizes: tuple[int, ...]
+    n_hypotheses: int
+    event: tuple[int, ...]
+    has_scores: bool
+    detach_scores: bool
+    has_scales: bool
+    min_scale: float
+    dropout: float | None
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "NetworkShape | None":
+        """Return the properties of a supported module, or None."""
+        if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
+            return None
+        head, trunk = module.head, module.trunk
+        if head.output_activation is not None or type(trunk) is not nn.Sequential or type(head.linear) is not nn.Linear:
+            return None
+        kinds = [type(part) for part in trunk]
+        layers = [part for part in module.modules() if type(part) is nn.Linear]
+        if (
+            not any(kinds == each * (len(kinds) // len(each)) for each in _HIDDEN_LAYERS)
+            or any(layer.bias is None for layer in layers)
+            or not all(parameter.requires_grad for parameter in module.parameters())
+            or head.linear.out_features != sum(head.output_sizes)
+            or not isinstance(head.scales, bool)
+        ):
+            return None
+        _, n_scores, n_scales = head.output_sizes
+        dropped = [part.p if part.training else 0.0 for part in trunk if isinstance(part, nn.Dropout)]
+        return cls(
+            sizes=(layers[0].in_features, *(layer.out_features for layer in layers)),
+            n_hypotheses=head.n_hypotheses,
+            event=tuple(head.event),
+            has_scores=n_scores > 0,
+            detach_scores=head.detach_scores,
+            has_scales=n_scales > 0,
+            min_scale=head.min_scale,
+            dropout=dropped[0] if dropped else None,
+        )
+
+    def takes(self, rows: "RowProperties", event: tuple[int | None, ...]) -> bool:
+        """Return whether the module accepts the inputs of rows and returns hypotheses of the required shape."""
+        return (self.sizes[0], self.event) == (rows.n_features, event)
+
+
+_HIDDEN_LAYERS = ([nn.Linear, nn.ReLU], [nn.Linear, nn.ReLU, nn.Dropout])
+
+
+class RowProperties(NamedTuple):
+    """Properties of the rows of a fleet.
+
+    Attributes:
+        n_rows: of the longest set.
+        n_features: of vector inputs; None for others.
+        n_targets: of a row.
+        n_dims: of vector targets; None for others.
+        are_classes: whether targets are ids.
+        is_single: whether inputs and targets are float32.
+        is_ragged: whether the sets differ in length.
+        has_mask: whether some targets are padding.
+        has_weights: whether rows are weighted.
+        is_sampled: whether new rows are drawn for every epoch.
+    """
+
+    n_rows: int
+    n_features: int | None
+    n_targets: int
+    n_dims: int | None
+    are_classes: bool
+    is_single: bool
+    is_ragged: bool
+    has_mask: bool
+    has_weights: bool
+    is_sampled: bool
+
+    @classmethod
+    def of(cls, data: FleetData) -> "RowProperties":
+        """Return the properties of rows."""
+        inputs, targets = data.inputs, data.targets
+        return cls(
+            n_rows=inputs.shape[1],
+            n_features=inputs.shape[-1] if inputs.ndim == 3 else None,
+            n_targets=targets.shape[2] if targets.ndim > 2 else 1,
+            n_dims=targets.shape[-1] if targets.ndim == 4 else None,
+            are_classes=targets.ndim == 3,
+            is_single={inputs.dtype, targets.dtype} == {torch.float32},
+            is_ragged=data.is_ragged,
+            has_mask=data.mask is not None,
+            has_weights=data.weights is not None,
+            is_sampled=data.source is not None,
+        )
+
+
+@dataclass(frozen=True)
+class TrainingProblem:
+    """All properties that determine which backends support a training run.
+
+    Attributes:
+        device: of the training.
+        spec: cost, loss, scores, monitor and optimizer.
+        cost: the matched cost.
+        network: the models; None if they are not ReLU networks.
+        is_single: whether the models are float32.
+        rows: to train on.
+        held_out: rows to evaluate on.
+        per_target_rules: whether all rules are WTA, RelaxedWTA or AnnealedWTA.
+        checks_values: whether `debug_checks` is on.
+    """
+
+    device: torch.device
+    spec: StepSpec
+    cost: CostProperties
+    network: NetworkShape | None
+    is_single: bool
+    rows: RowProperties
+    held_out: RowProperties | None
+    per_target_rules: bool
+    checks_values: bool
+
+    @classmethod
+    def of(
+        cls,
+        models: StackedModules,
+        data: FleetData,
+        held_out: FleetData | None,
+        spec: StepSpec,
+        *,
+        device: torch.device,
+        per_target_rules: bool,
+    ) -> "TrainingProblem":
+        """Return the properties of a training run."""
+        return cls(
+            device=device,
+            spec=spec,
+            cost=CostProperties.of(spec.cost_fn),
+            network=NetworkShape.of(models.template),
+            is_single=models.flat.dtype == torch.float32,
+            rows=RowProperties.of(data),
+            held_out=None if held_out is None else RowProperties.of(held_out),
+            per_target_rules=per_target_rules,
+            checks_values=dispatch.debug_checks_enabled(),
+        )

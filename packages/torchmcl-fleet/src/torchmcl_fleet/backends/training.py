@@ -10,12 +10,14 @@ from torch import Tensor
 
 from torchmcl import AssignmentRule, io
 from torchmcl.app.progress import Progress
-from torchmcl_fleet.annealing import FleetAnnealing
-from torchmcl_fleet.courses import TrainingPlan
+from torchmcl_fleet.backends.annealing import FleetAnnealing
+from torchmcl_fleet.backends.step import AutogradStep
 from torchmcl_fleet.history import ChunkState, FirstFailures, FleetCheckpoint, FleetHistory
-from torchmcl_fleet.models import StackedModules, replace_where, runs_of
+from torchmcl_fleet.modules.stacked import StackedModules, replace_where, runs_of
 from torchmcl_fleet.placement import Placement
-from torchmcl_fleet.steps import AutogradStep
+from torchmcl_fleet.plan import TrainingPlan
+
+__all__ = ["ChunkTraining", "EpochInfo", "train_chunks"]
 
 
 class EpochInfo(NamedTuple):
@@ -48,7 +50,7 @@ class ChunkTraining:
         models = step.models
         self.models, self.plan, self._step, self._rows = models, plan, step, step.rows
         self._validated = step.validation is not None
-        self.courses = plan.courses.on(models.flat.device, models.flat.dtype)
+        self.rules = plan.rule_plan.on(models.flat.device, models.flat.dtype)
         moments = step.optimizer.init(models.flat)
         self._annealing: FleetAnnealing | None = None
         if plan.policies:
@@ -137,7 +139,7 @@ class ChunkTraining:
 
     def temperatures(self, epoch: int) -> Tensor:
         """Return the temperatures [models] of a trained epoch, 0 for rules without one."""
-        given = self.courses.temperatures[epoch].to(self.state.temperatures)
+        given = self.rules.temperatures[epoch].to(self.state.temperatures)
         if self._annealing is None:
             return given
         return torch.where(self._annealing.chosen, self.state.temperatures[epoch], given)
@@ -155,7 +157,7 @@ class ChunkTraining:
         # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
         epoch = self.state.epoch.view(1)
         torch.index_select(self._learning_rates, 0, epoch, out=self._rate.view(1, -1))
-        self.courses.read(epoch)
+        self.rules.read(epoch)
         if self._annealing is not None:
             self._decide(self._annealing, epoch)
         self.state.learning_rates.index_copy_(0, epoch, self._rate.view(1, -1))
@@ -168,14 +170,14 @@ class ChunkTraining:
     def _trained(self, epoch: Tensor) -> Tensor:
         """Train on all batches, and return the mean losses [models] of the epoch."""
         active = self.state.stopped_epoch < 0
-        losses = self._step.epoch(self.courses, self.state.optimizer, self._rate, self._decay, active)
+        losses = self._step.epoch(self.rules, self.state.optimizer, self._rate, self._decay, active)
         self._failures.forget()
         if losses is not None:
             self._failures.see_all(losses, epoch=epoch)
             return losses[0] if len(losses) == 1 else (losses * self._shares).sum(dim=0)
         total: Tensor | None = None
         for batch in self._rows.batches:
-            loss = self._step(self.courses, batch)
+            loss = self._step(self.rules, batch)
             with torch.no_grad():
                 self._update(self._step.gradient, batch)
             loss = loss if len(self._rows.batches) == 1 else loss * self._rows.share(batch)
@@ -194,7 +196,7 @@ class ChunkTraining:
     def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
         """Apply the decisions of the policies for this epoch."""
         values = annealing.values(epoch)
-        self.courses.set_temperatures(annealing.chosen, values.temperature)
+        self.rules.set_temperatures(annealing.chosen, values.temperature)
         self._rate.mul_(values.rate.unsqueeze(-1))
         assert self._decay is not None
         torch.maximum(self._given_decay, values.weight_decay.unsqueeze(-1).to(self._decay), out=self._decay)
@@ -243,7 +245,7 @@ class ChunkTraining:
     def _evaluate(self, models: slice) -> None:
         """Compare the monitored value of a slice of the models with the best so far, and keep the better models."""
         state = self.state
-        value = self._step.evaluate(self.courses, models).to(state.best_value)
+        value = self._step.evaluate(self.rules, models).to(state.best_value)
         state.watched[:, models].index_copy_(0, state.epoch.view(1), value.unsqueeze(0))
         counts = state.stopped_epoch[models] < 0
         if self._annealing is not None:
@@ -301,7 +303,7 @@ def train_chunks(
         def note(low: int, high: int) -> None:
             bar.step((high - low) * len(chunk.models))
             if after_epoch is not None:
-                rule, temperatures = chunk.courses.rule(), chunk.temperatures(low)
+                rule, temperatures = chunk.rules.rule(), chunk.temperatures(low)
                 after_epoch(EpochInfo(low, models, chunk.models, rule, temperatures))
 
         history = chunk.run(number, saved, bar, note, one_by_one=after_epoch is not None)

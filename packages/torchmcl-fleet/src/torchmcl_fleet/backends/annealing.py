@@ -7,13 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl import AutoAnnealing, MultiHypothesisHead
-from torchmcl.annealing.auto import POLICY_CONSTANTS, AutoValues
-from torchmcl.annealing.driver import AnnealingDriver
-from torchmcl.annealing.moves import HeadTensors, Moves, Samples
-from torchmcl.annealing.records import CostScale
-from torchmcl_fleet.models import StackedModules, replace_where
-from torchmcl_fleet.steps import AutogradStep
+from torchmcl import AutoAnnealing, MultiHypothesisHead, annealing
+from torchmcl_fleet.backends.step import AutogradStep
+from torchmcl_fleet.modules.stacked import StackedModules, replace_where
+
+__all__ = ["FleetAnnealing"]
 
 # Fifty measurements are enough to detect a plateau during a hold; later, half as many suffice.
 _N_MEASUREMENTS, _N_LATER = 50, 24
@@ -24,7 +22,7 @@ class _Known(NamedTuple):
 
     first: int
     stop: int
-    values: AutoValues  # [epochs, models] each
+    values: annealing.AutoValues  # [epochs, models] each
     warm: list[bool | None]  # True if all models have a temperature above 0, False if none has, else None
 
 
@@ -51,7 +49,7 @@ class FleetAnnealing:
         self.n_points, self.n_steps = step.rows.n_points(n_epochs), n_epochs * step.rows.n_steps
         self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
         policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
-        self._driver = AnnealingDriver(
+        self._driver = annealing.AnnealingDriver(
             AutoAnnealing.stacked(policies, device),
             models.template,
             n_models=len(policies),
@@ -71,7 +69,9 @@ class FleetAnnealing:
         """Measure the models before their first epoch."""
         mean, best, spread, has_zero = self._measure()
         mean, best, spread = (value.nan_to_num(0.0) for value in (mean, best, spread))  # then there is no hold
-        for name, value in self._driver.initial(CostScale(mean, best, spread, has_zero), self.n_epochs).items():
+        for name, value in self._driver.initial(
+            annealing.CostScale(mean, best, spread, has_zero), self.n_epochs
+        ).items():
             self.state[name].copy_(value)
         if self._driver.head is not None:
             self._weights.part(torch.where(self.chosen, self._driver.policy.first_parts(self.state), 0.0))
@@ -79,9 +79,11 @@ class FleetAnnealing:
 
     def is_due(self, epoch: int) -> bool:
         """Return whether the models may be measured after this epoch."""
-        return (epoch + 1) % self.every == 0 and epoch + 1 < _settled(POLICY_CONSTANTS.longest * self.n_epochs, self)
+        return (epoch + 1) % self.every == 0 and epoch + 1 < self._settled(
+            annealing.POLICY_CONSTANTS.longest * self.n_epochs
+        )
 
-    def values(self, epoch: Tensor) -> AutoValues:
+    def values(self, epoch: Tensor) -> annealing.AutoValues:
         """Return temperature, rate factor and weight decay of all models in an epoch, [models] each.
 
         For models without `AutoAnnealing` they are NaN, 1 and 0.
@@ -89,7 +91,7 @@ class FleetAnnealing:
         if not self.on_cpu:
             return self.values_of(epoch)
         known = self._known_around(int(epoch))
-        return AutoValues(*(value[int(epoch) - known.first] for value in known.values))
+        return annealing.AutoValues(*(value[int(epoch) - known.first] for value in known.values))
 
     def all_warm(self, epoch: Tensor) -> bool | None:
         """Return whether all models have a temperature above 0 in an epoch (True) or none has (False).
@@ -120,11 +122,11 @@ class FleetAnnealing:
         )
         self._known = None
 
-    def values_of(self, epochs: Tensor) -> AutoValues:
+    def values_of(self, epochs: Tensor) -> annealing.AutoValues:
         """Return the values of epochs [epochs, 1], each [epochs, models]."""
         values = self._driver.values(epochs, self.n_epochs, n_rows=self.n_points, n_steps=self.n_steps)
         others = (torch.nan, 1.0, 0.0)
-        return AutoValues(
+        return annealing.AutoValues(
             *(torch.where(self.chosen, value, other) for value, other in zip(values, others, strict=True))
         )
 
@@ -134,7 +136,7 @@ class FleetAnnealing:
         if bool((begun < 0).any()):
             return True
         later = max(1, self.n_epochs // _N_LATER // self.every) * self.every
-        return ended % later == 0 and ended < _settled(float(begun.max()), self)
+        return ended % later == 0 and ended < self._settled(float(begun.max()))
 
     def _known_around(self, epoch: int) -> _Known:
         """Return the values of a block of epochs that contains this one.
@@ -146,7 +148,7 @@ class FleetAnnealing:
         if self._known is None or not self._known.first <= epoch < self._known.stop:
             begun = self.state["begun"][self.chosen]
             first, stop = epoch - epoch % self.every, epoch - epoch % self.every + self.every
-            last = _settled(float(begun.max()), self)
+            last = self._settled(float(begun.max()))
             if bool((begun >= 0).all()) and epoch >= last:
                 first, stop = last, self.n_epochs
             values = self.values_of(torch.arange(first, stop).unsqueeze(-1))
@@ -155,7 +157,11 @@ class FleetAnnealing:
             self._known = _Known(first, stop, values, [every if every == any_ else None for every, any_ in both])
         return self._known
 
-    def _sampled(self) -> Callable[[], Samples | None]:
+    def _settled(self, begun: float) -> int:
+        """Return the epoch after which the policy no longer changes a model whose cooling began at epoch `begun`."""
+        return math.ceil(begun + annealing.POLICY_CONSTANTS.last_move * (self.n_epochs - begun))
+
+    def _sampled(self) -> Callable[[], annealing.Samples | None]:
         """Return a function that returns the samples from which moves are planned."""
         data = self._step.rows.data
         n_rows = self._driver.n_move_rows
@@ -167,16 +173,16 @@ class FleetAnnealing:
         real = index < data.lengths.unsqueeze(-1)
         index = torch.minimum(index, data.lengths.unsqueeze(-1) - 1)
 
-        def samples() -> Samples | None:
+        def samples() -> annealing.Samples | None:
             batch, _ = data.rows(index)
             with torch.no_grad(), self._models.evaluating():
-                return Samples.of(self._models(batch.inputs), batch, real)
+                return annealing.Samples.of(self._models(batch.inputs), batch, real)
 
         return samples
 
 
 class _StackedWeights:
-    """The weights of stacked models, see `torchmcl.annealing.driver.TrainedWeights`.
+    """The weights of stacked models, see `torchmcl.annealing.TrainedWeights`.
 
     Args:
         models: in training.
@@ -201,7 +207,7 @@ class _StackedWeights:
         moments = [models.split(value) for value in optimizer.values() if value.shape == models.flat.shape]
         views = [models.split(models.flat), *moments]
         (weight, bias), *others = [(view[f"{layer}.weight"], view[f"{layer}.bias"]) for view in views]
-        self._head = HeadTensors(head[1], weight, bias, [tensor for pair in others for tensor in pair])
+        self._head = annealing.HeadTensors(head[1], weight, bias, [tensor for pair in others for tensor in pair])
         self._constants = self._head.drawn(seeds)
 
     def rewind(self, models: Tensor) -> None:
@@ -214,12 +220,6 @@ class _StackedWeights:
         """Set the hypotheses to their mean plus random constants, times the factor of each model."""
         self._head.part(factors, self._constants)
 
-    def move(self, moves: Moves) -> None:
+    def move(self, moves: annealing.Moves) -> None:
         """Give each hypothesis the weights of its source, and shift its outputs."""
         self._head.move(moves)
-
-
-def _settled(begun: float, annealing: FleetAnnealing) -> int:
-    """Return the epoch after which the policy no longer changes a model whose cooling began at epoch `begun`."""
-    n_epochs = annealing.n_epochs
-    return math.ceil(begun + POLICY_CONSTANTS.last_move * (n_epochs - begun))

@@ -1,0 +1,697 @@
+"""The plan of a training run: what happens in which epoch to each model.
+
+Rules, temperatures, learning rates and weight decays have a value per epoch and model. Evaluations on held-out rows,
+checkpoints and the number of rows of a batch belong to the plan, too.
+"""
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmcl import (
+    WTA,
+    AnnealedWTA,
+    AssignmentRule,
+    AutoAnnealing,
+    Distributions,
+    RelaxedWTA,
+    StepOutput,
+    checks,
+)
+from torchmcl.errors import bad_value
+from torchmcl.rules.winners import softmin, winner_weights
+from torchmcl.schedules import AnnealedRule, Schedule
+from torchmcl_fleet.problem import FleetData, StepSpec
+
+__all__ = [
+    "Checkpointing",
+    "HeldOutCost",
+    "MixedRule",
+    "MixtureLogLoss",
+    "RuleAt",
+    "RulePlan",
+    "StackedRule",
+    "TrainingPlan",
+    "Validation",
+    "WeightedDistortion",
+    "batch_rows",
+    "check_data",
+    "checkpointing_of",
+    "current_loss",
+    "default_batch_size",
+    "even_batch_size",
+    "hard_distortion",
+    "moments_of",
+    "per_model",
+    "plain_number",
+    "rates_of",
+    "seeds_of",
+    "validation_of",
+]
+
+RuleAt = Callable[[float], AssignmentRule]
+# Rules that treat each target separately and differ only in a temperature and an epsilon.
+_PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
+
+
+@dataclass(frozen=True, eq=False)
+class StackedRule(AssignmentRule):
+    """Several rules, each for a separate slice of the leading model axis.
+
+    Attributes:
+        parts: (models, rule) pairs that cover the axis in order.
+    """
+
+    parts: tuple[tuple[slice, AssignmentRule], ...]
+
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the weights of each slice by its own rule."""
+        weights = torch.empty_like(cost)  # in the memory order of the cost, which torch.cat would not keep
+        for models, rule in self.parts:
+            weights[models] = rule.weights(cost[models], None if mask is None else mask[models])
+        return weights
+
+
+@dataclass(frozen=True, eq=False)
+class MixedRule(AssignmentRule):
+    """WTA, Relaxed-WTA and annealed WTA side by side, one per model of the leading axis.
+
+    Attributes:
+        values: [2, models]: the temperatures, 0 for hard weights, and the epsilons of those.
+    """
+
+    values: Tensor
+
+    def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute hard, relaxed or soft weights for each model."""
+        temperature, epsilon = self.values
+        if cost.device.type == "cpu":  # where reading a value is cheaper than an unneeded softmax
+            if not bool((temperature > 0).any()):
+                return _hard_weights(cost, _per_model(epsilon, cost))
+            if bool((temperature > 0).all()):
+                return softmin(cost, _per_model(temperature, cost))
+        temperature = _per_model(temperature, cost)
+        cold = temperature <= 0
+        soft = softmin(cost, temperature.masked_fill(cold, 1))
+        return torch.where(cold, _hard_weights(cost, _per_model(epsilon, cost)), soft)
+
+
+def _per_model(values: Tensor, cost: Tensor) -> Tensor:
+    """Return values [models] with the dtype and the number of axes of a cost [models, ...]."""
+    return values.to(cost.dtype).view(-1, *[1] * (cost.ndim - 1))
+
+
+def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
+    if cost.shape[-1] == 1:  # a single hypothesis has all the weight, as under `RelaxedWTA`
+        return torch.ones_like(cost)
+    return winner_weights(cost, 1 - epsilon, epsilon / (cost.shape[-1] - 1))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A value per epoch and model: a few columns, and which of them each model has.
+
+    A thousand models often share a handful of schedules. All their values are put together on the device that needs
+    them: on the host this would take half as long as the training.
+    """
+
+    distinct: Tensor  # [epochs, columns]
+    places: Tensor  # [models]
+
+    @classmethod
+    def of(cls, columns: dict[int, Tensor], keys: Sequence[int]) -> "Columns":
+        """Return the columns of models, given one per key and the key of each model."""
+        places = {key: place for place, key in enumerate(columns)}
+        return cls(torch.stack(list(columns.values()), dim=1), torch.tensor([places[key] for key in keys]))
+
+    def full(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Tensor:
+        """Return the values [epochs, models]."""
+        return self.distinct.to(device, dtype)[:, self.places.to(device)]
+
+    def of_models(self, models: slice) -> "Columns":
+        """Return the values of a slice of the models."""
+        return Columns(self.distinct, self.places[models])
+
+
+class _Group(NamedTuple):
+    """Consecutive models with the same kind of rule, and the values of each of its fields."""
+
+    models: slice
+    first: AssignmentRule
+    values: dict[str, Columns]
+
+
+class RulePlan:
+    """The rules of all models at all epochs.
+
+    All values of an epoch are a row of one table on the device, and the rules read them from one buffer: a captured
+    epoch needs no data from the host, and a hundred temperatures are as cheap as one.
+
+    Args:
+        rules: one per model: a rule, a function epoch -> rule, or `AutoAnnealing`.
+        n_epochs: of the training.
+        device: of the models.
+        dtype: of the models; values have at least single precision.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Any],
+        n_epochs: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.n_models, self.n_epochs = len(rules), n_epochs
+        self.groups = _groups_of(rules, n_epochs)
+        #: Whether `MixedRule` supports all rules.
+        self.per_target = all(type(group.first) in _PER_TARGET for group in self.groups)
+        self._device, self._dtype = device, torch.promote_types(dtype, torch.float32)
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> "RulePlan":
+        """Return a copy of the plan on a device, in a dtype, with separate current values."""
+        moved = copy.copy(self)
+        moved._device, moved._dtype = device, torch.promote_types(dtype, torch.float32)
+        for name in ("table", "_current"):
+            vars(moved).pop(name, None)
+        return moved
+
+    @cached_property
+    def temperatures(self) -> Tensor:
+        """[epochs, models] in double precision on the CPU, 0 for rules without a temperature."""
+        return self._column("temperature", "cpu", torch.float64)
+
+    @cached_property
+    def table(self) -> Tensor:
+        """A row per epoch; if all rules are `per_target`, the temperatures and then the epsilons of the models."""
+        if self.per_target:
+            both = [self._column(name, self._device, self._dtype) for name in ("temperature", "epsilon")]
+            return torch.stack(both, dim=1).flatten(1)
+        columns = [values.full(self._device, self._dtype) for group in self.groups for values in group.values.values()]
+        if not columns:
+            return torch.zeros(self.n_epochs, 0, dtype=self._dtype, device=self._device)
+        return torch.cat(columns, dim=1)
+
+    @cached_property
+    def _current(self) -> Tensor:
+        return self.table[0].clone()
+
+    def read(self, epoch: Tensor) -> None:
+        """Load the values of an epoch, given as a tensor [1]."""
+        torch.index_select(self.table, 0, epoch, out=self._current.unsqueeze(0))
+
+    def set_temperatures(self, chosen: Tensor, temperatures: Tensor) -> None:
+        """Replace the temperatures of the models in `chosen`; both [models]."""
+        for models, values in self._views("temperature"):
+            values.copy_(torch.where(chosen[models], temperatures[models].to(values), values))
+
+    @property
+    def mixed_values(self) -> Tensor:
+        """[2, models]: current temperatures and epsilons of rules that are all `per_target`."""
+        return self._current.view(2, self.n_models)
+
+    def rule(self, models: slice | None = None) -> AssignmentRule:
+        """Return the current rule of all models or a slice of them; it reads the current values when it is called."""
+        models = models or slice(0, self.n_models)
+        if self.per_target:
+            return MixedRule(self.mixed_values[:, models])
+        parts, start = [], 0
+        for group, views in zip(self.groups, self._group_views(), strict=True):
+            low, high = max(group.models.start, models.start), min(group.models.stop, models.stop)
+            if low < high:
+                inside = slice(low - group.models.start, high - group.models.start)
+                values: dict[str, Any] = {name: view[inside].view(-1, 1, 1, 1) for name, view in views.items()}
+                parts.append((slice(start, start + high - low), replace(group.first, **values)))
+                start += high - low
+        return StackedRule(tuple(parts))
+
+    def by_group(self) -> list[tuple[slice, AssignmentRule, dict[str, Tensor]]]:
+        """Return the models of each group, their first rule, and the values of its fields [epochs, models]."""
+        full = [{name: values.full() for name, values in group.values.items()} for group in self.groups]
+        return [(group.models, group.first, values) for group, values in zip(self.groups, full, strict=True)]
+
+    def check_hypotheses(self, n_hypotheses: int) -> None:
+        """Check that the largest `k` of each rule is valid for the number of hypotheses, before training."""
+        for group in self.groups:
+            if "k" in group.values:
+                largest: dict[str, Any] = {"k": float(group.values["k"].distinct.max())}
+                replace(group.first, **largest).weights(torch.zeros(1, n_hypotheses), None)
+
+    def _column(self, name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        """Return the values of a field [epochs, models], 0 for rules without it."""
+        column = torch.zeros(self.n_epochs, self.n_models, dtype=dtype, device=device)
+        for group in self.groups:
+            if name in group.values:
+                column[:, group.models] = group.values[name].full(device, dtype)
+        return column
+
+    def _group_views(self) -> list[dict[str, Tensor]]:
+        """Return views of the current values, a dictionary per group."""
+        views, start = [], 0
+        for group in self.groups:
+            size = group.models.stop - group.models.start
+            views.append({name: self._current[start + i * size :][:size] for i, name in enumerate(group.values)})
+            start += size * len(group.values)
+        return views
+
+    def _views(self, name: str) -> list[tuple[slice, Tensor]]:
+        if self.per_target:
+            return [(slice(0, self.n_models), self.mixed_values[0])]
+        pairs = zip(self.groups, self._group_views(), strict=True)
+        return [(group.models, views[name]) for group, views in pairs if name in views]
+
+
+def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
+    by_identity = {id(rule): rule for rule in rules}
+    columns_of = {key: _values_of(rule, n_epochs) for key, rule in by_identity.items()}
+    kinds = {key: _kind(first) for key, (first, _) in columns_of.items()}
+    groups: list[_Group] = []
+    start = 0
+    of_model = [kinds[id(rule)] for rule in rules]
+    for stop in range(1, len(rules) + 1):
+        if stop == len(rules) or of_model[stop] != of_model[start]:
+            own = [id(rule) for rule in rules[start:stop]]
+            first, columns = columns_of[own[0]]
+            keys = dict.fromkeys(own)
+            values = {name: Columns.of({key: columns_of[key][1][name] for key in keys}, own) for name in columns}
+            groups.append(_Group(slice(start, stop), first, values))
+            start = stop
+    return groups
+
+
+def _values_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tensor]]:
+    """Return a rule at the first epoch, and the value of each numeric field at every epoch."""
+    first = _rule_at(rule, 0)
+    names = _numeric_fields(type(first))
+    if isinstance(rule, AssignmentRule | AutoAnnealing):
+        values = {name: [float(getattr(first, name))] * n_epochs for name in names}
+    elif isinstance(rule, AnnealedRule) and {name for name, _ in rule.schedules} <= set(names):
+        # Only the values are computed; building the rules with the extreme values checks all of them.
+        values = {name: [float(getattr(first, name))] * n_epochs for name in names}
+        for name, schedule in rule.schedules:
+            values[name] = [float(schedule(epoch)) for epoch in range(n_epochs)]
+            for extreme in (min(values[name]), max(values[name])):
+                replace(first, **{name: extreme})
+    else:
+        by_epoch = [_rule_at(rule, epoch) for epoch in range(n_epochs)]
+        for epoch, each in enumerate(by_epoch):
+            if _kind(each) != _kind(first):
+                advice = "Let a field change, for example annealed(RelaxedWTA, epsilon=...)."
+                got = f"{first!r} at epoch 0 and {each!r} at epoch {epoch}"
+                raise ValueError(bad_value("Fleet", "rule", "keep its kind during a training", got, advice))
+        values = {name: [float(getattr(each, name)) for each in by_epoch] for name in names}
+    return first, {name: torch.tensor(column, dtype=torch.float64) for name, column in values.items()}
+
+
+def _rule_at(rule: Any, epoch: int) -> AssignmentRule:
+    if isinstance(rule, AssignmentRule):
+        return rule
+    if isinstance(rule, AutoAnnealing):
+        return AnnealedWTA(1.0)  # the temperature is set during training
+    at_epoch = rule(epoch) if callable(rule) else rule
+    if not isinstance(at_epoch, AssignmentRule):
+        advice = "For example annealed(AnnealedWTA, temperature=Linear(1.0, 0.0, 100))."
+        expected = "be a rule, a function epoch -> rule or AutoAnnealing()"
+        raise TypeError(bad_value("Fleet", "rule", expected, repr(at_epoch), advice))
+    return at_epoch
+
+
+@functools.cache
+def _numeric_fields(kind: type[AssignmentRule]) -> list[str]:
+    """Return the fields that may be tensors, and so have a value per model."""
+    types = get_type_hints(kind)
+    return [field.name for field in fields(kind) if Tensor in get_args(types[field.name])]
+
+
+def _kind(rule: AssignmentRule) -> tuple[Any, ...]:
+    """Return the key of rules that can be stacked: the type and the fields that are not numbers."""
+    names = _numeric_fields(type(rule))
+    return (type(rule), *(getattr(rule, field.name) for field in fields(rule) if field.name not in names))
+
+
+def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Columns:
+    """Return the learning rates."""
+    columns: dict[int, Tensor] = {}
+    for rate in rates:
+        if id(rate) not in columns:
+            values = [plain_number(rate(epoch)) for epoch in range(n_epochs)] if callable(rate) else [rate] * n_epochs
+            for value in set(values):
+                checks.check_non_negative("Fleet", "learning_rate", value)
+            columns[id(rate)] = torch.tensor(values, dtype=torch.float64)
+    return Columns.of(columns, [id(rate) for rate in rates])
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The training options of models; sequences and tensors have an entry per model."""
+
+    n_epochs: int
+    rules: Sequence[Any]
+    learning_rates: Columns
+    weight_decays: Tensor
+    seeds: Tensor
+    spec: StepSpec
+    validate_every: Sequence[int]
+    patience: int | None
+
+    def of_models(self, models: slice) -> "TrainingPlan":
+        """Return the plan of a slice of the models."""
+        if (models.start, models.stop) == (0, len(self.rules)):
+            return self  # with its cached rules
+        return replace(
+            self,
+            rules=self.rules[models],
+            learning_rates=self.learning_rates.of_models(models),
+            weight_decays=self.weight_decays[models],
+            seeds=self.seeds[models],
+            validate_every=self.validate_every[models],
+        )
+
+    @cached_property
+    def rule_plan(self) -> RulePlan:
+        """The rules at all epochs, on the CPU."""
+        return RulePlan(self.rules, self.n_epochs)
+
+    @property
+    def policies(self) -> list[AutoAnnealing]:
+        """The rules that set the temperature during training."""
+        return [rule for rule in self.rules if isinstance(rule, AutoAnnealing)]
+
+
+def hard_distortion(output: StepOutput) -> Tensor:
+    """Return the distortion (mean cost of the best hypothesis) of each model, [models]."""
+    cost, _, mask = output.matching
+    costs = cost.amin(dim=-1).masked_fill(~mask, 0).flatten(1)
+    return costs.sum(dim=1) / mask.flatten(1).sum(dim=1).clamp_min(1)
+
+
+def current_loss(output: StepOutput) -> Tensor:
+    """Return the training loss of each model under its current rule, scores included, [models]."""
+    return torch.as_tensor(output.loss)
+
+
+class _RowWeights:
+    """Weights of held-out rows, copied to a device once: an epoch that is captured there cannot copy from the host."""
+
+    def __init__(self, weights: Tensor | None) -> None:
+        self.weights = weights
+
+    def weights_like(self, costs: Tensor) -> Tensor:
+        """Return the weights on the device and in the dtype of costs."""
+        assert self.weights is not None
+        copies, where = _COPIES.setdefault(self, {}), (costs.device, costs.dtype)
+        if where not in copies:
+            copies[where] = self.weights.to(costs)
+        return copies[where]
+
+
+# Not attributes: a monitor that was used must have the identity of one that was not, or no training run could resume.
+_COPIES: WeakKeyDictionary[_RowWeights, dict[tuple[torch.device, torch.dtype], Tensor]] = WeakKeyDictionary()
+
+
+class WeightedDistortion(_RowWeights):
+    """A monitor for weighted rows shared by all models: the distortion of each model on them.
+
+    Args:
+        weights: [rows]
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__(weights / weights.sum())
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        costs = output.matching.cost.amin(dim=-1).squeeze(-1)
+        return costs @ self.weights_like(costs)
+
+
+class HeldOutCost(_RowWeights):
+    """A monitor that evaluates another cost on held-out rows than the one that trains.
+
+    Args:
+        cost_fn: a cost of distributions with one value per target, such as `MixtureNLLWithCRPS`.
+        weights: [rows], how much each held-out row counts; all alike by default.
+
+    Example:
+        >>> from torchmcl import Batch, Distributions, Matching
+        >>> from torchmcl.costs import MixtureNLLWithCRPS
+        >>> means, logits, scale = torch.zeros(1, 2, 1, 1), torch.zeros(1, 2, 1), torch.ones(1, 2, 1, 1)
+        >>> targets = torch.tensor([[[[0.0]], [[1.0]]]])
+        >>> matching = Matching(targets, targets, torch.ones(1, 2, 1, dtype=torch.bool))
+        >>> output = StepOutput(means, means, None, matching, Distributions(means, logits, scale), Batch(None, targets))
+        >>> HeldOutCost(MixtureNLLWithCRPS(0.0))(output)  # the mean of 0.919 and 1.419
+        tensor([1.1689])
+    """
+
+    def __init__(self, cost_fn: Callable[..., Tensor], weights: Tensor | None = None) -> None:
+        super().__init__(None if weights is None else weights / weights.sum())
+        self.cost_fn = cost_fn
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from predictions for targets [models, rows, targets, ...]; padded targets do not count."""
+        found, targets, mask = output.predictions, output.batch.targets, output.matching.mask
+        if not isinstance(found, Distributions):
+            kind, advice = type(found).__name__, "Train networks with scales, or use hard_distortion."
+            raise TypeError(bad_value("HeldOutCost", "predictions", "be Distributions", kind, advice))
+        if output.batch.mask is not None and output.batch.mask.ndim > mask.ndim:
+            rule, advice = "be a mask of whole targets", "Use current_loss for sequences of different length."
+            raise ValueError(bad_value("HeldOutCost", "mask", rule, "a mask of steps", advice))
+        given = {"hypotheses": found.hypotheses, "scale": found.scale, "score_logits": found.score_logits}
+        costs = self.cost_fn(targets=targets, **given).flatten(3).mean(dim=-1)  # [models, rows, targets]
+        shares = mask.to(costs) if self.weights is None else mask * self.weights_like(costs).unsqueeze(-1)
+        total = (costs.masked_fill(~mask, 0) * shares).sum(dim=(1, 2))
+        return total / shares.sum(dim=(1, 2)).clamp_min(torch.finfo(costs.dtype).tiny)
+
+
+class MixtureLogLoss(_RowWeights):
+    """A monitor for `MixtureNLL`: the log-loss of the mixtures on held-out rows.
+
+    Args:
+        weights: [rows] or [models, rows], how much each held-out row counts; 0 for padding. All alike by default.
+        together: use the mean over models for all of them, so that they keep the same epoch: on few rows the best
+            epoch of a single model is random. They must be trained in one chunk.
+    """
+
+    def __init__(self, weights: Tensor | None = None, *, together: bool = False) -> None:
+        super().__init__(weights)
+        self.together = together
+
+    def __call__(self, output: StepOutput) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        return self.of_costs(output.matching.cost)
+
+    def of_costs(self, cost: Tensor) -> Tensor:
+        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        losses = -torch.logsumexp(-cost, dim=-1).squeeze(-1)
+        weights = torch.ones_like(losses) if self.weights is None else self.weights_like(losses).expand_as(losses)
+        total = (losses * weights).sum(dim=1)
+        if self.together:
+            return (total.sum() / weights.sum()).expand(len(cost))
+        return total / weights.sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Rows for the evaluation of a fleet during training; each model's best weights are kept.
+
+    Args:
+        rows: held-out rows for each model.
+        monitor: value to compare, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
+            that returns [models].
+        every: epochs between evaluations, a single value or one per model; the last epoch is always evaluated.
+        patience: stop a model after this many epochs without improvement; None trains all to the end.
+    """
+
+    rows: FleetData
+    monitor: Callable[[StepOutput], Tensor] = hard_distortion
+    every: int | Sequence[int] = 1
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        check_rows("Validation", "rows", self.rows)
+        checks.check_callable("Validation", "monitor", self.monitor, "torchmcl_fleet.hard_distortion")
+        for every in set(per_model("every", self.every, self.rows.n_models, owner="Validation")):
+            checks.check_positive_int("Validation", "every", every)
+        if self.patience is not None:
+            checks.check_positive_int("Validation", "patience", self.patience)
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """The folder of checkpoints, from which the same training run resumes.
+
+    Args:
+        folder: of the training.
+        every: epochs between saves; `torchmcl.io.stop_on_signals` saves at once.
+        keep: number of states to keep; if the newest is damaged, the previous one is used.
+    """
+
+    folder: str | Path
+    every: int = 100
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if not isinstance(self.folder, str | Path):
+            raise TypeError(bad_value("Checkpointing", "folder", "be a path", repr(self.folder)))
+        checks.check_positive_int("Checkpointing", "every", self.every)
+        checks.check_positive_int("Checkpointing", "keep", self.keep)
+
+
+def validation_of(given: object, n_models: int) -> Validation | None:
+    """Return the `validation` of `Fleet.fit`; rows alone are evaluated with the default options.
+
+    Raises:
+        TypeError: for something else.
+        ValueError: for rows for a different number of models.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Validation | FleetData):
+        rule = "be Validation or FleetData"
+        raise TypeError(bad_value("Fleet.fit", "validation", rule, type(given).__name__))
+    validation = given if isinstance(given, Validation) else Validation(given)
+    check_data("Fleet.fit", "validation", validation.rows, n_models)
+    return validation
+
+
+def checkpointing_of(given: object) -> Checkpointing | None:
+    """Return the `checkpoint` of `Fleet.fit`; a folder alone has the default options.
+
+    Raises:
+        TypeError: for something else.
+    """
+    if given is None or isinstance(given, Checkpointing):
+        return given
+    if not isinstance(given, str | Path):
+        rule = "be Checkpointing or a path"
+        raise TypeError(bad_value("Fleet.fit", "checkpoint", rule, type(given).__name__))
+    return Checkpointing(given)
+
+
+def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> list[Any]:
+    """Return one value per model, from a single value, a sequence, an array or a tensor.
+
+    Raises:
+        TypeError: for a string.
+        ValueError: for a sequence of the wrong length, or an array of several axes.
+    """
+    if isinstance(value, str | bytes):
+        raise TypeError(bad_value(owner, name, "be a single value or one per model", repr(value)))
+    if isinstance(value, Tensor | np.ndarray):
+        if value.ndim > 1:
+            raise ValueError(bad_value(owner, name, "have one axis, the models", f"shape {tuple(value.shape)}"))
+        value = value.tolist()
+    if not isinstance(value, Sequence):
+        return [plain_number(value)] * n_models
+    if len(value) != n_models:
+        rule = f"have one entry for each of the {n_models} models"
+        raise ValueError(bad_value(owner, name, rule, f"{len(value)} entries"))
+    return [plain_number(entry) for entry in value]
+
+
+def plain_number(value: Any) -> Any:
+    """Return a NumPy or torch number as a Python number, other values unchanged."""
+    return value.item() if isinstance(value, np.generic | Tensor) and value.ndim == 0 else value
+
+
+def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
+    """Return one seed per model: 0, 1, 2, ... by default.
+
+    Raises:
+        TypeError: for a seed that is not an integer.
+        ValueError: for one that does not fit into 64 bits.
+    """
+    each = per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
+    for seed in each:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(bad_value("Fleet", "seeds", "be integers", repr(seed)))
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(bad_value("Fleet", "seeds", "lie between -2**63 and 2**63 - 1", repr(seed)))
+    return each
+
+
+def moments_of(given: Mapping[str, Tensor] | None, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Check and return the given initial state of the optimizer; empty if none is given.
+
+    Raises:
+        ValueError: if it does not match this optimizer and fleet.
+    """
+    given_shapes, wanted_shapes = (
+        {name: tuple(v.shape) for name, v in state.items()} for state in (given or {}, wanted)
+    )
+    if given and given_shapes != wanted_shapes:
+        rule = f"find the moments of this optimizer in `optimizer_state`, {wanted_shapes}"
+        raise ValueError(bad_value("Fleet.fit", "continued", rule, given_shapes, "Set it to None to begin again."))
+    return dict(given or {})
+
+
+def check_rows(owner: str, name: str, rows: object) -> None:
+    """Check that rows are `FleetData`."""
+    if not isinstance(rows, FleetData):
+        advice = "FleetData.shared(inputs, targets, n_models) makes it."
+        raise TypeError(bad_value(owner, name, "be FleetData", type(rows).__name__, advice))
+
+
+def check_data(owner: str, name: str, data: object, n_models: int) -> None:
+    """Check that there are rows for each of the models."""
+    check_rows(owner, name, data)
+    assert isinstance(data, FleetData)
+    if data.n_models != n_models:
+        raise ValueError(bad_value(owner, name, f"be for {n_models} models", data.n_models))
+
+
+_MIN_BATCH, _MAX_BATCH, _BATCH_PER_ROOT = 64, 1024, 3
+
+
+def default_batch_size(n_rows: int) -> int:
+    """Return 3 sqrt(n_rows), clipped to [64, 1024]: small tables need more steps, large ones need speed.
+
+    Example:
+        >>> [default_batch_size(n_rows) for n_rows in (100, 10_000, 1_000_000)]
+        [64, 300, 1024]
+    """
+    return max(_MIN_BATCH, min(_MAX_BATCH, round(_BATCH_PER_ROOT * math.sqrt(n_rows))))
+
+
+def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int) -> int:
+    """Return the batch size: about `default_batch_size` by default, and at most the number of rows."""
+    if batch_size is None:
+        return _even(n_rows, default_batch_size(n_rows))
+    if isinstance(batch_size, str) and batch_size == "all":
+        return n_rows
+    checks.check_positive_int(owner, "batch_size", batch_size, "All rows are 'all'.")
+    return min(batch_size, n_rows)
+
+
+def even_batch_size(n_rows: int, at_most: int) -> int:
+    """Return a batch size without a small remainder: the last batch has at least 3/4 of the size of the others.
+
+    A last batch of a few rows has a gradient far larger than the optimizer expects.
+
+    Args:
+        n_rows: to split.
+        at_most: rows of a batch.
+
+    Example:
+        >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3
+        206
+    """
+    checks.check_positive_int("even_batch_size", "n_rows", n_rows)
+    checks.check_positive_int("even_batch_size", "at_most", at_most)
+    return _even(n_rows, at_most)
+
+
+def _even(n_rows: int, at_most: int) -> int:
+    evenly = math.ceil(n_rows / math.ceil(n_rows / at_most))
+    return next(size for size in range(evenly, 0, -1) if n_rows % size == 0 or 4 * (n_rows % size) >= 3 * size)
