@@ -10,6 +10,8 @@ PACKAGE ?=
 FOLDER := $(if $(PACKAGE),$(firstword $(wildcard packages/$(PACKAGE) $(PACKAGE)) packages/$(PACKAGE)))
 # One process for each core. More threads than cores, and threads that wait for each other, would double the time.
 RUN_TESTS := -m pytest -n auto --maxprocesses 8 --dist loadfile
+# Cached byte code halves the start of the many processes of the tests, also where the environment forbids it.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python $(RUN_TESTS)
 PYTEST_WITH_THREADS := OMP_WAIT_POLICY=passive $(BIN)/python $(RUN_TESTS)
 

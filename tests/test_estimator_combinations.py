@@ -9,6 +9,7 @@ import torch
 from sklearn.base import clone
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.annealing import AutoAnnealing
 from torchmcl_fleet import Candidate, FleetSearch
 from torchmcl_tables import Cooling, DensityRegressor, MCLClassifier, MCLRegressor
@@ -138,7 +139,7 @@ def test_every_setting_learns_batch_by_batch(kind, case, tmp_path):
     assert_same(answers(loaded, fresh, truth), answers(model, fresh, truth))
 
 
-@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier, DensityRegressor])
+@for_each("kind", [MCLRegressor, MCLClassifier, DensityRegressor])
 def test_a_refit_leaves_nothing_of_an_earlier_fit(kind):
     cases = [case for each, case in CASES if each is kind]
     again = kind(**SMALL)
@@ -152,7 +153,7 @@ def test_a_refit_leaves_nothing_of_an_earlier_fit(kind):
     assert_same(answers(again, rows, truth), answers(fresh, rows, truth))
 
 
-@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier, DensityRegressor])
+@for_each("kind", [MCLRegressor, MCLClassifier, DensityRegressor])
 def test_no_parameter_is_left_out(kind):
     parameters = inspect.signature(kind).parameters
     tried = {name for each, case in CASES if each is kind for name in case if name in parameters}

@@ -20,6 +20,7 @@ import torch
 
 import torchmcl
 from browser import console_errors, opened
+from grids import for_each
 from places import ROOT
 from torchmcl_speech.nn import DPRNN, StreamingSeparator
 from torchmcl_tables import DensityRegressor, MCLRegressor
@@ -139,8 +140,8 @@ def described(address):
 GOOD = {"size": 1, "city": "Ulm", "built": "2020-01-05"}
 
 
-@pytest.mark.parametrize(
-    ("document", "reason"),
+@for_each(
+    "document, reason",
     [
         ({"rows": []}, "at least one row"),
         ({}, "at least one row"),
@@ -167,7 +168,6 @@ GOOD = {"size": 1, "city": "Ulm", "built": "2020-01-05"}
         ({"rows": [GOOD], "outputs": []}, '"outputs" must be a list of some of mean'),
         ({"rows": [GOOD], "outputs": "mean"}, '"outputs" must be a list of some of mean, got .*mean'),
     ],
-    ids=str,
 )
 def test_bad_rows_are_refused_with_the_reason(of_a_frame, document, reason):
     status, said = refused(of_a_frame[0], json.dumps(document).encode())
@@ -175,8 +175,8 @@ def test_bad_rows_are_refused_with_the_reason(of_a_frame, document, reason):
     assert re.search(reason, said)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "reason"),
+@for_each(
+    "body, status, reason",
     [
         (b"", 400, "must be JSON"),
         (b"rows", 400, "must be JSON"),
@@ -186,7 +186,6 @@ def test_bad_rows_are_refused_with_the_reason(of_a_frame, document, reason):
         (b'{"rows": [' + b"1," * 10_000 + b"1]}", 413, "at most 10000 rows"),
         (b" " * 10_000_001, 413, "at most 10000000 bytes"),
     ],
-    ids=["empty", "no JSON", "no text", "deep", "infinite", "many rows", "huge"],
 )
 def test_bad_bodies_are_refused_with_the_reason(of_a_frame, body, status, reason):
     got, said = said_to_a_socket(of_a_frame[0], f"Content-Length: {len(body)}", body)
@@ -194,7 +193,7 @@ def test_bad_bodies_are_refused_with_the_reason(of_a_frame, body, status, reason
     assert re.search(reason, said)
 
 
-@pytest.mark.parametrize("length", ["X: 1", "Content-Length: -1", "Content-Length: 1e3", "Transfer-Encoding: chunked"])
+@for_each("length", ["X: 1", "Content-Length: -1", "Content-Length: 1e3", "Transfer-Encoding: chunked"])
 def test_a_body_needs_a_length(of_a_frame, length):
     assert said_to_a_socket(of_a_frame[0], length, b"{}")[0] == 411
 
@@ -303,7 +302,7 @@ def test_the_page_says_what_is_missing(folder, tmp_path):
         wait(driver, "npm install onnxruntime-web")
 
 
-@pytest.mark.parametrize("length", [300, 1000, 2600])
+@for_each("length", [300, 1000, 2600])
 def test_the_stream_is_that_of_the_library_whatever_the_blocks(folder, length):
     sys.path.insert(0, str(SERVE))
     try:

@@ -9,6 +9,7 @@ import torch
 from figure_presets import WITH_INPUT, WITHOUT_INPUT
 
 from browser import console_errors, opened
+from grids import for_each
 from torchmcl.app import main
 from torchmcl_fleet import SGD, Adam
 from torchmcl_fleet.demo.gaussians import conditional_covariance, conditional_three_gaussians
@@ -39,7 +40,7 @@ def by_method(rows, column):
     return [[float(row[column]) for row in rows if row["method"] == method] for method in methods]
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@for_each("name", FIGURES)
 def test_every_claim_of_the_caption_holds_on_the_records(figures, name):
     _, claims = figures
     assert len(claims[name]) >= 4
@@ -116,7 +117,7 @@ def test_annealed_epsilon_leaves_hypotheses_in_the_middle(figures):
     assert max(annealed) == 0
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@for_each("name", FIGURES)
 def test_a_figure_is_written_as_picture_table_and_caption(figures, name):
     folder, claims = figures
     assert (folder / name / f"{name}.png").read_bytes().startswith(b"\x89PNG")

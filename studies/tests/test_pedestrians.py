@@ -9,6 +9,7 @@ import torch
 
 import oracles
 import places
+from grids import for_each
 from torchmcl_studies.data import checksums, pedestrians
 from torchmcl_studies.data.pedestrians import Recording, tracks
 
@@ -69,7 +70,7 @@ def put(root, folders=("all", "train", "val"), packed=False):
 
 
 @needs_shared
-@pytest.mark.parametrize("scene", pedestrians.SCENES)
+@for_each("scene", pedestrians.SCENES)
 def test_the_splits_have_the_published_numbers_of_windows_and_scenes(scene):
     split = pedestrians.load(scene, SHARED)
     assert (*map(len, split), split.test.n_scenes) == PUBLISHED[scene]
@@ -117,9 +118,9 @@ def test_a_data_folder_is_found_by_its_variable(monkeypatch):
 # ---- windows ----
 
 
-@pytest.mark.parametrize("partial", [False, True])
-@pytest.mark.parametrize("stride", [1, 3])
-@pytest.mark.parametrize(("observed", "future"), [(8, 12), (2, 3), (1, 1)])
+@for_each("partial", [False, True])
+@for_each("stride", [1, 3])
+@for_each("observed, future", [(8, 12), (2, 3), (1, 1)])
 def test_windows_agree_with_the_oracle_and_cross_no_gap(observed, future, stride, partial):
     rows = crowd(n_persons=12)
     samples = pedestrians.windows(
@@ -174,8 +175,8 @@ def test_recordings_left_out_and_the_others_are_all_windows_with_scenes_of_their
             assert torch.equal(getattr(part, name), getattr(alone, name)), name
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
+@for_each(
+    "names, words",
     [
         ((), "`names` must be some but not all of r0, r1, got none"),
         (("r0", "r1"), "`names` must be some but not all of r0, r1, got all"),
@@ -218,7 +219,7 @@ def test_an_absent_folder_or_file_is_told_with_both_ways_out(tmp_path, monkeypat
         pedestrians.read(tmp_path / "nothing.txt")
 
 
-@pytest.mark.parametrize(("scene", "near"), [("zara3", "zara"), ("ETH ", None), (3, None)])
+@for_each("scene, near", [("zara3", "zara"), ("ETH ", None), (3, None)])
 def test_an_unknown_scene_is_refused(scene, near):
     hint = f"Did you mean '{near}" if near else ""
     with pytest.raises(ValueError, match=rf"`scene` must be among eth, hotel, univ, zara1, zara2, got .*{hint}"):
@@ -324,7 +325,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
         pedestrians.read(path)
 
 
-@pytest.mark.parametrize("option", ["observed", "future", "stride"])
+@for_each("option", ["observed", "future", "stride"])
 def test_windows_need_steps(option):
     with pytest.raises(ValueError, match=f"pedestrians.windows: `{option}` must be >= 1, got 0"):
         pedestrians.windows(Recording.from_rows(crowd()), **{option: 0})

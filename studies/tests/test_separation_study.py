@@ -13,6 +13,7 @@ import torch
 from scipy.stats import tukey_hsd, wilcoxon
 
 from browser import console_errors, opened
+from grids import for_each
 from places import ROOT
 from torchmcl.app import main
 from voices import tables
@@ -106,7 +107,7 @@ def test_all_networks_heard_the_same_mixtures(committed):
             assert record["input_si_sdr"] == pytest.approx(first["input_si_sdr"], abs=2e-3)
 
 
-@pytest.mark.parametrize("quick", [False, True])
+@for_each("quick", [False, True])
 def test_every_training_of_the_study_can_be_built(quick):
     runs = study_runs(2, quick=quick)
     assert len({run.name for run in runs}) == len(runs) == 2 * 8 + 6 + 3 + (1 if quick else 4 + 2)
@@ -208,8 +209,8 @@ def test_the_transition_runs_alone(speech, tmp_path):
     assert all(len(run.mixtures) == 1 for run in study.runs)
 
 
-@pytest.mark.parametrize(
-    ("precision", "device", "dtype"),
+@for_each(
+    "precision, device, dtype",
     [("bf16-mixed", "cuda", torch.bfloat16), ("32-true", "cuda", None), ("bf16-mixed", "cpu", None)],
 )
 def test_a_model_is_used_in_the_precision_of_its_training_on_a_gpu(precision, device, dtype):

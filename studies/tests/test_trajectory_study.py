@@ -9,6 +9,7 @@ import torch
 
 import places
 from browser import console_errors, opened
+from grids import for_each
 from torchmcl.app import main
 from torchmcl.types import Distributions
 from torchmcl_studies.data import pedestrians
@@ -49,7 +50,7 @@ def nearest_by_loops(one, frame, person, direction):
     return out
 
 
-@pytest.mark.parametrize("backwards", [False, True])
+@for_each("backwards", [False, True])
 def test_rows_have_the_nearest_people_at_their_present(backwards):
     one = recording()
     samples, rows = pedestrians.windows(one), rows_of([one], backwards=backwards)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl_fleet.demo.gaussians import CENTRES, conditional_three_gaussians
 from torchmcl_studies.tree import HypothesisTree, WeightHistory, draw_dendrogram, draw_tree
 
@@ -51,22 +52,20 @@ def test_parents_come_before_children():
         assert all(child > number and TREE.nodes[child].parent == number for child in node.children)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "n"), [(100.0, 1), (4.0, 1), (2.0, 2), (1.0, 2), (0.011, 2), (0.005, 4), (0.0, 4)]
-)
+@for_each("temperature, n", [(100.0, 1), (4.0, 1), (2.0, 2), (1.0, 2), (0.011, 2), (0.005, 4), (0.0, 4)])
 def test_a_cut_at_a_temperature_gives_the_groups_there(temperature, n):
     cut = TREE.cut(temperature=temperature)
     assert len(cut) == n
     assert sorted(k for node in cut for k in node.members) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("n_clusters", "n"), [(1, 1), (2, 2), (3, 2), (4, 4)])
+@for_each("n_clusters, n", [(1, 1), (2, 2), (3, 2), (4, 4)])
 def test_a_cut_by_number_is_the_finest_with_at_most_so_many(n_clusters, n):
     assert len(TREE.cut(n_clusters=n_clusters)) == n
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@for_each(
+    "options, words",
     [
         ({}, "Choose one of the two"),
         ({"temperature": 1.0, "n_clusters": 2}, "Choose one of the two"),
@@ -105,7 +104,7 @@ def test_hypotheses_that_are_never_together_have_a_root_all_the_same():
     assert tree.root.position.item() == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("coldest", [1.0, 0.0])
+@for_each("coldest", [1.0, 0.0])
 def test_identical_hypotheses_are_one_leaf(coldest):
     tree = HypothesisTree.of(torch.tensor([2.0, coldest]), torch.rand(2).expand(2, 49, 2))
     assert len(tree.nodes) == 1
@@ -113,8 +112,8 @@ def test_identical_hypotheses_are_one_leaf(coldest):
     assert tree.cut(n_clusters=1) == [tree.root]
 
 
-@pytest.mark.parametrize(
-    ("temperatures", "shape", "options", "words"),
+@for_each(
+    "temperatures, shape, options, words",
     [
         ([1.0], (1, 2, 1), {}, "`temperatures` must hold at least two temperatures"),
         ([1.0, 1.0], (2, 2, 1), {}, "`temperatures` must hold at least two temperatures"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import places
+from grids import for_each
 from torchmcl_studies.data import checksums, uci
 from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits, synthetic_year
 
@@ -50,7 +51,7 @@ def put_text(root, text, folder="yacht"):
 
 
 @needs_shared
-@pytest.mark.parametrize("name", NINE)
+@for_each("name", NINE)
 def test_regenerated_splits_equal_the_published_ones_in_order(name):
     with np.load(SHARED / UCI_SETS[name].folder / "data.npz") as archive:
         published = archive["train_indices"], archive["test_indices"]
@@ -62,7 +63,7 @@ def test_regenerated_splits_equal_the_published_ones_in_order(name):
 
 
 @needs_shared
-@pytest.mark.parametrize("name", NINE)
+@for_each("name", NINE)
 def test_checksums_and_target_columns_are_those_of_the_published_files(name):
     entry = UCI_SETS[name]
     with np.load(SHARED / entry.folder / "data.npz") as archive:
@@ -73,7 +74,7 @@ def test_checksums_and_target_columns_are_those_of_the_published_files(name):
 
 
 @needs_shared
-@pytest.mark.parametrize("name", ["yacht", "boston", "wine", "naval"])
+@for_each("name", ["yacht", "boston", "wine", "naval"])
 def test_training_part_has_mean_0_and_deviation_1_and_nothing_is_non_finite(name):
     fold = load_uci(name, SHARED, [1])[0]
     entry = UCI_SETS[name]
@@ -276,7 +277,7 @@ def test_synthetic_year_has_the_columns_of_year_and_follows_its_seed():
 # ---- bad input ----
 
 
-@pytest.mark.parametrize(("name", "near"), [("yatch", "yacht"), ("protien", "protein"), ("kin8", "kin8nm")])
+@for_each("name, near", [("yatch", "yacht"), ("protien", "protein"), ("kin8", "kin8nm")])
 def test_an_unknown_set_is_refused_with_the_nearest_name(name, near):
     with pytest.raises(ValueError, match=f"got {name!r}. Did you mean {near!r}"):
         load_uci(name)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from grids import for_each
 from torchmcl import WTA, AnnealedWTA, RelaxedWTA, dispatch
 from torchmcl_fleet import Fleet
 from torchmcl_studies.data.uci import UCI_SETS, load_uci, official_splits
@@ -462,8 +463,8 @@ def test_a_broken_line_is_refused_with_its_number_and_the_file_kept(out, folder,
     assert (out / "records.jsonl").read_text().splitlines() == lines
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
+@for_each(
+    "changes, message",
     [
         ({"sets": ("yatch",)}, "got 'yatch'. Did you mean 'yacht'"),
         ({"methods": ("amcl-exponental",)}, "got 'amcl-exponental'. Did you mean 'amcl-exponential'"),
@@ -516,7 +517,7 @@ def test_exponential_annealing_is_half_times_095_to_the_epoch_and_ends_below_5e_
     assert rule_at(135).temperature == 0
 
 
-@pytest.mark.parametrize("n_epochs", [1000, 50])
+@for_each("n_epochs", [1000, 50])
 def test_linear_annealing_goes_from_half_to_zero_over_the_training(n_epochs):
     rule_at = METHODS["amcl-linear"].rule(n_epochs)
     for epoch in range(n_epochs):
@@ -525,7 +526,7 @@ def test_linear_annealing_goes_from_half_to_zero_over_the_training(n_epochs):
     assert rule_at(n_epochs) == AnnealedWTA(0.0)
 
 
-@pytest.mark.parametrize("n_epochs", [1000, 50])
+@for_each("n_epochs", [1000, 50])
 def test_annealed_epsilon_goes_from_half_to_zero_over_the_training(n_epochs):
     rule_at = METHODS["relaxed-annealed"].rule(n_epochs)
     for epoch in range(n_epochs):
@@ -540,8 +541,8 @@ def test_fixed_rules_are_those_their_names_say():
         assert METHODS[f"relaxed-{epsilon}"].rule(1000) == RelaxedWTA(epsilon)
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("set_name", ["yacht", "protein"])
+@for_each("name", METHODS)
+@for_each("set_name", ["yacht", "protein"])
 def test_networks_have_one_hidden_layer_of_the_published_width_and_five_or_one_answers(name, set_name):
     entry, method = UCI_SETS[set_name], METHODS[name]
     module = method.build(entry.n_features, entry.hidden)

@@ -7,6 +7,7 @@ import torch
 
 import torchmcl as mcl
 from forged import forge
+from grids import for_each
 from torchmcl import metrics
 from torchmcl.schedules import JoinedSchedule
 from torchmcl_speech.nn import DPRNN
@@ -15,17 +16,16 @@ from torchmcl_speech.nn.saving import load_model, save_model
 LONG = 10**400
 
 
-@pytest.mark.parametrize(
+@for_each(
     "make",
     [mcl.AnnealedWTA, mcl.Constant, lambda x: mcl.Linear(x, 0.0, 3), lambda x: mcl.CutoffAt(mcl.Constant(1.0), x)],
-    ids=["AnnealedWTA", "Constant", "Linear", "CutoffAt"],
 )
 def test_a_number_that_no_float_can_hold_is_refused(make):
     with pytest.raises(ValueError, match=r"must be a number below 1\.8e308"):
         make(LONG)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "schedule",
     [
         mcl.Linear(1.0, 0.0, 10),
@@ -34,7 +34,6 @@ def test_a_number_that_no_float_can_hold_is_refused(make):
         mcl.CutoffAt(mcl.Constant(1.0), 5),
         JoinedSchedule((mcl.Constant(1.0), mcl.Linear(1.0, 0.0, 3)), (4,)),
     ],
-    ids=lambda schedule: type(schedule).__name__,
 )
 def test_schedules_refuse_a_step_of_nan_and_reach_their_end_at_endless_steps(schedule):
     with pytest.raises(ValueError, match="schedule: `step` must be a number, got nan"):
@@ -43,7 +42,7 @@ def test_schedules_refuse_a_step_of_nan_and_reach_their_end_at_endless_steps(sch
     assert schedule(-LONG) == schedule(-1) == 1
 
 
-@pytest.mark.parametrize("fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_l1, mcl.pairwise_huber, mcl.pairwise_euclidean])
+@for_each("fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_l1, mcl.pairwise_huber, mcl.pairwise_euclidean])
 def test_points_without_coordinates_cost_nothing(fn):
     cost = fn(hypotheses=torch.zeros(2, 3, 0), targets=torch.zeros(2, 4, 0))
     assert torch.equal(cost, torch.zeros(2, 4, 3))
@@ -54,14 +53,14 @@ def test_a_huber_cost_with_a_delta_beyond_float32_is_half_the_square():
     assert cost.item() == 2.0
 
 
-@pytest.mark.parametrize("ids", [[-1], [3]])
+@for_each("ids", [[-1], [3]])
 def test_a_class_id_out_of_range_is_an_error_in_words(ids):
     with pytest.raises(ValueError, match="pairwise_cross_entropy: `targets` must lie between 0 and 2"):
         mcl.pairwise_cross_entropy(hypotheses=torch.zeros(2, 3), targets=torch.tensor(ids))
 
 
-@pytest.mark.parametrize(
-    ("weights", "kind", "message"),
+@for_each(
+    "weights, kind, message",
     [
         ([1.0, 1.0], TypeError, "must be a torch.Tensor, got list"),
         (torch.tensor([True, False]), TypeError, "must be a tensor of numbers"),

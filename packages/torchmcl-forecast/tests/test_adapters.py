@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from quick_sales import UNTRAINED, sales
 
+from grids import for_each
 from torchmcl_forecast import Forecaster, adapters
 
 # Other packages warn of their own future.
@@ -36,7 +37,7 @@ def test_forecasts_of_gluonts_have_the_same_numbers(fitted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frequency", ["h", "15min", "W-WED", "MS", "QS"])
+@for_each("frequency", ["h", "15min", "W-WED", "MS", "QS"])
 def test_periods_of_gluonts_are_those_of_the_times(frequency):
     pytest.importorskip("gluonts", reason="gluonts is not installed")
     frame = pd.DataFrame({"ds": pd.date_range("2023-01-01", periods=30, freq=frequency), "y": np.arange(30.0)})
@@ -66,7 +67,7 @@ def test_weeks_without_sundays_are_no_periods():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("joint", [False, True])
+@for_each("joint", [False, True])
 def test_the_forecaster_of_sktime_is_the_forecaster(joint):
     pytest.importorskip("sktime", reason="sktime is not installed")
     frame = sales(100, 2)
@@ -81,7 +82,7 @@ def test_the_forecaster_of_sktime_is_the_forecaster(joint):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("periods", [False, True])
+@for_each("periods", [False, True])
 def test_panels_of_sktime_are_one_network_and_keep_their_order(periods):
     pytest.importorskip("sktime", reason="sktime is not installed")
     frame = sales(60, 2).assign(unique_id=lambda f: f.unique_id.replace({"shop 0": "z", "shop 1": "a"}))
@@ -101,7 +102,7 @@ OF_VALUES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("joint", "tests", "n_least"), [(False, None, 400), (True, OF_VALUES, 60)])
+@for_each("joint, tests, n_least", [(False, None, 400), (True, OF_VALUES, 60)])
 def test_the_forecaster_of_sktime_passes_its_checks(joint, tests, n_least):
     checks = pytest.importorskip("sktime.utils.estimator_checks", reason="sktime is not installed")
     forecaster = adapters.SktimeForecaster.create_test_instances_and_names()[0][joint]

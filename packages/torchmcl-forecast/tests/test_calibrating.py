@@ -6,6 +6,7 @@ import pytest
 import torch
 from quick_sales import UNTRAINED
 
+from grids import for_each
 from torchmcl_forecast import Forecaster
 from torchmcl_forecast.calibrating import best_spread, path_correlation, places_since, tube_level
 from torchmcl_forecast.forecast import drawn_paths
@@ -13,7 +14,7 @@ from torchmcl_forecast.frames import Columns, read_panel
 from torchmcl_forecast.windows import Layout, Source
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+@for_each("correlation", [0.0, 0.5, 0.9])
 def test_the_correlation_of_drawn_paths_is_found_again(correlation):
     paths = torch.stack([torch.zeros(300, 1, 40), torch.full((300, 1, 40), 50.0)], dim=1)
     shares = torch.tensor([[0.7, 0.3]]).expand(300, -1)
@@ -43,7 +44,7 @@ def rolled_coverage(scores, later, adapted):
     return float(torch.stack(inside).mean())
 
 
-@pytest.mark.parametrize("size", [0.6, 1.0, 1.5])
+@for_each("size", [0.6, 1.0, 1.5])
 def test_tubes_hold_their_share_when_errors_become_smaller_or_larger(size):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(300, generator=generator).double().exp()

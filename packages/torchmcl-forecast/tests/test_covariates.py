@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from quick_sales import QUICK, UNTRAINED, sales
 
+from grids import for_each
 from torchmcl_forecast import Forecaster
 
 HORIZON = 7
@@ -63,8 +64,8 @@ def test_covariates_of_a_wide_frame_are_shared_by_all_series_and_by_joint_ones(p
         assert forecaster.predict(future=future).unique_id.unique().tolist() == ["shop 0", "shop 1"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
+@for_each(
+    "change, message",
     [
         (lambda f: None, r"`future` must be a frame with 'ds' and \['promotion'\], got NoneType"),
         (

@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl_forecast import Forecaster
 
 
@@ -30,8 +31,8 @@ def test_futures_follow_the_end_of_each_series_with_probabilities_that_sum_to_on
     assert (found.probability_1 >= found.probability_2).all()
 
 
-@pytest.mark.parametrize(
-    ("values", "least", "most"),
+@for_each(
+    "values, least, most",
     [([20.0], 2, 600), ([20.0, 20.0], 2, 600), ([0.0], 2, 600), ([5.0] * 4, 0.5, 150), ([5.0] * 30, 0, 0.01)],
 )
 def test_a_few_values_are_not_certain_to_stay(fitted, values, least, most):
@@ -81,7 +82,7 @@ def test_a_frame_of_polars_comes_back_as_one(fitted, frame):
     np.testing.assert_allclose(found["future_1"].to_numpy(), fitted.predict().future_1)
 
 
-@pytest.mark.parametrize("kind", ["missing", "late", "negative", "intermittent", "constant", "huge"])
+@for_each("kind", ["missing", "late", "negative", "intermittent", "constant", "huge"])
 def test_awkward_series_are_learned_from(kind):
     frame = sales(100, 2)
     rng = np.random.default_rng(0)
@@ -120,7 +121,7 @@ def test_series_that_are_joint_share_their_futures(frame):
         forecaster.predict(wide[["shop 0"]])
 
 
-@pytest.mark.parametrize("rule", [mcl.WTA(), mcl.RelaxedWTA(0.1), lambda part: mcl.AnnealedWTA(1.0 / (1 + part))])
+@for_each("rule", [mcl.WTA(), mcl.RelaxedWTA(0.1), lambda part: mcl.AnnealedWTA(1.0 / (1 + part))])
 def test_any_rule_trains(frame, rule):
     assert len(quick(rule=rule).fit(frame, horizon=3).predict()) == 9
 
@@ -142,8 +143,8 @@ def test_parameters_are_those_of_scikit_learn():
         forecaster.predict()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@for_each(
+    "options, message",
     [
         ({"n_futures": 0}, "`n_futures` must be >= 1"),
         ({"n_futures": 5}, "`n_futures` must be at most n_hypotheses"),

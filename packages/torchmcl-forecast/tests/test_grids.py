@@ -4,20 +4,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from grids import for_each
 from torchmcl_forecast.frames import Columns, read_panel
 from torchmcl_forecast.grids import find_grid
 
 FREQUENCIES = ["h", "30min", "D", "B", "W-WED", "MS", "ME", "BME", "2MS", "6ME", "QS", "YS"]
 
 
-@pytest.mark.parametrize("frequency", FREQUENCIES)
+@for_each("frequency", FREQUENCIES)
 def test_the_next_times_are_those_of_pandas(frequency):
     times = pd.date_range("2023-05-31", periods=40, freq=frequency)
     grid = find_grid("fit", [times[:30].to_numpy()])
     np.testing.assert_array_equal(pd.DatetimeIndex(grid.after(times[29], 10)), times[30:])
 
 
-@pytest.mark.parametrize("frequency", FREQUENCIES)
+@for_each("frequency", FREQUENCIES)
 def test_places_are_counted_in_steps_whatever_is_missing(frequency):
     times = pd.date_range("2023-05-31", periods=40, freq=frequency)
     kept = times[[0, 1, 2, 7, 8, 20, 39]]
@@ -25,7 +26,7 @@ def test_places_are_counted_in_steps_whatever_is_missing(frequency):
     np.testing.assert_allclose(places - places[0], [0, 1, 2, 7, 8, 20, 39])
 
 
-@pytest.mark.parametrize(("form", "frequency"), [("%Y%m%d", "D"), ("%Y%m", "MS")])
+@for_each("form, frequency", [("%Y%m%d", "D"), ("%Y%m", "MS")])
 def test_integers_may_be_dates(form, frequency):
     times = pd.date_range("2023-11-01", periods=40, freq=frequency)
     frame = pd.DataFrame({"ds": times.strftime(form).astype(int), "y": 1.0})
@@ -36,8 +37,8 @@ def test_integers_may_be_dates(form, frequency):
     assert numbers.times_after(1).tolist() == [202530]
 
 
-@pytest.mark.parametrize("frequency", ["h", "D", "MS"])
-@pytest.mark.parametrize("start", ["2024-03-29", "2024-10-26"])
+@for_each("frequency", ["h", "D", "MS"])
+@for_each("start", ["2024-03-29", "2024-10-26"])
 def test_times_of_a_zone_are_regular_and_come_back_in_it(frequency, start):
     times = pd.date_range(start, periods=80, freq=frequency, tz="Europe/Berlin")
     panel = read_panel("fit", pd.DataFrame({"ds": times[:3], "y": 1.0}), Columns())
@@ -60,7 +61,7 @@ def test_the_30th_of_each_month_is_the_last_day_of_february():
     np.testing.assert_array_equal(grid.after(times[4], 3), pd.DatetimeIndex(times[5:]))
 
 
-@pytest.mark.parametrize("closed", [[6], [0], [2, 6], [0, 1, 2]])
+@for_each("closed", [[6], [0], [2, 6], [0, 1, 2]])
 def test_days_on_which_a_shop_is_closed_are_no_steps(closed):
     every = pd.date_range("2024-01-01", periods=120)
     times = every[~every.day_of_week.isin(closed)]

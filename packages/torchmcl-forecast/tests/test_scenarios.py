@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from grids import for_each
 from torchmcl_forecast import reduce_samples
 from torchmcl_forecast.scenarios import settled
 
@@ -29,8 +30,8 @@ def test_the_loss_falls_with_more_scenarios_and_is_zero_for_all():
     assert losses[0] > losses[1] > losses[2] == 0
 
 
-@pytest.mark.parametrize(
-    ("samples", "n", "message"),
+@for_each(
+    "samples, n, message",
     [
         (np.zeros(5), 1, "`samples` must be numbers of shape"),
         (np.zeros((5, 2)), 6, "`n` must be at most the number of samples, 5"),

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from grids import for_each
 from torchmcl_forecast.frames import Columns, read_panel
 
 LONG = pd.DataFrame({"unique_id": ["a", "a", "a", "b", "b"], "ds": [1, 2, 3, 2, 3], "y": [1.0, 2.0, 3.0, 5.0, 6.0]})
@@ -46,8 +47,8 @@ def dated(*days):
     return pd.DataFrame({"ds": days, "y": range(len(days))})
 
 
-@pytest.mark.parametrize(
-    ("frame", "message"),
+@for_each(
+    "frame, message",
     [
         (dated("2024-01-01", "2024-01-01"), "`ds` must have each time of a series once, got 2024-01-01 00:00:00 twice"),
         (dated("2024-01-01 00:00", "2024-01-01 02:00", "2024-01-01 05:00"), "`ds` must be regular, got 2024-01-01"),
@@ -97,9 +98,7 @@ def test_steps_other_than_those_of_the_fit_are_refused():
         panel(hours, grid=panel(dated("2024-01-01", "2024-01-02")).grid)
 
 
-@pytest.mark.parametrize(
-    "form", ["%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S+02:00"]
-)
+@for_each("form", ["%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S+02:00"])
 def test_dates_are_read_in_all_usual_forms(form):
     days = pd.date_range("2024-01-01", periods=40)
     assert panel(dated(*days.strftime(form))).values.shape == (1, 40)

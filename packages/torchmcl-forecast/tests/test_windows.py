@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from grids import for_each
 from torchmcl_forecast.frames import Panel
 from torchmcl_forecast.grids import Grid
 from torchmcl_forecast.windows import Layout, Source, described
@@ -61,9 +62,7 @@ def test_missing_targets_are_nan_and_missing_inputs_are_filled():
     assert window.targets.isnan()[0, 0].tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize(
-    "values", [np.zeros(40), np.full(40, 7.0), 1e12 + np.arange(40.0), [0.0] * 39 + [1.0], [-1e-9] * 40]
-)
+@for_each("values", [np.zeros(40), np.full(40, 7.0), 1e12 + np.arange(40.0), [0.0] * 39 + [1.0], [-1e-9] * 40])
 def test_flat_huge_and_intermittent_series_give_finite_windows(values):
     each = source(values)
     window = each.window(each.places())
@@ -88,7 +87,7 @@ def seasonal_mean(values, before, n, season=6, horizon=4):
     return np.array([np.nanmean(values[[t - k * season for k in range(n) if t >= k * season]]) for t in last])
 
 
-@pytest.mark.parametrize("before", [20, 100])
+@for_each("before", [20, 100])
 def test_means_of_the_last_seasons_are_read_at_the_horizon(before):
     values = 1e6 + RNG.normal(size=200)
     values[RNG.random(200) < 0.2] = np.nan
@@ -102,7 +101,7 @@ def test_means_of_the_last_seasons_are_read_at_the_horizon(before):
     np.testing.assert_allclose(found[1], window.naive[0, 0] if few else seasonal_mean(known, before, 8), atol=1e-4)
 
 
-@pytest.mark.parametrize("horizon", [12, 24, 48, 96])
+@for_each("horizon", [12, 24, 48, 96])
 def test_a_season_is_repeated_even_if_the_horizon_is_a_multiple_of_it(horizon):
     hours = torch.arange(400.0)
     values = torch.sin(2 * torch.pi * hours / 24) + 0.01 * torch.randn(400, generator=torch.Generator().manual_seed(0))
@@ -112,7 +111,7 @@ def test_a_season_is_repeated_even_if_the_horizon_is_a_multiple_of_it(horizon):
     assert unit.item() < 0.03
 
 
-@pytest.mark.parametrize("n_given", [100, 12])
+@for_each("n_given", [100, 12])
 def test_the_unit_of_a_walk_is_its_mean_change_over_a_few_steps_of_the_horizon(n_given):
     walk = np.random.default_rng(3).normal(size=100).cumsum()[-n_given:]
     read = torch.full((1, 1, 100), torch.nan, dtype=torch.float64)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from grids import for_each
 from torchmcl_speech.nn import FusedBiLSTM
 
 PROGRAM = Path(__file__).parent / "bilstm_program.py"
@@ -38,7 +39,7 @@ def test_the_kernels_give_the_values_and_gradients_of_an_lstm_on_the_gpu():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["forward", "backward"])
+@for_each("name", ["forward", "backward"])
 def test_the_kernels_for_hopper_compile_and_keep_their_loops_in_registers(name):
     """They cannot run in the interpreter, but any machine with Triton can compile them for that GPU."""
     pytest.importorskip("triton", reason="triton is not installed")
@@ -49,7 +50,7 @@ def test_the_kernels_for_hopper_compile_and_keep_their_loops_in_registers(name):
     assert report["stack_bytes"] <= 64  # a few numbers that wait for the end of a loop
 
 
-@pytest.mark.parametrize("shape", [(5, 7, 8), (2, 5, 7, 8)])
+@for_each("shape", [(5, 7, 8), (2, 5, 7, 8)])
 def test_without_a_gpu_it_is_the_lstm_it_replaces(shape):
     torch.manual_seed(0)
     lstm = nn.LSTM(8, 16, bidirectional=True, batch_first=True)

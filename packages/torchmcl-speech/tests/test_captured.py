@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.loop import CUDAGraphModel
 from torchmcl.step import mcl_step
 from torchmcl_speech.nn import DPRNN
@@ -51,7 +52,7 @@ def test_gradients_reach_the_model_through_it():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # the first product of a process, in a thread of its own
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@for_each("precision", [torch.float32, torch.bfloat16])
 def test_replayed_passes_give_the_gradients_of_the_model_on_the_gpu(precision):
     torch.manual_seed(0)
     model = DPRNN(3, n_filters=32, segment_size=50, hidden_size=32, n_blocks=2, scores=True).cuda()

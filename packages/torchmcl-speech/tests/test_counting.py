@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from grids import for_each
+
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")
 
@@ -103,7 +105,7 @@ def test_a_chunk_counts_by_the_energy_of_the_output_in_it():
 # ---------------------------------------------------------------------------- calibration
 
 
-@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+@for_each("temperature", [0.4, 1.0, 3.0])
 def test_the_temperature_that_made_the_counts_is_found(temperature):
     generator = torch.Generator().manual_seed(0)
     logits = 3 * temperature * torch.randn(2000, 4, generator=generator, dtype=torch.float64)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from grids import for_each
 from torchmcl_speech.data import AudioPack, Augmentation, DeviceMixtures, Draw, DynamicMixing, Mixture, Track
 from torchmcl_speech.data.augment import augmented
 
@@ -74,7 +75,7 @@ def test_speed_moves_a_tone_without_changing_its_shape():
     assert leak.max() < -45  # the rounding of the recording, and of the interpolation
 
 
-@pytest.mark.parametrize("name", ["gaps", "room", "microphone", "noise", "level_db", "clipping", "all"])
+@for_each("name", ["gaps", "room", "microphone", "noise", "level_db", "clipping", "all"])
 def test_mixtures_are_their_targets_plus_noise(name):
     """Targets are the voices as the microphone hears them: everything but noise and clipping is in them."""
     torch.manual_seed(0)
@@ -113,8 +114,8 @@ def test_a_room_keeps_the_direct_sound_and_adds_a_tail_that_decays():
     assert (targets.square().sum(-1) < 2.01).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@for_each(
+    "options, message",
     [
         ({"speed": 0.6}, r"augmentation: `speed` must lie in \[0, 0\.5\], got 0\.6"),
         ({"noise": 1.5}, r"augmentation: `noise` must lie in \[0, 1\], got 1\.5"),

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl_speech.nn import DPRNN
 from torchmcl_speech.nn.dprnn import overlap_add, segment
 from torchmcl_speech.nn.global_norm import GlobalLayerNorm
@@ -58,7 +59,7 @@ def textbook(model, waveform):
     return F.conv_transpose1d(masked, model.decoder.flatten(0, 1)[:, None], stride=model.stride, groups=n)
 
 
-@pytest.mark.parametrize("n_outputs", [1, 2, 3])
+@for_each("n_outputs", [1, 2, 3])
 def test_it_is_the_textbook_network(n_outputs):
     model = tiny(n_outputs).double()
     for parameter in model.parameters():
@@ -119,7 +120,7 @@ def test_gradients_of_a_tiny_instance_pass_the_numerical_check():
     assert torch.autograd.gradcheck(answers, (waveform, *model.parameters()), atol=1e-5, fast_mode=True)
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-4, 1e3])
+@for_each("scale", [0.0, 1e-30, 1e-4, 1e3])
 def test_silence_whispers_and_thunder_give_finite_waveforms_and_gradients(scale):
     model = tiny(2, scores=True)
     waveform = (scale * torch.randn(2, 200)).requires_grad_()
@@ -214,8 +215,8 @@ def test_recomputed_blocks_give_the_same_bits_and_keep_less():
         assert all(torch.equal(mine, plain) for mine, plain in zip(kept[part][1], kept[0][1], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@for_each(
+    "options, message",
     [
         ({"n_outputs": 0}, "DPRNN: `n_outputs` must be >= 1, got 0"),
         ({"kernel_size": 5}, "DPRNN: `kernel_size` must be a multiple of `stride` 2, got 5"),
@@ -229,8 +230,8 @@ def test_impossible_sizes_are_refused(options, message):
         tiny(**options)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 5e-2), (torch.float16, 5e-3), (torch.float64, 1e-5)])
-@pytest.mark.parametrize("scores", [False, True])
+@for_each("dtype, tolerance", [(torch.bfloat16, 5e-2), (torch.float16, 5e-3), (torch.float64, 1e-5)])
+@for_each("scores", [False, True])
 def test_the_whole_model_runs_in_another_precision(dtype, tolerance, scores):
     torch.manual_seed(0)
     model = DPRNN(n_outputs=2, n_filters=8, segment_size=10, hidden_size=6, n_blocks=2, scores=scores)

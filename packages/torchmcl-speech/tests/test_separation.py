@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import default_collate
 
 import torchmcl as mcl
+from grids import for_each
 from places import PYTHONPATH
 from signals import signal_when
 from torchmcl.app import main
@@ -220,8 +221,8 @@ def test_objectives_are_rules_of_the_core():
     assert exponential(10) == mcl.AnnealedWTA(0.0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@for_each(
+    "options, message",
     [
         ({"trainin": {}}, "configuration: unknown option .*Did you mean 'training'"),
         ({"data": {"crops": 1}}, "data: unknown option .*Did you mean 'crop'"),

@@ -5,6 +5,7 @@ import torch
 
 import torchmcl as mcl
 from forged import forge
+from grids import for_each
 from torchmcl_speech.nn import DPRNN
 from torchmcl_speech.nn.long_recordings import StreamingSeparator, separate_long
 from torchmcl_speech.nn.saving import load_model, save_model
@@ -30,9 +31,7 @@ class ShufflingOracle:
         return mcl.Predictions(outputs.unsqueeze(0), order.float().unsqueeze(0))
 
 
-@pytest.mark.parametrize(
-    ("length", "chunk", "overlap"), [(1000, 300, None), (1000, 300, 100), (300, 300, 100), (50, 300, 100)]
-)
+@for_each("length, chunk, overlap", [(1000, 300, None), (1000, 300, 100), (300, 300, 100), (50, 300, 100)])
 def test_chunks_are_joined_in_one_order_at_the_level_of_the_mixture(length, chunk, overlap):
     sources = torch.randn(3, length) * torch.tensor([[1.0], [2.0], [0.5]])
     oracle = ShufflingOracle(sources)
@@ -48,8 +47,8 @@ def test_chunks_are_joined_in_one_order_at_the_level_of_the_mixture(length, chun
     torch.testing.assert_close(score_logits[0], first.float())
 
 
-@pytest.mark.parametrize("sizes", [[1000], [1] * 7 + [993], [300, 300, 300, 100], [299, 2, 699], [90] * 11 + [10]])
-@pytest.mark.parametrize(("overlap", "fade"), [(None, None), (100, 100), (200, 30), (10, 1)])
+@for_each("sizes", [[1000], [1] * 7 + [993], [300, 300, 300, 100], [299, 2, 699], [90] * 11 + [10]])
+@for_each("overlap, fade", [(None, None), (100, 100), (200, 30), (10, 1)])
 def test_a_stream_gives_what_the_whole_recording_gives_however_it_is_divided(sizes, overlap, fade):
     model = scored().eval()
     sound = torch.randn(2, 1000)

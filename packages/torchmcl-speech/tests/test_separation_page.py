@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from browser import console_errors, opened
+from grids import for_each
 from torchmcl_speech.reports.separation_page import (
     decibels_over_time,
     write_separation_page,
@@ -106,7 +107,7 @@ def test_long_recordings_are_played_from_the_files_beside_the_page(tmp_path):
 # The pictures
 
 
-@pytest.mark.parametrize("n_samples", [1, 5, 300, 8000, 3_000_000])
+@for_each("n_samples", [1, 5, 300, 8000, 3_000_000])
 def test_a_tone_is_a_line_at_its_frequency_in_recordings_of_any_length(n_samples):
     tone = np.sin(2 * np.pi * 1000 * np.arange(n_samples) / RATE + 1)
     decibels = decibels_over_time(tone, RATE)

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from grids import for_each
 from torchmcl import PIT, WTA, Batch, Predictions, StepOutput, assign, pairwise_neg_si_sdr
 from torchmcl.app import main
 from torchmcl_speech.nn import DPRNN
@@ -170,7 +171,7 @@ def test_sources_take_the_first_outputs_in_any_order():
     torch.testing.assert_close(weights[n_sources == 3][..., :3], one_to_one[n_sources == 3])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "environment",
     [
         {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "4"},

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+from grids import for_each
 from places import ROOT
 from torchmcl_speech import (
     count_probabilities,
@@ -19,7 +20,7 @@ from torchmcl_speech.pretrained import copy_weights, load_with_card
 MODELS = ROOT / "packages/torchmcl-speech/src/torchmcl_speech/models"
 
 
-@pytest.mark.parametrize("name", shipped_models())
+@for_each("name", shipped_models())
 def test_each_is_small_intact_and_described_without_a_path(name):
     card, file = model_card(name), MODELS / name / "model.safetensors"
     content = file.read_bytes()

@@ -1,4 +1,4 @@
-"""Bad input: each error has the house form and says what to do. Values inside tensors: `debug_checks`."""
+"""Bad input: every error has the right type and names its owner and the argument."""
 
 import math
 
@@ -8,186 +8,178 @@ import torch
 
 import torchmcl as mcl
 from grids import for_each
+from torchmcl import metrics
+from torchmcl.schedules import JoinedSchedule
 
 COST = torch.rand(2, 3, 4)
 MASK = torch.ones(2, 3, dtype=torch.bool)
+POINTS = torch.rand(2, 3, 2)
+LOGITS = torch.zeros(2, 3)
+CONSTANT = mcl.Constant(1.0)
+BATCH = mcl.Batch(torch.rand(2, 1), torch.rand(2, 1, 1))
+CLASSES = torch.zeros(2, 1, dtype=torch.long)
 
 
 def model(inputs):
     return mcl.Predictions(inputs.unsqueeze(-1).expand(-1, -1, 1) * torch.ones(3, 1), torch.zeros(len(inputs), 3))
 
 
-def step(**changes):
-    arguments = {"model": model, "batch": mcl.Batch(torch.rand(2, 1), torch.rand(2, 1, 1)), "rule": mcl.WTA()} | changes
-    return mcl.mcl_step(arguments.pop("model"), arguments.pop("batch"), arguments.pop("rule"), **arguments)
+def step(model=model, batch=BATCH, rule=None, **options):
+    return mcl.mcl_step(model, batch, rule or mcl.WTA(), **options)
 
 
-BAD_CALLS = {
+def masked_step(mask):
+    return step(batch=BATCH._replace(mask=mask))
+
+
+def cost_of(fn, hypotheses=POINTS, targets=POINTS, **options):
+    return fn(hypotheses=hypotheses, targets=targets, **options)
+
+
+def class_cost(hypotheses=POINTS, targets=CLASSES):
+    return mcl.pairwise_cross_entropy(hypotheses=hypotheses, targets=targets)
+
+
+def head(*sizes, **options):
+    return mcl.MultiHypothesisHead(*sizes, **options)
+
+
+def calibration_error(score_logits, **options):
+    predictions = mcl.Predictions(torch.rand(2, 4, 1), score_logits)
+    return metrics.score_calibration_error(predictions, mcl.assign(COST, mcl.WTA()), **options)
+
+
+BAD_CALLS = [
     # rules: parameters
-    "negative temperature": (
-        lambda: mcl.AnnealedWTA(-0.1),
-        ValueError,
-        r"AnnealedWTA: `temperature` must be >= 0, got -0\.1\. 0 is hard winner-takes-all\.",
-    ),
-    "nan temperature": (lambda: mcl.AnnealedWTA(math.nan), ValueError, "AnnealedWTA: `temperature` must be .*got nan"),
-    "bool temperature": (
-        lambda: mcl.AnnealedWTA(True),
-        TypeError,
-        "AnnealedWTA: `temperature` must be a number, got True",
-    ),
-    "word temperature": (
-        lambda: mcl.AnnealedWTA("hot"),
-        TypeError,
-        "AnnealedWTA: `temperature` must be a number, got 'hot'",
-    ),
-    "no temperature": (
-        lambda: mcl.AnnealedWTA(None),
-        TypeError,
-        "AnnealedWTA: `temperature` must be a number, got None",
-    ),
-    "negative epsilon": (
-        lambda: mcl.RelaxedWTA(-0.1),
-        ValueError,
-        r"RelaxedWTA: `epsilon` must lie in \[0, 1\], got -0\.1",
-    ),
-    "large epsilon": (lambda: mcl.RelaxedWTA(1.5), ValueError, r"RelaxedWTA: `epsilon` must lie in \[0, 1\], got 1\.5"),
-    "nan epsilon": (lambda: mcl.RelaxedWTA(math.nan), ValueError, "RelaxedWTA: `epsilon` must be a number, got nan"),
-    "bool epsilon": (lambda: mcl.RelaxedWTA(False), TypeError, "RelaxedWTA: `epsilon` must be a number, got False"),
-    "no winners": (lambda: mcl.TopK(0), ValueError, r"TopK: `k` must be >= 1, got 0\. 1 is winner-takes-all\."),
-    "word k": (lambda: mcl.TopK("2"), TypeError, "TopK: `k` must be a number, got '2'"),
-    "nan k": (lambda: mcl.TopK(math.nan), ValueError, "TopK: `k` must be a number, got nan"),
-    "too many winners": (
-        lambda: mcl.TopK(5)(COST),
-        ValueError,
-        "TopK: `k` must be at most the number of hypotheses, 4, got 5",
-    ),
-    "negative Sinkhorn": (lambda: mcl.Sinkhorn(-1.0), ValueError, r"Sinkhorn: `temperature` must be >= 0, got -1\.0"),
-    "Sinkhorn without loops": (
-        lambda: mcl.Sinkhorn(1.0, n_iters=0),
-        ValueError,
-        "Sinkhorn: `n_iters` must be >= 1, got 0",
-    ),
-    "Sinkhorn loop in words": (
-        lambda: mcl.Sinkhorn(1.0, n_iters="many"),
-        TypeError,
-        r"Sinkhorn: `n_iters` must be an integer, got 'many'",
-    ),
+    ("AnnealedWTA: `temperature`", ValueError, lambda: mcl.AnnealedWTA(-0.1)),
+    ("AnnealedWTA: `temperature`", ValueError, lambda: mcl.AnnealedWTA(math.nan)),
+    ("AnnealedWTA: `temperature`", TypeError, lambda: mcl.AnnealedWTA(True)),
+    ("AnnealedWTA: `temperature`", TypeError, lambda: mcl.AnnealedWTA("hot")),
+    ("AnnealedWTA: `temperature`", TypeError, lambda: mcl.AnnealedWTA(None)),
+    ("RelaxedWTA: `epsilon`", ValueError, lambda: mcl.RelaxedWTA(-0.1)),
+    ("RelaxedWTA: `epsilon`", ValueError, lambda: mcl.RelaxedWTA(1.5)),
+    ("RelaxedWTA: `epsilon`", ValueError, lambda: mcl.RelaxedWTA(math.nan)),
+    ("RelaxedWTA: `epsilon`", TypeError, lambda: mcl.RelaxedWTA(False)),
+    ("TopK: `k`", ValueError, lambda: mcl.TopK(0)),
+    ("TopK: `k`", TypeError, lambda: mcl.TopK("2")),
+    ("TopK: `k`", ValueError, lambda: mcl.TopK(math.nan)),
+    ("TopK: `k`", ValueError, lambda: mcl.TopK(5)(COST)),
+    ("Sinkhorn: `temperature`", ValueError, lambda: mcl.Sinkhorn(-1.0)),
+    ("Sinkhorn: `n_iters`", ValueError, lambda: mcl.Sinkhorn(1.0, n_iters=0)),
+    ("Sinkhorn: `n_iters`", TypeError, lambda: mcl.Sinkhorn(1.0, n_iters="many")),
     # rules: cost and mask
-    "cost is a list": (lambda: mcl.WTA()([[1.0]]), TypeError, r"WTA: `cost` must be a torch\.Tensor, got list"),
-    "cost of whole numbers": (
-        lambda: mcl.WTA()(torch.ones(2, 2, dtype=torch.long)),
+    ("WTA: `cost`", TypeError, lambda: mcl.WTA()([[1.0]])),
+    ("WTA: `cost`", TypeError, lambda: mcl.WTA()(torch.ones(2, 2, dtype=torch.long))),
+    ("WTA: `cost`", ValueError, lambda: mcl.WTA()(torch.ones(4))),
+    ("AnnealedWTA: `cost`", ValueError, lambda: mcl.AnnealedWTA(1.0)(torch.ones(4, 0))),
+    ("WTA: `mask`", TypeError, lambda: mcl.WTA()(COST, MASK.float())),
+    ("WTA: `mask`", TypeError, lambda: mcl.WTA()(COST, [True])),
+    ("WTA: `mask`", ValueError, lambda: mcl.WTA()(COST, MASK[:, :2])),
+    ("WTA: `mask`", ValueError, lambda: mcl.WTA()(COST, MASK[None])),
+    ("PIT: `number of hypotheses`", ValueError, lambda: mcl.PIT()(torch.rand(1, 3, 2))),
+    # schedules
+    ("Linear: `n_steps`", ValueError, lambda: mcl.Linear(1.0, 0.0, 0)),
+    ("Linear: `n_steps`", TypeError, lambda: mcl.Linear(1.0, 0.0, 2.5)),
+    ("Linear: `n_steps`", TypeError, lambda: mcl.Linear(1.0, 0.0, True)),
+    ("Linear: `start`", TypeError, lambda: mcl.Linear("1", 0.0, 4)),
+    ("Linear: `start`", ValueError, lambda: mcl.Linear(math.nan, 0.0, 4)),
+    ("Linear: `end`", TypeError, lambda: mcl.Linear(1.0, None, 4)),
+    ("Cosine: `n_steps`", ValueError, lambda: mcl.Cosine(1.0, 0.0, 0)),
+    ("Cosine: `end`", ValueError, lambda: mcl.Cosine(1.0, math.nan, 4)),
+    ("Constant: `value`", TypeError, lambda: mcl.Constant(True)),
+    ("Constant: `value`", ValueError, lambda: mcl.Constant(math.nan)),
+    ("Exponential: `start`", ValueError, lambda: mcl.Exponential(-0.5, 0.9)),
+    ("Exponential: `decay`", ValueError, lambda: mcl.Exponential(0.5, 1.1)),
+    ("Exponential: `decay`", ValueError, lambda: mcl.Exponential(0.5, 0.0)),
+    ("Exponential: `cutoff`", ValueError, lambda: mcl.Exponential(0.5, 0.9, cutoff=-1)),
+    ("Exponential: `cutoff`", ValueError, lambda: mcl.Exponential(1.0, 0.01, cutoff=1.001)),
+    ("CutoffAt: `schedule`", TypeError, lambda: mcl.CutoffAt(0.3, 10)),
+    ("CutoffAt: `step`", ValueError, lambda: mcl.CutoffAt(CONSTANT, -1)),
+    ("CutoffAt: `step`", TypeError, lambda: mcl.CutoffAt(CONSTANT, "9")),
+    ("JoinedSchedule: `schedules`", TypeError, lambda: JoinedSchedule((1.0, CONSTANT), (3,))),
+    ("JoinedSchedule: `boundaries`", ValueError, lambda: JoinedSchedule((CONSTANT,), (3,))),
+    ("JoinedSchedule: `boundaries`", ValueError, lambda: JoinedSchedule((CONSTANT,) * 3, (5, 5))),
+    ("JoinedSchedule: `boundaries`", ValueError, lambda: JoinedSchedule((CONSTANT,) * 2, (-5,))),
+    ("annealed: .*temprature", ValueError, lambda: mcl.annealed(mcl.AnnealedWTA, temprature=CONSTANT)),
+    ("annealed: .*temperature", ValueError, lambda: mcl.annealed(mcl.WTA(), temperature=CONSTANT)),
+    ("annealed: .*temperature", TypeError, lambda: mcl.annealed(mcl.Sinkhorn, n_iters=CONSTANT)),
+    ("annealed: `values`", ValueError, lambda: mcl.annealed(mcl.AnnealedWTA(1.0))),
+    ("annealed: `values`", ValueError, lambda: mcl.annealed(mcl.AnnealedWTA, temperature=0.5)),
+    ("annealed: `rule`", TypeError, lambda: mcl.annealed(mcl.Linear, start=CONSTANT)),
+    ("annealed: `rule`", TypeError, lambda: mcl.annealed("wta", temperature=CONSTANT)),
+    ("Sinkhorn: `n_iters`", ValueError, lambda: mcl.annealed(mcl.Sinkhorn, temperature=CONSTANT, n_iters=-1)),
+    # assignment, loss and scores
+    ("assign: `rule`", TypeError, lambda: mcl.assign(COST, mcl.annealed(mcl.AnnealedWTA, temperature=CONSTANT))),
+    ("assign: `rule`", TypeError, lambda: mcl.assign(COST, mcl.WTA)),
+    ("assign: `rule`", TypeError, lambda: mcl.assign(COST, "wta")),
+    ("assign: `cost`", TypeError, lambda: mcl.assign([[1.0]], mcl.WTA())),
+    ("assign: `cost`", ValueError, lambda: mcl.assign(torch.ones(3), mcl.WTA())),
+    ("assign: `mask`", TypeError, lambda: mcl.assign(COST, mcl.WTA(), MASK.long())),
+    ("assign: `mask`", TypeError, lambda: mcl.assign(COST, mcl.WTA(), [True])),
+    ("assign: `mask`", ValueError, lambda: mcl.assign(COST, mcl.WTA(), MASK[:, :2])),
+    ("mcl_loss: `reduction`", ValueError, lambda: mcl.mcl_loss(mcl.assign(COST, mcl.WTA()), reduction="sum")),
+    ("SigmoidScores: `score_logits`", TypeError, lambda: mcl.SigmoidScores().loss(LOGITS.long(), LOGITS)),
+    ("SigmoidScores: `labels`", ValueError, lambda: mcl.SigmoidScores().loss(LOGITS, torch.ones(2, 1, 3))),
+    ("SigmoidScores: `mask`", TypeError, lambda: mcl.SigmoidScores().loss(LOGITS, LOGITS, torch.ones(2, 1))),
+    ("SigmoidScores: `mask`", TypeError, lambda: mcl.SigmoidScores().loss(LOGITS, LOGITS, [[True], [True]])),
+    ("SigmoidScores: `mask`", ValueError, lambda: mcl.SigmoidScores().loss(LOGITS, LOGITS, MASK.mT)),
+    ("SoftmaxScores: `rule`", TypeError, lambda: mcl.SoftmaxScores(CONSTANT)),
+    ("normalized_scores: `score_logits`", TypeError, lambda: mcl.normalized_scores([0.0])),
+    # costs
+    ("pairwise_l1: `hypotheses`", TypeError, lambda: cost_of(mcl.pairwise_l1, np.zeros((2, 2)))),
+    ("pairwise_cosine: `targets`", TypeError, lambda: cost_of(mcl.pairwise_cosine, targets=POINTS.long())),
+    ("pairwise_euclidean: `targets`", ValueError, lambda: cost_of(mcl.pairwise_euclidean, targets=torch.rand(2))),
+    ("pairwise_euclidean: `hypotheses`", ValueError, lambda: cost_of(mcl.pairwise_euclidean, torch.rand(2))),
+    ("pairwise_euclidean: `targets`", ValueError, lambda: cost_of(mcl.pairwise_euclidean, POINTS, POINTS[..., :1])),
+    ("pairwise_neg_snr: `targets`", ValueError, lambda: cost_of(mcl.pairwise_neg_snr, targets=torch.rand(5, 1, 2))),
+    ("pairwise_huber: `delta`", ValueError, lambda: cost_of(mcl.pairwise_huber, delta=0.0)),
+    ("pairwise_huber: `delta`", TypeError, lambda: cost_of(mcl.pairwise_huber, delta="1")),
+    ("pairwise_cross_entropy: `targets`", TypeError, lambda: class_cost(targets=POINTS)),
+    ("pairwise_cross_entropy: `targets`", TypeError, lambda: class_cost(targets=MASK)),
+    ("pairwise_cross_entropy: `targets`", ValueError, lambda: class_cost(targets=CLASSES[0, 0])),
+    ("pairwise_cross_entropy: `targets`", ValueError, lambda: class_cost(targets=torch.zeros(5, 1).long())),
+    ("pairwise_cross_entropy: `hypotheses`", ValueError, lambda: class_cost(torch.rand(3))),
+    ("Pairwise: `loss`", TypeError, lambda: mcl.Pairwise(3)),
+    ("Pairwise: `target_dims`", ValueError, lambda: mcl.Pairwise(torch.dist, target_dims=-1)),
+    ("Pairwise: `loss`", ValueError, lambda: cost_of(mcl.Pairwise(lambda h, t: h - t))),
+    ("Pairwise: `targets`", ValueError, lambda: cost_of(mcl.Pairwise(torch.dist), targets=torch.rand(2))),
+    ("Pairwise: `hypotheses`", TypeError, lambda: cost_of(mcl.Pairwise(torch.dist), [1.0])),
+    # step
+    ("mcl_step: `model`", TypeError, lambda: step(lambda inputs: inputs)),
+    ("mcl_step: `model`", TypeError, lambda: step(lambda inputs: (inputs, None))),
+    ("mcl_step: `model`", TypeError, lambda: step(3)),
+    ("mcl_step: `rule`", TypeError, lambda: step(rule=CONSTANT)),
+    ("mcl_step: `score_weight`", ValueError, lambda: step(score_weight=-1.0)),
+    ("mcl_step: `cost_fn`", TypeError, lambda: step(cost_fn=None)),
+    ("mcl_step: `loss_fn`", TypeError, lambda: step(loss_fn="l1")),
+    ("mcl_step: `loss_fn`", ValueError, lambda: step(loss_fn=lambda *, hypotheses, targets: 1.0)),
+    ("mcl_step: `cost_fn`", ValueError, lambda: step(cost_fn=lambda *, hypotheses, targets: hypotheses.mean(-1))),
+    ("mcl_step: `scores`", TypeError, lambda: step(scores=None)),
+    ("mcl_step: `scores`", TypeError, lambda: step(scores=mcl.SoftmaxScores)),
+    ("mcl_step: `mask`", TypeError, lambda: masked_step(torch.ones(2, 1))),
+    ("mcl_step: `mask`", TypeError, lambda: masked_step([[True], [True]])),
+    ("mcl_step: `mask`", ValueError, lambda: masked_step(torch.ones(2, 5, dtype=torch.bool))),
+    # modules and metrics
+    ("MultiHypothesisHead: `in_features`", ValueError, lambda: head(0, 1, 3)),
+    ("MultiHypothesisHead: `out_features`", TypeError, lambda: head(2, 1.5, 3)),
+    ("MultiHypothesisHead: `n_hypotheses`", ValueError, lambda: head(2, 1, 0)),
+    (
+        "MultiHypothesisHead: `output_activation`",
         TypeError,
-        r"WTA: `cost` must be a floating tensor, got torch\.int64\. Convert it first: cost\.float\(\)\.",
+        lambda: head(2, 1, 3, output_activation="tanh"),
     ),
-    "cost of one axis": (
-        lambda: mcl.WTA()(torch.ones(4)),
-        ValueError,
-        r"WTA: `cost` must have shape \[\.\.\., targets, hypotheses\] with at least one hypothesis, got \(4,\)\. Any",
-    ),
-    "no hypotheses": (
-        lambda: mcl.AnnealedWTA(1.0)(torch.ones(4, 0)),
-        ValueError,
-        r"AnnealedWTA: `cost` must have shape .* with at least one hypothesis, got \(4, 0\)",
-    ),
-    "mask of numbers": (
-        lambda: mcl.WTA()(COST, MASK.float()),
-        TypeError,
-        r"WTA: `mask` must be a boolean tensor, got torch\.float32\. True marks a real target; convert it first",
-    ),
-    "mask is a list": (lambda: mcl.WTA()(COST, [True]), TypeError, r"WTA: `mask` must be a torch\.Tensor, got list"),
-    "mask of another shape": (
-        lambda: mcl.WTA()(COST, MASK[:, :2]),
-        ValueError,
-        r"WTA: `mask` must have shape \(2, 3\) \(\[\.\.\., targets\]\) or broadcast to it, got \(2, 2\)",
-    ),
-    "mask with more axes": (
-        lambda: mcl.WTA()(COST, MASK[None]),
-        ValueError,
-        r"WTA: `mask` must have shape \(2, 3\) .* got \(1, 2, 3\)",
-    ),
-    "too few hypotheses for PIT": (
-        lambda: mcl.PIT()(torch.rand(1, 3, 2)),
-        ValueError,
-        "PIT: `number of hypotheses` must be at least the number of real targets 3, got 2. Give the model more outputs",
-    ),
-    # assign and loss
-    "assign with a schedule": (
-        lambda: mcl.assign(COST, mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Constant(1.0))),
-        TypeError,
-        r"assign: `rule` must be an assignment rule, got AnnealedRule.*An annealed rule is called with the step first",
-    ),
-    "assign with a class": (
-        lambda: mcl.assign(COST, mcl.WTA),
-        TypeError,
-        "assign: `rule` must be an assignment rule, got <class",
-    ),
-    "assign with a word": (
-        lambda: mcl.assign(COST, "wta"),
-        TypeError,
-        "assign: `rule` must be an assignment rule, got 'wta'",
-    ),
-    "assign of a list": (
-        lambda: mcl.assign([[1.0]], mcl.WTA()),
-        TypeError,
-        r"assign: `cost` must be a torch\.Tensor, got list",
-    ),
-    "assign of a vector": (lambda: mcl.assign(torch.ones(3), mcl.WTA()), ValueError, "assign: `cost` must have shape"),
-    "assign with numbers as mask": (
-        lambda: mcl.assign(COST, mcl.WTA(), MASK.long()),
-        TypeError,
-        r"assign: `mask` must be a boolean tensor, got torch\.int64",
-    ),
-    "assign with a list as mask": (
-        lambda: mcl.assign(COST, mcl.WTA(), [True]),
-        TypeError,
-        r"assign: `mask` must be a torch\.Tensor, got list",
-    ),
-    "assign with a wrong mask": (
-        lambda: mcl.assign(COST, mcl.WTA(), MASK[:, :2]),
-        ValueError,
-        r"assign: `mask` must have shape \(2, 3\)",
-    ),
-    "unknown reduction": (
-        lambda: mcl.mcl_loss(mcl.assign(COST, mcl.WTA()), reduction="sum"),
-        ValueError,
-        "mcl_loss: `reduction` must be one of 'mean', 'sample_mean', 'none', got 'sum'",
-    ),
-    # scores
-    "logits of whole numbers": (
-        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3)),
-        TypeError,
-        "SigmoidScores: `score_logits` must be a floating tensor",
-    ),
-    "labels of another shape": (
-        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3), torch.ones(2, 1, 3)),
-        ValueError,
-        r"SigmoidScores: `labels` must be a tensor of the shape of `score_logits` \(2, 3\), got \(2, 1, 3\)",
-    ),
-    "score mask of numbers": (
-        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2, 1)),
-        TypeError,
-        "SigmoidScores: `mask` must be a boolean tensor",
-    ),
-    "score mask is a list": (
-        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3), torch.ones(2, 3), [[True], [True]]),
-        TypeError,
-        r"SigmoidScores: `mask` must be a torch\.Tensor, got list",
-    ),
-    "score mask of another shape": (
-        lambda: mcl.SigmoidScores().loss(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 1, dtype=torch.bool)),
-        ValueError,
-        r"SigmoidScores: `mask` must have shape \(2, 1\)",
-    ),
-    "normalised list": (
-        lambda: mcl.normalized_scores([0.0]),
-        TypeError,
-        r"normalized_scores: `score_logits` must be a torch\.Tensor, got list",
-    ),
-}
+    ("MultiHypothesisHead: `features`", ValueError, lambda: head(2, 1, 3)(torch.rand(5, 4))),
+    ("MultiHypothesisMLP: `hidden`", ValueError, lambda: mcl.MultiHypothesisMLP(2, 1, 3, hidden=(8, 0))),
+    ("MultiHypothesisMLP: `hidden`", TypeError, lambda: mcl.MultiHypothesisMLP(2, 1, 3, hidden=50)),
+    ("MultiHypothesisMLP: `in_features`", ValueError, lambda: mcl.MultiHypothesisMLP(0, 1, 3)),
+    ("MultiHypothesisMLP: `activation`", TypeError, lambda: mcl.MultiHypothesisMLP(2, 1, 3, activation="relu")),
+    ("score_calibration_error: `predictions`", ValueError, lambda: calibration_error(None)),
+    ("score_calibration_error: `n_bins`", ValueError, lambda: calibration_error(torch.rand(2, 4), n_bins=0)),
+]
 
 
-@for_each("call, error, words", BAD_CALLS.values())
-def test_bad_input_is_refused_in_words(call, error, words):
+@for_each("words, error, call", BAD_CALLS)
+def test_an_error_has_the_right_type_and_names_the_argument(words, error, call):
     with pytest.raises(error, match=words) as caught:
         call()
     assert type(caught.value) is error

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from grids import for_each
+
 pytest.importorskip("triton", reason="triton is not installed")
 
 from torchmcl_speech.kernels.lstm_gradients import weight_sums
@@ -29,9 +31,9 @@ def by_steps(gates, inputs, outputs, time_first):
 
 
 # Hidden units and inputs fill a tile or not; 140 are more than a tile.
-@pytest.mark.parametrize(("n_in", "hidden"), [(5, 16), (20, 33), (140, 16)])
-@pytest.mark.parametrize("time_first", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@for_each("n_in, hidden", [(5, 16), (20, 33), (140, 16)])
+@for_each("time_first", [False, True])
+@for_each("dtype", [torch.float32, torch.float16])
 def test_the_sums_over_steps_are_those_of_the_definition(n_in, hidden, time_first, dtype):
     torch.manual_seed(0)
     n_sequences, n_steps = 9, 5

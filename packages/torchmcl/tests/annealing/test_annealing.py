@@ -71,15 +71,15 @@ def annealed_network():
     """Return the records of one network, trained on the conditional three Gaussians."""
     gaussians = pytest.importorskip("torchmcl_fleet.demo.gaussians", reason="needs torchmcl-fleet")
     torch.manual_seed(0)
-    model = mcl.MultiHypothesisMLP(1, 2, 49, hidden=(64, 64), output_activation=torch.tanh)
+    model = mcl.MultiHypothesisMLP(1, 2, 25, hidden=(32, 32), output_activation=torch.tanh)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
-    n_steps = 1500
+    n_steps = 1000
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps, eta_min=1e-3)
     rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.7, 0.0, n_steps))
     generator = torch.Generator().manual_seed(0)
-    recorder = Recorder(every=15, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]]))
+    recorder = Recorder(every=10, model=model, probes=torch.tensor([[0.1], [0.6], [0.9]]))
     for step in range(n_steps):
-        batch = gaussians.conditional_three_gaussians(200, generator)
+        batch = gaussians.conditional_three_gaussians(100, generator)
         output = mcl.mcl_step(model, batch, rule(step))
         optimizer.zero_grad()
         output.loss.backward()

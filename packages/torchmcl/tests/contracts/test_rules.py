@@ -247,7 +247,7 @@ def test_all_rules_compile_into_one_graph():
     rules = [rule for rule in DEVICE_RULES if getattr(rule, "n_iters", 0) < 50]  # long loops make long graphs
 
     def weights(cost, mask):
-        return [(rule(cost), rule(cost, mask)) for rule in rules]
+        return [mcl.WTA()(cost), *(rule(cost, mask) for rule in rules)]
 
     compiled = torch.compile(weights, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(cost, mask), weights(cost, mask))

@@ -57,22 +57,12 @@ def test_repr_can_be_read_back(schedule):
 
 
 @for_all_schedules
-def test_schedules_are_pure(schedule):
+def test_schedules_are_pure_functions_with_finite_values(schedule):
     forwards = [schedule(step) for step in STEPS]
     backwards = [schedule(step) for step in reversed(STEPS)]
     assert forwards == backwards[::-1]
-
-
-@for_all_schedules
-def test_values_are_plain_finite_numbers(schedule):
-    for step in STEPS:
-        assert isinstance(schedule(step), float)
-        assert math.isfinite(schedule(step))
-
-
-@for_all_schedules
-def test_steps_before_the_first_count_as_the_first(schedule):
-    assert schedule(-1) == schedule(0)
+    assert all(isinstance(value, float) and math.isfinite(value) for value in forwards)
+    assert schedule(-1) == schedule(0)  # steps before the first count as the first
 
 
 # ------------------------------------------------------------------ both sides of every boundary
@@ -92,10 +82,6 @@ def test_linear_starts_and_ends_exactly():
     assert schedule(4) == 0.1
 
 
-def test_linear_of_one_step():
-    assert [mcl.Linear(1.0, 0.0, 1)(step) for step in (0, 1, 2)] == [1.0, 0.0, 0.0]
-
-
 def test_cosine_starts_and_ends_exactly_and_is_halfway_in_the_middle():
     schedule = mcl.Cosine(0.7, 0.1, 10)
     assert schedule(0) == 0.7
@@ -112,8 +98,6 @@ def test_exponential_is_cut_to_zero_just_below_its_cutoff():
     assert [schedule(step) for step in (0, 1, 2)] == [1.0, 0.5, 0.25]
     assert schedule(2.0001) == 0.0
     assert schedule(3) == 0.0
-    with pytest.raises(ValueError, match="`cutoff` must be at most start"):
-        mcl.Exponential(1.0, 0.01, cutoff=1.001)
     with pytest.raises(TypeError, match="positional"):
         mcl.Exponential(1.0, 0.01, 0.5)  # easily taken for a number of steps
     assert mcl.Exponential(1.0, 0.5, cutoff=1.0)(0) == 1.0
@@ -161,31 +145,18 @@ def test_a_ramp_never_gives_nan(schedule_of):
 # ------------------------------------------------------------------ the paper's schedules
 
 
-def test_the_linear_schedule_of_the_paper():
-    schedule = mcl.Linear(0.5, 0.0, 1000)
-    for t in (0, 1, 500, 999, 1000):
-        assert schedule(t) == pytest.approx(0.5 * (1 - t / 1000))
-
-
-def test_the_exponential_schedule_of_the_paper_ends_below_its_cut_off():
-    schedule = mcl.Exponential(0.5, 0.95, cutoff=5e-4)
-    for t in range(300):
-        temperature = 0.5 * 0.95**t
-        assert schedule(t) == (pytest.approx(temperature) if temperature >= 5e-4 else 0.0)
-    assert schedule(134) > 0
-    assert schedule(135) == 0
-
-
-def test_the_chunked_linear_schedule_of_the_paper():
-    schedule = mcl.CutoffAt(mcl.Linear(0.1, 0.0, 100), 100)
-    for t in (0, 1, 50, 99, 100, 101, 200):
-        assert schedule(t) == pytest.approx(0.1 * (1 - t / 100) * (t < 100))
-
-
-def test_the_chunked_exponential_schedule_of_the_paper():
-    schedule = mcl.CutoffAt(mcl.Exponential(5.0, 0.9), 100)
-    for t in (0, 1, 50, 99, 100, 101, 200):
-        assert schedule(t) == pytest.approx(5.0 * 0.9**t * (t < 100))
+@for_each(
+    "schedule, formula",
+    [
+        (mcl.Linear(0.5, 0.0, 1000), lambda t: 0.5 * (1 - t / 1000)),
+        (mcl.Exponential(0.5, 0.95, cutoff=5e-4), lambda t: 0.5 * 0.95**t if t < 135 else 0.0),
+        (mcl.CutoffAt(mcl.Linear(0.1, 0.0, 100), 100), lambda t: 0.1 * (1 - t / 100) * (t < 100)),
+        (mcl.CutoffAt(mcl.Exponential(5.0, 0.9), 100), lambda t: 5.0 * 0.9**t * (t < 100)),
+    ],
+)
+def test_the_schedules_of_the_paper(schedule, formula):
+    for t in (0, 1, 50, 99, 100, 101, 134, 135, 200, 999, 1000):
+        assert schedule(t) == pytest.approx(max(formula(t), 0))
 
 
 @for_each(
@@ -238,13 +209,8 @@ def test_fields_that_do_not_change_are_given_as_values():
     cooling = mcl.Linear(1.0, 0.0, 4)
     rule = mcl.annealed(mcl.Sinkhorn, temperature=cooling, n_iters=7)
     assert rule(2) == mcl.Sinkhorn(0.5, n_iters=7)
-    assert mcl.annealed(mcl.Sinkhorn(9.0), temperature=cooling, n_iters=7) == rule
+    assert mcl.annealed(mcl.Sinkhorn(9.0), temperature=cooling, n_iters=7) == rule  # an instance or the class
     assert rule.values(1) == {"temperature": 0.75}
-
-
-def test_the_class_of_a_rule_says_the_same_as_any_rule_of_it():
-    cooling = mcl.Linear(1.0, 0.0, 4)
-    assert mcl.annealed(mcl.AnnealedWTA, temperature=cooling) == mcl.annealed(mcl.AnnealedWTA(9.0), temperature=cooling)
 
 
 def test_an_annealed_rule_is_a_value():
@@ -263,104 +229,6 @@ def test_a_schedule_that_leaves_the_allowed_range_is_an_error():
     assert rule_at(1) == mcl.AnnealedWTA(0.0)
     with pytest.raises(ValueError, match=r"AnnealedWTA: `temperature` must be >= 0, got -1\.0"):
         rule_at(2)
-
-
-# ------------------------------------------------------------------ bad input
-
-NUMBER = "must be a number, got"
-
-
-@for_each(
-    "make, error, words",
-    [
-        (lambda: mcl.Linear(1.0, 0.0, 0), ValueError, r"Linear: `n_steps` must be >= 1, got 0\. Use Constant"),
-        (lambda: mcl.Cosine(1.0, 0.0, 0), ValueError, r"Cosine: `n_steps` must be >= 1, got 0\. Use Constant"),
-        (lambda: mcl.Linear(1.0, 0.0, -3), ValueError, "Linear: `n_steps` must be >= 1, got -3"),
-        (lambda: mcl.Linear(1.0, 0.0, 2.5), TypeError, r"Linear: `n_steps` must be an integer, got 2\.5"),
-        (lambda: mcl.Linear(1.0, 0.0, True), TypeError, "Linear: `n_steps` must be an integer, got True"),
-        (lambda: mcl.Linear("1", 0.0, 4), TypeError, f"Linear: `start` {NUMBER} '1'"),
-        (lambda: mcl.Linear(1.0, None, 4), TypeError, f"Linear: `end` {NUMBER} None"),
-        (lambda: mcl.Linear(math.nan, 0.0, 4), ValueError, f"Linear: `start` {NUMBER} nan"),
-        (lambda: mcl.Cosine(1.0, math.nan, 4), ValueError, f"Cosine: `end` {NUMBER} nan"),
-        (lambda: mcl.Constant(True), TypeError, f"Constant: `value` {NUMBER} True"),
-        (lambda: mcl.Constant(math.nan), ValueError, f"Constant: `value` {NUMBER} nan"),
-        (lambda: mcl.Exponential(-0.5, 0.9), ValueError, r"Exponential: `start` must be >= 0, got -0\.5"),
-        (lambda: mcl.Exponential(0.5, 1.1), ValueError, r"Exponential: `decay` must lie in \(0, 1\], got 1\.1\. 0\.95"),
-        (lambda: mcl.Exponential(0.5, 0.0), ValueError, r"Exponential: `decay` must lie in \(0, 1\], got 0\.0"),
-        (lambda: mcl.Exponential(0.5, math.nan), ValueError, f"Exponential: `decay` {NUMBER} nan"),
-        (lambda: mcl.Exponential(0.5, 0.9, cutoff=-1), ValueError, "Exponential: `cutoff` must be >= 0, got -1"),
-        (
-            lambda: mcl.CutoffAt(0.3, 10),
-            TypeError,
-            r"CutoffAt: `schedule` must be callable, got 0\.3\. For example CutoffAt\(",
-        ),
-        (lambda: mcl.CutoffAt(mcl.Constant(1.0), -1), ValueError, "CutoffAt: `step` must be >= 0, got -1"),
-        (lambda: mcl.CutoffAt(mcl.Constant(1.0), "9"), TypeError, f"CutoffAt: `step` {NUMBER} '9'"),
-        (
-            lambda: JoinedSchedule((1.0, mcl.Constant(1.0)), (3,)),
-            TypeError,
-            r"JoinedSchedule: `schedules` must be callable, got 1\.0",
-        ),
-        (
-            lambda: JoinedSchedule((mcl.Constant(1.0),), (3,)),
-            ValueError,
-            r"JoinedSchedule: `boundaries` must be one fewer than the 1 schedules, got \(3,\)",
-        ),
-        (
-            lambda: JoinedSchedule((mcl.Constant(1.0),) * 3, (5, 5)),
-            ValueError,
-            r"JoinedSchedule: `boundaries` must increase, got \(5, 5\)",
-        ),
-        (
-            lambda: JoinedSchedule((mcl.Constant(1.0),) * 2, (-5,)),
-            ValueError,
-            "JoinedSchedule: `boundaries` must be >= 0, got -5",
-        ),
-        (
-            lambda: mcl.annealed(mcl.AnnealedWTA, temprature=mcl.Constant(1.0)),
-            ValueError,
-            r"annealed: AnnealedWTA has no field \['temprature'\]; its fields are \['temperature'\]",
-        ),
-        (
-            lambda: mcl.annealed(mcl.WTA(), temperature=mcl.Constant(1.0)),
-            ValueError,
-            r"annealed: WTA has no field \['temperature'\]; its fields are \[\]",
-        ),
-        (
-            lambda: mcl.annealed(mcl.AnnealedWTA(1.0)),
-            ValueError,
-            r"annealed: `values` must hold a schedule, got none\. Give at least one of \['temperature'\] a schedule",
-        ),
-        (
-            lambda: mcl.annealed(mcl.AnnealedWTA, temperature=0.5),
-            ValueError,
-            r"annealed: `values` must hold a schedule, got temperature=0\.5\. Give at least one of",
-        ),
-        (
-            lambda: mcl.annealed(mcl.Sinkhorn, n_iters=mcl.Constant(9)),
-            TypeError,
-            r"annealed: Sinkhorn needs a schedule or a value for \['temperature'\], as in annealed\(Sinkhorn, t",
-        ),
-        (
-            lambda: mcl.annealed(mcl.Linear, start=mcl.Constant(1.0)),
-            TypeError,
-            "annealed: `rule` must be an assignment rule or its class, got <class",
-        ),
-        (
-            lambda: mcl.annealed(mcl.Sinkhorn, temperature=mcl.Constant(1.0), n_iters=-1),
-            ValueError,
-            "Sinkhorn: `n_iters` must be >= 1, got -1",
-        ),
-        (
-            lambda: mcl.annealed("wta", temperature=mcl.Constant(1.0)),
-            TypeError,
-            r"annealed: `rule` must be an assignment rule or its class, got 'wta'\. For example annealed\(",
-        ),
-    ],
-)
-def test_bad_schedules_are_refused_in_words(make, error, words):
-    with pytest.raises(error, match=words):
-        make()
 
 
 # ------------------------------------------------------------------ properties

@@ -8,6 +8,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.costs import pairwise_geodesic, pairwise_rmsd, rotation_matrices
 
 
@@ -43,8 +44,8 @@ def test_joints_are_averaged_in_a_step():
     torch.testing.assert_close(step.matching.cost, sum(each) / 5)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("dim", [2, 3])
+@for_each("scaled", [False, True])
+@for_each("dim", [2, 3])
 def test_rmsd_ignores_motions_and_agrees_with_the_oracle_with_a_mask(scaled, dim):
     torch.manual_seed(0)
     h, t = torch.randn(2, 3, 7, dim, dtype=torch.float64), torch.randn(2, 2, 7, dim, dtype=torch.float64)

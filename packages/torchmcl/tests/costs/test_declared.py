@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl import costs
 from torchmcl.costs import (
     MEAN,
@@ -39,12 +40,12 @@ def undeclared(*, hypotheses, targets, mask=None, **others):
     return mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
 
 
-@pytest.mark.parametrize("cost_fn", PUBLIC, ids=lambda cost_fn: cost_fn.__name__)
+@for_each("cost_fn", PUBLIC)
 def test_every_cost_of_the_package_declares_its_axes(cost_fn):
     assert cost_declaration(cost_fn).event_dims is not None
 
 
-@pytest.mark.parametrize("cost_fn", CLOSED_FORMS, ids=lambda cost_fn: cost_fn.__name__)
+@for_each("cost_fn", CLOSED_FORMS)
 def test_a_closed_form_has_the_values_of_its_cost(cost_fn):
     known = cost_declaration(cost_fn)
     event = (4, 3)[2 - known.event_dims :]
@@ -55,9 +56,7 @@ def test_a_closed_form_has_the_values_of_its_cost(cost_fn):
     assert_close(cost_fn(hypotheses=hypotheses, targets=targets), expected)
 
 
-@pytest.mark.parametrize(
-    "cost_fn", [c for c in PUBLIC if cost_declaration(c).center is not None], ids=lambda c: c.__name__
-)
+@for_each("cost_fn", [c for c in PUBLIC if cost_declaration(c).center is not None])
 def test_no_point_near_the_declared_centre_is_cheaper(cost_fn):
     event = (4, 3)[2 - cost_declaration(cost_fn).event_dims :]
     events, shares = torch.randn(1, 6, *event, dtype=torch.float64), torch.rand(1, 1, 6, dtype=torch.float64)
@@ -150,9 +149,7 @@ def test_a_declared_cost_gets_centres_radii_and_flat_events():
     assert_close(own, known)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"), [({"event_dims": -1}, "`event_dims` must"), ({"needs": ("x",)}, "`needs`")]
-)
+@for_each("fields, message", [({"event_dims": -1}, "`event_dims` must"), ({"needs": ("x",)}, "`needs`")])
 def test_declarations_are_checked(fields, message):
     with pytest.raises(ValueError, match=f"CostDeclaration: {message}"):
         CostDeclaration(**fields)

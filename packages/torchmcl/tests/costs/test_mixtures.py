@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from oracles import mixture_crps, mixture_log_likelihood
 from torchmcl.costs import MixtureNLLWithCRPS
 
@@ -20,7 +21,7 @@ def score(crps, hypotheses, targets, scale, logits):
     return MixtureNLLWithCRPS(crps)(hypotheses=hypotheses, targets=targets, scale=scale, score_logits=logits)
 
 
-@pytest.mark.parametrize("crps", [0.0, 3.0])
+@for_each("crps", [0.0, 3.0])
 def test_the_score_is_that_of_the_definition(crps):
     hypotheses, targets, scale, logits = mixtures()
     values = score(crps, hypotheses, targets, scale, logits)
@@ -33,7 +34,7 @@ def test_the_score_is_that_of_the_definition(crps):
             torch.testing.assert_close(values[row, place, 0], expected, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("crps", [0.0, 3.0])
+@for_each("crps", [0.0, 3.0])
 def test_gradients_are_those_of_differences(crps):
     parts = [part.requires_grad_() for part in mixtures(n_rows=2)]
     assert torch.autograd.gradcheck(lambda *given: score(crps, *given), parts)
@@ -45,8 +46,8 @@ def test_the_crps_of_one_certain_hypothesis_is_its_distance():
     assert (with_crps - without).item() == pytest.approx(3.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("crps", [0.0, 3.0])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@for_each("crps", [0.0, 3.0])
+@for_each("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_the_score_of_narrower_and_mixed_types_is_that_of_the_rounded_numbers(crps, dtype):
     rounded = [part.to(dtype) for part in mixtures()]
     exact = score(crps, *(part.double() for part in rounded))
@@ -55,8 +56,8 @@ def test_the_score_of_narrower_and_mixed_types_is_that_of_the_rounded_numbers(cr
     torch.testing.assert_close(score(crps, hypotheses, targets.double(), scale, logits), exact, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("crps", [0.0, 3.0])
-@pytest.mark.parametrize("shape", [(), (1,), (2,), (3, 1), (6, 1, 2)])
+@for_each("crps", [0.0, 3.0])
+@for_each("shape", [(), (1,), (2,), (3, 1), (6, 1, 2)])
 def test_scales_broadcast_to_the_hypotheses(crps, shape):
     hypotheses, targets, scale, logits = mixtures()
     shared = scale.flatten()[: torch.Size(shape).numel()].view(shape)

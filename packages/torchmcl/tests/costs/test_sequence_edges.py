@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.loop import Recorder, RuleScheduler
 from torchmcl.rules import SceneWinners
 from torchmcl.scoring import PresenceScores
@@ -36,9 +37,9 @@ def arguments(fn, n_samples, n_targets, n_hypotheses, n_steps, dim, masked=True,
     return given
 
 
-@pytest.mark.parametrize("fn", COSTS.values(), ids=COSTS)
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("masked", [False, True])
+@for_each("fn", COSTS.values())
+@for_each("sizes", SIZES.values())
+@for_each("masked", [False, True])
 def test_an_axis_of_length_zero_costs_nothing(fn, sizes, masked):
     given = arguments(fn, *sizes, masked)
     cost = fn(**given)
@@ -49,7 +50,7 @@ def test_an_axis_of_length_zero_costs_nothing(fn, sizes, masked):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch itself, in forward mode
-@pytest.mark.parametrize("fn", COSTS.values(), ids=COSTS)
+@for_each("fn", COSTS.values())
 def test_every_mode_of_torch_follows_the_costs(fn):
     given = arguments(fn, 2, 2, 3, 4, 2, dtype=torch.float64)
     hypotheses = given.pop("hypotheses").detach()
@@ -79,7 +80,7 @@ def loss(predictions, targets, mask, **options):
     return mcl.mcl_step(lambda _: predictions, mcl.Batch(targets, targets, mask), mcl.WTA(), **options).loss
 
 
-@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 5), (6, 1, 5), (1, 5)])
+@for_each("shape", [(6,), (6, 1), (6, 5), (6, 1, 5), (1, 5)])
 def test_a_mask_of_single_targets_may_lack_their_axis(shape):
     targets, mask = torch.randn(6, 5, 2), torch.rand(shape) > 0.3
     whole = mask.view(*shape, *[1] * (2 - len(shape))) if len(shape) < 3 else mask.squeeze(1)
@@ -87,7 +88,7 @@ def test_a_mask_of_single_targets_may_lack_their_axis(shape):
     torch.testing.assert_close(loss(PATHS, targets, mask, cost_fn=mcl.pairwise_ade), expected)
 
 
-@pytest.mark.parametrize("shape", [(6,), (6, 1)])
+@for_each("shape", [(6,), (6, 1)])
 def test_a_mask_of_single_vectors_may_lack_the_axis_of_targets(shape):
     targets, mask = torch.randn(6, 2), torch.tensor([True, False, True, True, False, True])
     expected = loss(POINTS, targets.unsqueeze(1), mask.unsqueeze(1))
@@ -101,7 +102,7 @@ def test_a_mask_of_targets_broadcasts_over_the_batch():
     torch.testing.assert_close(loss(PATHS, targets, mask, cost_fn=mcl.pairwise_ade), expected)
 
 
-@pytest.mark.parametrize("fn", [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade])
+@for_each("fn", [mcl.pairwise_ade, mcl.pairwise_fde, mcl.pairwise_sq_ade])
 def test_distances_refuse_a_mask_of_coordinates(fn):
     with pytest.raises(ValueError, match=r"`mask` must have shape \(6, 1, 5\)"):
         loss(PATHS, torch.randn(6, 1, 5, 2), torch.ones(6, 1, 5, 2).bool(), cost_fn=fn)
@@ -111,7 +112,7 @@ def blind(*, hypotheses, targets):
     return (hypotheses.unsqueeze(1) - targets.unsqueeze(2)).abs().sum((-1, -2))
 
 
-@pytest.mark.parametrize("cost_fn", [blind, mcl.MixtureNLL(blind), mcl.Pairwise(torch.dist, 2, 2)])
+@for_each("cost_fn", [blind, mcl.MixtureNLL(blind), mcl.Pairwise(torch.dist, 2, 2)])
 def test_a_mask_of_steps_is_never_ignored(cost_fn):
     with pytest.raises(ValueError, match="must take `mask`"):
         loss(PATHS, torch.randn(6, 1, 5, 2), torch.ones(6, 1, 5).bool(), cost_fn=cost_fn)
@@ -157,25 +158,9 @@ def test_what_a_partial_has_given_stays():
         torch.testing.assert_close(output.matching.cost, expected - extra)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"cost_fn": None}, TypeError, "`cost_fn` must be callable"),
-        ({"loss_fn": "l1"}, TypeError, "`loss_fn` must be callable"),
-        ({"scores": None}, TypeError, "`scores` must be a ScoreObjective"),
-        ({"scores": mcl.SoftmaxScores}, TypeError, "`scores` must be a ScoreObjective"),
-        ({"cost_fn": lambda *, hypotheses, targets: hypotheses.sum(-1, keepdim=True)}, ValueError, r"\(6, 1, 3\)"),
-        ({"loss_fn": lambda *, hypotheses, targets: 1.0}, ValueError, "`loss_fn` must return a cost"),
-    ],
-)
-def test_bad_options_of_a_step(options, error, words):
-    with pytest.raises(error, match=words):
-        loss(POINTS, torch.randn(6, 1, 2), None, **options)
-
-
-@pytest.mark.parametrize("cost_fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1])
-@pytest.mark.parametrize(("n_hypotheses", "n_steps"), [(5, 5), (3, 5), (1, 5)])
-@pytest.mark.parametrize("batch", [5, 4])
+@for_each("cost_fn", [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1])
+@for_each("n_hypotheses, n_steps", [(5, 5), (3, 5), (1, 5)])
+@for_each("batch", [5, 4])
 def test_a_cost_of_vectors_is_refused_for_paths(cost_fn, n_hypotheses, n_steps, batch):
     paths = mcl.Predictions(torch.randn(batch, n_hypotheses, n_steps, 2))
     for targets in (torch.randn(batch, n_steps, 2), torch.randn(batch, 1, n_steps, 2)):
@@ -183,7 +168,7 @@ def test_a_cost_of_vectors_is_refused_for_paths(cost_fn, n_hypotheses, n_steps, 
             mcl.mcl_step(lambda _: paths, mcl.Batch(torch.zeros(batch, 1), targets), mcl.WTA(), cost_fn=cost_fn)
 
 
-@pytest.mark.parametrize("fn", COSTS.values(), ids=COSTS)
+@for_each("fn", COSTS.values())
 def test_a_mask_of_real_steps_changes_no_digit_in_float64(fn):
     given = arguments(fn, 2, 3, 4, 50, 2, dtype=torch.float64)
     given["mask"] = torch.ones(2, 3, 50, dtype=torch.bool)
@@ -191,18 +176,12 @@ def test_a_mask_of_real_steps_changes_no_digit_in_float64(fn):
     torch.testing.assert_close(fn(**given), fn(**without), rtol=1e-14, atol=0)
 
 
-def test_the_rule_of_scores_is_checked():
-    cooling = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, 0.0, 5))
-    with pytest.raises(TypeError, match="SoftmaxScores: `rule` must be an assignment rule or None"):
-        mcl.SoftmaxScores(cooling)
-
-
 # ------------------------------------------------------------------ scenes
 
 COUPLED = [mcl.PIT(), mcl.Sinkhorn(0.3), mcl.AnnealedWTA(torch.tensor(0.3))]
 
 
-@pytest.mark.parametrize("rule", COUPLED, ids=repr)
+@for_each("rule", COUPLED)
 def test_scenes_under_rules_that_couple_targets(rule):
     cost, mask = torch.rand(6, 2, 3), torch.rand(6, 2) > 0.4
     winners = SceneWinners(rule, torch.tensor([3, 3, 1, 1, 9, 9]))
@@ -251,9 +230,7 @@ def test_automatic_annealing_of_a_likelihood_that_becomes_negative():
     torch.testing.assert_close(records.scores.sum(-1), torch.ones(4, 4))
 
 
-@pytest.mark.parametrize(
-    "scores", [mcl.SigmoidScores(), PresenceScores(), mcl.SoftmaxScores(), mcl.SoftmaxScores(None)], ids=repr
-)
+@for_each("scores", [mcl.SigmoidScores(), PresenceScores(), mcl.SoftmaxScores(), mcl.SoftmaxScores(None)])
 def test_the_mean_over_processes_is_the_loss_of_the_joint_batch(scores):
     pytest.importorskip("lightning.pytorch")
     from torchmcl.lightning import MCLModule

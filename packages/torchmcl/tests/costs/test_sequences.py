@@ -8,6 +8,7 @@ import torch
 
 import oracles
 import torchmcl as mcl
+from grids import for_each
 from problems import score_labels
 from torchmcl.checks import debug_checks
 from torchmcl.costs import chunked as sequences
@@ -143,8 +144,8 @@ EVERY_STEP = {
 }
 
 
-@pytest.mark.parametrize("options", EVERY_STEP.values(), ids=EVERY_STEP)
-@pytest.mark.parametrize("detach_scores", [False, True])
+@for_each("options", EVERY_STEP.values())
+@for_each("detach_scores", [False, True])
 def test_padding_never_reaches_loss_or_gradient(options, detach_scores):
     model, padded = network(scales=True, detach_scores=detach_scores), batch()
     outputs = []
@@ -265,7 +266,7 @@ def test_soft_labels_are_the_weights_of_the_training_rule():
 # ------------------------------------------------------------------ scenes
 
 
-@pytest.mark.parametrize("rule", [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.2), mcl.TopK(2)])
+@for_each("rule", [mcl.WTA(), mcl.AnnealedWTA(0.3), mcl.RelaxedWTA(0.2), mcl.TopK(2)])
 def test_winners_of_scenes_agree_with_the_oracle(rule):
     cost, scene = torch.rand(7, 2, 3, dtype=torch.float64), torch.tensor([40, -1, 40, 2, 2, 40, 9])
     mask = torch.tensor([[True, True]] * 7)
@@ -333,7 +334,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("fn", "arguments", "message"), BAD.values(), ids=BAD)
+@for_each("fn, arguments, message", BAD.values())
 def test_bad_input_of_a_cost(fn, arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         fn(**arguments)

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
+from grids import for_each
 from places import PYTHONPATH
 from problems import score_labels
 
@@ -101,7 +102,7 @@ class Temperatures(pl.Callback):
         self.seen.append(float(module.rule_at(trainer.current_epoch).temperature))
 
 
-@pytest.mark.parametrize("rule", [mcl.AutoAnnealing(), lambda epoch: mcl.AnnealedWTA(0.5)], ids=["auto", "function"])
+@for_each("rule", [mcl.AutoAnnealing(), lambda epoch: mcl.AnnealedWTA(0.5)])
 def test_the_rule_logger_logs_what_no_schedule_names(rule):
     used = Temperatures()
     run = trainer(max_epochs=2, callbacks=[used, RuleLogger()])

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.model import ModelAnnealing
 from torchmcl.types import StepOutput
@@ -89,7 +90,7 @@ LIMITS = [  # all of them 12 epochs of 4 batches
 ]
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@for_each("limits", LIMITS)
 def test_however_its_length_is_said_a_training_is_the_same(limits, twelve_epochs):
     values, weights = watched(**limits)
     expected_values, expected_weights = twelve_epochs
@@ -119,7 +120,7 @@ def test_accumulated_batches_and_limited_epochs_count_as_the_steps_they_make():
     torch.testing.assert_close(weights, expected[1], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("limits", [{"max_epochs": -1}, {"max_time": {"seconds": 30}}], ids=str)
+@for_each("limits", [{"max_epochs": -1}, {"max_time": {"seconds": 30}}])
 def test_a_training_without_an_end_is_refused(limits):
     with pytest.raises(ValueError, match="MCLModule: `max_epochs` must be set, or `max_steps`, got neither"):
         watched(**limits)
@@ -190,7 +191,7 @@ def test_an_interrupted_training_resumes_to_the_same_bits(tmp_path):
     torch.testing.assert_close(resumed.annealing.state_dict(), whole.annealing.state_dict(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("options", [{"plateau": PLATEAU}, {"learning_rate": mcl.Linear(0.1, 0.0, 5)}])
+@for_each("options", [{"plateau": PLATEAU}, {"learning_rate": mcl.Linear(0.1, 0.0, 5)}])
 def test_the_rate_has_one_master(options):
     with pytest.raises(ValueError, match="`learning_rate` must be a number without a plateau"):
         MCLModule(network(), AutoAnnealing(), **options)

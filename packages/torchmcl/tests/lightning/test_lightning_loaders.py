@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.types import as_batch, collate_batches
 
 pytest.importorskip("lightning.pytorch")
@@ -63,7 +64,7 @@ def plain_batches():
     return run(FORMS["batches"])
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "batches"])
+@for_each("form", [form for form in FORMS if form != "batches"])
 def test_every_form_of_a_batch_trains_the_same_model(form):
     torch.testing.assert_close(run(FORMS[form]), plain_batches())
 
@@ -83,7 +84,7 @@ def test_numbers_are_targets_of_one_dimension():
         torch.testing.assert_close(run(TensorDataset(X, targets), out_features=1), expected)
 
 
-@pytest.mark.parametrize("dataset", [X, TensorDataset(X), [(x,) for x in X]], ids=["tensor", "dataset", "tuples"])
+@for_each("dataset", [X, TensorDataset(X), [(x,) for x in X]])
 def test_predictions_need_no_targets(dataset):
     trained = module()
     predicted = trainer().predict(trained, DataLoader(dataset, batch_size=4))
@@ -101,7 +102,7 @@ class Many(Dataset):
         return mcl.Batch(X[index], FULL[index])
 
 
-@pytest.mark.parametrize("n_workers", [0, 2])
+@for_each("n_workers", [0, 2])
 def test_a_plain_loader_puts_batches_together(n_workers):
     batches = list(DataLoader(Many(), batch_size=4, num_workers=n_workers))
     assert [type(batch) for batch in batches] == [mcl.Batch] * 3

@@ -278,8 +278,8 @@ def test_functions_are_compared_by_the_rule_they_give():
 # ------------------------------------------------------------------ bad input
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+@for_each(
+    "arguments, error, words",
     [
         (("auto",), TypeError, r"`rule` must be an assignment rule, a function step -> rule or AutoAnnealing\(\), got"),
         ((mcl.AnnealedWTA,), TypeError, "`rule` must be an assignment rule, a function step -> rule"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.postprocess import calibrate_scores
 from torchmcl.postprocess.calibration import score_error
 
@@ -17,8 +18,8 @@ def overconfident(n=20_000, k=5, factor=3.0, n_targets=1):
     return mcl.Predictions(torch.zeros(n, k, 1), factor * logits), mcl.assign(cost, mcl.WTA())
 
 
-@pytest.mark.parametrize("factor", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("n_targets", [1, 3])
+@for_each("factor", [0.3, 1.0, 3.0])
+@for_each("n_targets", [1, 3])
 def test_the_temperature_is_the_factor_of_the_logits(factor, n_targets):
     predictions, matching = overconfident(factor=factor, n_targets=n_targets)
     calibration = calibrate_scores(predictions, matching, scores=mcl.SoftmaxScores())
@@ -58,8 +59,8 @@ def test_constant_scores_stay_constant_in_every_mode_of_evaluation():
             torch.testing.assert_close(calibrated.score_logits.exp(), torch.full((50, 5), 0.2))
 
 
-@pytest.mark.parametrize(
-    ("logits", "matching", "message"),
+@for_each(
+    "logits, matching, message",
     [
         (torch.zeros(3), mcl.assign(torch.zeros(3, 1, 2), mcl.WTA()), r"have shape \[rows, hypotheses\]"),
         (torch.full((1, 2), torch.nan), mcl.assign(torch.zeros(1, 1, 2), mcl.WTA()), "be finite, got nan"),

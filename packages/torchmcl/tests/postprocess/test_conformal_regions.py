@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.costs import FullNormal
 from torchmcl.postprocess import (
     BallNonconformity,
@@ -89,14 +90,14 @@ def test_weights_correct_a_shift_of_the_inputs():
     assert weighted == pytest.approx(0.9, abs=0.01)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("kind", [BallNonconformity(), TubeNonconformity((0.3,))], ids=["balls", "tubes"])
+@for_each("dtype", [torch.float16, torch.float32, torch.float64])
+@for_each("kind", [BallNonconformity(), TubeNonconformity((0.3,))])
 def test_targets_tied_at_the_level_are_covered_in_every_dtype(kind, dtype):
     predictions, targets = mcl.Predictions(torch.zeros(100, 1, 1, dtype=dtype)), torch.full((100, 1), 0.7, dtype=dtype)
     assert Conformal.calibrate(kind, predictions, targets).contains(predictions, targets).all()
 
 
-@pytest.mark.parametrize("content", [0.0, 1e9, math.nan])
+@for_each("content", [0.0, 1e9, math.nan])
 def test_contents_of_masked_steps_are_ignored(content):
     predictions, targets = rows(60, event=(6, 2))
     mask = torch.arange(6) < torch.randint(1, 7, (60, 1), generator=torch.Generator().manual_seed(0))
@@ -158,8 +159,8 @@ def test_regions_can_be_pickled(kind):
     assert pickle.loads(pickle.dumps(regions)) == regions
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
+@for_each(
+    "change, error, message",
     [
         ({"coverage": 1.0}, ValueError, r"`coverage` must lie in \(0, 1\)"),
         ({"nonconformity": "balls"}, TypeError, "be a Nonconformity, got str"),
@@ -202,7 +203,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
+@for_each("name", READERS)
 def test_logits_of_a_softmax_are_not_silently_read_as_sigmoids(name):
     probabilities = torch.tensor([0.5, 0.3, 0.2]).expand(40, 3)
     hypotheses, read = torch.randn(40, 3, 1), READERS[name]

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.app import main
 from torchmcl.loop import Recorder
 from torchmcl.postprocess import diagnose
@@ -143,7 +144,7 @@ def test_a_few_targets_are_not_compared_with_offsets():
     assert diagnose(given, targets).distortion_of_offsets is None
 
 
-@pytest.mark.parametrize("shape", ["rows and steps", "with the axis of targets"])
+@for_each("shape", ["rows and steps", "with the axis of targets"])
 def test_masked_steps_say_nothing(shape):
     generator = torch.Generator().manual_seed(0)
     hypotheses, targets = torch.randn(80, 3, 6, 2, generator=generator), torch.randn(80, 6, 2, generator=generator)

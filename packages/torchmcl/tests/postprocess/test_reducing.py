@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
+from grids import for_each
 from torchmcl.postprocess import expected_cost, greedy_medoids, reduce
 
 COSTS = [mcl.pairwise_sq_euclidean, mcl.pairwise_euclidean, mcl.pairwise_l1]
@@ -46,8 +47,8 @@ def test_no_exchange_of_a_chosen_hypothesis_helps():
         assert (expected_cost(mcl.Predictions(swapped), given) >= losses - 1e-9).all()
 
 
-@pytest.mark.parametrize("cost_fn", SEQUENCE_COSTS)
-@pytest.mark.parametrize("n", [20])
+@for_each("cost_fn", SEQUENCE_COSTS)
+@for_each("n", [20])
 def test_moved_sequences_are_at_least_as_good_as_chosen_ones(cost_fn, n):
     given = problem(8, n, 4, 2)
     losses = [
@@ -99,8 +100,8 @@ def test_rows_do_not_depend_on_each_other_nor_on_an_offset():
     torch.testing.assert_close(far.hypotheses - 1e4, few.hypotheses, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("moved", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@for_each("moved", [True, False])
+@for_each("dtype", [torch.float32, torch.float64])
 def test_no_cluster_is_left_out_for_near_duplicates(dtype, moved):
     generator = torch.Generator().manual_seed(0)
     places = torch.tensor([-3.0, -1.0, 1.0, 3.0])[torch.randint(0, 4, (50, 100), generator=generator)]
@@ -109,8 +110,8 @@ def test_no_cluster_is_left_out_for_near_duplicates(dtype, moved):
     assert expected_cost(reduce(given, 4, moved=moved), given).max() < 0.03
 
 
-@pytest.mark.parametrize("cost_fn", [*COSTS, mcl.pairwise_cosine])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@for_each("cost_fn", [*COSTS, mcl.pairwise_cosine])
+@for_each("dtype", [torch.float32, torch.float64])
 def test_hypotheses_that_are_kept_are_those_given_bit_by_bit(cost_fn, dtype):
     hypotheses = problem(30, 20, 2, dtype=dtype).hypotheses
     hypotheses[:, 0] = 1e6
@@ -118,7 +119,7 @@ def test_hypotheses_that_are_kept_are_those_given_bit_by_bit(cost_fn, dtype):
     assert (few.unsqueeze(2) == hypotheses.unsqueeze(1)).all(dim=-1).any(dim=-1).all()
 
 
-@pytest.mark.parametrize("moved", [True, False])
+@for_each("moved", [True, False])
 def test_one_far_hypothesis_does_not_blur_the_others(moved):
     near = problem(50, 40, 2, dtype=torch.float32).hypotheses
     near[:, -1] = 1e4
@@ -129,8 +130,8 @@ def test_one_far_hypothesis_does_not_blur_the_others(moved):
     assert losses[0] == pytest.approx(losses[1], rel=5e-3)
 
 
-@pytest.mark.parametrize("cost_fn", [mcl.pairwise_euclidean, *SEQUENCE_COSTS])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@for_each("cost_fn", [mcl.pairwise_euclidean, *SEQUENCE_COSTS])
+@for_each("dtype", [torch.float32, torch.float64])
 def test_rows_of_other_sizes_beside_it_do_not_change_a_row(cost_fn, dtype):
     event = (2,) if cost_fn is mcl.pairwise_euclidean else (3, 2)
     rows = problem(2, 30, *event, dtype=dtype).hypotheses * torch.tensor([1e-3, 1e6]).view(2, 1, *[1] * len(event))
@@ -164,8 +165,8 @@ def test_scores_are_read_and_returned_as_asked_for():
     assert reduce(arrays, 2).hypotheses.shape == (4, 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
+@for_each(
+    "change, error, message",
     [
         ({"k": 9}, ValueError, "reduce: `k` must be at most the number of hypotheses, 8, got 9"),
         ({"k": 0}, ValueError, "`k` must be >= 1"),
@@ -197,7 +198,7 @@ def test_greedy_choices_take_one_of_each_branch_first_and_each_candidate_once():
     assert {order[0] < 3, order[1] < 3} == {True, False}
 
 
-@pytest.mark.parametrize("hypotheses", [torch.zeros(3, 2, 2), torch.zeros(2, 0, 2), torch.zeros(2, 2, 3)])
+@for_each("hypotheses", [torch.zeros(3, 2, 2), torch.zeros(2, 0, 2), torch.zeros(2, 2, 3)])
 def test_reductions_of_other_rows_or_events_are_refused(hypotheses):
     with pytest.raises(ValueError, match=r"expected_cost: `few.hypotheses` must have shape \[2, k"):
         expected_cost(mcl.Predictions(hypotheses), problem(2, 8, 2))
