@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import torchmcl as mcl
 from grids import for_each
+from torchmcl import schedules
 from torchmcl.schedules import JoinedSchedule
 
 SCHEDULES = [
@@ -53,7 +54,7 @@ def test_different_schedules_are_not_equal():
 
 @for_all_schedules
 def test_repr_can_be_read_back(schedule):
-    assert eval(repr(schedule), vars(mcl)) == schedule
+    assert eval(repr(schedule), vars(schedules)) == schedule
 
 
 @for_all_schedules
