@@ -22,7 +22,6 @@ NEEDED_BY = {
         "*/tests/kernels/*.py",
     ),
     "sktime": ("*/adapters/of_sktime.py",),
-    "skpro": ("*/adapters/of_skpro.py",),
 }
 collect_ignore_glob = [
     *(glob for package, globs in NEEDED_BY.items() if importlib.util.find_spec(package) is None for glob in globs),
@@ -35,7 +34,6 @@ SLOW = (
     "integration/",
     "kernels/",
     "gpu/",
-    "adapters/of_skpro",
     "adapters/of_sktime",
     "contracts/test_compiled_schedules",
     "estimators/test_coverage",
@@ -57,7 +55,6 @@ SLOW = (
     "test_lightning_nodes",
     "test_missing_packages",
     "test_numerical_soak",
-    "test_of_skpro",
     "test_quantizers",
     "test_separation_study",
     "test_serving",

@@ -38,8 +38,8 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_custom_sections = ["Reference"]
 autodoc_member_order = "bysource"
-# The estimators of sktime and skpro are documented without them, too.
-autodoc_mock_imports = [name for name in ("sktime", "skpro") if importlib.util.find_spec(name) is None]
+# The estimator of sktime is documented without it, too.
+autodoc_mock_imports = [name for name in ("sktime",) if importlib.util.find_spec(name) is None]
 autodoc_typehints_format = "short"
 # Defaults as they are written: the repr of a function or class is not Python, and a signature with one is not parsed.
 autodoc_preserve_defaults = True

@@ -348,7 +348,7 @@ def test_the_folder_needs_no_pickle(model, tmp_path):
 def test_a_model_of_another_format_is_refused_with_the_way_out(model, tmp_path):
     save_table_model(model, tmp_path / "model")
     forge(tmp_path / "model", format=1)
-    with pytest.raises(ValueError, match=r"hold a model of format 4, got .* with format 1. Fit it again"):
+    with pytest.raises(ValueError, match=r"hold a model of format 5, got .* with format 1. Fit it again"):
         load_table_model(tmp_path / "model")
 
 

@@ -7,7 +7,7 @@ from torchmcl.errors import bad_value
 
 MODEL_KIND = "torchmcl table model"
 #: Version of the contents of a model's folder; increased when the schema of tables changes.
-MODEL_FORMAT = 4
+MODEL_FORMAT = 5
 
 
 def check_model(folder: Path) -> None:

@@ -94,7 +94,7 @@ def test_negative_targets_that_come_later_are_believed():
 
 
 def test_the_bound_itself_belongs_to_the_sets():
-    # Moved back from standardised units, 0 was 1e-17, and no zero was covered.
+    # Moved back from standardized units, 0 was 1e-17, and no zero was covered.
     covered = []
     for seed in range(8):
         rng = np.random.default_rng(5000 + seed)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tables import QUICK as USUAL
 from tables import forked
 from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
-from torchmcl_tables.estimators.preprocessing import PiecewiseLinear, Scaler, fit_encoder
+from torchmcl_tables.estimators.preprocessing import Encoder
 from torchmcl_tables.estimators.rows import Rows
 
 # What is asked here is which inputs there are, not how well they were learnt.
@@ -17,7 +17,7 @@ QUICK = {**USUAL, "n_epochs": 2, "n_restarts": 1}
 
 def binned(rows, n_bins, weights=None):
     weights = np.ones(len(rows)) if weights is None else weights
-    return PiecewiseLinear.fit(Scaler.fit(rows, weights), rows, weights, n_bins)
+    return Encoder.fit(Rows(rows, rows, weights, np.arange(len(rows))), n_bins)
 
 
 def encoder_of(model):
@@ -57,7 +57,7 @@ def test_columns_of_two_values_or_one_add_nothing():
     rows = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
     encoder = binned(rows, 32)
     assert encoder.n_columns == 2
-    np.testing.assert_array_equal(encoder(rows), encoder.scaler(rows))
+    np.testing.assert_array_equal(encoder(rows), encoder.dense(rows))
 
 
 @given(
@@ -82,7 +82,7 @@ def test_values_repeat_in_half_of_the_columns():
     levels, numbers = rng.integers(0, 9, size=(100, 1)), rng.normal(size=(100, 1))
 
     def has_bins(X):
-        return fit_encoder(Rows(X, X, np.ones(100), np.arange(100)), None).has_bins
+        return binned(X, None).has_bins
 
     assert has_bins(levels)
     assert has_bins(np.hstack([levels, numbers]))
@@ -91,18 +91,18 @@ def test_values_repeat_in_half_of_the_columns():
 
 def test_rows_that_stand_twice_are_no_values_that_repeat():
     X, y = forked(200)
-    assert isinstance(encoder_of(MCLRegressor(**QUICK).fit(X.repeat(3, axis=0), y.repeat(3))), Scaler)
+    assert not encoder_of(MCLRegressor(**QUICK).fit(X.repeat(3, axis=0), y.repeat(3))).has_bins
 
 
 def test_networks_of_a_rule_have_bins_by_default_where_values_repeat():
     X, y = steps()
     model = MCLRegressor(**QUICK).fit(X, y)
-    assert isinstance(encoder_of(model), PiecewiseLinear)
+    assert encoder_of(model).has_bins
     assert model.modules_[0].trunk[0].in_features == 2 + 2 * 11
-    assert isinstance(encoder_of(MCLRegressor(**QUICK).fit(*forked())), Scaler)
-    assert isinstance(encoder_of(MCLRegressor(**QUICK, n_bins=0).fit(X, y)), Scaler)
+    assert not encoder_of(MCLRegressor(**QUICK).fit(*forked())).has_bins
+    assert not encoder_of(MCLRegressor(**QUICK, n_bins=0).fit(X, y)).has_bins
     assert [len(edges) for edges in encoder_of(MCLRegressor(**QUICK, n_bins=3).fit(*forked())).edges] == [4, 4]
-    assert isinstance(encoder_of(MCLRegressor(**QUICK).partial_fit(X, y)), Scaler)
+    assert not encoder_of(MCLRegressor(**QUICK).partial_fit(X, y)).has_bins
 
 
 def test_steps_are_learnt_with_bins():
@@ -126,7 +126,7 @@ def test_steps_are_learnt_with_bins():
 @pytest.mark.parametrize("n_bins", [0, 4])
 def test_a_value_that_is_missing_in_no_other_row_is_a_mean_one(n_bins):
     rows = np.random.default_rng(0).normal(size=(30, 2))
-    encoder = binned(rows, n_bins) if n_bins else Scaler.fit(rows, np.ones(30))
+    encoder = binned(rows, n_bins)
     mean = rows[:1].copy()
     mean[0, 1] = rows[:, 1].mean()
     missing = np.where([[False, True]], np.nan, mean)
@@ -157,9 +157,9 @@ def test_bins_are_saved(tmp_path):
 def test_the_classifier_takes_bins_when_told():
     X, y = steps()
     labels = (y > 0).astype(int)
-    assert isinstance(encoder_of(MCLClassifier(**QUICK).fit(X, labels)), Scaler)
+    assert not encoder_of(MCLClassifier(**QUICK).fit(X, labels)).has_bins
     model = MCLClassifier(**USUAL, n_bins=7).fit(X, labels)
-    assert isinstance(encoder_of(model), PiecewiseLinear)
+    assert encoder_of(model).has_bins
     assert model.oracle_score(X, labels) > 0.9
 
 

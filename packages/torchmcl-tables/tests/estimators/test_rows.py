@@ -213,3 +213,16 @@ def test_units_of_rows_join_copies_and_nothing_else():
     assert (units[::2] == units[1::2]).all()
     assert len(np.unique(units)) == 30
     assert len(np.unique(units_of(*coarse()))) == 600
+
+
+def test_equal_rows_of_fine_and_of_rounded_tables_are_copies():
+    rng = np.random.default_rng(0)
+    tables_of_copies = {
+        "fine": rng.normal(size=(200, 3)),
+        "one fine column": np.c_[rng.integers(0, 2, size=(200, 3)), rng.normal(size=200)],
+        "rounded": rng.normal(size=(200, 8)).round(1),
+    }
+    for name, rows in tables_of_copies.items():
+        drawn = rows[rng.integers(200, size=200)]
+        units = units_of(drawn[:, :-1], drawn[:, -1:])
+        assert len(np.unique(units)) == len(np.unique(drawn, axis=0)), name

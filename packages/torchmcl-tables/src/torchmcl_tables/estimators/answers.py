@@ -174,7 +174,7 @@ def check_converged(predictive: Any, encoder: Encoder, rows: Rows, learning_rate
         return
     inputs = rows.inputs.astype(np.float64)
     far_inputs = float(np.median(np.abs(encoder(inputs)).max(axis=1)))
-    far_targets = float(predictive.targets.standardised(rows.targets).abs().median())
+    far_targets = float(predictive.targets.standardized(rows.targets).abs().median())
     if not predictive.means(inputs).abs().median() < _DIVERGED * max(1.0, far_inputs, far_targets):
         rule, advice = "let the training converge", "All networks diverged; try 0.01."
         raise ValueError(bad_value(predictive.targets.owner, "learning_rate", rule, repr(learning_rate), advice))

@@ -31,9 +31,9 @@ def at_atoms(kernels: Kernels, atoms: Tensor) -> Kernels:
         [kernels] if torch.compiler.is_compiling() else zip(*(part.split(_AT_ONCE) for part in kernels), strict=True)
     )
     probabilities = torch.cat([_masses_at(Kernels(*block), borders) for block in blocks])
-    centres = atoms.expand(probabilities.shape[0], -1).unsqueeze(-1)
+    centers = atoms.expand(probabilities.shape[0], -1).unsqueeze(-1)
     width = (atoms.diff().min() / 10).clamp_max(_ATOM_WIDTH)
-    return Kernels(centres, probabilities / probabilities.sum(dim=1, keepdim=True), width.expand_as(centres))
+    return Kernels(centers, probabilities / probabilities.sum(dim=1, keepdim=True), width.expand_as(centers))
 
 
 def _masses_at(kernels: Kernels, borders: Tensor) -> Tensor:

@@ -19,7 +19,6 @@ from torchmcl_tables.estimators.kernels import (
     Kernels,
     KernelsOfRows,
     background,
-    dense_inputs,
     informed,
     mixed,
     network_pass,
@@ -81,7 +80,7 @@ class Blend:
     @property
     def atoms(self) -> Tensor | None:
         """The values of discrete targets, in standardized units."""
-        return None if self.values is None else self.targets.standardised(self.values[:, None])[:, 0]
+        return None if self.values is None else self.targets.standardized(self.values[:, None])[:, 0]
 
     @property
     def n_answers(self) -> int:
@@ -108,7 +107,7 @@ class Blend:
             parts = [part.stretched(by) for part, by in zip(parts, self.stretches, strict=True)]
         if self.forest is not None:
             held = self.held if widths else self.forest.values
-            found = torch.from_numpy(self.forest.at_leaves(dense_inputs(self.encoders[0], X), held))
+            found = torch.from_numpy(self.forest.at_leaves(self.encoders[0].dense(X), held))
             values = found[..., : self.targets.n_outputs]
             shares = torch.full(found.shape[:2], 1 / self.forest.n_trees, dtype=torch.float64)
             parts.append(Kernels(values, shares, found[..., -1:].expand_as(values)))
@@ -183,11 +182,11 @@ class Blend:
         places, masses = best_atoms(torch.from_numpy(self.values), kernels.probabilities, n_points)
         return Hypotheses(self.values[places.numpy()][..., None], masses.numpy())
 
-    def standardised(self, X: NDArray[Any]) -> Mixture:
+    def standardized(self, X: NDArray[Any]) -> Mixture:
         """Return the density of each row in standardized units."""
         return self.kernels(X).density()
 
-    def standardised_with_means(self, X: NDArray[Any]) -> tuple[Mixture, Tensor]:
+    def standardized_with_means(self, X: NDArray[Any]) -> tuple[Mixture, Tensor]:
         """Return the density of each row, and its mean [rows, outputs], in standardized units."""
         members = self.members(X)
         return self.kernels_of(members).density(), self.kernels_of(members, knowing=True).means()
@@ -227,7 +226,7 @@ class AtomCalibrator(Calibrator):
         if not len(rows):
             return cls(fill, np.zeros(0), np.zeros(0), counts)
         inputs, y = rows.inputs.astype(np.float64), rows.targets[:, 0]
-        surprise = -blend.standardised(inputs).log_prob(blend.targets.standardised(rows.targets)).numpy()
+        surprise = -blend.standardized(inputs).log_prob(blend.targets.standardized(rows.targets)).numpy()
         assert blend.values is not None
         place = np.searchsorted(blend.values, y).clip(max=len(blend.values) - 1)
         scores = masses_above(blend.masses(inputs)).numpy()[np.arange(len(y)), place]

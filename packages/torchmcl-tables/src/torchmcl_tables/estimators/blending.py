@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestRegressor
 from torch import Tensor, nn
 
 from torchmcl import WTA, Cosine, MultiHypothesisMLP
@@ -17,11 +19,9 @@ from torchmcl_tables.estimators.answers import Answers, check_converged
 from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps, width_of
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
-from torchmcl_tables.estimators.kernels import run_lengths
 from torchmcl_tables.estimators.parameters import check_parameters, seed_of
-from torchmcl_tables.estimators.preprocessing import MANY_ROWS, N_BINS, Encoder, fit_encoder
+from torchmcl_tables.estimators.preprocessing import MANY_ROWS, N_BINS, Encoder
 from torchmcl_tables.estimators.regressor import first_split, further_split
-from torchmcl_tables.estimators.relevance import of_encoded, relevance_of, scaled
 from torchmcl_tables.estimators.rows import Rows, Split
 from torchmcl_tables.estimators.tables import RegressionTable, Targets, checked_regression
 from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
@@ -130,12 +130,43 @@ def _encoders(estimator: Any, train: Rows, targets: Targets, seed: int) -> list[
 
     The other one does not, because columns of little relevance decide where there is little noise.
     """
-    plain = fit_encoder(train, estimator.n_bins, default=0)
+    plain = Encoder.fit(train, estimator.n_bins, default=0)
     if estimator.n_bins is not None or len(train) >= MANY_ROWS:
         return [plain]
-    binned = fit_encoder(train, None, default=N_BINS)
-    relevance = relevance_of(plain, train, targets.standardised(train.targets).numpy(), seed)
-    return [scaled(plain, relevance), binned] if run_lengths(binned) else [plain]
+    binned = Encoder.fit(train, None, default=N_BINS)
+    relevance = relevance_of(plain, train, targets.standardized(train.targets).numpy(), seed)
+    return [plain.scaled(relevance), binned] if binned.run_lengths else [plain]
+
+
+# The forest that measures the relevance of columns, its largest and its smallest number of rows: with fewer rows, all
+# columns count as relevant.
+_RELEVANCE_TREES, _SMALLEST_LEAF, _MAX_RELEVANCE_ROWS, _MIN_RELEVANCE_ROWS = 20, 5, 2_000, 50
+_LEAST_RELEVANCE = 0.01
+
+
+def relevance_of(encoder: Encoder, rows: Rows, targets: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Return the relevance of each column in (0, 1], 1 for the most relevant one.
+
+    It is the square root of the fraction of the variance that a small forest explains by splits at the column. Inputs
+    of little relevance are made small, so that networks cannot memorize rows by them.
+
+    Args:
+        encoder: Encoder of the rows.
+        rows: Training rows.
+        targets: Standardized targets, [rows, outputs].
+        seed: Seed of the forest.
+    """
+    if len(rows) < _MIN_RELEVANCE_ROWS:
+        return np.ones(encoder.n_inputs)
+    rows, targets = rows.head(_MAX_RELEVANCE_ROWS), targets[:_MAX_RELEVANCE_ROWS]
+    kinds: dict[str, Any] = {"min_samples_leaf": _SMALLEST_LEAF, "max_features": 0.5, "random_state": seed % 2**32}
+    forest = RandomForestRegressor(_RELEVANCE_TREES, **kinds)
+    known = targets[:, 0] if targets.shape[1] == 1 else targets
+    forest.fit(encoder.dense(rows.inputs), known, sample_weight=rows.weights / rows.weights.max())
+    importances = forest.feature_importances_[-encoder.n_inputs :]
+    if not importances.max() > 0:
+        return np.ones(encoder.n_inputs)
+    return np.maximum(np.sqrt(importances / importances.max()), _LEAST_RELEVANCE)
 
 
 def _network(hidden: tuple[int, ...], encoder: Encoder, n_outputs: int, n_rows: int) -> nn.Module:
@@ -190,8 +221,8 @@ def _wide_course(estimator: Any, encoder: Encoder, train: Rows, targets: Targets
     hidden = tuple(_WIDER * size for size in first.hidden)
     relevance = None
     if encoder.has_bins:
-        columns = relevance_of(encoder, train, targets.standardised(train.targets).numpy(), seed)
-        relevance = torch.from_numpy(of_encoded(encoder, columns)).float()
+        columns = relevance_of(encoder, train, targets.standardized(train.targets).numpy(), seed)
+        relevance = torch.from_numpy(encoder.repeated(columns)).float()
     return _Course(hidden, n_restarts, _LONGER, _SLOWER * first.rate, weight_decay=0.0, relevance=relevance)
 
 
@@ -322,7 +353,7 @@ def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[st
 
 def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -> Blend:
     """Return a blend of untrained networks of one kind."""
-    encoder = fit_encoder(train, estimator.n_bins, default=0)
+    encoder = Encoder.fit(train, estimator.n_bins, default=0)
     targets = Targets.fit(type(estimator).__name__, table, train, None)
     n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
     factory = partial(_network, _hidden(estimator), encoder, targets.n_outputs, 0)

@@ -114,12 +114,12 @@ def region(density: Mixture, level: float, fill: float = 1.0) -> tuple[Tensor, T
 def _balls(density: Mixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
     """Return the union of intervals of `radius` bandwidths around the hypotheses, with shallow gaps filled."""
     reach = density.widths.squeeze(-1) * radius
-    centres = density.hypotheses.squeeze(-1)
+    centers = density.hypotheses.squeeze(-1)
     if fill >= 1:
-        return _union(centres - reach, centres + reach)
+        return _union(centers - reach, centers + reach)
     closed = density.highest_density(_LARGEST, fill)
     return _union(
-        torch.cat([centres - reach, closed.lower], dim=-1), torch.cat([centres + reach, closed.upper], dim=-1)
+        torch.cat([centers - reach, closed.lower], dim=-1), torch.cat([centers + reach, closed.upper], dim=-1)
     )
 
 
@@ -195,8 +195,8 @@ def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
     rows = rows.head(_GAP_ROWS)
     fill = np.zeros(predictive.targets.n_outputs)
     if len(rows):
-        density = predictive.standardised(rows.inputs.astype(np.float64))
-        targets = predictive.targets.standardised(rows.targets)
+        density = predictive.standardized(rows.inputs.astype(np.float64))
+        targets = predictive.targets.standardized(rows.targets)
         for i in range(len(fill)):
             fill[i] = supported_fill(density.marginal(i), targets[:, i : i + 1])
     return fill
@@ -237,8 +237,8 @@ class Calibrator:
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
             return cls(fill, np.zeros((len(fill), 0)), np.zeros(0), counts)
-        density = predictive.standardised(rows.inputs.astype(np.float64))
-        targets = predictive.targets.standardised(rows.targets)
+        density = predictive.standardized(rows.inputs.astype(np.float64))
+        targets = predictive.targets.standardized(rows.targets)
         every = [conformity(density.marginal(i), targets[:, i : i + 1], depth).numpy() for i, depth in enumerate(fill)]
         # Values outside of the bounds are in no set, whatever their density.
         low, high = predictive.targets.bounds
@@ -255,7 +255,7 @@ class Calibrator:
         levels = [quantile(scores, self.counts, 1 - coverage) for scores in self.scores]
         every = []
         for rows in blocks(X):
-            density, means = predictive.standardised_with_means(rows)
+            density, means = predictive.standardized_with_means(rows)
             parts = []
             for i, how in enumerate(zip(levels, self.fill, strict=True)):
                 marginal = density.marginal(i)

@@ -27,7 +27,7 @@ from torchmcl_tables.estimators.classes import (
     watched_folds,
 )
 from torchmcl_tables.estimators.parameters import as_given, check_parameters, searched, seed_of, trainer_of
-from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder, fit_encoder
+from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder
 from torchmcl_tables.estimators.results import Framed
 from torchmcl_tables.estimators.rows import Rows, split_rows
 from torchmcl_tables.estimators.tables import (
@@ -266,7 +266,7 @@ def classifier_by_rule(
     ids, factors = ids_and_factors(estimator, table, classes)
     together = checked_groups(owner, groups, len(table.X))
     rows = split_rows(table.X, ids, table.weights, seed=seed, groups=together, factors=factors).train
-    encoder = fit_encoder(rows, estimator.n_bins)
+    encoder = Encoder.fit(rows, estimator.n_bins)
     mixture, attributes = _trained(estimator, rows, training.Preprocessor(encoder), len(classes), seed, checkpoint)
     _check_converged(owner, mixture, rows, estimator.learning_rate, _DIVERGED_SHARE)
     state = training.Continuation(seed, attributes["n_epochs_"])
@@ -360,7 +360,7 @@ def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weig
     ids, factors = ids_and_factors(estimator, table, classes)
     rows = split_rows(table.X, ids, table.weights, seed=state.seed, factors=factors).train
     if before is None:
-        encoder = fit_encoder(rows, estimator.n_bins, default=0)
+        encoder = Encoder.fit(rows, estimator.n_bins, default=0)
         n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
         factory = partial(_network, estimator, encoder, len(classes))
         before = ClassMixture(

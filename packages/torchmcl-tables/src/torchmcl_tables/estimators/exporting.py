@@ -24,9 +24,9 @@ from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.classes import ClassMixture, mixed_log_probabilities
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.frames import FrameColumns
-from torchmcl_tables.estimators.kernels import Kernels, background
+from torchmcl_tables.estimators.kernels import Kernels, background, network_kernels
 from torchmcl_tables.estimators.predictive import Predictive
-from torchmcl_tables.estimators.preprocessing import MOST_DEVIATIONS, Encoder, MissingIndicators, PiecewiseLinear
+from torchmcl_tables.estimators.preprocessing import MOST_DEVIATIONS, Encoder
 from torchmcl_tables.estimators.tables import Targets
 
 __all__ = ["export"]
@@ -92,20 +92,14 @@ class EncodedInputs(nn.Module):
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        inner = encoder.encoder if isinstance(encoder, MissingIndicators) else encoder
-        scaler = inner.scaler if isinstance(inner, PiecewiseLinear) else inner
-        self.filling = torch.from_numpy(encoder.means if isinstance(encoder, MissingIndicators) else scaler.mean)
-        self.indicated = (
-            torch.from_numpy(encoder.columns) if isinstance(encoder, MissingIndicators) else torch.tensor([])
-        )
-        self.mean, self.scale = torch.from_numpy(scaler.mean), torch.from_numpy(scaler.scale)
-        edges = inner.edges if isinstance(inner, PiecewiseLinear) else []
-        binned = [(place, each) for place, each in enumerate(edges) if len(each) > 2]
+        self.filling, self.indicated = torch.from_numpy(encoder.filling), torch.from_numpy(encoder.indicated)
+        self.mean, self.scale = torch.from_numpy(encoder.scaler.mean), torch.from_numpy(encoder.scaler.scale)
+        binned = [(place, each) for place, each in enumerate(encoder.edges) if len(each) > 2]
         self.has_bins = bool(binned)
         if binned:
             # A product with 0 and 1 is exact, and faster than the selection of columns.
             places = torch.tensor([place for place, each in binned for _ in each[1:]])
-            self.selection = nn.functional.one_hot(places, len(edges)).double().T
+            self.selection = nn.functional.one_hot(places, encoder.n_inputs).double().T
             self.starts = torch.from_numpy(np.concatenate([each[:-1] for _, each in binned]))
             self.lengths = torch.from_numpy(np.concatenate([np.diff(each) for _, each in binned]))
 
@@ -192,11 +186,8 @@ class ExportedBlend(ExportedModel):
         for place, (encoder, kind) in enumerate(zip(self.inputs, blend.networks, strict=True)):
             dense, inputs = (part.float() for part in encoder(rows))
             tree_inputs = dense if place == 0 else tree_inputs
-            predictions = [network(inputs) for network in kind]
-            probabilities = [each.score_logits.softmax(dim=-1) / len(predictions) for each in predictions]
             stretch = 1.0 if blend.stretches is None else float(blend.stretches[place])
-            parts = [[each.hypotheses for each in predictions], probabilities, [each.scale for each in predictions]]
-            members.append(Kernels(*(torch.cat(part, dim=1) for part in parts)).stretched(stretch))
+            members.append(network_kernels(kind, inputs, torch.float32).stretched(stretch))
         if blend.forest is not None:
             leaves = given[-1].unflatten(1, (blend.forest.n_trees, -1))
             values = leaves if blend.values is None else leaves[..., :-1]  # means need no widths

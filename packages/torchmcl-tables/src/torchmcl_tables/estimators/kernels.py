@@ -1,6 +1,7 @@
 """Members of a blend as kernels, their mixtures, and a compact format of encoded columns."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from torchmcl import MultiHypothesisMLP
 from torchmcl.density import Mixture
 from torchmcl_fleet import native, placement
 from torchmcl_fleet.native import compiled, line
-from torchmcl_tables.estimators.preprocessing import Encoder, MissingIndicators, PiecewiseLinear, filled
+from torchmcl_tables.estimators.preprocessing import Encoder, filled
 
 
 class Places(NamedTuple):
@@ -29,32 +30,11 @@ class Places(NamedTuple):
     between: NDArray[np.float32]
 
 
-def run_lengths(encoder: Encoder) -> tuple[int, ...]:
-    """Return the number of bins of each binned column."""
-    inner = encoder.encoder if isinstance(encoder, MissingIndicators) else encoder
-    if not isinstance(inner, PiecewiseLinear):
-        return ()
-    return tuple(len(edges) - 1 for edges in inner.edges if len(edges) > 2)
-
-
-def dense_inputs(encoder: Encoder, rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the encoded rows without the piecewise linear encodings of the bins."""
-    if isinstance(encoder, MissingIndicators):
-        inner = dense_inputs(encoder.encoder, filled(rows, encoder.means))
-        return np.concatenate([encoder.indicators(rows, np.float32), inner], axis=1)
-    scaler = encoder.scaler if isinstance(encoder, PiecewiseLinear) else encoder
-    return np.asarray(scaler(rows), dtype=np.float32)
-
-
 def places(encoder: Encoder, rows: NDArray[Any]) -> Places:
     """Return rows in the compact format."""
-    dense = dense_inputs(encoder, rows)
-    if isinstance(encoder, MissingIndicators):
-        rows, encoder = filled(rows, encoder.means), encoder.encoder
-    if not isinstance(encoder, PiecewiseLinear):
-        return Places(dense, np.zeros((len(rows), 0), dtype=np.int32), np.zeros((len(rows), 0), dtype=np.float32))
-    rows = filled(rows, encoder.scaler.mean)
-    binned = [(column, edges) for column, edges in zip(rows.T, encoder.edges, strict=True) if len(edges) > 2]
+    dense = encoder.dense(rows)
+    columns = filled(rows, encoder.filling).T if encoder.edges else ()
+    binned = [(column, edges) for column, edges in zip(columns, encoder.edges, strict=True) if len(edges) > 2]
     n_bins = np.array([len(edges) - 1 for _, edges in binned], dtype=np.int64)
     passed = np.empty((len(rows), len(binned)))  # bins below each value, and a part of its own
     for run, (column, edges) in enumerate(binned):
@@ -64,6 +44,7 @@ def places(encoder: Encoder, rows: NDArray[Any]) -> Places:
     return Places(dense, lower + starts.astype(np.int32), (passed - lower).astype(np.float32))
 
 
+# Rows that a network processes at once on a CPU.
 _BLOCK = 1024
 
 
@@ -124,50 +105,40 @@ class KernelsOfRows(Protocol):
         """Return the kernels."""
 
 
-def network_kernels(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, X: NDArray[Any], device: Any) -> Kernels:
-    """Return the kernels of all networks, which share the probability equally, in double precision.
+@torch.no_grad()
+def network_kernels(networks: Iterable[Any], inputs: Tensor, dtype: torch.dtype = torch.float64) -> Kernels:
+    """Return the kernels of all networks, which have the same probability.
 
     Args:
-        networks: of the same shape, with scales.
-        encoder: of their inputs.
-        X: [rows, columns]
-        device: where to compute.
+        networks: Networks with scores and scales.
+        inputs: Encoded rows, [rows, inputs].
+        dtype: Type of the kernels.
     """
-    return network_pass(networks, encoder, device)(X, widths=True)
+    predictions = [network(inputs) for network in networks]
+    scores = [each.score_logits.to(dtype).softmax(dim=-1) / len(predictions) for each in predictions]
+    parts = [each.hypotheses for each in predictions], scores, [each.scale for each in predictions]
+    return Kernels(*(torch.cat(part, dim=1).to(dtype) for part in parts))
 
 
-@torch.no_grad()
 def network_pass(networks: Sequence[MultiHypothesisMLP], encoder: Encoder, device: Any) -> KernelsOfRows:
-    """Return `network_kernels` as a function of rows; the weights are read once, for any number of blocks of rows."""
+    """Return `network_kernels` as a function of rows [rows, columns], for any number of blocks of rows.
+
+    Args:
+        networks: Networks of the same shape.
+        encoder: Encoder of their inputs.
+        device: Device that computes the kernels, which are returned on the CPU.
+    """
     at = torch.device(device)
     if at.type == "cpu" and native.available() and _is_plain(networks[0]):
         return _compiled(networks, encoder)
-    layers = [layer for layer in (*networks[0].trunk, networks[0].head.linear) if isinstance(layer, nn.Linear)]
-    chosen = [place for place, layer in enumerate((*networks[0].trunk, networks[0].head.linear)) if layer in layers]
-    stacked = [_stacked([(*net.trunk, net.head.linear)[place] for net in networks], at) for place in chosen]
-    first, rest = stacked[0], stacked[1:]
-    n_given = first[0].shape[1] - sum(run_lengths(encoder))
-    table = _table(first[0][:, n_given:], run_lengths(encoder)).to(at)  # [places, networks * units]
-    given = first[0][:, :n_given], first[1]
+    moved = [copy.deepcopy(network).to(at) for network in networks]
 
-    @torch.no_grad()
-    def kernels(X: NDArray[Any], *, widths: bool) -> Kernels:  # the widths take little of the time here
-        dense, lower, between = places(encoder, X)
+    def block_kernels(block: Tensor) -> Kernels:
+        return Kernels(*(part.cpu() for part in network_kernels(moved, block.to(at))))
 
-        @torch.no_grad()
-        def outputs(start: int) -> Tensor:
-            rows = slice(start, start + _BLOCK)
-            x = _filled(dense[rows]).to(at)
-            hidden = torch.baddbmm(given[1], x.expand(len(networks), -1, -1), given[0])
-            if lower.shape[1]:
-                climbed = _climbed(table, _filled(lower[rows]).to(at), _filled(between[rows]).to(at))
-                hidden += climbed.unflatten(1, (len(networks), -1)).transpose(0, 1)
-            for weight, bias in rest:
-                hidden = torch.baddbmm(bias, hidden.relu_(), weight)
-            return hidden[:, : len(dense[rows])].cpu()
-
-        parts = placement.on_cores(outputs, range(0, max(1, len(dense)), _BLOCK), at)
-        return _read(torch.cat(parts, dim=1), networks[0].head)
+    def kernels(X: NDArray[Any], *, widths: bool) -> Kernels:
+        parts = placement.on_cores(block_kernels, torch.from_numpy(encoder(X)).split(_BLOCK), at)
+        return Kernels(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     return kernels
 
@@ -188,7 +159,7 @@ def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder) -> Kerne
         [torch.cat([part.flatten() for one in own for part in (one.weight, one.bias)]) for own in layers]
     ).float()
     sizes = [layers[0][0].in_features, *(layer.out_features for layer in layers[0])]
-    head, lengths = networks[0].head, run_lengths(encoder)
+    head, lengths = networks[0].head, encoder.run_lengths
 
     def kernels(X: NDArray[Any], *, widths: bool) -> Kernels:
         given, lower, between = map(torch.from_numpy, places(encoder, X))
@@ -198,48 +169,6 @@ def _compiled(networks: Sequence[MultiHypothesisMLP], encoder: Encoder) -> Kerne
         )
 
     return kernels
-
-
-def _stacked(layers: Sequence[Any], at: torch.device) -> tuple[Tensor, Tensor]:
-    """Return weights [networks, in, out] and biases [networks, 1, out] of the same layer of all networks."""
-    weights = torch.stack([layer.weight.detach().T for layer in layers])
-    return weights.to(at).contiguous(), torch.stack([layer.bias.detach() for layer in layers]).unsqueeze(1).to(at)
-
-
-def _table(weights: Tensor, run_lengths: Sequence[int]) -> Tensor:
-    """Return the contribution of each position in each run to the first layer: sums over the columns below it.
-
-    Args:
-        weights: [networks, columns of all runs, units]
-        run_lengths: columns of each run.
-    """
-    flat = weights.transpose(0, 1).flatten(1)  # [columns, networks * units]
-    sums = [torch.cat([run.new_zeros(1, run.shape[1]), run.cumsum(dim=0)]) for run in flat.split(list(run_lengths))]
-    return torch.cat(sums) if sums else flat
-
-
-def _climbed(table: Tensor, lower: Tensor, between: Tensor) -> Tensor:
-    """Return interpolated rows of a table, summed over runs."""
-    places = torch.cat([lower, lower + 1], dim=1)
-    shares = torch.cat([1 - between, between], dim=1)
-    return nn.functional.embedding_bag(places, table, per_sample_weights=shares, mode="sum")
-
-
-def _filled(rows: NDArray[Any]) -> Tensor:
-    """Return a block of rows, padded with rows of zeros."""
-    block = np.zeros((_BLOCK, *rows.shape[1:]), dtype=rows.dtype)
-    block[: len(rows)] = rows
-    return torch.from_numpy(block)
-
-
-def _read(outputs: Tensor, head: Any) -> Kernels:
-    """Return kernels from the outputs of the last layers, [networks, rows, ...]."""
-    n_networks = len(outputs)
-    values, logits, raw = outputs.transpose(0, 1).split(head.output_sizes, dim=-1)
-    scale = nn.functional.softplus(raw) + head.min_scale
-    values, scale = (x.unflatten(-1, (head.n_hypotheses, *head.event)).flatten(1, 2).double() for x in (values, scale))
-    probabilities = logits.double().softmax(dim=-1).flatten(1) / n_networks
-    return Kernels(values, probabilities, scale)
 
 
 # Input-independent background component, in standardized units: a normal distribution like that of all targets, in case
@@ -263,10 +192,10 @@ def informed(members: Sequence[Kernels], weights: NDArray[np.float64]) -> Kernel
 
 def forest_kernels(values: NDArray[np.float64], spreads: NDArray[np.float64], factor: float, floor: float) -> Kernels:
     """Return a kernel for each tree, all equally probable."""
-    centres = torch.from_numpy(values).double()
+    centers = torch.from_numpy(values).double()
     widths = torch.from_numpy(np.hypot(floor, factor * spreads)).double()
     shares = torch.full(widths.shape, 1 / widths.shape[1], dtype=torch.float64)
-    return Kernels(centres, shares, widths.unsqueeze(-1).expand_as(centres))
+    return Kernels(centers, shares, widths.unsqueeze(-1).expand_as(centers))
 
 
 def background(like: Kernels) -> Kernels:

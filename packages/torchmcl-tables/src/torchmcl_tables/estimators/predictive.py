@@ -94,7 +94,7 @@ class Predictive:
         """Return a predictive with the bandwidth that maximizes the likelihood of rows, preferably held-out rows."""
         rows = rows.head(_BANDWIDTH_ROWS)
         answers = network_answers(modules, encoder(rows.inputs.astype(np.float64), np.float64), device)
-        bandwidth = fit_bandwidth(*answers, targets.standardised(rows.targets), torch.from_numpy(rows.weights))
+        bandwidth = fit_bandwidth(*answers, targets.standardized(rows.targets), torch.from_numpy(rows.weights))
         return cls(modules, encoder, targets, bandwidth, device)
 
     @property
@@ -133,17 +133,17 @@ class Predictive:
         values, probabilities, _ = self._answers(X, n_hypotheses)
         return Hypotheses(self.targets.restored(values.numpy()), probabilities.numpy())
 
-    def standardised(self, X: NDArray[Any]) -> Mixture:
+    def standardized(self, X: NDArray[Any]) -> Mixture:
         """Return the density of each row in standardized units."""
         return Mixture(*self._answers(X))
 
-    def standardised_with_means(self, X: NDArray[Any]) -> tuple[Mixture, Tensor]:
+    def standardized_with_means(self, X: NDArray[Any]) -> tuple[Mixture, Tensor]:
         """Return the density of each row, and its mean [rows, outputs], in standardized units."""
-        return self.standardised(X), self.means(X)
+        return self.standardized(X), self.means(X)
 
     def density(self, X: NDArray[Any]) -> Mixture:
         """Return the density of each row in the units of y."""
-        density = self.standardised(X)
+        density = self.standardized(X)
         scale, mean = (torch.from_numpy(part) for part in (self.targets.scaler.scale, self.targets.scaler.mean))
         return Mixture(density.hypotheses * scale + mean, density.probabilities, density.widths * scale)
 

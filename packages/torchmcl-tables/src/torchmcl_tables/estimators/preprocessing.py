@@ -1,6 +1,6 @@
-"""Encoders that turn the columns of a table into inputs of a network."""
+"""The encoder that turns the columns of a table into inputs of a network."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,6 @@ class Scaler:
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
 
-    has_bins = False
-
     def __post_init__(self) -> None:
         """Check the numbers, because a file may come from an untrusted source."""
         check_numbers("the means of a scaler", self.mean)
@@ -49,100 +47,146 @@ class Scaler:
     @classmethod
     def fit(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
         """Return the weighted statistics of rows [rows, columns], column by column to save memory."""
-        shares = weights / weights.sum()
-        mean, scale = np.array([_mean_and_scale(column.astype(np.float64), shares) for column in rows.T]).T
+        fractions = weights / weights.sum()
+        mean, scale = np.array([_mean_and_scale(column.astype(np.float64), fractions) for column in rows.T]).T
         return cls(mean, scale)
-
-    @property
-    def n_inputs(self) -> int:
-        """The number of columns before they are encoded."""
-        return len(self.mean)
-
-    @property
-    def n_columns(self) -> int:
-        """The number of encoded columns."""
-        return len(self.mean)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
         """Return standardized rows, clipped, as inputs of a network."""
-        return np.clip(self.standardised(rows), -MOST_DEVIATIONS, MOST_DEVIATIONS).astype(dtype)
+        return np.clip(self.standardized(rows), -MOST_DEVIATIONS, MOST_DEVIATIONS).astype(dtype)
 
-    def standardised(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+    def standardized(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """Return standardized rows."""
-        standardised: NDArray[np.float64] = (filled(rows, self.mean) - self.mean) / self.scale
-        return standardised
+        standardized: NDArray[np.float64] = (filled(rows, self.mean) - self.mean) / self.scale
+        return standardized
 
     def inverse(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardized rows in the units of the columns."""
         return rows * self.scale + self.mean
 
 
-def _mean_and_scale(column: NDArray[np.float64], shares: NDArray[np.float64]) -> tuple[float, float]:
+def _mean_and_scale(column: NDArray[np.float64], fractions: NDArray[np.float64]) -> tuple[float, float]:
     """Return the mean and the standard deviation, computed relative to one of the values to avoid overflow."""
     offsets = column - column[0]
     unit = np.abs(offsets).max()
     if unit == 0:
         return float(column[0]), 1.0
     offsets /= unit
-    mean = shares @ offsets
-    deviation = np.sqrt(shares @ (offsets - mean) ** 2)
+    mean = fractions @ offsets
+    deviation = np.sqrt(fractions @ (offsets - mean) ** 2)
     return float(column[0] + unit * mean), float(unit * deviation) or 1.0
 
 
 @dataclass(frozen=True)
-class PiecewiseLinear:
-    """Standardized columns and piecewise linear encodings of their bins: a network's slope can change at any edge.
+class Encoder:
+    """Encoder of the columns of a table: imputation, standardization, and piecewise linear bins.
+
+    The encoded columns are indicators of missing values, the standardized columns, and the bins of each column: a
+    network's slope can change at any edge of a bin.
 
     Attributes:
-        scaler: of the columns.
-        edges: of the bins of each column, increasing, in its units; columns with fewer than three edges have no bins.
+        scaler: Mean and scale of each column.
+        filling: Values that replace missing ones (NaN), [columns].
+        indicated: Indices of the columns with missing values in training, which get an indicator.
+        edges: Edges of the bins of each column, increasing, in its units; columns with fewer than three edges have no
+            bins. The list is empty for an encoder without bins.
 
     Reference:
         Gorishniy, Rubachev, Babenko: On embeddings for numerical features in tabular deep learning, 2022.
     """
 
     scaler: Scaler
+    filling: NDArray[np.float64]
+    indicated: NDArray[np.int64]
     edges: list[NDArray[np.float64]]
 
-    has_bins = True
-
     def __post_init__(self) -> None:
-        """Check the edges."""
+        """Check the numbers, because a file may come from an untrusted source."""
+        check_numbers("the values that replace missing ones", self.filling)
+        if self.filling.shape != self.scaler.mean.shape or len(self.edges) not in (0, self.n_inputs):
+            raise ValueError("the parts of an encoder have different numbers of columns")
+        if self.indicated.dtype.kind != "i" or not np.isin(self.indicated, np.arange(self.n_inputs)).all():
+            raise ValueError("the columns with missing values must be some of the columns")
         for edges in self.edges:
             check_numbers("the edges of bins", edges)
             if edges.ndim != 1 or not len(edges) or not (np.diff(edges) > 0).all():
                 raise ValueError("the edges of the bins of a column must increase")
-        if len(self.edges) != self.scaler.n_inputs:
-            raise ValueError("the bins and the scaler are of different numbers of columns")
+
+    @classmethod
+    def fit(cls, rows: Rows, n_bins: int | None, default: int | None = None) -> "Encoder":
+        """Return an encoder of the inputs of rows.
+
+        Args:
+            rows: Training rows.
+            n_bins: Number of bins of each column between its quantiles, or between all values if there are few; 0 for
+                none. None for `default`, and if that is None, for 32 if values repeat.
+            default: Default of the estimator.
+        """
+        inputs, missing = rows.inputs, np.isnan(rows.inputs)
+        means = _means(inputs, missing, rows.weights) if missing.any() else None
+        if means is not None:
+            inputs = filled(inputs, means)
+        if n_bins is None:
+            n_bins = default
+            if n_bins is None:
+                n_bins = N_BINS if len(rows) < MANY_ROWS and _values_repeat(inputs) else 0
+            if n_bins and _n_not_binary(inputs) > _MAX_BINNED:
+                n_bins = 0
+        scaler = Scaler.fit(inputs, rows.weights)
+        columns = inputs.T if n_bins else ()
+        edges = [_edges(column.astype(np.float64), rows.weights, n_bins + 1) for column in columns]
+        return cls(scaler, scaler.mean if means is None else means, np.flatnonzero(missing.any(axis=0)), edges)
+
+    @property
+    def has_bins(self) -> bool:
+        """Whether columns are encoded with bins."""
+        return bool(self.edges)
 
     @property
     def n_inputs(self) -> int:
-        """The number of columns before they are encoded."""
-        return len(self.edges)
+        """Number of columns before they are encoded."""
+        return len(self.filling)
 
-    @classmethod
-    def fit(cls, scaler: Scaler, rows: NDArray[Any], weights: NDArray[np.float64], n_bins: int) -> "PiecewiseLinear":
-        """Return bins between quantiles of weighted rows [rows, columns], or between all values if there are few."""
-        return cls(scaler, [_edges(column.astype(np.float64), weights, n_bins + 1) for column in rows.T])
+    @property
+    def run_lengths(self) -> tuple[int, ...]:
+        """Number of bins of each column with bins."""
+        return tuple(len(edges) - 1 for edges in self.edges if len(edges) > 2)
 
     @property
     def n_columns(self) -> int:
-        """The number of encoded columns."""
-        return len(self.edges) + sum(len(edges) - 1 for edges in self.edges if len(edges) > 2)
+        """Number of encoded columns."""
+        return len(self.indicated) + self.n_inputs + sum(self.run_lengths)
+
+    def dense(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+        """Return the encoded columns without bins, [rows, inputs]."""
+        indicators = np.isnan(rows[:, self.indicated]).astype(dtype)
+        return np.concatenate([indicators, self.scaler(filled(rows, self.filling), dtype)], axis=1)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return [rows, n_columns]: the standardized columns, then the bins of each."""
-        rows = filled(rows, self.scaler.mean)
+        """Return the encoded rows, [rows, n_columns]."""
+        dense = self.dense(rows, dtype)
+        if not self.edges:
+            return dense
         out = np.empty((len(rows), self.n_columns), dtype=dtype)
-        out[:, : len(self.edges)] = self.scaler(rows, dtype)
-        start = len(self.edges)
-        for column, edges in zip(rows.T, self.edges, strict=True):
+        start = dense.shape[1]
+        out[:, :start] = dense
+        for column, edges in zip(filled(rows, self.filling).T, self.edges, strict=True):
             if len(edges) > 2:
                 stop = start + len(edges) - 1
                 passed = (column[:, None].astype(np.float64) - edges[:-1]) / np.diff(edges)
                 np.clip(passed, 0.0, 1.0, out=out[:, start:stop], casting="same_kind")
                 start = stop
         return out
+
+    def scaled(self, relevance: NDArray[np.float64]) -> "Encoder":
+        """Return an encoder whose standardized columns are multiplied by their relevance."""
+        return replace(self, scaler=replace(self.scaler, scale=self.scaler.scale / relevance))
+
+    def repeated(self, relevance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the relevance of each encoded column: bins have that of their column, indicators 1."""
+        n_bins = [len(edges) - 1 if len(edges) > 2 else 0 for edges in self.edges]
+        of_bins = np.repeat(relevance, n_bins) if n_bins else relevance[:0]
+        return np.concatenate([np.ones(len(self.indicated)), relevance, of_bins])
 
 
 def _edges(column: NDArray[np.float64], weights: NDArray[np.float64], n_edges: int) -> NDArray[np.float64]:
@@ -152,78 +196,6 @@ def _edges(column: NDArray[np.float64], weights: NDArray[np.float64], n_edges: i
     upto = np.cumsum(np.bincount(places.ravel(), weights))
     chosen = np.searchsorted(upto, np.linspace(0.0, upto[-1], n_edges))
     return values[np.unique(np.minimum(chosen, len(values) - 1))]
-
-
-@dataclass(frozen=True)
-class MissingIndicators:
-    """Imputation of missing values (NaN) by the mean, and an indicator for each column with missing values.
-
-    Attributes:
-        means: of each column, 0 for one without values.
-        columns: indices of columns with missing values in training; other columns are only imputed.
-        encoder: of the filled columns.
-    """
-
-    means: NDArray[np.float64]
-    columns: NDArray[np.int64]
-    encoder: Scaler | PiecewiseLinear
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        check_numbers("the means of columns with missing values", self.means)
-        if self.means.shape != (self.encoder.n_inputs,):
-            raise ValueError("the means and the encoder are of different numbers of columns")
-        if not np.isin(self.columns, np.arange(self.n_inputs)).all() or self.columns.dtype.kind != "i":
-            raise ValueError("the columns with missing values must be some of the columns")
-
-    @property
-    def n_inputs(self) -> int:
-        """The number of columns before they are encoded."""
-        return len(self.means)
-
-    @property
-    def has_bins(self) -> bool:
-        """Whether columns are encoded with bins."""
-        return self.encoder.has_bins
-
-    @property
-    def n_columns(self) -> int:
-        """The number of encoded columns."""
-        return self.encoder.n_columns + len(self.columns)
-
-    def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return [rows, n_columns]."""
-        return np.concatenate([self.indicators(rows, dtype), self.encoder(filled(rows, self.means), dtype)], axis=1)
-
-    def indicators(self, rows: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        """Return indicators of missing values, [rows, columns with missing values]."""
-        return np.isnan(rows[:, self.columns]).astype(dtype)
-
-
-Encoder = Scaler | PiecewiseLinear | MissingIndicators
-
-
-def fit_encoder(rows: Rows, n_bins: int | None, default: int | None = None) -> Encoder:
-    """Return an encoder of the inputs of rows.
-
-    Args:
-        rows: to fit the encoder to.
-        n_bins: of each column, 0 for none; None for `default`, and if that is None for 32 where values repeat.
-        default: of the estimator.
-    """
-    inputs, missing = rows.inputs, np.isnan(rows.inputs)
-    means = _means(inputs, missing, rows.weights) if missing.any() else None
-    if means is not None:
-        inputs = filled(inputs, means)
-    if n_bins is None:
-        n_bins = default
-        if n_bins is None:
-            n_bins = N_BINS if len(rows) < MANY_ROWS and _values_repeat(inputs) else 0
-        if n_bins and _n_not_binary(inputs) > _MAX_BINNED:
-            n_bins = 0
-    scaler = Scaler.fit(inputs, rows.weights)
-    encoder = PiecewiseLinear.fit(scaler, inputs, rows.weights, n_bins) if n_bins else scaler
-    return encoder if means is None else MissingIndicators(means, np.flatnonzero(missing.any(axis=0)), encoder)
 
 
 def filled(rows: NDArray[Any], means: NDArray[np.float64]) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from torchmcl_tables.estimators.answers import Answers, check_converged
 from torchmcl_tables.estimators.calibration import Calibrator, supported_gaps
 from torchmcl_tables.estimators.parameters import as_given, check_parameters, searched, seed_of, trainer_of
 from torchmcl_tables.estimators.predictive import Predictive
-from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder, fit_encoder
+from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder
 from torchmcl_tables.estimators.rows import Rows, Split, fixed_borders, split_rows
 
 _WEIGHT_DECAY = 0.05
@@ -219,7 +219,7 @@ def fitted_by_rule(
     seed = seed_of(estimator.random_state)
     table = tables.checked_regression(estimator, X, y, sample_weight, targets=None, n_needed=2)
     split, targets = first_split(estimator, table, groups, seed)
-    encoder = fit_encoder(split.train, estimator.n_bins)
+    encoder = Encoder.fit(split.train, estimator.n_bins)
     preprocessor = training.Preprocessor(encoder, targets)
     trainer, trained, found = _trained(estimator, preprocessor, split, seed, checkpoint)
     kept = trained.not_failed() if estimator.ensemble else [trained.best()]
@@ -300,7 +300,7 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
     table = tables.checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=1)
     state, split = further_split(estimator, table)
     if before is None:
-        encoder = fit_encoder(split.train, estimator.n_bins, default=0)
+        encoder = Encoder.fit(split.train, estimator.n_bins, default=0)
         targets = tables.Targets.fit(type(estimator).__name__, table, split.train, None)
         n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
         modules = build_modules(

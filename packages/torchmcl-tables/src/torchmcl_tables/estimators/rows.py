@@ -7,10 +7,11 @@ A split assigns *units*: a row with all its copies, or a group with all its rows
 rows if copies of its rows were trained on. Units are assigned regardless of their weight, so that each is equally
 likely to be used for calibration, as conformal prediction requires.
 
-Equal rows of a coarse table are not copies (see `copies`): each of them is a unit. There a row of weight 2 is two
-rows, if all weights are multiples of one number.
+Equal rows of a coarse table are not copies (see `coincide_by_chance`): each of them is a unit. There a row of weight 2
+is two rows, if all weights are multiples of one number.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,8 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-
-from torchmcl_tables.estimators.copies import coincide_by_chance
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -42,14 +41,43 @@ def units_of(inputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.int64]:
     heads, cells = order[first], np.cumsum(first) - 1
     if len(heads) == len(order):
         return np.arange(len(order))
-    apart = coincide_by_chance(_columns(inputs[heads], targets[heads]), np.bincount(cells))[cells]
+    if coincide_by_chance(_columns(inputs[heads], targets[heads]), np.bincount(cells)):
+        return np.arange(len(order))
     units = np.empty(len(order), dtype=np.int64)
-    units[order] = np.where(apart, len(heads) + np.arange(len(order)), cells)
+    units[order] = cells
     return units
 
 
 def _columns(inputs: NDArray[Any], targets: NDArray[Any]) -> list[NDArray[Any]]:
     return [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
+
+
+# Equal rows are rows of a coarse table if every distinct row occurs this often on average. With this many, the table is
+# coarse in any case.
+_OFTEN, _VERY_OFTEN = 2, 10
+
+
+def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64]) -> bool:
+    """Return whether equal rows are separate observations that coincide by chance, instead of copies of one row.
+
+    Copies add no information and belong to the same part of a split, but 700 sailors who drowned are not one sailor. A
+    table is coarse if its rows recur often, and no column has a value of its own in most of the distinct rows.
+
+    Args:
+        columns: Inputs and targets of the distinct rows, [rows] each; NaN for missing values.
+        counts: Number of occurrences of each row, [rows].
+
+    Example:
+        >>> coarse, fine = [[0, 0, 1, 1], [0, 1, 0, 1]], [[0.2, 0.5, 0.9, 0.4], [0.8, 0.1, 0.3, 0.7]]
+        >>> coincide_by_chance(coarse, np.full(4, 3)), coincide_by_chance(fine, np.full(4, 3))
+        (True, False)
+    """
+    n_distinct = len(counts)
+    if counts.sum() < _OFTEN * n_distinct:
+        return False
+    if counts.sum() >= _VERY_OFTEN * n_distinct:
+        return True
+    return all(2 * len(np.unique(column)) <= n_distinct for column in columns)
 
 
 def are_new(
@@ -93,8 +121,9 @@ def rows_and_units(
     cell, unit = pairs // n_units, pairs % n_units
     merged, number = (np.bincount(place.ravel(), each) for each in (weights, counts))
     number = number.astype(np.int64)
-    times = np.where(by_chance[cell], number // np.gcd.reduce(number), 1)  # a duplicated table is one table
-    cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
+    if by_chance:
+        times = number // np.gcd.reduce(number)  # a duplicated table is one table
+        cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
     return np.asarray(cell), np.asarray(merged), np.asarray(np.arange(len(cell)) if groups is None else unit)
 
 
@@ -113,13 +142,14 @@ def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.ones(len(weights), dtype=np.int64)
 
 
-def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: bool) -> NDArray[np.int64]:
     """Return the unit of each copy, [copies]: its group, merged with all groups that have copies of the same row."""
     labels, group = np.unique(groups, return_inverse=True)
     group = group.ravel()
-    size = len(labels) + len(by_chance)
-    linked = ~by_chance[cells]
-    ends = group[linked], len(labels) + cells[linked]
+    if by_chance:
+        return group
+    size = len(labels) + int(cells.max()) + 1
+    ends = group, len(labels) + cells
     _, unit = connected_components(coo_array((np.ones(len(ends[0])), ends), shape=(size, size)), directed=False)
     return np.asarray(unit[: len(labels)][group], dtype=np.int64)
 

@@ -20,7 +20,7 @@ from torchmcl_tables.estimators.calibration import Calibrator
 from torchmcl_tables.estimators.classes import ClassMixture
 from torchmcl_tables.estimators.parameters import Cooling
 from torchmcl_tables.estimators.predictive import Predictive
-from torchmcl_tables.estimators.preprocessing import MissingIndicators, PiecewiseLinear, Scaler
+from torchmcl_tables.estimators.preprocessing import Encoder, Scaler
 from torchmcl_tables.estimators.rows import Rows
 from torchmcl_tables.estimators.tables import Targets
 from torchmcl_tables.estimators.training import Continuation
@@ -37,7 +37,7 @@ def estimator_codec(*records: type[Any]) -> io.Codec:
     """Return the codec of fitted estimators, with additional dataclasses."""
     known = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
     own = (Answers, AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FleetSearch)
-    parts = (MissingIndicators, PiecewiseLinear, Predictive, Rows, Scaler, Targets)
+    parts = (Encoder, Predictive, Rows, Scaler, Targets)
     network = io.Form("network", _encode_network, _decode_network)
     forms = {MultiHypothesisMLP: network, type: _BY_NAME, FunctionType: _BY_NAME}
     return io.Codec(*known, *own, *parts, *records, forms=forms)
@@ -106,7 +106,7 @@ def _rehearse(estimator: Any) -> None:
         predictive = replace(estimator._answers.predictive, device="cpu")
         encoder = predictive.encoders[0] if hasattr(predictive, "encoders") else predictive.encoder
         row = np.zeros((1, encoder.n_inputs))
-        found = [predictive.mean(row), predictive.standardised(row).mean.numpy(), *predictive.hypotheses(row)]
+        found = [predictive.mean(row), predictive.standardized(row).mean.numpy(), *predictive.hypotheses(row)]
     if not all(np.isfinite(each).all() for each in found):
         raise ValueError("the answers of the model are not finite")
 

@@ -106,7 +106,7 @@ class Targets:
 
     def __post_init__(self) -> None:
         """Check that all parts have the same outputs, because a file may come from an untrusted source."""
-        if self.bounds.shape != (2, self.n_outputs) or self.scaler.n_inputs != self.n_outputs:
+        if self.bounds.shape != (2, self.n_outputs) or len(self.scaler.mean) != self.n_outputs:
             raise ValueError("the names, scales and bounds of targets are of different numbers of outputs")
         low, high = self.bounds
         if not ((low <= high) & (low < np.inf) & (high > -np.inf)).all():
@@ -132,9 +132,9 @@ class Targets:
         """The number of outputs."""
         return len(self.names)
 
-    def standardised(self, y: NDArray[np.float64]) -> Tensor:
+    def standardized(self, y: NDArray[np.float64]) -> Tensor:
         """Return y [rows, outputs] in standardized units."""
-        return torch.from_numpy(self.scaler.standardised(y))
+        return torch.from_numpy(self.scaler.standardized(y))
 
     def restored(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardized values [..., outputs] in the units of y, within the bounds.

@@ -16,7 +16,7 @@ from torchmcl.density import best_points
 from torchmcl_tables.estimators.atoms import at_atoms, best_atoms
 from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.forest import Forest
-from torchmcl_tables.estimators.kernels import Kernels, dense_inputs, forest_kernels, informed
+from torchmcl_tables.estimators.kernels import Kernels, forest_kernels, informed
 from torchmcl_tables.estimators.rows import Rows
 
 #: Weight of the CRPS, in standardized units, relative to the likelihood in training.
@@ -212,7 +212,7 @@ def reweighed(blend: Blend, selection: Rows) -> Blend:
 
 
 def _targets_and_weights(blend: Blend, judges: Rows) -> tuple[Any, Any]:
-    return blend.targets.standardised(judges.targets), torch.from_numpy(judges.weights)
+    return blend.targets.standardized(judges.targets), torch.from_numpy(judges.weights)
 
 
 def _stretched(blend: Blend, judges: Rows) -> Blend:
@@ -241,8 +241,8 @@ def _with_forest(blend: Blend, train: Rows, judges: Rows, n_trees: int, seed: in
     These are evaluated only by trees that were not grown on them.
     """
     rows = train.joined(judges)
-    inputs = dense_inputs(blend.encoders[0], rows.inputs)
-    known, together = blend.targets.standardised(rows.targets).numpy(), rows.units if rows.in_groups else None
+    inputs = blend.encoders[0].dense(rows.inputs)
+    known, together = blend.targets.standardized(rows.targets).numpy(), rows.units if rows.in_groups else None
     forest, seen = Forest.grown(inputs, known, rows.weights, n_trees, seed, together)
     n_members = len(blend.weights) + 1
     blend = replace(blend, forest=forest, weights=np.full(n_members, 1 / n_members))

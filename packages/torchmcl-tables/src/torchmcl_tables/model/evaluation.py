@@ -232,8 +232,8 @@ def _by_number(judged: _Judged) -> dict[str, Any]:
     if len(model.schema.targets) == 1:
         density = model.estimator.predict_distribution(judged.inputs[_spread(len(judged.inputs), 20_000)])
         scale = judged.scale[0]
-        standardised = Mixture(density.hypotheses / scale, density.probabilities, density.widths / scale)
-        made["floor"] = least_distortions(standardised, numbers)
+        standardized = Mixture(density.hypotheses / scale, density.probabilities, density.widths / scale)
+        made["floor"] = least_distortions(standardized, numbers)
     return made
 
 
@@ -272,8 +272,8 @@ def _ambiguous(judged: _Judged) -> list[dict[str, Any]]:
     """Return the rows whose answers lie furthest apart, in standard deviations of the targets."""
     model, table, places, _, targets, values, probabilities = judged
     weights = probabilities[..., None]
-    centre = (weights * values).sum(axis=1, keepdims=True)
-    apart = np.sqrt((weights * ((values - centre) / judged.scale) ** 2).sum(axis=(1, 2)))
+    center = (weights * values).sum(axis=1, keepdims=True)
+    apart = np.sqrt((weights * ((values - center) / judged.scale) ** 2).sum(axis=(1, 2)))
     made = []
     for place in np.argsort(-apart, kind="stable")[:N_AMBIGUOUS]:
         order = np.argsort(-probabilities[place], kind="stable")

@@ -148,12 +148,12 @@ def training_figure(found: dict[str, Any]) -> Any:
 
 
 def _curve(
-    axis: Any, places: Sequence[int], values: Sequence[float | None], colour: str, width: float, **style: Any
+    axis: Any, places: Sequence[int], values: Sequence[float | None], color: str, width: float, **style: Any
 ) -> None:
     drawable = axis.get_yscale() != "log"
     known = [(x, y) for x, y in zip(places, values, strict=True) if y is not None and (drawable or y > 0)]
     if known:
-        axis.plot(*zip(*known, strict=True), color=colour, lw=width, **style)
+        axis.plot(*zip(*known, strict=True), color=color, lw=width, **style)
 
 
 def axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
