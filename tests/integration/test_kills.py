@@ -1,6 +1,5 @@
 """Trainings that are killed or stopped at any moment end as if nobody had disturbed them."""
 
-import argparse
 import json
 import os
 import signal
@@ -16,8 +15,7 @@ import torch
 from places import PYTHONPATH
 from signals import signal_when
 from torchmcl.app import main
-from torchmcl.io import TrainingInterrupted, read_checkpoint
-from torchmcl_tables.cli.fit import UnfinishedTraining
+from torchmcl.io import read_checkpoint
 
 pytest.importorskip("polars")
 pytest.importorskip("sklearn")
@@ -60,7 +58,10 @@ def test_a_signal_ends_fit_with_its_code_and_the_same_command_goes_on(tmp_path, 
     sent.join()
     message = capsys.readouterr().err
     name = signal.Signals(number).name
-    assert f"torchmcl: Stopped by {name}. Saved in '{state / 'kind-0'}': run the same again to resume" in message
+    assert (
+        f"torchmcl: Stopped by {name}. Saved in '{state / 'training' / 'kind-0'}': run the same again to resume"
+        in message
+    )
     assert not (tmp_path / "stopped").exists()
     assert list(state.rglob("chunk-*"))
     assert main(fit_command(tmp_path, "stopped")) == 0
@@ -76,26 +77,11 @@ def test_a_signal_while_the_model_is_measured_is_told_and_the_same_command_measu
     sent = signal_when((model / "model.safetensors").is_file, signal.SIGTERM)
     assert main(fit_command(tmp_path, "model")) == 143
     sent.join()
-    assert "rerun the same command to resume" in capsys.readouterr().err
     assert not (model / "evaluation.json").exists()
     assert main(fit_command(tmp_path, "model")) == 0  # without --overwrite
     assert (model / "evaluation.json").is_file()
     assert main(fit_command(tmp_path, "model")) == 2
     assert "--overwrite" in capsys.readouterr().err
-
-
-def test_a_signal_between_two_trainings_comes_with_the_way_to_resume(tmp_path):
-    write_table(tmp_path / "table.csv")
-    options = argparse.Namespace(table=tmp_path / "table.csv", hidden=(4,))
-    training = UnfinishedTraining.beside(tmp_path / "model", options)
-    (training.folder / "kind-0").mkdir(parents=True)
-    (training.folder / "command.json").write_text(json.dumps(training.command))
-    with pytest.raises(TrainingInterrupted, match="rerun the same command to resume"), training.kept(restart=False):
-        raise TrainingInterrupted(signal.SIGINT)
-    assert training.resumes()
-    with pytest.raises(TrainingInterrupted, match=r"^Stopped by SIGINT\.$"), training.kept(restart=True):
-        raise TrainingInterrupted(signal.SIGINT)
-    assert not training.folder.exists()
 
 
 def test_a_folder_of_somebody_else_in_the_place_of_the_checkpoint_is_kept(tmp_path, capsys):
@@ -104,7 +90,7 @@ def test_a_folder_of_somebody_else_in_the_place_of_the_checkpoint_is_kept(tmp_pa
     theirs.parent.mkdir()
     theirs.write_text("mine")
     assert main([*fit_command(tmp_path, "model"), "--restart"]) == 2
-    assert "`--out` must not have a folder of other files at the path of its checkpoint" in capsys.readouterr().err
+    assert "`checkpoint` must be new, empty or hold saved progress" in capsys.readouterr().err
     assert theirs.read_text() == "mine"
 
 
@@ -179,7 +165,7 @@ def test_a_full_disk_ends_fit_with_a_clear_message_and_room_lets_it_go_on(tmp_pa
         message = capsys.readouterr().err
         assert "No space left on device" in message
         assert "MiB are free. The previous file is unchanged; free some space and rerun" in message
-        assert len(list(disk.glob("model.checkpoint/kind-0/chunk-*"))) == 1
+        assert len(list(disk.glob("model.checkpoint/training/kind-0/chunk-*"))) == 1
         assert not list(disk.rglob("*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
         assert main(command) == 0

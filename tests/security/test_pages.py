@@ -215,14 +215,13 @@ def test_records_of_a_table_cannot_run_in_its_page(browser, tmp_path):
     pl = pytest.importorskip("polars")
     from house_tables import houses
     from torchmcl_tables.data import Table
-    from torchmcl_tables.model import TableFit, fit_table
-    from torchmcl_tables.model.fitting import records_of
-    from torchmcl_tables.reports import write_page
+    from torchmcl_tables.model import TableFit, fit_table, table_records
+    from torchmcl_tables.reports import write_report
 
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 2, "hidden": (4,), "n_hypotheses": 2})
-    records = records_of(fit_table(Table("houses.csv", pl.DataFrame(houses(120))), how))
-    records["shares"] = {PAYLOAD: 0.5, "forest": 0.5}
-    path = write_page(with_payloads(records), tmp_path / "report.html")
+    records = table_records(fit_table(Table("houses.csv", pl.DataFrame(houses(120))), how))
+    records["member_weights"] = {PAYLOAD: 0.5, "forest": 0.5}
+    path = write_report(with_payloads(records), tmp_path / "report.html")
     assert path.read_text(encoding="utf-8").count(str(escape(PAYLOAD))) > 5, "texts of the records are on the page"
     assert_nothing_runs(browser, path)
 

@@ -100,7 +100,7 @@ _FEWEST = 10
 
 
 def verdict_on(records: dict[str, Any]) -> Verdict:
-    """Return the verdict on records from `torchmcl_tables.model.fitting.records_of`."""
+    """Return the verdict on records from `torchmcl_tables.model.table_records`."""
     found = records["evaluation"]
     if "classes" in found:
         target = str(records["schema"]["target_columns"][0]["name"])
@@ -245,7 +245,7 @@ def _upside_down(found: dict[str, Any]) -> list[str]:
 
 
 def _ignorant(records: dict[str, Any]) -> list[str]:
-    share = (records.get("shares") or {}).get("background", 0.0)
+    share = (records.get("member_weights") or {}).get("background", 0.0)
     if share <= _MOSTLY_IGNORANT:
         return []
     return [f"the columns contain little information: {report.percent(share)} of the density is the same for every row"]

@@ -69,7 +69,7 @@ ARRAYS = [
     ("predictive.weights", lambda weights: weights * 3, None),
     ("targets.scaler.scale", lambda scale: scale * np.inf, None),
     ("targets.scaler.scale", lambda scale: scale * 0, None),
-    ("encoders.0.mean", lambda mean: mean * np.nan, None),
+    ("encoders.0.scaler.mean", lambda mean: mean * np.nan, None),
     ("networks.0.0.head.linear.weight", lambda weight: weight * np.nan, None),
 ]
 

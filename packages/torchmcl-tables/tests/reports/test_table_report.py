@@ -11,9 +11,8 @@ from house_tables import houses, write_csv
 from torchmcl.app import main
 from torchmcl_tables import Cooling
 from torchmcl_tables.data import Table, read_table
-from torchmcl_tables.model import TableFit, fit_table
-from torchmcl_tables.model.fitting import records_of
-from torchmcl_tables.reports import write_page
+from torchmcl_tables.model import TableFit, fit_table, table_records
+from torchmcl_tables.reports import write_report
 from torchmcl_tables.reports.figures import answers_figure, training_figure
 from torchmcl_tables.verdict import verdict_on
 
@@ -25,12 +24,12 @@ LONG = "a_very_long_name_without_any_place_to_break_" * 6
 @pytest.fixture(scope="module")
 def records():
     how = TableFit(["price"], drop=["days"], parameters={"n_epochs": 40, "hidden": (16,)})
-    return records_of(fit_table(Table("houses.csv", pl.DataFrame(houses(400))), how))
+    return table_records(fit_table(Table("houses.csv", pl.DataFrame(houses(400))), how))
 
 
 @pytest.fixture(scope="module")
 def page(records, tmp_path_factory):
-    return write_page(records, tmp_path_factory.mktemp("report") / "report.html")
+    return write_report(records, tmp_path_factory.mktemp("report") / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def hostile_page(tmp_path_factory):
     path = write_csv(folder / "<svg onload=alert(2)>.csv", rows)
     how = TableFit([SCRIPT, "天数"], parameters={"n_epochs": 2, "hidden": (8,), "n_hypotheses": 3})
     fitted = fit_table(read_table(path), how)
-    return write_page(records_of(fitted), folder / "report.html")
+    return write_report(table_records(fitted), folder / "report.html")
 
 
 @pytest.mark.slow
@@ -143,7 +142,7 @@ def test_the_page_begins_with_the_verdict_and_names_forks_once_they_are_supporte
     for entry in found["evaluation"]["coverage"]:
         entry["pieces"] = 0.4
     found["schema"]["suspicious"] = [{"name": EVIL, "reason": "it counts the rows"}]
-    text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    text = write_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Forks: 40.0 % of the 90 %" in text
     assert text.index("Verdict: ") < text.index("plausible outcomes")
     assert '<div class="verdict careful">' in text
@@ -152,9 +151,9 @@ def test_the_page_begins_with_the_verdict_and_names_forks_once_they_are_supporte
 
 def test_networks_of_a_rule_have_no_shares_and_a_temperature(tmp_path):
     how = TableFit(["price"], parameters={"n_epochs": 4, "hidden": (8,), "n_restarts": 1, "rule": Cooling()})
-    found = records_of(fit_table(Table("houses.csv", pl.DataFrame(houses(120))), how))
-    assert found["shares"] is None
-    text = write_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    found = table_records(fit_table(Table("houses.csv", pl.DataFrame(houses(120))), how))
+    assert found["member_weights"] is None
+    text = write_report(found, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Training and temperature" in text
     assert "Members of the model" not in text
 
@@ -202,7 +201,7 @@ def test_numbers_far_from_zero_keep_the_digits_that_tell_them_apart(records, tmp
     for row in found["ambiguous"]:
         row["truth"] = [1.7e9 + value / 100 for value in row["truth"]]
         row["hypotheses"] = [[1.7e9 + value / 100 for value in values] for values in row["hypotheses"]]
-    text = write_page(far, tmp_path / "far.html").read_text(encoding="utf-8")
+    text = write_report(far, tmp_path / "far.html").read_text(encoding="utf-8")
     assert "1.7e+09" not in text
     shown = [float(number.replace(",", "")) for number in re.findall(r"truth <b>([0-9,.]+)</b>", text)]
     assert shown == pytest.approx([row["truth"][0] for row in found["ambiguous"]], rel=0, abs=0.01)

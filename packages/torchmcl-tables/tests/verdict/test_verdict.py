@@ -28,7 +28,7 @@ def records(n_rows=200, n_answers=5, spread=0.2, covered=0.9, seed=0):
         "set_apart": True,
         "metrics": {"rows": {"learned_from": 1800}},
         "schema": {"suspicious": []},
-        "shares": {"networks": 0.9, "background": 0.1},
+        "member_weights": {"networks": 0.9, "background": 0.1},
         "evaluation": {
             "source": "houses.csv",
             "n_rows": n_rows,
@@ -94,7 +94,7 @@ REASONS = [
         "(use --split time)",
     ),
     (
-        ("shares", "background"),
+        ("member_weights", "background"),
         0.41,
         "the columns contain little information: 41 % of the density is the same for every row",
     ),
@@ -196,9 +196,9 @@ def test_several_targets_have_reasons_of_their_own():
 
 def test_records_without_shares_are_judged_too():
     found = copy.deepcopy(records())
-    del found["shares"]
+    del found["member_weights"]
     assert verdict_on(found).word == "good"
-    assert verdict_on(found | {"shares": None}).word == "good"
+    assert verdict_on(found | {"member_weights": None}).word == "good"
 
 
 def test_fit_prints_the_verdict_and_writes_it_as_json(tmp_path, capsys):
@@ -210,8 +210,8 @@ def test_fit_prints_the_verdict_and_writes_it_as_json(tmp_path, capsys):
     assert line.startswith("Verdict: careful, because it was trained on only 54 rows; it was tested on only 6 rows")
     assert metrics["verdict"]["word"] == "careful"
     assert all(reason in line for reason in metrics["verdict"]["reasons"])
-    assert list(metrics["shares"]) == ["networks", "networks with bins", "forest", "background"]
-    assert sum(metrics["shares"].values()) == pytest.approx(1)
+    assert list(metrics["member_weights"]) == ["networks", "networks with bins", "forest", "background"]
+    assert sum(metrics["member_weights"].values()) == pytest.approx(1)
     assert isinstance(metrics["forks"], str)
     assert main(["report", str(tmp_path / "model")]) == 0
     assert line in capsys.readouterr().out
@@ -223,7 +223,7 @@ def test_without_rows_set_apart_there_is_no_verdict(tmp_path, capsys):
     assert main(["fit", table, "-o", str(tmp_path / "model"), *small]) == 0
     assert "Verdict: none, because there are no test rows" in capsys.readouterr().out
     metrics = json.loads((tmp_path / "model" / "metrics.json").read_text())
-    assert metrics["verdict"] is metrics["shares"] is metrics["forks"] is None
+    assert metrics["verdict"] is metrics["member_weights"] is metrics["forks"] is None
 
 
 def test_fit_and_report_print_the_same_verdict_on_classes(tmp_path, capsys):

@@ -1,7 +1,7 @@
 """Show how `torchmcl fit` would read a table.
 
-That is the kind of each column, its share of missing values, its range or its categories, and dropped and suspicious
-columns, with the options that override these decisions.
+For each column, the description has its kind, its fraction of missing values, and its range or categories. Dropped and
+suspicious columns are listed with the options that override these decisions.
 
 Examples:
   torchmcl describe houses.csv
@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from torchmcl.app import arguments
-from torchmcl_tables.cli.parts import add_column_options, add_target_options, new_command, schema_of
+from torchmcl_tables.cli.parts import add_column_options, add_target_options, chosen_columns, new_command, schema_of
 
 
 def add_describe_command(commands: arguments.Commands) -> None:
@@ -31,9 +31,10 @@ def _describe(options: argparse.Namespace) -> None:
     from torchmcl_tables.data.splits import description
 
     table = read_table(options.table)
-    arguments.say(description(table, schema_of(table, options)))
+    schema = schema_of(table, options.target, options.task, chosen_columns(options), options.words)
+    arguments.say(description(table, schema))
     check_rows(table)
 
 
-def _done(options: argparse.Namespace) -> None:
+def _done(_: object) -> None:
     """Do nothing: the check of the options has printed everything."""

@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +16,26 @@ if TYPE_CHECKING:  # imported only by the commands that read tables
 
 
 FORMATS = "CSV, TSV, Parquet or JSON lines, by file extension; text formats also with .gz"
-Step = Callable[[argparse.Namespace], None]
 
 
 def new_command(
-    commands: arguments.Commands, name: str, description: str | None, summary: str, *, check: Step, run: Step
+    commands: arguments.Commands,
+    name: str,
+    description: str | None,
+    summary: str,
+    *,
+    check: Callable[[argparse.Namespace], Any],
+    run: Callable[[Any], None],
 ) -> argparse.ArgumentParser:
     """Return the parser of a command, whose description is printed unchanged.
 
     Args:
-        commands: to add it to.
-        name: of the command, which its errors name.
-        description: for its own help.
-        summary: for the list of commands.
-        check: the checks that do not need torch.
-        run: executes the command.
+        commands: Subparsers to which the command is added.
+        name: Name of the command, which its errors name.
+        description: Description for its own help.
+        summary: Summary for the list of commands.
+        check: Function that checks the options without torch and returns the plan of the command.
+        run: Function that executes the plan.
     """
     as_written = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=summary, description=description, formatter_class=as_written)
@@ -38,14 +43,14 @@ def new_command(
     return parser
 
 
-def _named(owner: str, step: Step) -> Step:
+def _named(owner: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a step of a command whose errors name the command instead of the raising function."""
 
-    def named_step(options: argparse.Namespace) -> None:
+    def named_step(value: Any) -> Any:
         from torchmcl_tables.data.table import speaking_for
 
         with speaking_for(owner):
-            step(options)
+            return step(value)
 
     return named_step
 
@@ -66,12 +71,12 @@ def check_file(path: Path, *inputs: Path | None) -> None:
     """Check that a file can be written.
 
     Args:
-        path: of the file.
-        *inputs: the inputs of the command, which it must not overwrite.
+        path: Path of the file.
+        *inputs: Inputs of the command, which it must not overwrite.
 
     Raises:
-        ValueError: if it is one of the inputs.
-        OSError: if it cannot be written.
+        ValueError: If it is one of the inputs.
+        OSError: If it cannot be written.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{str(path)!r} cannot be written: it is a folder. Give the name of a file.")
@@ -104,30 +109,40 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, type=arguments.names, action=arguments.AddNames, default=[], help=summary)
 
 
-def _value(options: argparse.Namespace, option: str) -> Any:
-    return getattr(options, option.removeprefix("--").replace("-", "_"))
-
-
 def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:
     """Return the options as arguments of `infer_schema`."""
-    return {name: _value(options, option) for option, (name, _) in _OPTIONS.items()}
+    return {name: getattr(options, _attribute(option)) for option, (name, _) in _OPTIONS.items()}
 
 
-def schema_of(table: "Table", options: argparse.Namespace) -> "TableSchema":
+def _attribute(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def schema_of(
+    table: "Table", targets: Sequence[str], task: str | None, chosen: Mapping[str, Sequence[str]], words: Sequence[str]
+) -> "TableSchema":
     """Return the schema of a table under the options.
 
+    Args:
+        table: Table to describe.
+        targets: Names of the columns to predict.
+        task: Kind of target; None to decide by its cells.
+        chosen: Result of `chosen_columns`.
+        words: Words of the command.
+
     Raises:
-        ValueError: if the table or the options cannot be used; with the command that avoids it.
+        ValueError: If the table or the options cannot be used; with the command that avoids it.
     """
     from torchmcl_tables.data import TableError, infer_schema
 
     try:
-        return infer_schema(table, options.target, task=options.task, interpret=True, **chosen_columns(options))
+        return infer_schema(table, targets, task=task, interpret=True, **chosen)
     except TableError as error:
-        raise ValueError(_with_command(error, options)) from error
+        names = {"--target": targets} | {option: chosen[name] for option, (name, _) in _OPTIONS.items()}
+        raise ValueError(_with_command(error, names, words)) from error
 
 
-def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: str = "") -> None:
+def print_decisions(schema: "TableSchema", words: Sequence[str], split: str = "") -> None:
     """Print, once and on standard error, the decisions about a table and its suspicious columns."""
     decided = [*schema.decisions(), *([split] if split else [])]
     for title, lines in (("Decisions on the table", decided), ("Warning", schema.warnings())):
@@ -135,20 +150,19 @@ def print_decisions(schema: "TableSchema", options: argparse.Namespace, split: s
             arguments.say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
     if 0 < len(schema.suspicious) < len(schema.columns):
         dropped = option_text("--drop", *(column.name for column in schema.suspicious))
-        arguments.say(f"  To drop all of these: {_command(options.words)} {dropped}", error=True)
+        arguments.say(f"  To drop all of these: {_command(words)} {dropped}", error=True)
 
 
-def _with_command(error: "TableError", options: argparse.Namespace) -> str:
+def _with_command(error: "TableError", names: Mapping[str, Sequence[str]], words: Sequence[str]) -> str:
     """Return the message of an error, with a corrected command if different column names would avoid it."""
     wrong = [problem for problem in error.problems if problem.wrong]
     if not wrong or any(problem.subject == "--target" and not problem.right for problem in wrong):
         return str(error)
-    words = list(options.words)
     ends = []
     for option in dict.fromkeys(problem.subject for problem in wrong):
         corrections = {problem.wrong: problem.right for problem in wrong if problem.subject == option}
         words = _without(words, option)
-        corrected = [corrections.get(name, name) for name in _value(options, option)]
+        corrected = [corrections.get(name, name) for name in names[option]]
         kept = list(dict.fromkeys(name for name in corrected if name))
         ends += [option_text(option, *kept)] if kept else []
     return f"{error}\nPerhaps: {' '.join([_command(words), *ends])}"

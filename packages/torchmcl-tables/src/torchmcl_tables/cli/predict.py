@@ -16,19 +16,23 @@ Examples:
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchmcl.app import arguments
 from torchmcl.errors import bad_value
 from torchmcl_tables.cli.parts import FORMATS, check_file, new_command, spent
 
-_OWNER = "torchmcl predict"
+if TYPE_CHECKING:
+    from torchmcl_tables.data import Table
 
 
 def add_predict_command(commands: arguments.Commands) -> None:
     """Add `predict` to the commands."""
     summary = "predict the rows of a new table"
-    predict = new_command(commands, "predict", __doc__, summary, check=_check_predict, run=_predict)
+    predict = new_command(commands, "predict", __doc__, summary, check=_plan, run=_predict)
     predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
     predict.add_argument("table", type=Path, help=f"table of the rows to predict: {FORMATS}")
     predict.add_argument("-o", "--out", type=Path, required=True, help="output file, in any of the formats")
@@ -47,7 +51,32 @@ def add_predict_command(commands: arguments.Commands) -> None:
     predict.add_argument("--quiet", action="store_true", help="no progress bar, notices or summary")
 
 
-def _check_predict(options: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class PredictPlan:
+    """Checked arguments of `torchmcl predict`.
+
+    Attributes:
+        model: Folder of the model.
+        table: Rows to predict.
+        out: Output file.
+        interval: Probability of the prediction sets; None for no sets.
+        keep: Columns to copy.
+        strict: Whether unseen categories are an error.
+        escape_formulas: Whether text that spreadsheets would execute is escaped.
+        quiet: Whether to print nothing.
+    """
+
+    model: Path
+    table: "Table"
+    out: Path
+    interval: float | None
+    keep: Sequence[str]
+    strict: bool
+    escape_formulas: bool
+    quiet: bool
+
+
+def _plan(options: argparse.Namespace) -> PredictPlan:
     from torchmcl_tables.data import read_table, table_format
     from torchmcl_tables.data.table_files import check_writable_columns
     from torchmcl_tables.saved_model import check_model
@@ -55,29 +84,30 @@ def _check_predict(options: argparse.Namespace) -> None:
     kind, _ = table_format(options.out)
     if options.escape_formulas and kind not in ("csv", "tsv"):
         rule, got = "be used with a CSV or TSV file", repr(str(options.out))
-        raise ValueError(
-            bad_value(_OWNER, "--escape-formulas", rule, got, "Omit it: other formats contain no formulas.")
-        )
+        advice = "Omit it: other formats contain no formulas."
+        raise ValueError(bad_value("torchmcl predict", "--escape-formulas", rule, got, advice))
     check_file(options.out, options.table)
     check_model(options.model)
-    options.read = read_table(options.table)
-    check_writable_columns(options.out, options.read, options.keep)
+    table = read_table(options.table)
+    check_writable_columns(options.out, table, options.keep)
+    names = ("model", "out", "interval", "keep", "strict", "escape_formulas", "quiet")
+    return PredictPlan(table=table, **{name: getattr(options, name) for name in names})
 
 
-def _predict(options: argparse.Namespace) -> None:
+def _predict(plan: PredictPlan) -> None:
     from torchmcl_tables.data import write_table
     from torchmcl_tables.data.table_files import escape_formulas
     from torchmcl_tables.model import load_table_model
 
-    model = load_table_model(options.model, records=False)
+    model = load_table_model(plan.model, records=False)
     answers = model.predict(
-        options.read,
-        interval=options.interval,
-        keep=options.keep,
-        strict=options.strict,
-        notify=None if options.quiet else lambda notice: arguments.say(notice, error=True),
-        progress=not options.quiet and sys.stderr.isatty(),
+        plan.table,
+        interval=plan.interval,
+        keep=plan.keep,
+        strict=plan.strict,
+        notify=None if plan.quiet else lambda notice: arguments.say(notice, error=True),
+        progress=not plan.quiet and sys.stderr.isatty(),
     )
-    write_table(options.out, escape_formulas(answers) if options.escape_formulas else answers)
-    if not options.quiet:
-        arguments.say(f"Answers for {len(options.read):,} rows: {options.out}   {spent()}")
+    write_table(plan.out, escape_formulas(answers) if plan.escape_formulas else answers)
+    if not plan.quiet:
+        arguments.say(f"Predictions for {len(plan.table):,} rows: {plan.out}   {spent()}")

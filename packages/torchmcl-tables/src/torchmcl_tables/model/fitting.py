@@ -191,12 +191,15 @@ def _split_facts(table: Table, schema: TableSchema, how: TableFit, test: NDArray
 
 
 def measure_table(model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
-    """Return a model from `train_table` with records of the test rows and of the training rows."""
+    """Return a model from `train_table` with records of the test rows and of the training rows, and a verdict."""
     values, targets = model.schema.values(table), model.schema.target_values(table)
     _, train, test = _rows(table, model.schema, values, targets, how)
     described = {"columns": summary_of_data(model, table.take(train)), "training": trajectory(model)}
+    found: dict[str, Any] = {"verdict": None}
+    if not model.schema.classes:
+        found |= {"member_weights": _member_weights(model), "forks": None}
     if not len(test):
-        return replace(model, evaluation=described | {"held_out": None})
+        return replace(model, metrics=model.metrics | found, evaluation=described | {"held_out": None})
     if isinstance(model, ClassModel):
         records = evaluated_classes(model, table.take(test), test)
         chosen = records["measures"]
@@ -204,7 +207,17 @@ def measure_table(model: TableModel | ClassModel, table: Table, how: TableFit) -
         records = evaluated(model, table.take(test), test)
         chosen = {name: records["measures"][name] for name in ("distortion", "rmse", "nearest_rmse", "log_likelihood")}
         chosen["coverage_of_90_percent_sets"] = next(e["covered"] for e in records["coverage"] if e["level"] == 0.9)
-    return replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
+    model = replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
+    evidence = table_records(model)
+    verdict = verdict_on(evidence)
+    found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
+    found |= {} if model.schema.classes else {"forks": forks(evidence)}
+    return replace(model, metrics=model.metrics | found)
+
+
+def _member_weights(model: TableModel | ClassModel) -> dict[str, float] | None:
+    """Return the weights of the members of a blend; None for networks trained with a rule."""
+    return model.estimator.member_weights_ if isinstance(model.estimator, DensityRegressor) else None
 
 
 def table_records(model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
@@ -236,6 +249,7 @@ def table_records(model: TableModel | ClassModel, data: Table | None = None) -> 
         "training": stored.get("training") or trajectory(model),
         "evaluation": fresh,
         "set_apart": data is None,
+        "member_weights": _member_weights(model),
     }
 
 
@@ -267,29 +281,3 @@ def fit_summary(model: TableModel | ClassModel) -> str:
 
 def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def records_of(model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
-    """Return the records for a verdict and a report, with the weights of the members of a blend.
-
-    Args:
-        model: of `torchmcl fit`.
-        data: a table for the evaluation; by default the test rows of the fit.
-
-    Raises:
-        ValueError: if there are no records of either, or the table cannot be used.
-    """
-    return table_records(model, data) | {"shares": getattr(model.estimator, "member_weights_", None)}
-
-
-def with_verdict(model: TableModel | ClassModel) -> TableModel | ClassModel:
-    """Return a model whose metrics contain a verdict and, for numeric targets, forks and member weights."""
-    found: dict[str, Any] = {"verdict": None}
-    if not model.schema.classes:
-        found |= {"shares": getattr(model.estimator, "member_weights_", None), "forks": None}
-    if model.metrics.get("set_apart"):
-        records = records_of(model)
-        verdict = verdict_on(records)
-        found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
-        found |= {} if model.schema.classes else {"forks": forks(records)}
-    return replace(model, metrics=model.metrics | found)

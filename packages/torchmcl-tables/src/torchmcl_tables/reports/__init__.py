@@ -5,11 +5,11 @@ from typing import Any
 
 from torchmcl import io
 
-__all__ = ["write_page"]
+__all__ = ["write_report"]
 
 
-def write_page(records: dict[str, Any], path: Path) -> Path:
-    """Write the page for records from `torchmcl_tables.model.fitting.records_of`; return its path.
+def write_report(records: dict[str, Any], path: Path) -> Path:
+    """Write the page for records from `torchmcl_tables.model.table_records`; return its path.
 
     Raises:
         ValueError: if the records are something else.
@@ -18,7 +18,7 @@ def write_page(records: dict[str, Any], path: Path) -> Path:
     from torchmcl_tables.reports.classes import class_page
     from torchmcl_tables.reports.numbers import number_page
 
-    with io.as_written("write_page", "model folder", "`torchmcl fit`"):
+    with io.as_written("write_report", "model folder", "`torchmcl fit`"):
         content = (class_page if "classes" in records["evaluation"] else number_page)(records)
     io.write_atomically(path, content)
     return path

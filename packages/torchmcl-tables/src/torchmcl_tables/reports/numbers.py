@@ -172,7 +172,7 @@ def _answers_of(row: dict[str, Any], targets: list[dict[str, Any]]) -> str:
 
 def _members(records: dict[str, Any]) -> str:
     """Return the members of a blend with their weights; empty for networks trained with a rule."""
-    shares = records.get("shares")
+    shares = records.get("member_weights")
     if not shares:
         return ""
     rows = [[name, report.percent(share, 1), _MEMBERS.get(name, "")] for name, share in shares.items()]
@@ -184,7 +184,7 @@ def _members(records: dict[str, Any]) -> str:
 
 
 def _training(records: dict[str, Any]) -> str:
-    if not records.get("shares"):
+    if not records.get("member_weights"):
         return sections.training_section(records)
     learned = (
         "Score of one of the networks, negative log-likelihood plus three times the CRPS, on its training rows (gray)"
