@@ -42,6 +42,8 @@ def forged_arrays(path):
     """
     kind, state, tensors, _ = read_checkpoint(path)
     for name, value in tensors.items():
+        if not value.numel():
+            continue  # nothing to forge
         changes = {"doubled": torch.cat([value.reshape(-1)] * 2)}
         if value.is_floating_point():
             changes["infinite"] = torch.full_like(value, torch.inf)
