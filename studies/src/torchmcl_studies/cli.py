@@ -8,6 +8,8 @@ from pathlib import Path
 from torchmcl.app.arguments import Commands, counts, device, names, positive, say
 from torchmcl.app.report import check_report_folder
 
+__all__ = ["add_reproduce_commands"]
+
 
 def add_reproduce_commands(commands: Commands) -> None:
     """Add `reproduce` with its studies to the commands."""

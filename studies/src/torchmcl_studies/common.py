@@ -10,6 +10,8 @@ import torch
 from torchmcl.errors import bad_value, nearest_hint
 from torchmcl.io import change_records, read_records
 
+__all__ = ["KeyedRecords", "check_known", "own_random_numbers"]
+
 
 def check_known(owner: str, argument: str, names: Iterable[str], known: Collection[str]) -> None:
     """Check that all names are known.

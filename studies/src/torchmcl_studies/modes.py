@@ -17,6 +17,8 @@ from torchmcl.checks import check_positive_int
 from torchmcl.costs import pairwise_sq_euclidean
 from torchmcl.theory import lloyd
 
+__all__ = ["MODE_PROBLEMS", "Draw", "ModeProblem", "mode_problem"]
+
 Draw = Callable[[Tensor, Generator], Tensor]
 
 

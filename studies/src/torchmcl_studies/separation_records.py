@@ -14,6 +14,18 @@ from torchmcl.errors import bad_value
 from torchmcl.io import read_json, read_records
 from torchmcl_speech import speaker_genders
 
+__all__ = [
+    "PARTS",
+    "SPEAKERS_FILE",
+    "RunRecords",
+    "StudyRecords",
+    "joined_study",
+    "packed_study",
+    "published_separation",
+    "read_packed_study",
+    "read_study",
+]
+
 #: The parts of the study: the table, the number of hypotheses, the phase transition, an automatic schedule.
 PARTS = ("methods", "hypotheses", "transition", "automatic")
 #: The genders of the speakers, beside the runs.

@@ -19,6 +19,8 @@ from torchmcl.checks import check_non_negative, check_positive_int, check_tensor
 from torchmcl.costs import pairwise_euclidean
 from torchmcl.errors import bad_value
 
+__all__ = ["HypothesisTree", "Node", "WeightHistory", "draw_dendrogram", "draw_tree"]
+
 
 @dataclass(frozen=True)
 class Node:

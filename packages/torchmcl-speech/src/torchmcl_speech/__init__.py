@@ -34,16 +34,33 @@ if TYPE_CHECKING:
 
 # Loaded on first use: evaluation does not need Lightning, and reading a configuration does not need audio packages.
 _HOMES = {
-    "config": ("DataConfig", "SeparationConfig", "load_config", "shipped_configs"),
-    "counting": ("count_log_loss", "count_probabilities", "fit_count_temperature"),
-    "demo": ("run_speech_demo",),
-    "evaluate": ("calibrate_counts", "evaluate_separator", "evaluation_table", "models_table", "speaker_genders"),
-    "mixture_lists": ("first_mixtures", "listed_mixtures"),
-    "nn": ("DPRNN", "load_model", "save_model"),
-    "pretrained": ("config_like", "load_separator", "model_card", "shipped_models"),
-    "separate": ("count_speakers", "separate_recording"),
-    "train": ("differing_options", "train_separator"),
+    "DPRNN": "torchmcl_speech.nn",
+    "DataConfig": "torchmcl_speech.config",
+    "SeparationConfig": "torchmcl_speech.config",
+    "calibrate_counts": "torchmcl_speech.evaluate",
+    "config_like": "torchmcl_speech.pretrained",
+    "count_log_loss": "torchmcl_speech.counting",
+    "count_probabilities": "torchmcl_speech.counting",
+    "count_speakers": "torchmcl_speech.separate",
+    "differing_options": "torchmcl_speech.train",
+    "evaluate_separator": "torchmcl_speech.evaluate",
+    "evaluation_table": "torchmcl_speech.evaluate",
+    "first_mixtures": "torchmcl_speech.mixture_lists",
+    "fit_count_temperature": "torchmcl_speech.counting",
+    "listed_mixtures": "torchmcl_speech.mixture_lists",
+    "load_config": "torchmcl_speech.config",
+    "load_model": "torchmcl_speech.nn",
+    "load_separator": "torchmcl_speech.pretrained",
+    "model_card": "torchmcl_speech.pretrained",
+    "models_table": "torchmcl_speech.evaluate",
+    "run_speech_demo": "torchmcl_speech.demo",
+    "save_model": "torchmcl_speech.nn",
+    "separate_recording": "torchmcl_speech.separate",
+    "shipped_configs": "torchmcl_speech.config",
+    "shipped_models": "torchmcl_speech.pretrained",
+    "speaker_genders": "torchmcl_speech.evaluate",
+    "train_separator": "torchmcl_speech.train",
 }
-_MODULES = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
-__all__ = sorted(_MODULES)
-__getattr__, __dir__ = optional.lazy_names(__name__, _MODULES)
+__all__ = list(_HOMES)
+
+__getattr__, __dir__ = optional.lazy_names(__name__, _HOMES)

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+__all__ = ["cache_folder", "cached_download", "checksums"]
+
 
 def cache_folder(name: str) -> Path:
     """Return a folder in the user's cache, which may not exist yet."""

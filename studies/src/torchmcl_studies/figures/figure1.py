@@ -23,6 +23,8 @@ from torchmcl_studies.figures.settings import (
     write_table,
 )
 
+__all__ = ["METHODS", "frames", "run_figure1", "starved"]
+
 METHODS = ("MCL", "Relaxed-WTA", "annealed MCL")
 _N_FRAMES = 60
 

@@ -16,6 +16,8 @@ from torchmcl_studies.figures.settings import (
     write_table,
 )
 
+__all__ = ["TEMPERATURES", "run_phase_transitions"]
+
 # The four temperatures of the paper.
 TEMPERATURES = (0.950, 0.256, 0.131, 0.001)
 

@@ -13,6 +13,8 @@ from torchmcl.rules.winners import WTA, AnnealedWTA
 from torchmcl.schedules import annealed
 from torchmcl_studies.figures.settings import Claim, FigureSettings, train_without_input, write_summary, write_table
 
+__all__ = ["METHODS", "STDS", "run_rate_distortion"]
+
 METHODS = ("MCL", "annealed MCL")
 # The paper does not specify the Gaussian. With two different standard deviations, R(D) and the Shannon lower bound
 # differ where the narrow direction gets no bits, and both are far inside the square of the answers.

@@ -24,6 +24,23 @@ from torchmcl.types import Batch
 from torchmcl_fleet import SGD, Adam, Fleet, FleetRecorder, SampledData
 from torchmcl_fleet.demo.gaussians import conditional_covariance, conditional_three_gaussians
 
+__all__ = [
+    "PRESETS",
+    "PROBES",
+    "Claim",
+    "Draw",
+    "FigureSettings",
+    "conditional",
+    "critical_temperatures",
+    "held_out_points",
+    "train",
+    "train_conditional",
+    "train_without_input",
+    "unconditional",
+    "write_summary",
+    "write_table",
+]
+
 PRESETS = ("quick", "paper")
 
 

@@ -10,6 +10,18 @@ from torch import Tensor
 from torchmcl.checks import check_choice, check_positive, check_positive_int, check_real, check_tensor
 from torchmcl.errors import bad_value
 
+__all__ = [
+    "Density",
+    "ExponentialDensity",
+    "LaplaceDensity",
+    "NormalDensity",
+    "ScalarQuantizer",
+    "UniformDensity",
+    "lloyd_max",
+    "panter_dite_constant",
+    "scalar_distortion",
+]
+
 
 class Density(ABC):
     """A density p on the line.

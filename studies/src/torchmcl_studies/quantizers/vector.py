@@ -26,6 +26,8 @@ from torchmcl.theory import (
     soft_barycenters,
 )
 
+__all__ = ["DeterministicAnnealing", "Lloyd", "Quantizer", "SimulatedAnnealing"]
+
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
     """Places `n_hypotheses` points so that the squared distance from a sample to the nearest point is small.

@@ -24,6 +24,20 @@ from torchmcl.errors import bad_value
 from torchmcl.io import as_written, read_json, read_text, write_atomically
 from torchmcl_studies.reports.statistics import save_figure
 
+__all__ = [
+    "Row",
+    "Tables",
+    "draw_annealed_epsilon",
+    "draw_distortion_vs_temperature",
+    "draw_figure1",
+    "draw_phase_transitions",
+    "draw_rate_distortion",
+    "film_of_figure1",
+    "read_table",
+    "write_figure",
+    "write_figures_page",
+]
+
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 _OWNER = "torchmcl reproduce"

@@ -7,6 +7,18 @@ from typing import Any
 from torchmcl.app.report import AMCL, INK, MCL, PALETTE, Spread, method_color, new_figure, spread_of
 from torchmcl_studies.separation_records import RunRecords, StudyRecords
 
+__all__ = [
+    "LABELS",
+    "METHODS",
+    "by_genders",
+    "draw_automatic",
+    "draw_hypotheses",
+    "draw_learning_curves",
+    "draw_transition",
+    "over_seeds",
+    "seeds_apart",
+]
+
 METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
 LABELS = {"pit": "PIT", "mcl": "MCL", "relaxed-wta": "Relaxed-WTA (0.05)", "amcl": "aMCL"}
 

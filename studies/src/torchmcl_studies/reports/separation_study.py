@@ -12,6 +12,21 @@ from torchmcl_studies.reports.separation_drawings import LABELS, METHODS, by_gen
 from torchmcl_studies.reports.statistics import Difference, difference, p_value, signed
 from torchmcl_studies.separation_records import RunRecords, StudyRecords, published_separation, read_study
 
+__all__ = [
+    "AUTOMATIC_HEAD",
+    "HYPOTHESES_HEAD",
+    "METHOD_HEAD",
+    "TRANSITION_HEAD",
+    "Rows",
+    "automatic_rows",
+    "by_hand_and_automatic",
+    "gender_rows",
+    "hypotheses_rows",
+    "method_rows",
+    "transition_rows",
+    "write_separation_study_page",
+]
+
 Rows = list[list[str]]
 
 # Text after a vertical bar becomes a smaller line of the cell.

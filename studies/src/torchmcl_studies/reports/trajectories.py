@@ -25,6 +25,24 @@ from torchmcl_studies.data.pedestrians import SCENES
 from torchmcl_studies.reports.statistics import difference, p_value, signed
 from torchmcl_studies.trajectories.methods import METHODS, PUBLISHED
 
+__all__ = [
+    "OVERALL_HEAD",
+    "PROTOCOLS",
+    "TESTS_HEAD",
+    "Records",
+    "Results",
+    "Rows",
+    "bin_of",
+    "draw_calibration",
+    "draw_forks",
+    "overall_rows",
+    "paired_rows",
+    "published_rows",
+    "results_of",
+    "scene_rows",
+    "write_trajectories_page",
+]
+
 Records = list[dict[str, Any]]
 Rows = list[list[str]]
 

@@ -12,6 +12,8 @@ from torchmcl_studies.data.uci import UCI_SETS
 from torchmcl_studies.reports.statistics import difference, p_value, signed
 from torchmcl_studies.uci.methods import METHODS, PublishedCell, published_cells
 
+__all__ = ["Cell", "cells_of", "deviations", "write_uci_page"]
+
 _SCHEDULES = ("amcl-exponential", "amcl-linear")
 _EPSILONS = ("relaxed-0.5", "relaxed-0.2", "relaxed-0.1", "relaxed-0.05", "relaxed-annealed")
 _TABLES = (

@@ -20,6 +20,8 @@ from torchmcl_speech import (
 from torchmcl_studies.common import check_known
 from torchmcl_studies.separation_records import PARTS, SPEAKERS_FILE
 
+__all__ = ["StudyRun", "run_separation_study", "study_runs"]
+
 _METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
 # A quarter of the weights: in the two smaller parts only the comparison matters, not the level.
 _SMALL = ("model.n_blocks=3", "model.hidden_size=64")

@@ -11,6 +11,8 @@ from torchmcl.costs import pairwise_ade, pairwise_fde
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Exponential, Linear, annealed
 
+__all__ = ["CONSTANT_VELOCITY", "METHODS", "PUBLISHED", "Method", "Published", "path_cost"]
+
 # Initial temperature in meters of ADE + FDE / 2, and the end of annealing, as shares of it and of the training.
 _HOT, _COLD, _COOLING = 3.0, 1e-3, 0.7
 # Initial temperature in units of the likelihood; 1 is the mixture itself.

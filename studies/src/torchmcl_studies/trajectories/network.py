@@ -18,6 +18,19 @@ from torchmcl.errors import bad_value
 from torchmcl.types import Batch, Distributions, Predictions
 from torchmcl_studies.data import pedestrians
 
+__all__ = [
+    "N_HYPOTHESES",
+    "N_INPUTS",
+    "N_NEAR",
+    "Drawing",
+    "Frame",
+    "PathNetwork",
+    "Rows",
+    "load_rows",
+    "own_frame",
+    "rows_of",
+]
+
 N_OBSERVED, N_FUTURE = 8, 12
 # The number of nearest people in the input.
 N_NEAR = 6

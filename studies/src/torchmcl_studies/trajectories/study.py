@@ -43,6 +43,8 @@ from torchmcl_studies.trajectories.training import (
     train_jointly,
 )
 
+__all__ = ["KEYS", "QUICK_SCENES", "TrajectoryStudy", "run_study"]
+
 _OWNER = "reproduce trajectories"
 KEYS = ("scene", "method", "seed")
 QUICK_SCENES = ("eth",)

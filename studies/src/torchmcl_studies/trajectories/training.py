@@ -21,6 +21,18 @@ from torchmcl_studies.common import own_random_numbers
 from torchmcl_studies.trajectories.methods import Method, path_cost
 from torchmcl_studies.trajectories.network import N_OBSERVED, Drawing, PathNetwork, Rows, own_frame
 
+__all__ = [
+    "STEPS_PER_EPOCH",
+    "Forecast",
+    "constant_velocity",
+    "fork_rows",
+    "forks_of",
+    "numbers_of",
+    "predicted",
+    "train_fleet",
+    "train_jointly",
+]
+
 # New rows are drawn for every epoch; learning rates and temperatures change by epoch.
 STEPS_PER_EPOCH = 20
 # Scenes of up to 32 people; larger crowds are cut. Most have three or four, so that a batch of scenes has room for four

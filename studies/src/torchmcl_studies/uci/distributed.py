@@ -19,6 +19,8 @@ from torchmcl_studies.data.uci import Fold, load_uci
 from torchmcl_studies.uci.run import forget_unit, open_records, saved_training, train_unit
 from torchmcl_studies.uci.study import Records, UciStudy, Unit, check_device, units_of
 
+__all__ = ["connected", "results_from", "run_study_on_cluster"]
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 

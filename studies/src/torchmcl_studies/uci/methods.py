@@ -12,6 +12,8 @@ from torchmcl.nn import MultiHypothesisMLP
 from torchmcl.rules.winners import WTA, AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import Exponential, Linear, annealed
 
+__all__ = ["METHODS", "N_HYPOTHESES", "Method", "PublishedCell", "published_cells"]
+
 N_HYPOTHESES = 5
 _N_MEMBERS = 5
 _DROPOUT = 0.05

@@ -18,6 +18,16 @@ from torchmcl_studies.data.uci import Fold, load_uci, uci_set
 from torchmcl_studies.uci.methods import METHODS, Method
 from torchmcl_studies.uci.study import Records, UciStudy, Unit, check_device, fold_numbers, units_of
 
+__all__ = [
+    "forget_unit",
+    "open_records",
+    "run_study",
+    "saved_training",
+    "train_unit",
+    "trains_side_by_side",
+    "unit_rows",
+]
+
 _Rows = list[dict[str, Any]]
 _BATCH_SIZE = 1024
 _CHECKPOINTS = "checkpoints"

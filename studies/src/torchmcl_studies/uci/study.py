@@ -22,6 +22,20 @@ from torchmcl_studies.common import KeyedRecords, check_known
 from torchmcl_studies.data.uci import UCI_SETS, uci_set
 from torchmcl_studies.uci.methods import METHODS, Method
 
+__all__ = [
+    "KEYS",
+    "PROTOCOLS",
+    "QUICK_METHODS",
+    "QUICK_SETS",
+    "Records",
+    "Task",
+    "UciStudy",
+    "Unit",
+    "check_device",
+    "fold_numbers",
+    "units_of",
+]
+
 KEYS = ("set", "fold", "method", "protocol", "seed")
 
 

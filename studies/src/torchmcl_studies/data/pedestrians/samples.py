@@ -14,6 +14,8 @@ from torchmcl.errors import bad_value, nearest_hint
 from torchmcl_studies.common import check_known
 from torchmcl_studies.data.pedestrians.tracks import RECORDINGS, Recording, read_recordings
 
+__all__ = ["SCENES", "Neighbours", "Split", "Windows", "leave_out", "load", "windows"]
+
 
 class Neighbours(NamedTuple):
     """For each window, the other windows of its scene.

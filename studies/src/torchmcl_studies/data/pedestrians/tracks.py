@@ -15,6 +15,8 @@ from torchmcl.io import read_text, unpacked
 from torchmcl_studies.common import check_known
 from torchmcl_studies.data import cache_folder, cached_download, checksums
 
+__all__ = ["BASE_URL", "RECORDINGS", "Recording", "read", "read_recordings"]
+
 _COLUMNS = ("frame", "person", "x", "y")
 # A person may be missing in a frame. The same longer step this many times in a row means a different frame rate.
 _REPEATS_OF_A_RATE = 3
