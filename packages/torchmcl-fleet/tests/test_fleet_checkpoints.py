@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -190,12 +191,31 @@ def cooling_to(end):
     return lambda epoch: mcl.AnnealedWTA(max(end, 1.0 - epoch / 12))
 
 
-def scaled_cost(factor):
-    return lambda *, hypotheses, targets: factor * mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
+@dataclass(frozen=True)
+class ScaledCost:
+    factor: float
+
+    def __call__(self, *, hypotheses, targets):
+        return self.factor * mcl.pairwise_sq_euclidean(hypotheses=hypotheses, targets=targets)
 
 
-def monitored(factor):
-    return lambda output: factor * current_loss(output)
+@dataclass(frozen=True)
+class ScaledLoss:
+    factor: float
+
+    def __call__(self, output):
+        return self.factor * current_loss(output)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Rows that depend on the seed from the second epoch on."""
+
+    seed: int
+
+    def __call__(self, n_rows, generator):
+        is_first = generator.initial_seed() == FIRST_EPOCH
+        return mcl.Batch(*rows(n_rows, seed=0 if is_first else self.seed))
 
 
 def network(activation, **options):
@@ -206,14 +226,6 @@ def with_weights(seed):
     fleet = new_fleet()
     fleet.load_state_dict({"last": Fleet(small_mlp, 3, seeds=[seed] * 3).state_dict()["last"]})
     return fleet
-
-
-def drawn(seed):
-    def draw(n_rows, generator):
-        inputs, targets = rows(n_rows, seed=0 if generator.initial_seed() == FIRST_EPOCH else seed)
-        return mcl.Batch(inputs, targets)
-
-    return SampledData(draw, 8, 3)
 
 
 def first_epoch():
@@ -232,11 +244,11 @@ FIRST_EPOCH = first_epoch()
 LOOK_ALIKE = {
     "learning_rate": lambda n: (new_fleet(learning_rate=rate(n)), {}),
     "rule": lambda n: (new_fleet(rule=cooling_to(n / 10)), {}),
-    "cost_fn": lambda n: (new_fleet(cost_fn=scaled_cost(n)), {}),
-    "monitor": lambda n: (new_fleet(), {"validation": Validation(HELD_OUT, monitor=monitored(n))}),
+    "cost_fn": lambda n: (new_fleet(cost_fn=ScaledCost(n)), {}),
+    "monitor": lambda n: (new_fleet(), {"validation": Validation(HELD_OUT, monitor=ScaledLoss(n))}),
     "modules": lambda n: (new_fleet(network((torch.nn.Tanh, torch.nn.GELU)[n])), {}),
     "first weights": lambda n: (with_weights(n), {}),
-    "source of rows": lambda n: (new_fleet(), {"data": drawn(n)}),
+    "rows": lambda n: (new_fleet(), {"data": SampledData(Draw(n), 8, 3)}),
 }
 
 
@@ -254,9 +266,30 @@ def test_a_training_that_only_looks_alike_is_refused(name, tmp_path):
 
 def test_another_output_activation_is_another_training(tmp_path):
     train(new_fleet(network(torch.nn.ReLU, output_activation=torch.sigmoid)), tmp_path)
-    for other in (torch.tanh, lambda x: x.softmax(1), torch.nn.Softmax(dim=-1)):
+    for other in (torch.tanh, torch.nn.Softmax(dim=-1)):
         with pytest.raises(ValueError, match=r"which differs in \['modules'\]"):
             train(new_fleet(network(torch.nn.ReLU, output_activation=other)), tmp_path)
+
+
+NAMELESS = {
+    "cost_fn": lambda: (new_fleet(cost_fn=lambda **event: mcl.pairwise_sq_euclidean(**event)), {}),
+    "monitor": lambda: (new_fleet(), {"validation": Validation(HELD_OUT, monitor=partial(current_loss))}),
+    "modules": lambda: (new_fleet(network(torch.nn.ReLU, output_activation=lambda x: x)), {}),
+    "rows": lambda: (new_fleet(), {"data": SampledData(lambda n_rows, _: mcl.Batch(*rows(n_rows)), 8, 3)}),
+}
+
+
+@pytest.mark.parametrize("name", NAMELESS)
+def test_a_function_without_a_name_requires_a_key(name, tmp_path):
+    fleet, options = NAMELESS[name]()
+    with pytest.raises(ValueError, match=f"Fleet.fit: `checkpoint` requires a key for `{name}`"):
+        train(fleet, tmp_path, **options)
+    fleet, options = NAMELESS[name]()
+    history = train(fleet, **options, checkpoint=Checkpointing(tmp_path, key="first"))
+    again, options = NAMELESS[name]()
+    assert_same_bits(history, train(again, cut=(0, 0), **options, checkpoint=Checkpointing(tmp_path, key="first")))
+    with pytest.raises(ValueError, match=f"which differs in .*{name}"):
+        train(again, **options, checkpoint=Checkpointing(tmp_path, key="second"))
 
 
 def test_moments_to_begin_with_are_part_of_a_training(tmp_path):
@@ -423,7 +456,7 @@ def test_a_signal_saves_the_epoch_and_the_same_call_resumes_there(tmp_path):
     whole, resumed = new_fleet(), new_fleet()
     expected = train(whole)
     with pytest.raises(
-        TrainingInterrupted, match=r"TrainingInterrupted by SIGTERM. Saved in .*: run the same again to resume"
+        TrainingInterrupted, match=r"Stopped by SIGTERM. Saved in .*: run the same again to resume"
     ) as stopped:
         stopped_at(4, new_fleet(), tmp_path)
     assert stopped.value.code == 143

@@ -13,7 +13,7 @@ from torchmcl import (
     StepOutput,
 )
 from torchmcl.costs import MixtureNLLWithCRPS
-from torchmcl.io.identity import described
+from torchmcl.io import described
 from torchmcl_fleet import Fleet, FleetData, HeldOutCost, MixtureLogLoss, Validation, WeightedDistortion, native
 
 WATCHED = MixtureNLLWithCRPS(1000.0)

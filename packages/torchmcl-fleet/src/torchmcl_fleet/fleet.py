@@ -17,13 +17,13 @@ from torchmcl import (
     SoftmaxScores,
     annealing,
     checks,
+    io,
     mcl_step,
     metrics,
     pairwise_sq_euclidean,
 )
 from torchmcl.app.progress import Progress
 from torchmcl.errors import bad_value
-from torchmcl.io.identity import digest_of_tensors
 from torchmcl.schedules import Schedule
 from torchmcl.scoring import ScoreObjective, check_score_objective
 from torchmcl_fleet.backends import BACKENDS, choose_backend
@@ -141,7 +141,7 @@ class Fleet:
         modules = build_modules(module_factory, self.seeds)
         module_checks.check_stackable(modules)
         self._kept = KeptModels(StackedModules.of(modules))
-        self._first_weights = digest_of_tensors(self._kept.last.state)
+        self._first_weights = io.digest(self._kept.last.state)
         self.optimizer_state: dict[str, Tensor] | None = None
 
     @property
@@ -217,8 +217,8 @@ class Fleet:
         saved = None
         if checkpoint is not None:
             sizes = {"batch_size": size, "backend": backend.name, "models_at_once": placement.chunk_size}
-            begin = {"first weights": self._first_weights, "first moments": digest_of_tensors(moments)}
-            fingerprint = fingerprint_of(plan, models, data, held_out) | sizes | begin
+            begin = {"first weights": self._first_weights, "first moments": io.digest(moments)}
+            fingerprint = fingerprint_of(plan, models, data, held_out, key=checkpoint.key) | sizes | begin
             is_random = not models.is_deterministic()
             saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
         if held_out is not None:
@@ -299,7 +299,7 @@ class Fleet:
             ValueError: if they do not match this fleet.
         """
         self._kept.load_state_dict(state)
-        self._first_weights = digest_of_tensors(self._kept.last.state)
+        self._first_weights = io.digest(self._kept.last.state)
 
     def _plan(self, n_epochs: int, validation: Validation | None) -> TrainingPlan:
         monitor = hard_distortion if validation is None else validation.monitor

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from torchmcl import checks, io, optional
 from torchmcl.errors import bad_value
-from torchmcl.io.identity import digest_of_tensors, identity_of
 from torchmcl_fleet.modules.stacked import StackedModules
 from torchmcl_fleet.plan import Checkpointing, TrainingPlan
 from torchmcl_fleet.problem import FleetData
@@ -357,36 +356,43 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
 
 
 def fingerprint_of(
-    plan: TrainingPlan, models: StackedModules, data: FleetData, validation: FleetData | None
+    plan: TrainingPlan, models: StackedModules, data: FleetData, validation: FleetData | None, *, key: str | None
 ) -> dict[str, Any]:
     """Return the fingerprint of a training run as JSON, for comparison with a folder of checkpoints.
 
-    Everything that determines the result is compared by value (learning rates and rules at every epoch, the
-    structure of the modules, the rows), and functions by their code and closures, not by their names.
+    Rules and learning rates are compared by their values at every epoch, rows by a checksum, options by their fields,
+    modules by their structure, and functions by their module and qualified name.
 
     Args:
-        plan: of all models.
-        models: whose structure is compared.
-        data: rows of the training.
-        validation: rows of the validation.
+        plan: Plan of all models.
+        models: Models whose structure is compared.
+        data: Rows of the training.
+        validation: Rows of the validation.
+        key: Name that stands for functions without a qualified name of their own.
+
+    Raises:
+        ValueError: If there is such a function, and `key` is None.
     """
-    return {
+    parts = {
         "n_models": len(models),
         "n_epochs": plan.n_epochs,
-        "optimizer": repr(plan.spec.optimizer),
-        "rule": identity_of([plan.rule_plan.by_group(), plan.policies]),
-        "learning_rate": digest_of_tensors({"rates": plan.learning_rates.full()}),
+        "rule": [plan.rule_plan.by_group(), plan.policies],
+        "learning_rate": plan.learning_rates.full(),
         "weight_decay": plan.weight_decays.tolist(),
         "seeds": plan.seeds.tolist(),
-        "score_weight": plan.spec.score_weight,
-        "cost_fn": identity_of(plan.spec.cost_fn),
-        "loss_fn": identity_of(plan.spec.loss_fn),
-        "scores": identity_of(plan.spec.scores),
-        "modules": identity_of(models.template),
-        "rows": digest_of_tensors(data._asdict()),
-        "source of rows": None if data.source is None else identity_of(data.source),
-        "validation": None if validation is None else digest_of_tensors(validation._asdict()),
-        "monitor": identity_of(plan.spec.monitor),
+        **vars(plan.spec),
+        "modules": models.module(0),
+        "rows": data,
+        "validation": validation,
         "validate_every": list(plan.validate_every),
         "patience": plan.patience,
     }
+    return {name: _described(name, part, key) for name, part in parts.items()}
+
+
+def _described(name: str, part: Any, key: str | None) -> Any:
+    try:
+        return io.described(part, key=key)
+    except ValueError as error:
+        message = f"Fleet.fit: `checkpoint` requires a key for `{name}`: Checkpointing(folder, key=...). {error}"
+        raise ValueError(message) from error

@@ -8,11 +8,10 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -402,44 +401,45 @@ def current_loss(output: StepOutput) -> Tensor:
 class _RowWeights:
     """Weights of held-out rows, copied to a device once: an epoch that is captured there cannot copy from the host."""
 
-    def __init__(self, weights: Tensor | None) -> None:
-        self.weights = weights
+    weights: Tensor | None
+
+    @cached_property
+    def _copies(self) -> dict[tuple[torch.device, torch.dtype], Tensor]:
+        return {}
 
     def weights_like(self, costs: Tensor) -> Tensor:
         """Return the weights on the device and in the dtype of costs."""
         assert self.weights is not None
-        copies, where = _COPIES.setdefault(self, {}), (costs.device, costs.dtype)
-        if where not in copies:
-            copies[where] = self.weights.to(costs)
-        return copies[where]
+        place = (costs.device, costs.dtype)
+        if place not in self._copies:
+            self._copies[place] = self.weights.to(costs)
+        return self._copies[place]
 
 
-# Not attributes: a monitor that was used must have the identity of one that was not, or no training run could resume.
-_COPIES: WeakKeyDictionary[_RowWeights, dict[tuple[torch.device, torch.dtype], Tensor]] = WeakKeyDictionary()
-
-
+@dataclass(frozen=True, eq=False)
 class WeightedDistortion(_RowWeights):
     """A monitor for weighted rows shared by all models: the distortion of each model on them.
 
     Args:
-        weights: [rows]
+        weights: Weights of the held-out rows, [rows].
     """
 
-    def __init__(self, weights: Tensor) -> None:
-        super().__init__(weights / weights.sum())
+    weights: Tensor
 
     def __call__(self, output: StepOutput) -> Tensor:
         """Return [models] from a cost [models, rows, 1, hypotheses]."""
         costs = output.matching.cost.amin(dim=-1).squeeze(-1)
-        return costs @ self.weights_like(costs)
+        weights = self.weights_like(costs)
+        return costs @ (weights / weights.sum())
 
 
+@dataclass(frozen=True, eq=False)
 class HeldOutCost(_RowWeights):
     """A monitor that evaluates another cost on held-out rows than the one that trains.
 
     Args:
-        cost_fn: a cost of distributions with one value per target, such as `MixtureNLLWithCRPS`.
-        weights: [rows], how much each held-out row counts; all alike by default.
+        cost_fn: Cost of distributions with one value per target, such as `MixtureNLLWithCRPS`.
+        weights: Weights of the held-out rows, [rows]; equal by default.
 
     Example:
         >>> from torchmcl import Batch, Distributions, Matching
@@ -452,38 +452,42 @@ class HeldOutCost(_RowWeights):
         tensor([1.1689])
     """
 
-    def __init__(self, cost_fn: Callable[..., Tensor], weights: Tensor | None = None) -> None:
-        super().__init__(None if weights is None else weights / weights.sum())
-        self.cost_fn = cost_fn
+    cost_fn: Callable[..., Tensor]
+    weights: Tensor | None = None
 
     def __call__(self, output: StepOutput) -> Tensor:
         """Return [models] from predictions for targets [models, rows, targets, ...]; padded targets do not count."""
-        found, targets, mask = output.predictions, output.batch.targets, output.matching.mask
-        if not isinstance(found, Distributions):
-            kind, advice = type(found).__name__, "Train networks with scales, or use hard_distortion."
+        predictions, targets, mask = output.predictions, output.batch.targets, output.matching.mask
+        if not isinstance(predictions, Distributions):
+            kind, advice = type(predictions).__name__, "Train networks with scales, or use hard_distortion."
             raise TypeError(bad_value("HeldOutCost", "predictions", "be Distributions", kind, advice))
         if output.batch.mask is not None and output.batch.mask.ndim > mask.ndim:
             rule, advice = "be a mask of whole targets", "Use current_loss for sequences of different length."
             raise ValueError(bad_value("HeldOutCost", "mask", rule, "a mask of steps", advice))
-        given = {"hypotheses": found.hypotheses, "scale": found.scale, "score_logits": found.score_logits}
-        costs = self.cost_fn(targets=targets, **given).flatten(3).mean(dim=-1)  # [models, rows, targets]
-        shares = mask.to(costs) if self.weights is None else mask * self.weights_like(costs).unsqueeze(-1)
-        total = (costs.masked_fill(~mask, 0) * shares).sum(dim=(1, 2))
-        return total / shares.sum(dim=(1, 2)).clamp_min(torch.finfo(costs.dtype).tiny)
+        costs = self.cost_fn(
+            hypotheses=predictions.hypotheses,
+            targets=targets,
+            scale=predictions.scale,
+            score_logits=predictions.score_logits,
+        )
+        costs = costs.flatten(3).mean(dim=-1)  # [models, rows, targets]
+        weights = mask.to(costs) if self.weights is None else mask * self.weights_like(costs).unsqueeze(-1)
+        total = (costs.masked_fill(~mask, 0) * weights).sum(dim=(1, 2))
+        return total / weights.sum(dim=(1, 2)).clamp_min(torch.finfo(costs.dtype).tiny)
 
 
+@dataclass(frozen=True, eq=False)
 class MixtureLogLoss(_RowWeights):
     """A monitor for `MixtureNLL`: the log-loss of the mixtures on held-out rows.
 
     Args:
-        weights: [rows] or [models, rows], how much each held-out row counts; 0 for padding. All alike by default.
-        together: use the mean over models for all of them, so that they keep the same epoch: on few rows the best
+        weights: Weights of the held-out rows, [rows] or [models, rows]; 0 for padding. Equal by default.
+        together: Use the mean over models for all of them, so that they keep the same epoch: on few rows the best
             epoch of a single model is random. They must be trained in one chunk.
     """
 
-    def __init__(self, weights: Tensor | None = None, *, together: bool = False) -> None:
-        super().__init__(weights)
-        self.together = together
+    weights: Tensor | None = None
+    together: bool = field(default=False, kw_only=True)
 
     def __call__(self, output: StepOutput) -> Tensor:
         """Return [models] from a cost [models, rows, 1, hypotheses]."""
@@ -531,14 +535,17 @@ class Checkpointing:
     """The folder of checkpoints, from which the same training run resumes.
 
     Args:
-        folder: of the training.
-        every: epochs between saves; `torchmcl.io.stop_on_signals` saves at once.
-        keep: number of states to keep; if the newest is damaged, the previous one is used.
+        folder: Folder of the training run.
+        every: Number of epochs between saves; `torchmcl.io.stop_on_signals` saves at once.
+        keep: Number of states to keep; if the newest is damaged, the previous one is used.
+        key: Name of the training run, required if a cost, a monitor, a source of rows or a module contains a lambda, a
+            nested function or a partial: another process cannot recognize them. Change the key with the function.
     """
 
     folder: str | Path
     every: int = 100
     keep: int = 2
+    key: str | None = None
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -546,6 +553,8 @@ class Checkpointing:
             raise TypeError(bad_value("Checkpointing", "folder", "be a path", repr(self.folder)))
         checks.check_positive_int("Checkpointing", "every", self.every)
         checks.check_positive_int("Checkpointing", "keep", self.keep)
+        if self.key is not None and not isinstance(self.key, str):
+            raise TypeError(bad_value("Checkpointing", "key", "be a string", repr(self.key)))
 
 
 def validation_of(given: object, n_models: int) -> Validation | None:
