@@ -84,8 +84,8 @@ def test_drawn_constants_do_not_depend_on_the_default_device():
     head = mcl.MultiHypothesisHead(4, 2, 3)
     tensors = HeadTensors(head, head.linear.weight.detach()[None], head.linear.bias.detach()[None])
     with torch.device("meta"):
-        elsewhere = tensors.drawn([7])
-    torch.testing.assert_close(elsewhere, tensors.drawn([7]), rtol=0, atol=0)
+        elsewhere = tensors.random_constants([7])
+    torch.testing.assert_close(elsewhere, tensors.random_constants([7]), rtol=0, atol=0)
 
 
 @for_each("options", [{}, {"scales": True}, {"scores": False}])

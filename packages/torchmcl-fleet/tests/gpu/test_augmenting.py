@@ -124,7 +124,7 @@ def test_mapped_it_solves_each_as_alone(masked):
 @needs_gpu
 def test_too_many_real_targets_are_an_error_without_a_mask_and_nan_with_one():
     cost, mask = torch.rand(2, 3, 2).cuda(), torch.tensor([[True, True, True], [True, False, True]]).cuda()
-    with pytest.raises(ValueError, match="PIT: `number of hypotheses` must be at least the number of real targets 3"):
+    with pytest.raises(ValueError, match="PIT: `number of hypotheses` must be at least the number of valid targets 3"):
         mcl.PIT()(cost)
     weights = mcl.PIT()(cost, mask)
     assert weights[0].isnan().all()

@@ -1,8 +1,7 @@
 """Checks of user-supplied tensors and numbers, and their error messages.
 
-Shapes, types and Python numbers are always checked: that costs nothing. The contents of a
-tensor cannot be read without waiting for the device, so those checks run only inside
-`with debug_checks():`, or where the caller waits anyway (`always=True`).
+Shapes, types and Python numbers are always checked. The contents of a tensor cannot be read without waiting for the
+device, so they are checked only inside `with debug_checks():`, or if the caller waits anyway (`always=True`).
 """
 
 import inspect
@@ -58,9 +57,8 @@ _LARGEST_INT = 2**63 - 1
 def debug_checks() -> Iterator[None]:
     """Also check the contents of tensors, at the price of device synchronization.
 
-    Without it a NaN or infinite cost gives a NaN loss; inside it the first offending index is
-    named. It applies to the whole process, and is silent inside `torch.compile` and `torch.vmap`,
-    where values cannot be read.
+    Without it a NaN or infinite cost gives a NaN loss; inside it, an error names the first invalid index. It applies
+    to the whole process, and has no effect inside `torch.compile` and `torch.vmap`, where values cannot be read.
 
     Example:
         >>> import torchmcl as mcl
@@ -165,7 +163,7 @@ Fraction = Annotated[float | Tensor, Bounds(low=0, high=1)]
 
 
 class Value:
-    """Base class of frozen dataclasses whose fields are checked as their annotations say: by `Bounds` or `OneOf`.
+    """Base class of frozen dataclasses whose fields are checked by the `Bounds` or `OneOf` in their annotations.
 
     Example:
         >>> @dataclass(frozen=True)
@@ -202,7 +200,7 @@ class Value:
 def check_tensor(owner: str, argument: str, value: Any, *, floating: bool = True) -> None:
     """Check that `value` is a tensor, by default a floating-point one."""
     if not isinstance(value, Tensor):
-        raise TypeError(bad_value(owner, argument, "be a torch.Tensor", f"{type(value).__name__}"))
+        raise TypeError(bad_value(owner, argument, "be a torch.Tensor", type(value).__name__))
     if floating and not value.is_floating_point():
         advice = f"Convert it first: {argument}.float()."
         raise TypeError(bad_value(owner, argument, "be a floating tensor", value.dtype, advice))
@@ -218,7 +216,7 @@ def check_cost(owner: str, cost: Any) -> None:
 
 
 def check_mask(owner: str, mask: Any, shape: torch.Size) -> None:
-    """Check that `mask` is boolean, True for a real target, and broadcasts to `shape`."""
+    """Check that `mask` is boolean, True for a valid target, and broadcasts to `shape`."""
     check_boolean(owner, "mask", mask)
     if not _broadcasts_to(mask.shape, shape):
         rule = f"have shape {tuple(shape)} ([..., targets]) or broadcast to it"
@@ -239,9 +237,9 @@ def check_sample_weights(owner: str, weights: Any, shape: torch.Size) -> None:
 def check_boolean(owner: str, argument: str, value: Any) -> None:
     """Check that `value` is a boolean tensor."""
     if not isinstance(value, Tensor):
-        raise TypeError(bad_value(owner, argument, "be a torch.Tensor", f"{type(value).__name__}"))
+        raise TypeError(bad_value(owner, argument, "be a torch.Tensor", type(value).__name__))
     if value.dtype != torch.bool:
-        advice = f"True marks a real target; convert it first: {argument}.bool()."
+        advice = f"True marks a valid target; convert it first: {argument}.bool()."
         raise TypeError(bad_value(owner, argument, "be a boolean tensor", value.dtype, advice))
 
 
@@ -287,7 +285,7 @@ def _check_number(owner: str, argument: str, value: Any) -> None:
 
 
 def check_interval(owner: str, argument: str, value: Any, interval: str, advice: str = "") -> None:
-    """Check a number in an interval from 0 to 1: "[0, 1)", "(0, 1)" or "(0, 1]"."""
+    """Check that a number lies in an interval from 0 to 1: "[0, 1)", "(0, 1)" or "(0, 1]"."""
     Bounds(0, 1, open_low=interval[0] == "(", open_high=interval[-1] == ")")(owner, argument, value, advice)
 
 
@@ -335,19 +333,19 @@ def check_finite(
     """Raise an error at the first NaN or infinity; by default, only inside `debug_checks`.
 
     Args:
-        owner: named in messages.
-        argument: the name of the tensor.
-        value: any floating tensor.
-        real: True where the entry counts; broadcast to the shape of `value`.
-        always: whether to read the values outside `debug_checks` too.
-        advice: what to do.
+        owner: Name of the caller in messages.
+        argument: Name of the tensor in messages.
+        value: Floating-point tensor.
+        real: Valid entries, in a shape that broadcasts to that of `value`.
+        always: Whether to read the values outside of `debug_checks` too.
+        advice: Sentence that is added to the message.
     """
     if not debug_checks_enabled(always=always):
         return
     offends = ~value.detach().isfinite()
     rule = "be finite"
     if real is not None:
-        offends, rule = offends & real, "be finite where the target is real"
+        offends, rule = offends & real, "be finite for valid targets"
     _raise_at_first(owner, argument, value, offends, rule, advice)
 
 

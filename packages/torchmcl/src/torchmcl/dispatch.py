@@ -105,7 +105,7 @@ def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
     """Return the same as `torch.broadcast_shapes`, whose first call takes half a second to import sympy.
 
     Raises:
-        RuntimeError: for shapes that do not broadcast, like the original.
+        RuntimeError: For shapes that do not broadcast, like the original.
 
     Example:
         >>> broadcast_shapes(torch.Size([3, 1]), torch.Size([2]), torch.Size([]))

@@ -35,10 +35,11 @@ def number_text(value: float | None, scale: float, *, digits: int = 4, grouped: 
     """Return a number as text, with enough digits to distinguish values that differ by about `scale`.
 
     Args:
-        value: any number; None if it is not known.
-        scale: typical difference of such numbers, the standard deviation of a column for example; 0 for a single one.
-        digits: significant digits of the differences, and the minimum number for the value itself.
-        grouped: separate thousands by commas if there are five digits or more: 2008 may be a year.
+        value: Number; None if it is not known.
+        scale: Typical difference of such numbers, the standard deviation of a column for example; 0 for a single
+            number.
+        digits: Number of significant digits of the differences, and the minimum for the value itself.
+        grouped: Whether to separate thousands by commas in numbers of five or more digits; 2008 may be a year.
 
     Example:
         >>> number_text(1700000003.1274, scale=10.0), number_text(1700000003.1274, scale=1e9)

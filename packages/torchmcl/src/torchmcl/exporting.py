@@ -28,9 +28,9 @@ class ExportForm(ABC):
         """Write a network in evaluation mode.
 
         Args:
-            model: the network.
-            path: of the file.
-            example: inputs.
+            model: Network.
+            path: Path of the file.
+            example: Example inputs.
         """
 
 
@@ -50,7 +50,7 @@ class ONNX(ExportForm):
     A module with custom operators has a method `onnx_translations`: operator -> function that creates the nodes.
 
     Attributes:
-        opset: the version of ONNX's operators.
+        opset: Version of the ONNX operator set.
     """
 
     opset: int = 18
@@ -113,17 +113,17 @@ def export(
     as the length of a sequence. The network is exported in evaluation mode; its own mode is not changed.
 
     Args:
-        model: a module that returns `Predictions`, `Distributions`, tensors or tuples of them.
-        path: of the file: ".pt2" for `ExportedProgram`, ".onnx" for `ONNX` (the extra `export`), ".ts" for
-            `TorchScript`.
-        example: the input, or a tuple of the inputs, on the device of the model; only types and shapes matter.
-        form: an object, if the suffix is not enough: `AOTInductor()`, or `ONNX(opset=21)`.
+        model: Module that returns `Predictions`, `Distributions`, tensors or tuples of them.
+        path: Path of the file, with the suffix ".pt2" for `ExportedProgram`, ".onnx" for `ONNX` (the extra `export`) or
+            ".ts" for `TorchScript`.
+        example: Example input, or tuple of inputs, on the device of the model; only types and shapes matter.
+        form: Export format, if the suffix does not determine it: `AOTInductor()`, or `ONNX(opset=21)`.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: for an unknown suffix.
+        ValueError: For an unknown suffix.
 
     Example:
         >>> import tempfile, torchmcl

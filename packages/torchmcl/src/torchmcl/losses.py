@@ -1,4 +1,4 @@
-"""From a cost to a loss: `assign` computes weights by a rule, `mcl_loss` weights the cost with them."""
+"""Loss of a cost matrix: `assign` computes the weights by a rule, `mcl_loss` multiplies the cost by them."""
 
 import torch
 from torch import Tensor
@@ -21,15 +21,15 @@ def assign(cost: Tensor, rule: AssignmentRule, mask: Tensor | None = None) -> Ma
     """Assign hypotheses to targets under `rule`.
 
     Args:
-        cost: [..., targets, hypotheses], lower is better.
-        rule: an assignment rule.
-        mask: [..., targets], True where a target is real; None when all are.
+        cost: Pairwise cost, [..., targets, hypotheses]; lower is better.
+        rule: Assignment rule.
+        mask: Valid targets, [..., targets]; None if all are valid.
 
     Returns:
-        Matching with the cost (padded rows set to 0), the detached weights and the full mask.
+        Matching with the cost (0 in padded rows), the detached weights and the full mask.
 
     Raises:
-        TypeError: if `rule` is not an assignment rule or the mask is not boolean.
+        TypeError: If `rule` is not an assignment rule or the mask is not boolean.
 
     Example:
         >>> from torchmcl import WTA
@@ -68,26 +68,27 @@ def mcl_loss(
     cost may be infinite where the weight is 0: a forbidden pair.
 
     Args:
-        matching: from `assign`.
-        reduction: "mean" over all real targets; "sample_mean", the mean over samples of the mean
-            over each sample's real targets (samples without any are left out); or "none".
-        trained_cost: [..., targets, hypotheses], the cost that the weights multiply, if not the matched cost; for
-            example, a likelihood where the winner is selected by distance.
-        model_axes: how many leading axes are independent models, whose losses are kept apart.
-        sample_weights: [...] (the axes before the targets), how much each sample counts: its loss is multiplied
-            by its weight and the number of samples stays the divisor, so weights of mean 1 keep the scale.
+        matching: Matching returned by `assign`.
+        reduction: "mean" over all valid targets; "sample_mean", the mean over samples of the mean over the valid
+            targets of a sample, without samples that have no valid target; or "none".
+        trained_cost: Cost that the weights multiply, [..., targets, hypotheses]; the matched cost by default. For
+            example, a likelihood if the winner is selected by distance.
+        model_axes: Number of leading axes that are independent models, whose losses are kept apart.
+        sample_weights: Weights of the samples, [...] (the axes before the targets). The loss of a sample is multiplied
+            by its weight, and the divisor remains the number of samples, so that weights with mean 1 keep the scale.
 
     Returns:
-        A scalar, or [models] with a model axis; for "none" the loss of each target [..., targets],
-        0 where padded. Without any real target the scalar is 0.
+        Scalar, or [models] with a model axis, 0 without a valid target; for "none", the loss of each target,
+        [..., targets], 0 where padded.
 
     Example:
         >>> from torchmcl import RelaxedWTA
         >>> mcl_loss(assign(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), RelaxedWTA(0.5)))
         tensor(2.5000)
 
-    Reference:
-        Eq. (3) with `WTA`, Eq. (6) with `AnnealedWTA`; "sample_mean" is Eq. (39) to (41).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (3) with `WTA`,
+        Equation (6) with `AnnealedWTA`; the reduction "sample_mean" is Equations (39) to (41).
     """
     check_choice("mcl_loss", "reduction", reduction, ("mean", "sample_mean", "none"))
     mask = matching.mask

@@ -40,7 +40,7 @@ def optional_import(module: str, *, extra: str, needed_by: str, package: str = "
     """Return `module`, or raise an error that names its extra.
 
     Raises:
-        ImportError: if the package is not installed.
+        ImportError: If the package is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -53,13 +53,13 @@ def check_extra(*modules: str, extra: str, needed_by: str, package: str = "torch
     """Check that packages are installed, without loading them; the error names the extra that installs all of them.
 
     Args:
-        *modules: names of top-level modules; alternatives are separated by "|".
-        extra: the extra that installs all of them.
-        needed_by: the command that needs them.
-        package: the package with the extra.
+        *modules: Names of top-level modules; alternatives are separated by "|".
+        extra: Extra that installs all of them.
+        needed_by: Command that needs them.
+        package: Package with the extra.
 
     Raises:
-        ImportError: if one is not installed.
+        ImportError: If one is not installed.
     """
     missing = [names.partition("|")[0] for names in modules if not any(map(_is_installed, names.split("|")))]
     if missing:
@@ -79,8 +79,8 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     """Return `__getattr__` and `__dir__` of a package.
 
     Args:
-        package: its name.
-        homes: the module of each name. Submodules of the package need not be listed.
+        package: Name of the package.
+        homes: Module of each name. Submodules of the package need not be listed.
     """
 
     def load(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Schedules: small frozen values called with a step, and `annealed`, which applies them to a rule.
+"""Schedules: immutable functions of the step, and `annealed`, which applies them to the fields of a rule.
 
 The paper's schedules, t counted in epochs:
 
@@ -43,7 +43,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value at every step.
+    """Constant schedule.
 
     Example:
         >>> Constant(0.3)(0), Constant(0.3)(1000)
@@ -63,7 +63,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """From `start` to `end` in `n_steps` equal steps, then `end`.
+    """Linear schedule from `start` to `end` in `n_steps` steps, constant afterwards.
 
     Example:
         >>> schedule = Linear(start=1.0, end=0.0, n_steps=4)
@@ -81,12 +81,12 @@ class Linear:
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
-        return _between(self.start, self.end, _share(step, self.n_steps))
+        return _between(self.start, self.end, _fraction(step, self.n_steps))
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """From `start` to `end` along half a cosine in `n_steps`, flat at both ends, then `end`.
+    """Cosine schedule from `start` to `end` in `n_steps` steps, flat at both ends and constant afterwards.
 
     Example:
         >>> schedule = Cosine(start=1.0, end=0.0, n_steps=4)
@@ -104,20 +104,21 @@ class Cosine:
 
     def __call__(self, step: float) -> float:
         """Return the value at `step`."""
-        return _between(self.start, self.end, (1 - math.cos(math.pi * _share(step, self.n_steps))) / 2)
+        return _between(self.start, self.end, (1 - math.cos(math.pi * _fraction(step, self.n_steps))) / 2)
 
 
 @dataclass(frozen=True)
 class Exponential:
-    """`start * decay ** step`, and 0 once that is below `cutoff`.
+    """Exponential schedule `start * decay ** step`, and 0 as soon as that is below `cutoff`.
 
     Example:
         >>> schedule = Exponential(start=0.5, decay=0.95, cutoff=5e-4)
         >>> [round(schedule(step), 6) for step in (0, 1, 134, 135)]
         [0.5, 0.475, 0.000518, 0.0]
 
-    Reference:
-        T(t) = T0 rho^t of the UCI study, which ends annealing below 5e-4.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, T(t) = T0 rho^t of the
+        UCI study, in which annealing ends below 5e-4.
     """
 
     start: float
@@ -141,15 +142,16 @@ class Exponential:
 
 @dataclass(frozen=True)
 class CutoffAt:
-    """`schedule` before `step`, 0 from then on.
+    """Schedule that equals another one before `step`, and 0 from then on.
 
     Example:
         >>> schedule = CutoffAt(Exponential(start=5.0, decay=0.9), step=2)
         >>> [schedule(step) for step in (0, 1, 2, 3)]
         [5.0, 4.5, 0.0, 0.0]
 
-    Reference:
-        The indicator of Eq. (43) and (44).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, the indicator in
+        Equations (43) and (44).
     """
 
     schedule: Schedule
@@ -167,11 +169,11 @@ class CutoffAt:
 
 @dataclass(frozen=True)
 class JoinedSchedule:
-    """Several schedules in sequence, each with its own step count.
+    """Sequence of schedules, each of which counts its steps from its own beginning.
 
     Args:
-        schedules: one more than there are boundaries.
-        boundaries: increasing steps; at a boundary the next schedule has begun.
+        schedules: Schedules, one more than there are boundaries.
+        boundaries: Steps at which the next schedule begins, in increasing order.
 
     Example:
         >>> schedule = JoinedSchedule((Constant(1.0), Linear(1.0, 0.0, 2)), boundaries=(10,))
@@ -209,14 +211,14 @@ class JoinedSchedule:
 
 @dataclass(frozen=True)
 class AnnealedRule:
-    """A rule whose fields follow schedules; call it with a step. Made by `annealed`.
+    """Function step -> rule whose fields follow schedules, created by `annealed`.
 
     It can be called inside a compiled function, which is then compiled once for each part of the schedule. Pass the
     step as an integer there: `torch.compile` may recompile for each new value of a float.
 
     Attributes:
-        rule: the rule at step 0.
-        schedules: pairs of a field and its schedule, by name.
+        rule: Rule at step 0.
+        schedules: Pairs of a field name and its schedule.
     """
 
     rule: AssignmentRule
@@ -235,13 +237,12 @@ def annealed(rule: type[AssignmentRule] | AssignmentRule, **values: Schedule | A
     """Return `step -> rule`, with the named fields of the rule taken from schedules.
 
     Args:
-        rule: a rule class; or a rule, whose other fields are kept.
-        **values: field name = schedule, for any fields of the rule, at least one. A constant field is
-            given as its value.
+        rule: Class of rules, or a rule whose other fields are kept.
+        **values: Schedules by field name, at least one; constant fields are given by their values.
 
     Raises:
-        ValueError: if the rule has no such field, or none is scheduled.
-        TypeError: if `rule` is not a rule, or a field without a default is missing.
+        ValueError: If the rule has no such field, or none is scheduled.
+        TypeError: If `rule` is not a rule, or a field without a default is missing.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Sinkhorn, TopK
@@ -281,7 +282,7 @@ def _between(start: float, end: float, done: float) -> float:
     return (1 - done) * start + done * end
 
 
-def _share(step: float, n_steps: int) -> float:
+def _fraction(step: float, n_steps: int) -> float:
     # Comparisons, not min and max: torch.compile supports arithmetic on a step, and branches, but not those.
     step = _checked(step)
     if step <= 0:

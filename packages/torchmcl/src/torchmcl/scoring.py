@@ -142,7 +142,7 @@ class SigmoidScores(ScoreObjective):
         tensor(0.6931)
 
     References:
-        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, Equation (4).
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (4).
     """
 
     def sample_losses(self, score_logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The main path: batch -> predictions -> cost -> matching -> loss. It defines the results of all backends."""
+"""The training step: batch -> predictions -> cost -> matching -> loss. It defines the results of all backends."""
 
 import math
 from collections.abc import Callable
@@ -65,32 +65,33 @@ def mcl_step(
     stacked: bool = False,
     sample_weights: Tensor | None = None,
 ) -> StepOutput:
-    """Return the loss of a batch and all intermediate results.
+    """Compute the loss of a batch and all intermediate results.
 
     Args:
-        model: takes `batch.inputs`, returns `Predictions` or `Distributions`.
-        batch: inputs, targets, mask and scene, or the output of a loader, see `torchmcl.types.as_batch`; the contents
+        model: Function of `batch.inputs` that returns `Predictions` or `Distributions`.
+        batch: Inputs, targets, mask and scene, or the output of a loader, see `torchmcl.types.as_batch`; the contents
             of padded targets and steps are ignored. With one target per sample the axis of the targets may be omitted:
             [batch, dim], [batch, steps, dim], or class ids [batch]. A mask with an axis of steps is passed to the
             costs. Missing targets need a mask: a NaN that is not masked gives a NaN loss, and an error inside
             `debug_checks`. Samples of the same `scene` share their winners, see `SceneWinners`.
-        rule: an assignment rule; for an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
-        cost_fn: the matched cost, the input of the rule: any `pairwise_*` function, `Pairwise(fn)`, or a function of
-            `hypotheses` and `targets`, which always include the axis of targets here. `mask`, `scale`, `score_logits`
-            and `event_dims` (axes of one hypothesis) are passed if it has such parameters.
-        loss_fn: the trained cost, which the weights of the rule multiply, for example `pairwise_laplace_nll` where
-            `cost_fn` is `pairwise_ade`; the matched cost by default.
-        scores: how scores are trained; `SoftmaxScores()` for a softmax over the hypotheses, and either takes the rule
-            that defines the labels: `SigmoidScores(PIT())` for one-to-one.
-        score_weight: weight of the score loss; it is not computed at 0 or without score logits.
-        stacked: everything has a leading axis of independent models, and so have the losses, [models].
-        sample_weights: [batch], how much each sample counts, with mean 1; None when all count equally.
+        rule: Assignment rule; for an annealed one, `rule(step)`, or `scheduler.rule` of a `RuleScheduler`.
+        cost_fn: Matched cost, the input of the rule: any `pairwise_*` function, `Pairwise(fn)`, or a function of
+            `hypotheses` and `targets`, which always have an axis of targets here. The function also receives `mask`,
+            `scale`, `score_logits` and `event_dims` (number of axes of one hypothesis) if it has parameters of these
+            names.
+        loss_fn: Trained cost, which the weights of the rule multiply; the matched cost by default. For example,
+            `pairwise_laplace_nll` with the `cost_fn` `pairwise_ade`.
+        scores: Score objective; `SoftmaxScores()` for a softmax over the hypotheses. Its rule defines the labels:
+            `SigmoidScores(PIT())` for one-to-one assignments.
+        score_weight: Weight of the score loss, which is not computed if it is 0 or if there are no score logits.
+        stacked: Whether all tensors have a leading axis of independent models; the losses are then [models].
+        sample_weights: Weights of the samples with mean 1, [batch]; None for equal weights.
 
     Returns:
-        StepOutput; call `.loss.backward()`. Its matching has the matched cost.
+        Losses, matching and predictions; call `.loss.backward()`. The matching contains the matched cost.
 
     Raises:
-        TypeError: if the model does not return `Predictions`.
+        TypeError: If the model does not return `Predictions`.
 
     Example:
         >>> import torch
@@ -102,8 +103,8 @@ def mcl_step(
         >>> output.matching.weights.shape
         torch.Size([8, 1, 3])
 
-    Reference:
-        Eq. (6) plus Eq. (4).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equations (4) and (6).
     """
     if not (callable(model) and callable(cost_fn) and (loss_fn is None or callable(loss_fn))):
         _check_functions(model=model, cost_fn=cost_fn, loss_fn=loss_fn)
@@ -156,7 +157,7 @@ def step_output(problem: StepProblem) -> StepOutput:
     if debug_checks_enabled():
         check_finite("mcl_step", "cost", cost, None if mask is None else mask.unsqueeze(-1))
     matching = matched(cost, rule, mask)
-    mask = matching.mask if cost.shape[-2] == 0 else mask  # there is no real target, even without a mask
+    mask = matching.mask if cost.shape[-2] == 0 else mask  # there is no valid target, even without a mask
     trained = None if loss_fn is None else _cost(problem, "loss_fn", loss_fn)
     assignment_loss = mean_loss(pair_losses(matching, trained, weights), mask, int(stacked))
     logits = predictions.score_logits

@@ -47,20 +47,20 @@ class TwoPass(nn.Module):
     from the inputs alone. Batch normalization normalizes each chunk alone; its running statistics are updated once.
 
     Args:
-        model: a function of inputs and latents [batch, chunk, ...], which returns `Predictions` or `Distributions` with
+        model: Function of inputs and latents [batch, chunk, ...], which returns `Predictions` or `Distributions` with
             [batch, chunk, ...] in every field.
-        n_hypotheses: hypotheses in training; `forward` accepts a different number.
-        chunk_size: hypotheses that are computed together.
-        latents: a function of the number of rows, the number of hypotheses and the device that returns an identifier of
+        n_hypotheses: Number of hypotheses in training; `forward` accepts a different number.
+        chunk_size: Number of hypotheses that are computed together.
+        latents: Function of the number of rows, the number of hypotheses and the device that returns an identifier of
             each hypothesis, [rows, hypotheses, ...]: their numbers by default, or noise, `model.draw` of a
             `LatentHypotheses` for example.
-        scorer: a function from inputs to score logits [batch, n_hypotheses], computed once with a graph.
-        independent_rows: whether the output of a row depends on this row and its latent only: no dropout, no batch
+        scorer: Function that computes score logits [batch, n_hypotheses] from the inputs, called once with a graph.
+        independent_rows: Whether the output of a row depends on this row and its latent only: no dropout, no batch
             normalization. The second pass then computes only the (row, hypothesis) pairs with weight: one per row with
             winner-takes-all. Every input tensor whose first axis is as long as the batch is assumed to contain rows.
 
     Raises:
-        TypeError: if the model does not return predictions.
+        TypeError: If the model does not return predictions.
 
     Example:
         >>> import torchmcl as mcl
@@ -96,8 +96,8 @@ class TwoPass(nn.Module):
         """Return the predictions of all hypotheses.
 
         Args:
-            inputs: a tensor, or any structure of them.
-            n_hypotheses: if different from the number in training.
+            inputs: Tensor, or any structure of tensors.
+            n_hypotheses: Number of hypotheses, if it differs from the number in training.
         """
         first = next((leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)), None)
         if first is None:

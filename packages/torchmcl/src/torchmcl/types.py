@@ -1,7 +1,6 @@
-"""The data structures of the main path: Batch, Predictions (or Distributions), Matching, StepOutput.
+"""Data structures of a training step: Batch, Predictions (or Distributions), Matching, StepOutput.
 
-All are plain named tuples of tensors: they unpack, they print, and `torch.compile`,
-`torch.vmap` and `torch.utils._pytree` treat them as tuples.
+All are named tuples of tensors, which `torch.compile`, `torch.vmap` and `torch.utils._pytree` treat as tuples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +29,15 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """The training data of a step.
+    """Training data of a step.
 
     Attributes:
-        inputs: [batch, ...], the argument of the model.
-        targets: [batch, targets, dim]; [batch, targets, steps, dim] for sequences; [batch, targets] for class ids.
-        mask: [batch, targets], True for real targets; or [batch, targets, steps], True for real steps; None if all are
-            real.
-        scene: [batch], integers; samples of the same scene share their winners, see `SceneWinners`. None if each
-            sample has its own winners.
+        inputs: Inputs of the model, [batch, ...].
+        targets: Targets, [batch, targets, dim]; sequences, [batch, targets, steps, dim]; or class ids, [batch,
+            targets].
+        mask: Valid targets, [batch, targets], or valid steps, [batch, targets, steps]; None if all are valid.
+        scene: Integer scene numbers, [batch]; samples of the same scene share their winners, see `SceneWinners`. None
+            if each sample has its own winners.
     """
 
     inputs: Tensor
@@ -48,12 +47,12 @@ class Batch(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """The output of a model.
+    """Output of a model.
 
     Attributes:
-        hypotheses: [batch, hypotheses, dim], the answers f_1(x) ... f_n(x); sequences are [batch, hypotheses, steps,
-            dim], and other shapes are possible if the cost supports them.
-        score_logits: [batch, hypotheses]; a sigmoid turns them into scores. None without a score head.
+        hypotheses: Hypotheses f_1(x) ... f_n(x), [batch, hypotheses, dim]; sequences, [batch, hypotheses, steps, dim];
+            or any other shape that the cost supports.
+        score_logits: Logits of the scores, [batch, hypotheses]; None without a score head.
     """
 
     hypotheses: Tensor
@@ -64,9 +63,9 @@ class Distributions(NamedTuple):
     """Predictions whose hypotheses are distributions; accepted wherever `Predictions` are.
 
     Attributes:
-        hypotheses: [batch, hypotheses, ...], the locations.
-        score_logits: [batch, hypotheses], or None.
-        scale: positive, in the shape of `hypotheses` or one that broadcasts to it: standard deviations of normal
+        hypotheses: Locations, [batch, hypotheses, ...].
+        score_logits: Logits of the scores, [batch, hypotheses], or None.
+        scale: Positive scales in a shape that broadcasts to that of `hypotheses`: standard deviations of normal
             distributions, or scales of Laplace distributions, depending on the cost.
     """
 
@@ -96,15 +95,15 @@ class Matching(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """The result of a training step; call `.loss.backward()` on it.
+    """Result of a training step; call `.loss.backward()`.
 
     Attributes:
-        loss: scalar, `assignment_loss + score_weight * score_loss`.
-        assignment_loss: scalar, the weighted cost of the matching.
-        score_loss: scalar, or None if the model has no scores.
-        matching: cost, weights and mask, for the metrics.
-        predictions: the output of the model.
-        batch: the batch as it was used: with an axis of targets, and with 0 in place of padded targets and steps.
+        loss: Total loss, `assignment_loss + score_weight * score_loss`.
+        assignment_loss: Weighted cost of the matching.
+        score_loss: Loss of the scores; None if the model has no scores.
+        matching: Cost, weights and mask, for the metrics.
+        predictions: Output of the model.
+        batch: Batch with an axis of targets, and with 0 in place of padded targets and steps.
     """
 
     loss: Tensor
@@ -121,8 +120,8 @@ def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Calla
     A `DataLoader` over a dataset of `Batch` calls it automatically.
 
     Args:
-        samples: of equal shapes, without the batch axis.
-        collate_fn_map: passed by `torch.utils.data.default_collate`; not used.
+        samples: Samples of equal shapes, without the batch axis.
+        collate_fn_map: Not used; passed by `torch.utils.data.default_collate`.
 
     Example:
         >>> samples = [Batch(torch.rand(3), torch.rand(1, 2)) for _ in range(5)]
@@ -131,7 +130,7 @@ def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Calla
     """
     inputs, targets, masks, scenes = zip(*samples, strict=True)
     if any(scene is None for scene in scenes) and not all(scene is None for scene in scenes):
-        raise ValueError(bad_value("collate_batches", "scene", "be given for all samples or for none", "some"))
+        raise ValueError(bad_value("collate_batches", "scene", "be set for all samples or for none", "some"))
     known = next((mask for mask in masks if mask is not None), None)
     if known is not None:
         known = torch.ones_like(torch.as_tensor(known))
@@ -140,7 +139,7 @@ def collate_batches(samples: Sequence[Batch], *, collate_fn_map: dict[Any, Calla
     return Batch(default_collate(list(inputs)), default_collate(list(targets)), mask, scene)
 
 
-# The way that PyTorch documents for custom types; a plain namedtuple with a None in it cannot be collated.
+# PyTorch's registry for custom types; it cannot collate a named tuple that contains None.
 default_collate_fn_map[Batch] = collate_batches
 
 # `torch.export.save` stores the structure of a model's output under these names.
@@ -155,11 +154,11 @@ def as_batch(loaded: Any) -> Batch:
     """Return the output of a loader as a `Batch`.
 
     Args:
-        loaded: a `Batch`; a tuple or list of its fields, `(inputs, targets)` at least, as
-            `DataLoader(TensorDataset(x, y))` yields it; or a dictionary with their names.
+        loaded: A `Batch`; a tuple or list of its fields, at least `(inputs, targets)`, as from
+            `DataLoader(TensorDataset(x, y))`; or a dictionary with the names of the fields.
 
     Raises:
-        TypeError: if it is none of these.
+        TypeError: If it is none of these.
 
     Example:
         >>> import torch

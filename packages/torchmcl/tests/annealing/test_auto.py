@@ -50,8 +50,8 @@ def test_an_answer_that_keeps_improving_is_waited_for_and_then_parted():
     for epoch in range(1, 201):
         decision = policy.update(state, sizes(falling[epoch]), epoch, 200)
         assert not decision.rewinds
-        if decision.parts > 0:
-            fans[epoch] = float(decision.parts)
+        if decision.separations > 0:
+            fans[epoch] = float(decision.separations)
     assert fans == {150: pytest.approx(1.4 * math.sqrt(falling[150]), rel=1e-3)}  # the longest hold
     flat, _ = run_policy(policy, [1.0] + [0.1] * 200, 200)
     assert 20 <= float(flat["begun"]) < 50
@@ -122,7 +122,7 @@ def test_a_training_without_a_probe_begins_with_parted_hypotheses():
     policy = AutoAnnealing()
     for n_epochs, has_zero, parts in ((5, True, 1.4), (5, False, 0.0), (100, True, 0.0)):
         state = policy.init(sizes(1.0, has_zero=has_zero), n_epochs)
-        assert float(policy.first_parts(state)) == pytest.approx(parts)
+        assert float(policy.first_separations(state)) == pytest.approx(parts)
 
 
 @for_each("gap, share", [(1.0, 0.0), (math.exp(0.2), 0.0), (math.exp(0.4), 0.5), (9.0, 1.0)])

@@ -20,7 +20,7 @@ class Changes:
     def rewind(self, models):
         self.rewound.append(models.tolist())
 
-    def part(self, factors):
+    def separate(self, factors):
         self.parted.append((factors > 0).tolist())
 
     def move(self, moves):

@@ -65,7 +65,7 @@ def test_constant_scores_stay_constant_in_every_mode_of_evaluation():
         (torch.zeros(3), mcl.assign(torch.zeros(3, 1, 2), mcl.WTA()), r"have shape \[rows, hypotheses\]"),
         (torch.full((1, 2), torch.nan), mcl.assign(torch.zeros(1, 1, 2), mcl.WTA()), "be finite, got nan"),
         (None, mcl.assign(torch.zeros(1, 1, 2), mcl.WTA()), "have score logits"),
-        (torch.zeros(0, 2), mcl.assign(torch.zeros(0, 1, 2), mcl.WTA()), "at least one real target"),
+        (torch.zeros(0, 2), mcl.assign(torch.zeros(0, 1, 2), mcl.WTA()), "at least one valid target"),
         (torch.zeros(1, 2), mcl.assign(torch.zeros(1, 1, 3), mcl.WTA()), "have a cost of shape"),
     ],
 )

@@ -168,7 +168,7 @@ def test_regions_can_be_pickled(kind):
         ({"targets": torch.full((20, 2), torch.inf)}, ValueError, "be finite, got inf"),
         ({"sample_weights": -torch.ones(20)}, ValueError, "`sample_weights` must be >= 0"),
         ({"mask": torch.ones(20, 3, dtype=torch.bool)}, ValueError, r"`mask` must have shape \(20, 2\)"),
-        ({"mask": torch.zeros(20, 2, dtype=torch.bool)}, ValueError, "at least one real step in each row"),
+        ({"mask": torch.zeros(20, 2, dtype=torch.bool)}, ValueError, "at least one valid step in each row"),
         ({"nonconformity": MixtureNonconformity(FullNormal())}, ValueError, "`predictions` must be Distributions"),
         ({"nonconformity": TubeNonconformity((1.0,))}, ValueError, "one number for each of 2 steps"),
     ],

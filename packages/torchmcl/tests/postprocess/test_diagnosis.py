@@ -70,7 +70,7 @@ def test_bad_input_is_named():
         diagnose(given, targets[:5])
     with pytest.raises(ValueError, match="be finite, got nan"):
         diagnose(given, targets * torch.nan)
-    with pytest.raises(ValueError, match="at least one real target"):
+    with pytest.raises(ValueError, match="at least one valid target"):
         diagnose(given, targets, torch.zeros(10, 1, dtype=torch.bool))
 
 

@@ -74,7 +74,7 @@ class FleetAnnealing:
         ).items():
             self.state[name].copy_(value)
         if self._driver.head is not None:
-            self._weights.part(torch.where(self.chosen, self._driver.policy.first_parts(self.state), 0.0))
+            self._weights.separate(torch.where(self.chosen, self._driver.policy.first_separations(self.state), 0.0))
         self.state["initial"].copy_(self._models.flat)
 
     def is_due(self, epoch: int) -> bool:
@@ -208,7 +208,7 @@ class _StackedWeights:
         views = [models.split(models.flat), *moments]
         (weight, bias), *others = [(view[f"{layer}.weight"], view[f"{layer}.bias"]) for view in views]
         self._head = annealing.HeadTensors(head[1], weight, bias, [tensor for pair in others for tensor in pair])
-        self._constants = self._head.drawn(seeds)
+        self._constants = self._head.random_constants(seeds)
 
     def rewind(self, models: Tensor) -> None:
         """Reset the selected models to their initial weights, with fresh moments."""
@@ -216,9 +216,9 @@ class _StackedWeights:
         for value in self._optimizer.values():
             replace_where(models, value, torch.zeros_like(value))
 
-    def part(self, factors: Tensor) -> None:
+    def separate(self, factors: Tensor) -> None:
         """Set the hypotheses to their mean plus random constants, times the factor of each model."""
-        self._head.part(factors, self._constants)
+        self._head.separate(factors, self._constants)
 
     def move(self, moves: annealing.Moves) -> None:
         """Give each hypothesis the weights of its source, and shift its outputs."""

@@ -3,15 +3,15 @@
 A training run has up to four phases, whose lengths depend on the model:
 
 1. *Probe*: for the first twentieth of the training the temperature is far above the first critical temperature,
-   2 lambda_max of the conditional covariance (Eq. (14)), and all hypotheses learn one answer. If this does not reduce
-   the distortion by a factor of e, the spread of the targets is not due to an untrained model. The model is then reset
-   to its initial weights and cools at once.
-2. *Hold*: otherwise the temperature is held as long as doubling the time still pays off.
+   2 lambda_max of the conditional covariance (Equation (14)), and all hypotheses learn the same prediction. If this
+   does not reduce the distortion by a factor of e, the spread of the targets is not due to an untrained model. The
+   model is then reset to its initial weights and cools at once.
+2. *Hold*: otherwise the temperature is held as long as doubling the time still lowers the distortion enough.
 3. *Cool*: from half of the distortion per coordinate, the paper's 0.5 for standardized targets, to a 500th of it,
-   evenly in the logarithm. Cooling begins below the critical temperature, so that different hypotheses stay apart.
-   Before that, the hypotheses are set to their mean plus a random constant each: equal hypotheses would never separate,
+   exponentially. Cooling begins below the critical temperature, so that different hypotheses stay apart.
+   Before that, each hypothesis is set to the mean of all plus a random constant: equal hypotheses would never separate,
    and if their differences depended on the input, hypotheses would swap modes between two inputs, where the network
-   would have to jump. Weight decay keeps it smooth until the modes are found.
+   would have to jump. Weight decay keeps the network smooth until the modes are found.
 4. *Tail*: hard winner-takes-all, while the learning rate falls to 0 along a cosine. In its first half, redundant
    hypotheses are moved to where one hypothesis covers two modes, see `torchmcl.annealing.moves`.
 
@@ -44,27 +44,27 @@ class PolicyConstants(NamedTuple):
     """Constants of the policy that need no tuning.
 
     Attributes:
-        hold: temperature of the hold, relative to the mean cost.
-        begin: temperature at which cooling begins, relative to the mean cost of a coordinate.
-        begin_spread: like `begin`, for costs without a natural zero, relative to their spread.
-        probe: fraction of the training after which the gain of the hold is evaluated, at the end of the epoch. If it is
+        hold: Temperature of the hold, relative to the mean cost.
+        begin: Temperature at which cooling begins, relative to the mean cost of a coordinate.
+        begin_spread: Like `begin`, for costs without a natural zero, relative to their spread.
+        probe: Fraction of the training after which the gain of the hold is evaluated, at the end of an epoch. If it is
             less than half an epoch, there is no hold.
-        probe_gain: logarithm by which the distortion must have fallen by then.
-        shortest: minimum length of a hold, as a fraction of the training: some models start slowly.
-        longest: maximum length of a hold, as a fraction of the training: cooling and tail need time, too.
-        fan: size of the constants that separate hypotheses, relative to the initial biases of the head and the
-            root of the remaining distortion.
-        stiffness: weight decay while cooling, relative to the share of the distortion that is left: the less a hold has
+        probe_gain: Smallest decrease of the logarithm of the distortion up to `probe` for which the hold continues.
+        shortest: Minimum length of a hold, as a fraction of the training, because some models start slowly.
+        longest: Maximum length of a hold, as a fraction of the training, because cooling and tail need time too.
+        fan: Size of the constants that separate hypotheses, relative to the initial biases of the head and to the
+            square root of the remaining distortion.
+        stiffness: Weight decay while cooling, relative to the remaining fraction of the distortion: the less a hold has
             learned, the less the decay can undo.
-        least_cooling: minimum number of epochs of the cooling.
-        settling: fraction of the time after the hold at which the learning rate begins to fall.
-        n_moves: number of times in a training run that hypotheses may be moved.
-        last_move: share of the time after the hold after which hypotheses are no longer moved.
-        gap: excess of the held-out distortion over that of the training rows, as a logarithm, at which weight decay
-            begins, and the further excess at which it has its full strength.
-        warm_up: share of the training without weight decay: before anything is learned, the model's error looks like
+        least_cooling: Minimum number of epochs of the cooling.
+        settling: Fraction of the time after the hold at which the learning rate begins to fall.
+        n_moves: Number of times in a training run that hypotheses may be moved.
+        last_move: Fraction of the time after the hold at which the last hypotheses may be moved.
+        gap: Excess of the logarithm of the held-out distortion over that of the training distortion at which weight
+            decay begins, and further excess at which it reaches its full strength.
+        warm_up: Fraction of the training without weight decay, because the error of an untrained model looks like
             noise.
-        strongest: the largest weight decay: far above it, networks trained on few rows collapse.
+        strongest: Largest weight decay; far above it, networks trained on few rows collapse.
     """
 
     hold: float = 4.0
@@ -87,7 +87,7 @@ class PolicyConstants(NamedTuple):
 
 POLICY_CONSTANTS = PolicyConstants()
 _TINY = torch.finfo(torch.float32).tiny
-# The slow mean of the distortion discounts the past by the elapsed time to this power.
+# Exponent of the elapsed time by which the slow mean of the distortion discounts the past.
 _MEMORY = 2
 
 
@@ -103,14 +103,14 @@ class AutoDecision(NamedTuple):
     """Changes to the models requested by an update, one entry per model.
 
     Attributes:
-        rewinds: reset these models to their initial weights, with fresh optimizer moments.
-        parts: set the hypotheses of these models to their mean plus random constants, drawn as initial biases are,
-            times this factor; 0 for models to be left as they are.
-        moves: move hypotheses of these models, where that lowers the distortion.
+        rewinds: Models to reset to their initial weights and to fresh optimizer moments, [models].
+        separations: Factors of the random constants that separate the hypotheses of a model, [models]. The constants
+            are drawn like initial biases; a factor of 0 leaves the model unchanged.
+        moves: Models whose hypotheses are moved where that lowers the distortion, [models].
     """
 
     rewinds: Tensor
-    parts: Tensor
+    separations: Tensor
     moves: Tensor
 
 
@@ -119,20 +119,20 @@ class AutoAnnealing:
     """Set the temperature, the learning rate and the moves of hypotheses from costs measured during training.
 
     Pass it as the rule to `RuleScheduler` (in your own loop), `Fleet`, `MCLModule` or the estimators. This is the
-    policy; the state of a training run is a dictionary of tensors, one entry per model trained side by side.
+    policy; the state of a training run is a dictionary of tensors, one entry per model.
 
-    No value is read on the host, so it can run in a captured CUDA graph.
+    No value is read on the host, so it can run inside a CUDA graph.
 
     Args:
-        hold_gain: the hold ends when a doubling of its time would lower the distortion by less than this, as a
-            logarithm. Larger values hold for a shorter time.
-        cooling: share of the time after the hold that the cooling takes; the rest is the tail.
-        end: temperature at which hard winner-takes-all begins, relative to the mean cost of a coordinate.
-        noise_decay: weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is
-            the noise relative to the first distortion. It is used where held-out rows show that the network overfits.
-            0 for none.
-        full_rate_steps: if a training run has more optimizer steps than this, its learning rate is lowered by the
-            square root of the ratio.
+        hold_gain: Decrease of the logarithm of the distortion per doubling of time below which the hold ends. Larger
+            values give a shorter hold.
+        cooling: Fraction of the time after the hold that the cooling takes; the rest is the tail.
+        end: Temperature at which hard winner-takes-all begins, relative to the mean cost of a coordinate.
+        noise_decay: Weight decay per unit of noise per row: `noise_decay * u * (1 - u) / rows`, at most 3, where u is
+            the noise relative to the first distortion. It is used where held-out rows show that the network overfits. 0
+            disables it.
+        full_rate_steps: Number of optimizer steps above which the learning rate is divided by the square root of the
+            excess ratio.
 
     Example:
         >>> policy = AutoAnnealing()
@@ -140,12 +140,13 @@ class AutoAnnealing:
         >>> state = policy.init(costs, n_epochs=100)
         >>> policy.value(state, epoch=0, n_epochs=100).temperature
         tensor([4.])
-        >>> decision = policy.update(state, costs, epoch=5, n_epochs=100)  # nothing gained: back, and cool
+        >>> decision = policy.update(state, costs, epoch=5, n_epochs=100)  # no gain: rewind and cool
         >>> decision.rewinds, [round(float(policy.value(state, t, 100).temperature), 3) for t in (5, 20, 33, 34)]
         (tensor([True]), [0.5, 0.027, 0.002, 0.0])
 
-    Reference:
-        Prop. 4 (ii), Eq. (14), for the critical temperature.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Proposition 4 (ii),
+        Equation (14), for the critical temperature.
     """
 
     hold_gain: float | Tensor = 0.05
@@ -165,7 +166,7 @@ class AutoAnnealing:
 
     @classmethod
     def stacked(cls, policies: Sequence["AutoAnnealing"], device: torch.device | str = "cpu") -> "AutoAnnealing":
-        """Return one policy for models trained side by side, with one entry per model in each field."""
+        """Combine the policies of several models into one, with one entry per model in each field."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.tensor([float(getattr(p, name)) for p in policies], device=device) for name in names})
 
@@ -175,12 +176,12 @@ class AutoAnnealing:
         """Return the state before training.
 
         Args:
-            measured: costs of the untrained models, of any shape: one entry per model.
-            n_epochs: of the whole training.
-            n_coordinates: of a hypothesis.
-            may_hold: whether hypotheses can be parted after a hold.
+            measured: Costs of the untrained models, one entry per model, in any shape.
+            n_epochs: Number of epochs of the whole training.
+            n_coordinates: Number of coordinates of a hypothesis.
+            may_hold: Whether hypotheses can be separated after a hold.
         """
-        scale = measured.scale.float()  # NaN, and no hold, where no cost is finite
+        scale = measured.scale.float()  # NaN, which means no hold, where no cost is finite
         holds = measured.has_zero & (scale > 0)
         if not may_hold or POLICY_CONSTANTS.probe * n_epochs < 0.5:
             holds = torch.zeros_like(holds)
@@ -197,8 +198,8 @@ class AutoAnnealing:
             "has_zero": measured.has_zero.float(),
         }
 
-    def first_parts(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Return the initial `AutoDecision.parts`, for models that cool from the start."""
+    def first_separations(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Return the initial `AutoDecision.separations`, for models that cool from the start."""
         cools = (state["begun"] == 0) & (state["has_zero"] > 0) & (state["first"] > 0)
         return torch.where(cools, POLICY_CONSTANTS.fan, torch.zeros_like(state["begun"]))
 
@@ -215,12 +216,12 @@ class AutoAnnealing:
         """Update the state with the costs after `epoch` epochs: continue the hold, or begin to cool.
 
         Args:
-            state: from `init`.
-            measured: costs now.
-            epoch: epochs that have ended.
-            n_epochs: of the whole training.
-            n_coordinates: of a hypothesis.
-            trained: costs on rows that are trained on, where `measured` is of held-out rows.
+            state: State returned by `init`.
+            measured: Current costs.
+            epoch: Number of epochs that have ended.
+            n_epochs: Number of epochs of the whole training.
+            n_coordinates: Number of coordinates of a hypothesis.
+            trained: Costs of training rows, if `measured` are costs of held-out rows.
         """
         self.release(state, measured, epoch)
         moves = self.moves(state, epoch, n_epochs)
@@ -229,9 +230,9 @@ class AutoAnnealing:
         scale = torch.where(holds & known, measured.mean.float(), state["scale"])
         lowest = torch.minimum(state["lowest"], scale)
         # `slow` is the mean of the logarithm over about the last half of the time before the last measurement. If the
-        # distortion falls as t^-p, it was p / 2 above the value then, and is that plus p log(t / t_then) above the one
-        # now; a doubling of the time gains p log(2). The lowest distortion so far is used because single measurements
-        # are noisy.
+        # distortion falls as t^-p, `slow` exceeds the logarithm at the last measurement by p / 2, and the current
+        # logarithm by p / 2 + p log(t / t_last); doubling the time gains p log(2). The lowest distortion so far is used
+        # because single measurements are noisy.
         level = lowest.clamp_min(_TINY).log()
         earlier = state["seen"] / epoch
         doubling = math.log(2) * (state["slow"] - level) / (1 / _MEMORY - earlier.log())
@@ -239,7 +240,7 @@ class AutoAnnealing:
         probe = numbers.probe * n_epochs
         gained = (state["first"] / scale.clamp_min(_TINY)).log()
         rewinds = holds & (state["seen"] < probe) & (epoch >= probe) & (gained < numbers.probe_gain)
-        # With few epochs, at least one is left for the tail.
+        # At least one epoch remains for the tail.
         latest = torch.as_tensor(n_epochs - 1 - 1 / (1 - self.cooling)).clamp(max=numbers.longest * n_epochs)
         ends = (epoch >= latest) | ((doubling < self.hold_gain) & (epoch >= numbers.shortest * n_epochs))
         ends = holds & ends & ~rewinds
@@ -305,13 +306,14 @@ class AutoAnnealing:
         """Return the settings of an epoch.
 
         Args:
-            state: from `init`, changed by `update`.
-            epoch: counted from 0; fractions are fine.
-            n_epochs: of the whole training.
-            n_rows: of the training data, for the weight decay against noise; None for none.
-            n_steps: of the optimizer in the whole training, for the learning rate; None leaves it as given.
-            n_hypotheses: of the model, for the weight decay.
-            n_coordinates: of a hypothesis, for the weight decay.
+            state: State returned by `init`, changed by `update`.
+            epoch: Number of epochs since the beginning; may be fractional.
+            n_epochs: Number of epochs of the whole training.
+            n_rows: Number of training rows, for the weight decay against noise; None for no such decay.
+            n_steps: Number of optimizer steps in the whole training, for the learning rate; None leaves the rate
+                unchanged.
+            n_hypotheses: Number of hypotheses of the model, for the weight decay.
+            n_coordinates: Number of coordinates of a hypothesis, for the weight decay.
         """
         numbers, holds = POLICY_CONSTANTS, state["begun"] < 0
         after = self._after_hold(state, epoch, n_epochs)
@@ -322,8 +324,8 @@ class AutoAnnealing:
         settled = ((after - numbers.settling) * (math.pi / (1 - numbers.settling))).clamp(min=0)
         rate = torch.where(holds, 1.0, (1 + torch.cos(settled)) / 2)
         if n_steps is not None:
-            share = torch.as_tensor(self.full_rate_steps / n_steps, dtype=rate.dtype, device=rate.device)
-            rate = rate * share.clamp(max=1).sqrt()
+            ratio = torch.as_tensor(self.full_rate_steps / n_steps, dtype=rate.dtype, device=rate.device)
+            rate = rate * ratio.clamp(max=1).sqrt()
         first = state["first"].clamp_min(_TINY)
         left = (state["lowest"] / first).clamp(max=1)
         was_judged = (state["begun"] > 0) & (state["has_zero"] > 0)  # without a probe, the model may be untrained
@@ -331,8 +333,8 @@ class AutoAnnealing:
         if n_rows is None:
             return AutoValues(temperature, rate, stiff + torch.zeros_like(rate))
         # The distance between modes is not noise: n hypotheses divide the distortion of noise by n^(2 / coordinates)
-        # (times 1 to 2.7), that of modes by more. The lowest distortion so far is used: weight decay that harms the
-        # model must not increase itself.
+        # (times 1 to 2.7) and the distortion of modes by more. The lowest distortion so far is used, because weight
+        # decay that harms the model must not increase itself.
         many = n_hypotheses ** (2 / n_coordinates) * state["best"]
         noise = torch.where(holds, state["lowest"], torch.minimum(state["lowest"], many)) / first
         decay = state["overfit"] * self.noise_decay * noise * (1 - noise) / n_rows  # 0 if nothing is learned
@@ -341,12 +343,12 @@ class AutoAnnealing:
         return AutoValues(temperature, rate, torch.maximum(decay, stiff))
 
     def _cooling(self, state: Mapping[str, Tensor], n_epochs: float) -> Tensor:
-        """Return the share of the time after the hold that the cooling takes."""
+        """Return the fraction of the time after the hold that the cooling takes."""
         least = POLICY_CONSTANTS.least_cooling / (n_epochs - state["begun"]).clamp_min(1)
         return torch.clamp(least.clamp(max=0.5), min=self.cooling)
 
     def _after_hold(self, state: Mapping[str, Tensor], epoch: float | Tensor, n_epochs: float) -> Tensor:
-        """Return the share of the time after the hold that has passed, in [0, 1]."""
+        """Return the fraction of the time after the hold that has passed, in [0, 1]."""
         begun = state["begun"]
         return ((epoch - begun) / (n_epochs - begun).clamp_min(1)).clamp(0, 1)
 

@@ -1,7 +1,7 @@
-"""The driver of `AutoAnnealing`: the state of the policy in a training run, and the requested changes to models.
+"""Driver of `AutoAnnealing`: the state of the policy in a training run, and the changes of models that it requests.
 
-Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.model`), fleets drive many side by
-side and measure them on their rows (`torchmcl_fleet.annealing`).
+Loops and Lightning drive one model and measure its batches (`torchmcl.annealing.model`). Fleets drive many models and
+measure them on their rows (`torchmcl_fleet.annealing`).
 """
 
 from collections.abc import Callable
@@ -16,37 +16,37 @@ from torchmcl.annealing.records import CostScale
 
 __all__ = ["AnnealingDriver", "TrainedWeights"]
 
-# Moves are planned on at least this many samples, and on this many per hypothesis.
+# Minimum number of samples for planning moves, in total and per hypothesis.
 _N_MOVE_ROWS, _N_ROWS_OF_HYPOTHESIS = 512, 32
 
 
 class TrainedWeights(Protocol):
-    """The weights of the models during training, with their optimizer state."""
+    """Weights of the models in training, with their optimizer state."""
 
     def rewind(self, models: Tensor) -> None:
-        """Reset the selected models (True) to their initial weights, with fresh moments."""
+        """Reset the selected models to their initial weights, with fresh optimizer moments."""
 
-    def part(self, factors: Tensor) -> None:
+    def separate(self, factors: Tensor) -> None:
         """Set the hypotheses to their mean plus random constants, times the factor of each model; 0 for no change."""
 
     def move(self, moves: Moves) -> None:
-        """Give each hypothesis the weights of its source, and shift its outputs."""
+        """Copy the weights of each hypothesis from its source, and shift its outputs."""
 
 
 class AnnealingDriver:
-    """The state of `AutoAnnealing` in one training run.
+    """State of `AutoAnnealing` in one training run.
 
     Args:
-        policy: of one model, or stacked for several.
-        model: the model, or one with the structure shared by all; None if the policy must not change the model.
-        n_models: number of models side by side; None for a single model without a model axis.
-        device: of the state.
+        policy: Policy of one model, or stacked policies of several models.
+        model: Model, or one with the structure that all models share; None if the policy must not change the model.
+        n_models: Number of models trained side by side; None for a single model without a model axis.
+        device: Device that stores the state.
 
     Attributes:
-        head: name and module of the head. Without one, cooling begins at once and no hypothesis is moved.
-        state: of the policy, an entry per model.
-        n_hypotheses: of a model; set it when it is known.
-        n_coordinates: of a hypothesis; set it when it is known.
+        head: Name and module of the head. Without a head, cooling begins at once and no hypothesis is moved.
+        state: State of the policy, one entry per model.
+        n_hypotheses: Number of hypotheses of a model; set by the caller once it is known.
+        n_coordinates: Number of coordinates of a hypothesis; set by the caller once it is known.
     """
 
     def __init__(
@@ -100,28 +100,28 @@ class AnnealingDriver:
         """Update the policy with the costs after `epoch` epochs, and change the models if requested.
 
         Args:
-            measured: costs now.
-            epoch: how many have ended.
-            n_epochs: of the whole training.
-            weights: of the models.
-            samples: returns the samples that moves are planned on, or None.
-            active: [models], those that may be changed; all by default.
-            trained: costs on rows that are trained on, where `measured` is of held-out rows.
+            measured: Current costs.
+            epoch: Number of epochs that have ended.
+            n_epochs: Number of epochs of the whole training.
+            weights: Weights of the models.
+            samples: Function that returns the samples for planning moves, or None.
+            active: Models that may be changed, [models]; all by default.
+            trained: Costs of training rows, if `measured` are costs of held-out rows.
         """
         n_coordinates = self.n_coordinates
         decision = self.policy.update(
             self.state, measured, epoch, n_epochs, n_coordinates=n_coordinates, trained=trained
         )
         if active is not None:
-            parts = torch.where(active, decision.parts, 0.0)
-            decision = AutoDecision(decision.rewinds & active, parts, decision.moves & active)
-        flags = torch.stack([decision.rewinds.any(), (decision.parts != 0).any(), decision.moves.any()])
-        some_rewind, some_part, some_move = flags.tolist()  # one transfer
+            separations = torch.where(active, decision.separations, 0.0)
+            decision = AutoDecision(decision.rewinds & active, separations, decision.moves & active)
+        flags = torch.stack([decision.rewinds.any(), (decision.separations != 0).any(), decision.moves.any()])
+        some_rewind, some_separate, some_move = flags.tolist()  # one transfer
         if some_rewind:
             weights.rewind(decision.rewinds)
         if self.head is None:
             return
-        if some_part:
-            weights.part(decision.parts.view(-1))
-        if some_move and (found := samples()) is not None:
-            weights.move(planned_moves(found, decision.moves.view(-1)))
+        if some_separate:
+            weights.separate(decision.separations.view(-1))
+        if some_move and (rows := samples()) is not None:
+            weights.move(planned_moves(rows, decision.moves.view(-1)))

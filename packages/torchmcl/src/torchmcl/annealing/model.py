@@ -1,4 +1,4 @@
-"""The rule of each step of a training run: constant, scheduled, or set by `AutoAnnealing`."""
+"""Annealing of one model in a training loop: rules by step, `AutoAnnealing`, and changes of hypotheses."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 RuleLike = AssignmentRule | Callable[[float], AssignmentRule] | AutoAnnealing
-"""The type of `rule` everywhere: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
+"""Type of the argument `rule`: an assignment rule, a function step -> rule, or `AutoAnnealing`."""
 
 _HOTTEST = torch.finfo(torch.float32).max
-# Samples that moves are planned on have at most this many numbers.
+# Maximum number of entries of the samples for planning moves.
 _MOST_NUMBERS = 1 << 26
 
 
@@ -53,7 +53,7 @@ def rule_at(rule: AssignmentRule | Callable[[float], AssignmentRule], step: floa
 
 
 def rule_description(rule: RuleLike, step: float) -> dict[str, Any]:
-    """Return the kind and the fields of the rule at a step, or of the policy, as plain values to save and compare.
+    """Return the kind and the fields of the rule at a step, or of the policy, as values for records and comparison.
 
     Example:
         >>> rule_description(lambda step: AnnealedWTA(1.0 / (1 + step)), step=1)
@@ -66,41 +66,42 @@ def rule_description(rule: RuleLike, step: float) -> dict[str, Any]:
 
 
 class ModelAnnealing:
-    """`AutoAnnealing` in a loop over batches of one model, which may run in several processes.
+    """`AutoAnnealing` of one model in a loop over batches, which may run in several processes.
 
-    Its state stays on the device of the costs; only `set_rates` and `end_epoch` read values on the host.
+    The state stays on the device of the costs; only `set_rates` and `end_epoch` read values on the host.
 
     Args:
-        policy: the policy.
-        model: its hypotheses are parted before the cooling and moved in the tail. Without one, or one that does not
-            end in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is moved.
+        policy: Annealing policy.
+        model: Model whose hypotheses are separated before the cooling and moved in the tail. Without a model, or with
+            one that does not end in a `MultiHypothesisHead`, cooling begins with the first batch and no hypothesis is
+            moved.
     """
 
     def __init__(self, policy: AutoAnnealing, model: nn.Module | None = None) -> None:
         self._driver = AnnealingDriver(policy, model)
-        # Over the batches of this epoch, in all processes: the sums of the mean, the lowest and the spread of their
-        # costs, the number of batches, and the number of those with costs below 0.
+        # Sums over the batches of this epoch in all processes: mean, best and spread of the costs, number of batches,
+        # and number of batches with costs below 0.
         self.sums = torch.zeros(5)
         self.has_observed = False
-        self._initial: list[Tensor] | None = None  # weights, as long as the model may be set back to them
+        self._initial: list[Tensor] | None = None  # initial weights, while a rewind is possible
         self._collects = False  # whether hypotheses may be moved after this epoch
         self._collected: list[Samples] = []
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """The state of the policy."""
+        """State of the policy."""
         return self._driver.state
 
     def observe(self, output: StepOutput, epoch: float, n_epochs: float) -> None:
         """Add the measurements of a batch; all processes must call this the same number of times.
 
         Args:
-            output: of a training step.
-            epoch: counted from 0; fractions are fine.
-            n_epochs: of the whole training.
+            output: Result of a training step.
+            epoch: Number of epochs since the beginning; may be fractional.
+            n_epochs: Number of epochs of the whole training.
         """
         costs = cost_scale(output.matching)
-        known = ~costs.mean.isnan()  # a batch may have no real target, or no finite cost
+        known = ~costs.mean.isnan()  # a batch may have no valid target, or no finite cost
         values = [torch.where(known, value, 0.0) for value in costs[:3]]
         batch = torch.stack([value.float() for value in (*values, known, ~costs.has_zero)])
         if _is_distributed():
@@ -119,17 +120,17 @@ class ModelAnnealing:
             self._collect(output)
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
-        """Store the initial weights, which are restored if the hold has lowered the distortion too little."""
+        """Store the initial weights, to which the model returns if the hold lowers the distortion too little."""
         if self._driver.head is not None and not self.has_observed:
             self._initial = [parameter.detach().clone() for parameter in _parameters(optimizer)]
 
     def end_epoch(self, optimizer: torch.optim.Optimizer, epoch: float, n_epochs: float) -> None:
-        """Decide, from the batches since the last call, whether to begin cooling, and change the model if needed.
+        """Update the policy with the batches since the last call, and change the model if the policy requests it.
 
         Args:
-            optimizer: of the model.
-            epoch: how many have ended.
-            n_epochs: of the whole training.
+            optimizer: Optimizer of the model.
+            epoch: Number of epochs that have ended.
+            n_epochs: Number of epochs of the whole training.
         """
         self._init_if_unknown(n_epochs)
         measured = self._measured()
@@ -160,10 +161,10 @@ class ModelAnnealing:
         While cooling, the weight decay of AdamW is raised in the groups where it is positive.
 
         Args:
-            optimizer: any of `torch.optim`.
-            epoch: that follows.
-            n_epochs: of the whole training.
-            n_steps: of the optimizer in the whole training. If given, long training runs have a lower rate.
+            optimizer: Optimizer of `torch.optim`.
+            epoch: Epoch that follows, counted from 0.
+            n_epochs: Number of epochs of the whole training.
+            n_steps: Number of optimizer steps in the whole training. If given, long training runs have a lower rate.
         """
         values = self._driver.values(epoch, n_epochs, n_steps=n_steps)
         moves = self._driver.policy.moves(self.state, epoch + 1, n_epochs) & self.has_observed
@@ -194,7 +195,7 @@ class ModelAnnealing:
         """Resume from a saved state.
 
         Raises:
-            ValueError: if the keys of the state are wrong.
+            ValueError: If the keys of the state are wrong.
         """
         expected = {*self.state, "sums", "sizes"}
         initial = sorted(
@@ -224,12 +225,12 @@ class ModelAnnealing:
         self._driver.state = {name: torch.where(unknown, new[name], value) for name, value in self.state.items()}
 
     def _measured(self) -> CostScale:
-        """Return the mean over the batches of this epoch; NaN without a batch."""
+        """Return the mean statistics over the batches of this epoch; NaN without a batch."""
         mean, best, spread, number, signed = self.sums.unbind()
         return CostScale(mean / number, best / number, spread / number, signed == 0)
 
     def _collect(self, output: StepOutput) -> None:
-        """Keep the hypotheses and targets of a batch, until there are enough samples to plan moves."""
+        """Store the hypotheses and targets of a batch until there are enough samples to plan moves."""
         n_rows = sum(samples.real.shape[1] for samples in self._collected)
         wanted = self._driver.n_move_rows
         if n_rows >= wanted:
@@ -240,12 +241,12 @@ class ModelAnnealing:
 
 
 class OptimizerWeights:
-    """The weights of a model trained with a torch optimizer, see `TrainedWeights`.
+    """Weights of a model trained with a torch optimizer, see `TrainedWeights`.
 
     Args:
-        optimizer: of the model.
-        head: of the model; None if it has none.
-        initial: the first weights, None where they are no longer needed.
+        optimizer: Optimizer of the model.
+        head: Head of the model; None if it has no head.
+        initial: Initial weights; None if they are no longer needed.
     """
 
     def __init__(
@@ -255,7 +256,7 @@ class OptimizerWeights:
 
     @torch.no_grad()
     def rewind(self, models: Tensor) -> None:
-        """Reset the parameters to their initial weights, with fresh moments; called only if the model is selected."""
+        """Reset the model to its initial weights and fresh optimizer moments; called only if the model is selected."""
         state = self._optimizer.state
         for parameter, weight in zip(
             _parameters(self._optimizer), self._initial or (), strict=self._initial is not None
@@ -267,13 +268,13 @@ class OptimizerWeights:
                 elif isinstance(value, int | float):
                     state[parameter][name] = 0
 
-    def part(self, factors: Tensor) -> None:
+    def separate(self, factors: Tensor) -> None:
         """Set the hypotheses to their mean plus random constants."""
         if (head := _head_tensors(self._head, self._optimizer)) is not None:
-            head.part(factors, head.drawn([0]))
+            head.separate(factors, head.random_constants([0]))
 
     def move(self, moves: Moves) -> None:
-        """Copy weights between hypotheses; all processes apply the moves of the first one."""
+        """Copy weights between hypotheses; all processes apply the moves of the first process."""
         if (head := _head_tensors(self._head, self._optimizer)) is None:
             return
         if _is_distributed():
@@ -283,7 +284,7 @@ class OptimizerWeights:
 
 
 def _head_tensors(head: MultiHypothesisHead | None, optimizer: torch.optim.Optimizer) -> HeadTensors | None:
-    """Return the weights of a head and their moments; None where they are split across devices."""
+    """Return the weights of a head and their optimizer moments; None if they are split across devices."""
     assert head is not None
     pair = (head.linear.weight, head.linear.bias)
     if any(type(parameter.data) is not Tensor for parameter in pair):
@@ -310,8 +311,8 @@ def _set(group: dict[str, Any], name: str, value: float) -> None:
         group[name] = value
 
 
-# Under a schedule, part hypotheses before the cooling if they were trained at a high temperature, where they merge, and
-# move them a few times after it, when the temperature is 0 or nearly so: the same changes that `AutoAnnealing` makes.
+# For training with a schedule: the changes that `AutoAnnealing` makes. Separate the hypotheses before the cooling if a
+# high temperature has merged them, and move them a few times after the cooling, at a temperature near 0.
 
 
 def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: StepOutput) -> int:
@@ -321,18 +322,18 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
     loss; see `torchmcl.annealing.moves`. Distances are squared Euclidean under every cost.
 
     Args:
-        model: trained, ending in a `MultiHypothesisHead`.
-        optimizer: of the model; a moved hypothesis takes its moments along.
-        output: of `mcl_step` on a batch of a few hundred samples, several for each hypothesis.
+        model: Trained model that ends in a `MultiHypothesisHead`.
+        optimizer: Optimizer of the model; the optimizer moments of a hypothesis move with it.
+        output: Result of `mcl_step` on a batch of a few hundred samples, several for each hypothesis.
 
     Raises:
-        ValueError: if the model has no such head, or the targets cannot be compared with the hypotheses.
+        ValueError: If the model has no such head, or the targets cannot be compared with the hypotheses.
 
     Example:
         >>> import torchmcl as mcl
         >>> model = mcl.MultiHypothesisMLP(in_features=1, out_features=1, n_hypotheses=3, hidden=())
         >>> _ = model.head.linear.weight.data.zero_()
-        >>> model.head.linear.bias.data[:3] = torch.tensor([0.0, 5.0, 5.01])  # the first serves two modes
+        >>> model.head.linear.bias.data[:3] = torch.tensor([0.0, 5.0, 5.01])  # the first covers two modes
         >>> batch = mcl.Batch(torch.zeros(300, 1), torch.tensor([-1.0, 1.0, 5.0]).repeat(100).view(300, 1, 1))
         >>> optimizer = torch.optim.Adam(model.parameters())
         >>> move_hypotheses(model, optimizer, mcl.mcl_step(model, batch, mcl.WTA()))
@@ -343,9 +344,9 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
     head = _head("move_hypotheses", model)
     samples = Samples.of_step(output)
     if samples is None:
-        rule = "have targets of the shape of a hypothesis, without masks of steps"
         advice = "Hypotheses cannot be moved under this cost."
-        raise ValueError(bad_value("move_hypotheses", "output", rule, "others", advice))
+        message = "`output` must have targets in the shape of one hypothesis, and no step mask."
+        raise ValueError(f"move_hypotheses: {message} {advice}")
     moves = planned_moves(samples, torch.ones(1, dtype=torch.bool, device=samples.targets.device))
     OptimizerWeights(optimizer, head, None).move(moves)
     places = torch.arange(head.n_hypotheses, device=moves.source.device)
@@ -353,17 +354,17 @@ def move_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, output: 
 
 
 def separate_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.4) -> None:
-    """Set each hypothesis to the mean of all plus `factor` times a random constant, drawn like initial biases.
+    """Separate merged hypotheses: set each one to the mean of all plus `factor` times a random constant.
 
-    Hypotheses that a high temperature has merged get the same gradients, so nothing else separates them again.
-    Differences that do not depend on the input separate them in the same way everywhere, so that none of them has to
-    jump from one mode to another between two inputs.
+    Hypotheses that a high temperature has merged have equal gradients and would never separate. The constants are drawn
+    like initial biases. They do not depend on the input, so that no hypothesis has to jump from one mode to another
+    between two inputs.
 
     Args:
-        model: ending in a `MultiHypothesisHead`.
-        optimizer: of the model.
-        factor: size of the constants relative to initial biases. After training at a high temperature, multiply it by
-            the square root of the share of the cost that is left.
+        model: Model that ends in a `MultiHypothesisHead`.
+        optimizer: Optimizer of the model.
+        factor: Size of the constants relative to initial biases. After training at a high temperature, multiply it by
+            the square root of the remaining fraction of the cost.
 
     Example:
         >>> import torchmcl as mcl
@@ -376,7 +377,7 @@ def separate_hypotheses(model: nn.Module, optimizer: torch.optim.Optimizer, fact
     """
     check_positive("separate_hypotheses", "factor", factor)
     head = _head("separate_hypotheses", model)
-    OptimizerWeights(optimizer, head, None).part(torch.full((1,), float(factor), device=head.linear.weight.device))
+    OptimizerWeights(optimizer, head, None).separate(torch.full((1,), float(factor), device=head.linear.weight.device))
 
 
 def _head(owner: str, model: nn.Module) -> MultiHypothesisHead:

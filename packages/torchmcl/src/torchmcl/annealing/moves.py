@@ -1,9 +1,9 @@
 """Moves of redundant hypotheses to modes that share one hypothesis.
 
 A redundant hypothesis is one whose samples the others fit nearly as well: it wins nothing, duplicates another, or
-shares a mode with it. Removing it costs the difference between the best and the second best distance of the samples
-it wins. A hypothesis that covers two modes has residuals with two centers: splitting it in two gains the distance to
-their mean less the distance to the nearer center. A move pays if the gain, less twice its standard error, exceeds the
+shares a mode with it. Its removal costs the difference between the best and the second best distance of the samples
+it wins. A hypothesis that covers two modes has residuals with two centers: splitting it gains the distance to their
+mean less the distance to the nearer center. A move pays if the gain, less twice its standard error, exceeds the
 loss by a fifth. The centers are found on one half of the samples, the gain is measured on the other.
 
 The hypothesis that moves gets the weights of the one that is split, and both are shifted by the centers through their
@@ -28,21 +28,21 @@ __all__ = [
     "planned_moves",
 ]
 
-# Gains are measured with error: this many standard errors are subtracted, and the loss must be exceeded by this share.
+# Number of standard errors subtracted from a gain, and relative margin by which the gain must exceed the loss.
 _N_ERRORS, _MARGIN = 2.0, 0.2
-# Iterations that find the direction of the largest variance, and the two centers of the residuals.
+# Power iterations for the direction of largest variance, and Lloyd iterations for the two centers of the residuals.
 _N_POWER, _N_LLOYD = 8, 4
 # Maximum number of moves at a time, and of entries in a tensor.
 _MOST_MOVES, _MOST_NUMBERS = 8, 1 << 26
 
 
 class Samples(NamedTuple):
-    """Targets and the hypotheses for them.
+    """Targets and hypotheses of samples.
 
     Attributes:
-        hypotheses: [models, samples, hypotheses, coordinates]
-        targets: [models, samples, coordinates]
-        real: [models, samples], False for padding.
+        hypotheses: Predicted points, [models, samples, hypotheses, coordinates].
+        targets: Target points, [models, samples, coordinates].
+        real: Valid samples, [models, samples]; False for padding.
     """
 
     hypotheses: Tensor
@@ -54,9 +54,9 @@ class Samples(NamedTuple):
         """Return the samples of stacked models; None if the targets cannot be compared with the hypotheses.
 
         Args:
-            predictions: for [models, rows, ...].
-            batch: targets [models, rows, targets, ...] and their mask.
-            real_rows: [models, rows], False for rows that pad shorter sets.
+            predictions: Predictions for inputs [models, rows, ...].
+            batch: Targets, [models, rows, targets, ...], and their mask.
+            real_rows: Valid rows, [models, rows]; False for rows that pad shorter data sets.
         """
         hypotheses, targets, mask = predictions.hypotheses.detach(), batch.targets, batch.mask
         event = hypotheses.shape[3:]
@@ -76,18 +76,18 @@ class Samples(NamedTuple):
         if output.matching.cost.ndim != 3:
             return None
         batch, mask = output.batch, output.matching.mask
-        if batch.mask is not None and batch.mask.ndim > mask.ndim:  # padded steps are 0, which are no targets
+        if batch.mask is not None and batch.mask.ndim > mask.ndim:  # padded steps are 0 and must not count as targets
             return None
         hypotheses = output.predictions.hypotheses.unsqueeze(0)
         return cls.of(Predictions(hypotheses), Batch(mask, batch.targets.unsqueeze(0), mask.unsqueeze(0)))
 
 
 class Moves(NamedTuple):
-    """A change of the hypotheses of stacked models.
+    """Changes of the hypotheses of stacked models.
 
     Attributes:
-        source: [models, hypotheses], the hypothesis whose weights each one gets.
-        shift: [models, hypotheses, coordinates], added to its outputs.
+        source: Index of the hypothesis whose weights are copied, [models, hypotheses].
+        shift: Offsets added to the outputs, [models, hypotheses, coordinates].
     """
 
     source: Tensor
@@ -99,12 +99,12 @@ def planned_moves(samples: Samples, allowed: Tensor) -> Moves:
     """Return the moves that lower the distortion.
 
     Args:
-        samples: a few hundred per model, or more.
-        allowed: [models], which models may change.
+        samples: Hypotheses and targets of at least a few hundred samples per model.
+        allowed: Models that may be changed, [models].
 
     Example:
         >>> y = torch.tensor([-1.0, 1.0, 5.0]).repeat(100).view(1, 300, 1)
-        >>> h = torch.tensor([0.0, 5.0, 5.01]).view(1, 1, 3, 1).expand(1, 300, 3, 1)  # the first serves two modes
+        >>> h = torch.tensor([0.0, 5.0, 5.01]).view(1, 1, 3, 1).expand(1, 300, 3, 1)  # the first covers two modes
         >>> samples = Samples(h, y, torch.ones(1, 300, dtype=torch.bool))
         >>> source, shift = planned_moves(samples, torch.tensor([True]))
         >>> source.tolist(), (h[0, 0, source[0]] + shift[0]).flatten().sort().values.tolist()
@@ -195,7 +195,7 @@ def _members(group: Tensor, n_groups: int, values: Tensor) -> Tensor:
 
 
 def head_of(module: nn.Module) -> tuple[str, MultiHypothesisHead] | None:
-    """Return name and module of the head of a model, None unless there is exactly one, with plain trained weights."""
+    """Return the name and the module of the head of a model; None unless there is exactly one with trained weights."""
     heads = [(name, part) for name, part in module.named_modules() if isinstance(part, MultiHypothesisHead)]
     if len(heads) != 1:
         return None
@@ -204,13 +204,13 @@ def head_of(module: nn.Module) -> tuple[str, MultiHypothesisHead] | None:
 
 
 class HeadTensors:
-    """The weights of a head, with a leading axis of models, and the optimizer's tensors for them.
+    """Weights of a head with a leading axis of models, and their optimizer moments.
 
     Args:
-        head: defines which rows of its linear layer belong to which hypothesis.
-        weight: [models, outputs, features]
-        bias: [models, outputs]
-        moments: further tensors in the shape of either: a moved hypothesis takes them along.
+        head: Module that defines which rows of the linear layer belong to which hypothesis.
+        weight: Weights of the linear layer, [models, outputs, features].
+        bias: Biases of the linear layer, [models, outputs].
+        moments: Optimizer moments in the shape of `weight` or `bias`, which move with their hypothesis.
     """
 
     def __init__(self, head: MultiHypothesisHead, weight: Tensor, bias: Tensor, moments: Sequence[Tensor] = ()) -> None:
@@ -232,8 +232,8 @@ class HeadTensors:
             tensor.copy_(tensor.gather(1, index))
         self.bias[:, self._values] += moves.shift.to(self.bias.dtype)
 
-    def drawn(self, seeds: Sequence[int]) -> Tensor:
-        """Return constants [models, hypotheses, coordinates] drawn like initial biases, with one seed per model."""
+    def random_constants(self, seeds: Sequence[int]) -> Tensor:
+        """Draw constants [models, hypotheses, coordinates] like initial biases, with one seed per model."""
         bound = 1 / math.sqrt(self.weight.shape[-1])
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         shape = self._values.shape
@@ -241,11 +241,11 @@ class HeadTensors:
         return (bound * (2 * torch.stack(drawn) - 1)).to(self.bias)
 
     @torch.no_grad()
-    def part(self, factors: Tensor, constants: Tensor) -> None:
+    def separate(self, factors: Tensor, constants: Tensor) -> None:
         """Set the hypotheses to their mean plus `factors` [models] times constants; 0 leaves a model unchanged."""
         factors = factors.to(self.bias.dtype).view(-1, 1, 1)
         for tensor in (self.weight, self.bias):
             values = tensor[:, self._values]
-            parted = factors.view(-1, *[1] * (values.ndim - 1)) != 0
-            tensor[:, self._values] = torch.where(parted, values.mean(dim=1, keepdim=True), values)
+            is_separated = factors.view(-1, *[1] * (values.ndim - 1)) != 0
+            tensor[:, self._values] = torch.where(is_separated, values.mean(dim=1, keepdim=True), values)
         self.bias[:, self._values] += factors * constants

@@ -1,4 +1,4 @@
-"""Measurements of soft assignments during a training, and their records."""
+"""Statistics of soft assignments in training, and their records."""
 
 import csv
 import io
@@ -27,15 +27,15 @@ __all__ = [
 
 
 class AnnealingStatistics(NamedTuple):
-    """The state of an assignment, as scalars on the device of the cost; nothing is read on the host.
+    """Statistics of an assignment, on the device of the cost; nothing is read on the host.
 
     Attributes:
-        distortion: mean cost of the cheapest hypothesis, Eq. (1).
-        soft_distortion: mean weighted cost D(q, f), Eq. (7).
-        entropy: H(q), of the weights given the target, in nats.
-        free_energy: D - T H, Eq. (11); the soft distortion itself for rules without a temperature.
-        rate: mutual information of targets and hypotheses, in bits, Eq. (10).
-        usage: [hypotheses], the share of the weight of each.
+        distortion: Mean cost of the cheapest hypothesis, Equation (1).
+        soft_distortion: Mean weighted cost D(q, f), Equation (7).
+        entropy: Entropy H(q) of the weights of a target, in nats.
+        free_energy: Free energy D - T H, Equation (11); the soft distortion for rules without a temperature.
+        rate: Mutual information of targets and hypotheses in bits, Equation (10).
+        usage: Fraction of the total weight of each hypothesis, [hypotheses].
     """
 
     distortion: Tensor
@@ -50,15 +50,16 @@ SCALARS = AnnealingStatistics._fields[:-1]
 
 
 def annealing_statistics(matching: Matching, temperature: float | Tensor) -> AnnealingStatistics:
-    """Return the recorded quantities of a matching.
+    """Compute the statistics of a matching.
 
     If inputs have several targets, the rate is computed for each input and averaged. A batch with one target per input
-    does not show the distribution of a single input; the rate is then computed over the whole batch, and includes the
-    information that the choice carries about the input.
+    does not represent the distribution of a single input; the rate is then computed over the whole batch, and includes
+    the information about the input that the choice of a hypothesis carries.
 
     Args:
-        matching: cost, weights and mask [batch, targets, hypotheses] of one model (`torch.vmap` for more).
-        temperature: of the rule that made the weights; 0 for rules without one.
+        matching: Cost, weights and mask of one model, [batch, targets, hypotheses]; use `torch.vmap` for several
+            models.
+        temperature: Temperature of the rule that computed the weights; 0 for rules without a temperature.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -76,7 +77,7 @@ def annealing_statistics(matching: Matching, temperature: float | Tensor) -> Ann
     if mask.shape[-1] == 1:
         rate = theory.mutual_information(weights.flatten(0, -2), mask.flatten())
     else:
-        counts = mask.any(dim=-1)  # inputs without any real target have no rate
+        counts = mask.any(dim=-1)  # inputs without any valid target have no rate
         rate = (theory.mutual_information(weights, mask) * counts).sum() / counts.sum().clamp_min(1)
     return AnnealingStatistics(
         distortion=torch.where(mask, cost.amin(dim=-1), 0.0).sum() / n_real,
@@ -88,9 +89,9 @@ def annealing_statistics(matching: Matching, temperature: float | Tensor) -> Ann
     )
 
 
-# The smallest difference between hypotheses that counts, relative to how far samples deviate.
+# Smallest relevant difference between hypotheses, relative to the deviation of samples.
 _SMALLEST_SPREAD = 1e-3
-# A distance may come out below 0 by rounding, relative to the size of distances.
+# Rounding error of distances, which may make them negative, relative to their size.
 _ROUNDING = 1e-5
 
 
@@ -98,10 +99,10 @@ class CostScale(NamedTuple):
     """Statistics of the costs, one entry per model.
 
     Attributes:
-        mean: over hypotheses, samples and real targets.
-        best: of the cheapest hypothesis, over samples and real targets: the distortion.
-        spread: how far hypotheses are above the best one of their sample, on average.
-        has_zero: whether the costs have a natural zero: none of them was negative.
+        mean: Mean over hypotheses, samples and valid targets.
+        best: Distortion, the mean cost of the cheapest hypothesis over samples and valid targets.
+        spread: Mean excess of the hypotheses over the best one of their sample.
+        has_zero: Whether the costs have a natural zero, that is, none of them was negative.
     """
 
     mean: Tensor
@@ -111,27 +112,27 @@ class CostScale(NamedTuple):
 
     @property
     def scale(self) -> Tensor:
-        """The unit of temperatures: the mean, or the spread of costs without a natural zero."""
+        """Unit of temperatures: the mean, or the spread of costs without a natural zero."""
         return torch.where(self.has_zero, self.mean, self.spread)
 
 
 def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
-    """Return the scale of the costs, in their units.
+    """Compute the scale of the costs, in their units.
 
-    For costs that are never negative the scale is their mean over hypotheses, samples and real targets. While the
-    hypotheses are together it is the trace of the conditional covariance, half of the critical temperature in one
+    For costs that are never negative the scale is their mean over hypotheses, samples and valid targets. While the
+    hypotheses coincide it is the trace of the conditional covariance, half of the critical temperature in one
     dimension and above it in several.
 
-    For a cost without a natural zero, such as the SI-SDR in decibels, the mean has no meaning. Its scale is how far
-    hypotheses are above the best one of their sample, the quantity that a softmin acts on: at that temperature it just
-    begins to distinguish untrained hypotheses, and once they separate, it is cold. It is at least a thousandth of the
-    mean deviation of samples, so that rounding errors do not count as differences.
+    For a cost without a natural zero, such as the SI-SDR in decibels, the mean has no meaning. The scale is then the
+    mean excess of the hypotheses over the best one of their sample. At this temperature a softmin begins to distinguish
+    untrained hypotheses, and it is cold once they separate. The scale is at least a thousandth of the mean deviation of
+    samples, so that rounding errors do not count as differences.
 
-    Costs that are not finite are left out; if none is, everything is NaN.
+    Infinite and NaN costs are ignored; without a finite cost, all results are NaN.
 
     Args:
-        matching: of a step.
-        stacked: the leading axis is models; one number per model.
+        matching: Matching of a step.
+        stacked: Whether the leading axis of all tensors is an axis of models; the result then has one entry per model.
 
     Example:
         >>> from torchmcl import AnnealedWTA, assign
@@ -162,8 +163,8 @@ def cost_scale(matching: Matching, *, stacked: bool = False) -> CostScale:
     )
 
 
-# A network in training keeps its hypotheses together to a few hundredths of the scale of the data, not
-# exactly. Three times the tolerance for free points detects a split a few percent late and is above that noise.
+# The merged hypotheses of a network in training differ by a few hundredths of the scale of the data. Three times the
+# tolerance for free points is above that noise and detects a split a few percent late.
 _NETWORK_FACTOR = 3
 
 
@@ -179,16 +180,16 @@ def network_tolerance(temperatures: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AnnealingRecords:
-    """The measurements of a recorder, one entry for each record, in order.
+    """Statistics of a training run, one entry per record, in order.
 
     Attributes:
-        step: [records], of the training.
-        temperature: [records], 0 for rules without one.
-        distortion: [records], and so on: see `AnnealingStatistics`.
-        usage: [records, hypotheses].
-        probes: [probes, ...], the inputs of `hypotheses`; None where those are the first rows of the batch.
-        hypotheses: [records, probes, hypotheses, dim].
-        scores: [records, probes, hypotheses], normalized; None without a score head.
+        step: Training steps, [records].
+        temperature: Temperatures, [records]; 0 for rules without a temperature.
+        distortion: Distortions, [records]; this field and the next four are described in `AnnealingStatistics`.
+        usage: Fractions of the total weight, [records, hypotheses].
+        probes: Inputs of `hypotheses`, [probes, ...]; None if they are the first rows of each batch.
+        hypotheses: Hypotheses at the probes, [records, probes, hypotheses, dim].
+        scores: Normalized scores, [records, probes, hypotheses]; None without a score head.
     """
 
     step: Tensor
@@ -213,10 +214,10 @@ class AnnealingRecords:
         return theory.n_distinct(self.hypotheses, network_tolerance(self.temperature)[:, None])
 
     def trajectory(self, probe: int = 0) -> theory.Trajectory:
-        """Return temperatures and hypotheses of one probe, for the functions of `torchmcl.theory`.
+        """Return the temperatures and the hypotheses of one probe, for the functions of `torchmcl.theory`.
 
         Raises:
-            ValueError: if there is no such probe.
+            ValueError: If there is no such probe.
         """
         n_probes = self.hypotheses.shape[1]
         if not -n_probes <= probe < n_probes:
@@ -228,7 +229,7 @@ class AnnealingRecords:
         """Write a JSON line for each record, or a table of the scalars if the name ends in .csv.
 
         Raises:
-            ValueError: for any other file extension.
+            ValueError: For any other file extension.
         """
         path = Path(path)
         if path.suffix == ".csv":
@@ -243,7 +244,7 @@ class AnnealingRecords:
         """Read the JSON lines of `save`.
 
         Raises:
-            ValueError: if the file was not written by `save`.
+            ValueError: If the file was not written by `save`.
         """
         names = [field.name for field in fields(cls)]
         rows = read_records("AnnealingRecords.load", Path(path), lambda row: [row[name] for name in names])
@@ -288,16 +289,16 @@ def phase_transitions(
     again while it trains. Only splits that last for the rest of the cooling count.
 
     Args:
-        records: of a training run with falling temperature.
-        probe: number of the probe input.
-        tolerance: the distance below which hypotheses count as one, a single value or one per record;
-            `network_tolerance` of each temperature by default.
+        records: Records of a training run with falling temperature.
+        probe: Index of the probe input.
+        tolerance: Distance below which hypotheses count as one, a single value or one per record; by default the
+            `network_tolerance` of each temperature.
 
     Returns:
         Transitions in order of time; their `step` is the number of the record. Empty if nothing split.
 
     Raises:
-        ValueError: if there are fewer than two temperatures, or the temperature rises.
+        ValueError: If there are fewer than two temperatures, or the temperature rises.
 
     Example:
         >>> import torch
@@ -308,8 +309,9 @@ def phase_transitions(
         >>> [(transition.step, round(transition.temperature, 3)) for transition in phase_transitions(records)]
         [(3, 0.2)]
 
-    Reference:
-        Section on phase transitions; Prop. 4 says where the first one is.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Section 4.3 and
+        Proposition 4.
     """
     temperatures, hypotheses = records.trajectory(probe)
     if len(temperatures.unique()) < 2:

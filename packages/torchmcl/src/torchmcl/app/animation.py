@@ -22,7 +22,7 @@ def write_animation(film: dict[str, Any], path: Path) -> Path:
     """Write an animation, in the format of `film_script`, as a GIF, and return its path.
 
     Raises:
-        ImportError: if Pillow, a dependency of matplotlib, is missing.
+        ImportError: If Pillow, a dependency of matplotlib, is missing.
     """
     owner = "An animation"
     images, drawing, fonts = (
@@ -92,8 +92,9 @@ def film_script(film: dict[str, Any]) -> str:
     """Return the script of a page with `film_player`.
 
     Args:
-        film: `points` [[x, y], ...] behind the hypotheses, `epochs` of the frames, and `methods`, each with a `label`,
-            `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and whether it is `annealed`.
+        film: Dictionary of the `points` [[x, y], ...] behind the hypotheses, the `epochs` of the frames, and `methods`;
+            each method has a `label`, `frames` [[[x, y, score], ...], ...], a `temperature` for each frame, and the
+            flag `annealed`.
     """
     # "<" could end the script element; inside JSON strings its escape means the same.
     data = json.dumps(film).replace("<", "\\u003c")

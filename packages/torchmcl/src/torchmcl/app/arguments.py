@@ -168,8 +168,8 @@ def say(text: object = "", *, error: bool = False) -> None:
     """Print text with control characters escaped, which terminals would otherwise execute.
 
     Args:
-        text: to print.
-        error: print to standard error.
+        text: Text to print.
+        error: Whether to print to standard error.
     """
     stream: TextIO = sys.stderr if error else sys.stdout
     print(printable(str(text)), file=stream)

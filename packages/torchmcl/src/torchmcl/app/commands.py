@@ -101,8 +101,8 @@ def read_predictions(path: Path) -> "tuple[Predictions, Tensor, Tensor | None, T
     The file holds the arrays `hypotheses`, `targets`, and optionally `mask` and `scores` or `score_logits`.
 
     Raises:
-        ValueError: if it is not such a file, or exceeds the limit TORCHMCL_LIMIT_TABLE_BYTES.
-        OSError: if it cannot be read.
+        ValueError: If it is not such a file, or exceeds the limit TORCHMCL_LIMIT_TABLE_BYTES.
+        OSError: If it cannot be read.
     """
     import numpy as np
     import torch

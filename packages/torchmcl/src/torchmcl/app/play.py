@@ -18,7 +18,7 @@ def play_script(names: tuple[str, ...] = COMPUTING) -> str:
     """Return the concatenated scripts of the page.
 
     Args:
-        names: of the files, without extension.
+        names: Names of the files, without extension.
 
     Example:
         >>> "softmin" in play_script(("rules",))

@@ -14,10 +14,10 @@ class Progress:
     """Count the steps of a long task; use it in a `with` block.
 
     Args:
-        total: number of steps.
-        what: the title of the bar.
+        total: Number of steps.
+        what: Title of the bar.
         show: False for no output.
-        unit: of a step.
+        unit: Name of a step.
     """
 
     def __init__(self, total: int, what: str, *, show: bool = True, unit: str = "step") -> None:

@@ -93,12 +93,12 @@ def check_report_folder(owner: str, folder: Path, *others: str) -> None:
     """Check that a page can be written to a folder without replacing files that torchmcl did not write.
 
     Args:
-        owner: named in the error.
-        folder: for `index.html`; it may not exist.
-        *others: further files that are replaced together with the page.
+        owner: Name of the command in the error message.
+        folder: Folder of `index.html`, which may not exist yet.
+        *others: Names of further files that are replaced together with the report.
 
     Raises:
-        ValueError: if one of them exists without a page that torchmcl wrote.
+        ValueError: If one of them exists without a page that torchmcl wrote.
     """
     target = folder / "index.html"
     if target.is_file():
@@ -120,11 +120,11 @@ def html_report(title: str, body: str, script: str = "", *, command: str = "torc
     The page permits only its own script, by checksum, as a safeguard against unescaped content.
 
     Args:
-        title: of the window.
+        title: Title of the window.
         body: HTML.
-        script: of the page; those of plots are added.
-        command: the command that creates the page, for its head; without local paths, because pages are shared.
-        style: additional CSS.
+        script: Script of the report; the script of interactive plots is added.
+        command: Command that creates the report, shown in its header; without local paths, because reports are shared.
+        style: Additional CSS.
     """
     if _PLOT in body:
         script, style = f"{script}\n{PLOT_SCRIPT}", f"{PLOT_STYLE}{style}"
@@ -149,10 +149,10 @@ def table(
     """Return a table.
 
     Args:
-        header: a cell for each column; text is escaped unless it is `Html`; text after " | " is a smaller line below.
-        rows: of cells.
-        best: the row to set in bold.
-        identity: of the element, for links and styles.
+        header: Heading of each column. Text is escaped unless it is `Html`; text after " | " is a smaller line below.
+        rows: Table entries of each row.
+        best: Index of the row to set in bold.
+        identity: Identifier of the element, for links and styles.
     """
     head = "".join(f"<th>{_cell(cell)}</th>" for cell in header)
     lines = []
@@ -226,8 +226,8 @@ def plot_values(figure: Any, box: tuple[float, float, float, float]) -> str:
     """Return the points of lines, scatter plots and bars of a drawn figure as JSON, with the positions of their axes.
 
     Args:
-        figure: a matplotlib figure that has been drawn.
-        box: left, bottom, width and height of the saved picture, in pixels of the figure.
+        figure: Matplotlib figure that has been drawn.
+        box: Left edge, bottom edge, width and height of the saved image, in pixels of the figure.
 
     Example:
         >>> figure = new_figure(4, 3)
@@ -338,9 +338,9 @@ def mean_error(mean: float, error: float, decimals: int | None = None) -> str:
     """Return a mean with its error or standard deviation, as text.
 
     Args:
-        mean: of values.
-        error: the number after the ±.
-        decimals: of both; by default two significant digits of the error are shown.
+        mean: Mean of the values.
+        error: Number after the ±.
+        decimals: Number of decimals; by default, two significant digits of the error are shown.
 
     Example:
         >>> mean_error(5.6789, 0.331), mean_error(250.26, 31.0), mean_error(1.5, 0.25, decimals=1)

@@ -25,11 +25,11 @@ def pairwise_rmsd(
     grow with pairs times points.
 
     Args:
-        hypotheses: [..., hypotheses, points, dim]
-        targets: [..., targets, points, dim]; the contents of masked points are ignored, even NaN.
-        mask: [..., targets, points], True where a point is real; None when all are.
-        scaled: whether the hypothesis may be scaled too: the Procrustes distance.
-        reflected: whether it may be mirrored.
+        hypotheses: Predicted shapes, [..., hypotheses, points, dim].
+        targets: Target shapes, [..., targets, points, dim]; masked points are ignored, even NaN.
+        mask: Valid points, [..., targets, points]; None if all are valid.
+        scaled: Whether hypotheses may be scaled too, as in the Procrustes distance.
+        reflected: Whether hypotheses may be mirrored.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs; the gradient of a hit is 0.

@@ -36,10 +36,11 @@ class _Formula(NamedTuple):
     """A cost formula that is evaluated on one chunk of samples at a time.
 
     Attributes:
-        value: of the tensors of a chunk.
-        pull: writes gradients, given the tensors, the gradient of the value and a tensor or None for each leaf.
-        definition: the same value, which autograd can follow.
-        n_leaves: number of the first tensors that have gradients.
+        value: Function that computes the cost from the tensors of a chunk.
+        pull: Function that writes gradients, given the tensors, the gradient of the cost and a tensor or None for each
+            leaf.
+        definition: Function that computes the same cost with operations that autograd can follow.
+        n_leaves: Number of leading tensors that have gradients.
     """
 
     value: Callable[..., Tensor]
@@ -87,10 +88,10 @@ def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, 
     """Return sum_s weights_s |h_s - y_s| of every pair, [samples, targets, hypotheses].
 
     Args:
-        hypotheses: [samples, hypotheses, steps, dim]
-        targets: [samples, targets, steps, dim]
-        weights: [samples, targets, steps], without a gradient.
-        squared: take the squares of the distances.
+        hypotheses: Predicted sequences, [samples, hypotheses, steps, dim].
+        targets: Target sequences, [samples, targets, steps, dim].
+        weights: Weights of the steps, [samples, targets, steps], without a gradient.
+        squared: Whether to sum squared distances.
     """
     if not is_plain_eager() or hypotheses.shape[-1] == 0:
         return all_weighted_distances(hypotheses, targets, weights, squared=squared)
@@ -152,7 +153,7 @@ class Family(ABC):
     """A family of distributions with a location and a scale.
 
     Attributes:
-        constant: the part of the negative log-density that depends on neither.
+        constant: Part of the negative log-density that depends on neither location nor scale.
     """
 
     constant: float
@@ -197,11 +198,11 @@ def summed_nll(family: Family, locations: Tensor, targets: Tensor, scale: Tensor
     """Return the negative log-likelihood of every pair, [samples, targets, hypotheses].
 
     Args:
-        family: `GAUSSIAN` or `LAPLACE`.
-        locations: [samples, hypotheses, coordinates]
-        targets: [samples, targets, coordinates]
-        scale: [samples, hypotheses, coordinates]
-        real: [samples, targets, coordinates], True where a coordinate counts; None when all do.
+        family: Family of distributions, `GAUSSIAN` or `LAPLACE`.
+        locations: Locations, [samples, hypotheses, coordinates].
+        targets: Target points, [samples, targets, coordinates].
+        scale: Scales, [samples, hypotheses, coordinates].
+        real: Valid coordinates, [samples, targets, coordinates]; None if all are valid.
     """
     cost = _without_constants(family, locations, targets, scale, real)
     # In the dtype of the cost: an integer tensor times a number is float32.
@@ -212,7 +213,7 @@ def summed_nll(family: Family, locations: Tensor, targets: Tensor, scale: Tensor
 def _without_constants(
     family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None
 ) -> Tensor:
-    """Return the sum over the real coordinates without the constants of the family."""
+    """Return the sum over the valid coordinates without the constants of the family."""
     if not is_plain_eager():
         return all_likelihoods(family, locations, targets, scale, real)
     formula = _Formula(

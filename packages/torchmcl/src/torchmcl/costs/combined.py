@@ -23,11 +23,10 @@ class Pairwise:
     when the loss is, and works wherever a `pairwise_*` function does.
 
     Args:
-        loss: takes one hypothesis and one target, returns a scalar tensor. If it has a parameter `mask`, it receives
-            the mask of the real steps of the target, None where the batch has no mask of steps; masked steps of the
-            target are 0.
-        hypothesis_dims: how many axes one hypothesis has.
-        target_dims: how many axes one target has (0 for a class id).
+        loss: Function of one hypothesis and one target that returns a scalar tensor. A parameter `mask` receives the
+            step mask of the target, or None if the batch has no step mask; masked steps of the target are 0.
+        hypothesis_dims: Number of axes of one hypothesis.
+        target_dims: Number of axes of one target (0 for a class id).
 
     Example:
         >>> cost_fn = Pairwise(lambda hypothesis, target: (hypothesis - target).abs().max())
@@ -58,7 +57,7 @@ class Pairwise:
         return CostDeclaration(self.hypothesis_dims, self.target_dims)
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the cost [..., targets, hypotheses]; a mask is [..., targets, steps], True where a step is real."""
+        """Return the cost [..., targets, hypotheses]; a mask is [..., targets, steps], True where a step is valid."""
         check_tensor("Pairwise", "hypotheses", hypotheses)
         check_tensor("Pairwise", "targets", targets, floating=False)
         for name, value, dims in (
@@ -103,7 +102,7 @@ class SumOfCosts:
     """A weighted sum of costs of the same events, for example 20 focal + dice.
 
     Args:
-        terms: pairs of a weight and a cost.
+        terms: Pairs of a weight and a cost.
 
     Example:
         >>> import torch
@@ -153,8 +152,8 @@ class AnchoredCost:
     move to a different mode: see `torchmcl.AnnealedWTA` for hypotheses that find their modes.
 
     Args:
-        cost_fn: the cost between an anchor and a target, `pairwise_fde` for example.
-        anchors: Points [hypotheses, ...], for example the cluster centers of the training targets (k-means).
+        cost_fn: Cost of an anchor and a target, `pairwise_fde` for example.
+        anchors: Points, [hypotheses, ...], for example the cluster centers of the training targets (k-means).
 
     Example:
         >>> import torch, torchmcl as mcl

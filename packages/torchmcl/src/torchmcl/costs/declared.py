@@ -54,39 +54,39 @@ class Center:
     """The center of a group under a cost.
 
     Args:
-        from_means: a function of events [rows, hypotheses, ...], the weight of each in each group [rows, groups,
-            hypotheses] and the means of the groups [rows, groups, ...], that returns better centers of the shape of
-            the means. None where no center is better than the mean.
+        from_means: Function of the events [rows, hypotheses, ...], their weights in each group [rows, groups,
+            hypotheses] and the means of the groups [rows, groups, ...] that returns better centers in the shape of the
+            means. None if no center is better than the mean.
     """
 
     from_means: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
 
-def _median(events: Tensor, shares: Tensor, means: Tensor) -> Tensor:
-    return _weiszfeld(events.flatten(2).unsqueeze(2), shares, means.flatten(2).unsqueeze(2)).view_as(means)
+def _median(events: Tensor, weights: Tensor, means: Tensor) -> Tensor:
+    return _weiszfeld(events.flatten(2).unsqueeze(2), weights, means.flatten(2).unsqueeze(2)).view_as(means)
 
 
-def _median_of_last_step(events: Tensor, shares: Tensor, means: Tensor) -> Tensor:
-    last = _weiszfeld(events[..., -1:, :], shares, means[..., -1:, :])
+def _median_of_last_step(events: Tensor, weights: Tensor, means: Tensor) -> Tensor:
+    last = _weiszfeld(events[..., -1:, :], weights, means[..., -1:, :])
     return torch.cat([means[..., :-1, :], last], dim=-2)
 
 
-def _weiszfeld(events: Tensor, shares: Tensor, centers: Tensor) -> Tensor:
+def _weiszfeld(events: Tensor, weights: Tensor, centers: Tensor) -> Tensor:
     """Return the geometric median of each group at each step by Weiszfeld's algorithm.
 
     Args:
-        events: [rows, hypotheses, steps, dim]
-        shares: [rows, groups, hypotheses]
-        centers: [rows, groups, steps, dim], where to start.
+        events: Points, [rows, hypotheses, steps, dim].
+        weights: Weights of the points, [rows, groups, hypotheses].
+        centers: Initial centers, [rows, groups, steps, dim].
     """
     wide = wide_dtype(events)
     points = events.transpose(1, 2).to(wide)  # [rows, steps, hypotheses, dim]
-    shares, centers = shares.unsqueeze(1).to(wide), centers.transpose(1, 2).to(wide)
+    weights, centers = weights.unsqueeze(1).to(wide), centers.transpose(1, 2).to(wide)
     # Separately for each row: its result must not depend on the size of other rows.
     tiny = torch.finfo(wide).eps * points.abs().amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-30)
     for _ in range(_WEISZFELD_STEPS):
         distances = torch.cdist(centers, points, compute_mode="donot_use_mm_for_euclid_dist")
-        pulls = shares / distances.maximum(tiny)  # [rows, steps, groups, hypotheses]
+        pulls = weights / distances.maximum(tiny)  # [rows, steps, groups, hypotheses]
         total = pulls.sum(dim=-1, keepdim=True)
         centers = torch.where(total > 0, pulls @ points / total.clamp_min(1e-30), centers)
     return centers.transpose(1, 2).to(events)
@@ -113,9 +113,9 @@ class NormFormula:
     """A closed form: a power of the norm of hypothesis - target, over all axes of an event.
 
     Args:
-        order: of the norm, 1 or 2.
-        power: of the norm.
-        mean_over_steps: divided by the length of the first axis of an event.
+        order: Order of the norm, 1 or 2.
+        power: Power of the norm.
+        mean_over_steps: Whether the cost is divided by the length of the first axis of an event.
     """
 
     order: int
@@ -133,7 +133,7 @@ class NormalMixtureFormula:
     """A closed form: the negative log-likelihood of a mixture of normal hypotheses plus a multiple of its CRPS.
 
     Args:
-        crps: the weight of the CRPS.
+        crps: Weight of the CRPS.
     """
 
     crps: float
@@ -144,13 +144,13 @@ class CostDeclaration:
     """The declared properties of a cost; the defaults mean unknown.
 
     Attributes:
-        event_dims: axes of one hypothesis; `...` for any number.
-        target_dims: axes of one target; those of a hypothesis by default, one fewer for class ids.
-        center: where a weighted group of hypotheses has the lowest cost.
-        formula: its closed form, by which kernels are selected; they replace the function.
-        needs: which of `mask`, `scale`, `score_logits` and `event_dims` it takes; by default those among the names of
-            its parameters.
-        owner: the function that was declared: a wrapper may copy the attribute, but compute something else.
+        event_dims: Number of axes of one hypothesis; `...` for any number.
+        target_dims: Number of axes of one target; by default that of a hypothesis, one fewer for class ids.
+        center: Point of lowest cost of a weighted group of hypotheses.
+        formula: Closed form of the cost, which selects kernels that replace the function.
+        needs: Arguments of the cost among `mask`, `scale`, `score_logits` and `event_dims`; by default those among the
+            names of its parameters.
+        owner: Function that was declared; a wrapper may copy the attribute but compute something else.
     """
 
     event_dims: int | EllipsisType | None = None
@@ -182,10 +182,10 @@ def declare_cost(
     A class of costs has an attribute or a property of this name instead.
 
     Args:
-        event_dims: axes of one hypothesis; `...` for any number.
-        target_dims: axes of one target; those of a hypothesis by default, one fewer for class ids.
-        center: `MEAN`, `MEDIAN` or another `Center`.
-        formula: the closed form that the cost computes, if it has one; kernels for it then replace the function.
+        event_dims: Number of axes of one hypothesis; `...` for any number.
+        target_dims: Number of axes of one target; by default that of a hypothesis, one fewer for class ids.
+        center: Center of a group, such as `MEAN` or `MEDIAN`.
+        formula: Closed form of the cost, if it has one; kernels for it then replace the function.
 
     Example:
         >>> import torch
@@ -267,16 +267,16 @@ def with_targets_axis(
     """Return targets and mask with an axis of targets, added if the batch has one target per sample.
 
     Args:
-        owner: named in messages.
-        batch: with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; a mask may
-            lack the axis where the targets do.
-        hypotheses: [..., hypotheses, *event], with the same leading axes.
-        cost_fn: declares how many axes a target has. Without a declaration, a target is an event; integer targets are
-            the class ids of one.
-        event_dims: axes of one hypothesis.
+        owner: Name of the caller in messages.
+        batch: Batch with targets [..., targets, *event] or [..., *event], or class ids [..., targets] or [...]; the
+            mask may lack the axis of targets if the targets do.
+        hypotheses: Hypotheses, [..., hypotheses, *event], with the same leading axes.
+        cost_fn: Cost function, whose declaration states the number of axes of a target. Without a declaration, a target
+            has the axes of an event, and integer targets are class ids.
+        event_dims: Number of axes of one hypothesis.
 
     Raises:
-        ValueError: if the axis is missing and its position is ambiguous.
+        ValueError: If the axis is missing and its position is ambiguous.
     """
     targets, mask, leading = batch.targets, batch.mask, hypotheses.shape[: -event_dims - 1]
     known = axes_of_a_target(cost_fn, event_dims)
@@ -401,7 +401,7 @@ def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims:
 def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:
     """Check that a cost takes the mask of the steps of each target, which must not be ignored."""
     if "mask" not in needs(cost_fn):
-        rule = "take `mask`, the real steps of each target, where the mask of the batch has an axis of steps"
+        rule = "take `mask`, the valid steps of each target, where the mask of the batch has an axis of steps"
         advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."
         raise ValueError(bad_value(owner, argument, rule, _name(cost_fn), advice))
 
@@ -414,9 +414,9 @@ class Aligned(NamedTuple):
     """Two sets of events with the same leading axes.
 
     Attributes:
-        hypotheses: [..., hypotheses, *event], at least float32.
-        targets: [..., targets, *event], 0 where masked.
-        mask: [..., targets, *steps], or None; `steps` are the first axes of an event, or all of them.
+        hypotheses: Hypotheses, [..., hypotheses, *event], in at least single precision.
+        targets: Targets, [..., targets, *event]; 0 where masked.
+        mask: Valid steps, [..., targets, *steps], or None; `steps` are the first axes of an event, or all of them.
     """
 
     hypotheses: Tensor
@@ -437,13 +437,14 @@ def aligned_events(
     """Check two sets of events and return them with the same leading axes.
 
     Args:
-        owner: named in messages.
-        hypotheses: [..., hypotheses, *event]
-        targets: [..., targets, *event]; class ids lack the last axis.
-        mask: [..., targets, *steps], True where a step is real, or None.
-        event_dims: axes of one hypothesis.
-        ids: whether the targets are class ids.
-        whole_steps: whether the mask has one axis of steps and no more, as a distance needs all coordinates of a step.
+        owner: Name of the caller in messages.
+        hypotheses: Hypotheses, [..., hypotheses, *event].
+        targets: Targets, [..., targets, *event]; class ids lack the last axis.
+        mask: Valid steps, [..., targets, *steps], or None.
+        event_dims: Number of axes of one hypothesis.
+        ids: Whether the targets are class ids.
+        whole_steps: Whether the mask must have exactly one axis of steps, because a distance needs all coordinates of a
+            step.
     """
     check_tensor(owner, "hypotheses", hypotheses)
     check_tensor(owner, "targets", targets, floating=not ids)
@@ -481,12 +482,12 @@ def aligned_mask(owner: str, mask: Tensor, targets: Tensor, target_dims: int, *,
     shape = targets.shape[: n_leading + 1 if whole_steps else max(mask.ndim, n_leading + 1)]
     if mask.ndim != len(shape) or any(m not in (1, t) for m, t in zip(mask.shape, shape, strict=True)):
         rule = f"have shape {tuple(targets.shape[: n_leading + 1])} ([..., targets, steps])"
-        raise ValueError(bad_value(owner, "mask", rule, tuple(mask.shape), "True marks a real step."))
+        raise ValueError(bad_value(owner, "mask", rule, tuple(mask.shape), "True marks a valid step."))
     return mask.expand(shape)
 
 
 def step_weights(mask: Tensor | None, shape: torch.Size, like: Tensor) -> Tensor:
-    """Return 1 / (number of real steps) at each real step and 0 elsewhere, [..., targets, steps]."""
+    """Return 1 / (number of valid steps) at each valid step and 0 elsewhere, [..., targets, steps]."""
     if mask is None:
         return like.new_full((), 1 / max(shape[-1], 1)).expand(shape)
     return mask.to(like.dtype) / mask.sum(dim=-1, keepdim=True).clamp_min(1)
@@ -496,8 +497,8 @@ def flattened(formula: Callable[..., Tensor], *tensors: tuple[Tensor | None, int
     """Evaluate a formula on tensors whose leading axes are merged into one.
 
     Args:
-        formula: of the tensors with a single leading axis, which the result has too.
-        tensors: pairs of a tensor (or None) and how many axes of it belong to one sample.
+        formula: Function of the tensors with a single leading axis, which the result has too.
+        tensors: Pairs of a tensor (or None) and the number of its axes that belong to one sample.
     """
     first, n_axes = tensors[0]
     assert first is not None

@@ -341,9 +341,9 @@ class InnerProducts(NamedTuple):
     """Inner products and squared lengths of two sets of vectors.
 
     Attributes:
-        cross: [..., targets, hypotheses], the inner product of each pair.
-        hypothesis_energy: [..., hypotheses], squared lengths.
-        target_energy: [..., targets], squared lengths.
+        cross: Inner product of each pair, [..., targets, hypotheses].
+        hypothesis_energy: Squared lengths of the hypotheses, [..., hypotheses].
+        target_energy: Squared lengths of the targets, [..., targets].
     """
 
     cross: Tensor

@@ -74,18 +74,18 @@ class HypothesisFamily(ABC):
         """Return the negative log-density of every target under every hypothesis, [..., targets, hypotheses].
 
         Args:
-            hypotheses: locations [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
-            targets: [..., targets, dim] or [..., targets, steps, dim]; masked steps are ignored, even NaN.
-            scale: [..., hypotheses, (steps,)] followed by the axes of `scale_shape(dim)`.
-            mask: [..., targets, steps], True where a step is real; None when all are.
-            event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
-            per_step: divide by the number of real steps, so that long and short sequences count alike.
+            hypotheses: Locations, [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
+            targets: Targets, [..., targets, dim] or [..., targets, steps, dim]; masked steps are ignored, even NaN.
+            scale: Scales, [..., hypotheses, (steps,)] followed by the axes of `scale_shape(dim)`.
+            mask: Valid steps, [..., targets, steps]; None if all are valid.
+            event_dims: Number of axes of one hypothesis; supplied by `mcl_step`.
+            per_step: Whether to divide by the number of valid steps, so that long and short sequences count alike.
         """
         owner = type(self).__name__
         scale = self._checked(owner, scale, hypotheses)
         if mask is not None and event_dims < 2:
             rule = "be None for vectors, because their coordinates are correlated"
-            raise ValueError(bad_value(owner, "mask", rule, "a mask", "Sequences have a mask of steps."))
+            raise ValueError(bad_value(owner, "mask", rule, "a mask", "Sequences have a step mask."))
         hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims, whole_steps=True)
         scale_axes = len(self.scale_shape(hypotheses.shape[-1]))
         scale = scale.to(hypotheses.dtype).expand(*hypotheses.shape[:-1], *scale.shape[scale.ndim - scale_axes :])
@@ -186,7 +186,7 @@ class BivariateNormal(FullNormal):
         """Return (3,), for two coordinates.
 
         Raises:
-            ValueError: for other numbers of coordinates.
+            ValueError: For other numbers of coordinates.
         """
         if dim != 2:
             advice = "FullNormal() takes any number."

@@ -45,19 +45,19 @@ def pairwise_gaussian_nll(
 ) -> Tensor:
     """Return the negative log-density of every target under the normal distribution of every hypothesis.
 
-    Coordinates are independent given the hypothesis: the cost is a sum over the real coordinates of a target.
+    Coordinates are independent given the hypothesis: the cost is a sum over the valid coordinates of a target.
 
     Args:
-        hypotheses: means [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
-        targets: [..., targets, dim] or [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
-        scale: standard deviations, > 0, of the shape of `hypotheses` or one that broadcasts to it. A scale of 0 or
-            below gives NaN or infinity, and an error inside `debug_checks`.
-        mask: [..., targets, steps], True where a step is real; None when all are.
-        event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
-        per_step: divide by the number of real steps, so that long and short sequences count alike.
+        hypotheses: Means, [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
+        targets: Targets, [..., targets, dim] or [..., targets, steps, dim]; masked steps are ignored, even NaN.
+        scale: Standard deviations, > 0, in a shape that broadcasts to that of `hypotheses`. A scale of 0 or below gives
+            NaN or infinity, and an error inside `debug_checks`.
+        mask: Valid steps, [..., targets, steps]; None if all are valid.
+        event_dims: Number of axes of one hypothesis; supplied by `mcl_step`.
+        per_step: Whether to divide by the number of valid steps, so that long and short sequences count alike.
 
     Returns:
-        Cost [..., targets, hypotheses], at least float32, differentiable in all three inputs; 0 without a real step.
+        Cost [..., targets, hypotheses], at least float32, differentiable in all three inputs; 0 without a valid step.
 
     Example:
         >>> import torch
@@ -81,15 +81,15 @@ def pairwise_laplace_nll(
     """Return the negative log-density of every target under the Laplace distribution of every hypothesis.
 
     Args:
-        hypotheses: locations [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
-        targets: [..., targets, dim] or [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
-        scale: mean absolute deviations, > 0, of the shape of `hypotheses` or one that broadcasts to it.
-        mask: [..., targets, steps], True where a step is real; None when all are.
-        event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
-        per_step: divide by the number of real steps, so that long and short sequences count alike.
+        hypotheses: Locations, [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
+        targets: Targets, [..., targets, dim] or [..., targets, steps, dim]; masked steps are ignored, even NaN.
+        scale: Mean absolute deviations, > 0, in a shape that broadcasts to that of `hypotheses`.
+        mask: Valid steps, [..., targets, steps]; None if all are valid.
+        event_dims: Number of axes of one hypothesis; supplied by `mcl_step`.
+        per_step: Whether to divide by the number of valid steps, so that long and short sequences count alike.
 
     Returns:
-        Cost [..., targets, hypotheses], at least float32, differentiable in all three inputs; 0 without a real step.
+        Cost [..., targets, hypotheses], at least float32, differentiable in all three inputs; 0 without a valid step.
 
     Example:
         >>> import torch
@@ -110,7 +110,7 @@ class MixtureNLL:
     softmax of the logits and are trained by the cost, so use `score_weight=0`.
 
     Args:
-        nll: `pairwise_gaussian_nll`, `pairwise_laplace_nll`, or another negative log-likelihood.
+        nll: Negative log-likelihood, `pairwise_gaussian_nll` or `pairwise_laplace_nll` for example.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -162,7 +162,7 @@ def _nll(
     event_dims: int,
     per_step: bool,
 ) -> Tensor:
-    """Return the sum of a negative log-density over the real coordinates of a target."""
+    """Return the sum of a negative log-density over the valid coordinates of a target."""
     _check_scale(owner, scale, hypotheses)
     scale = scale.expand(hypotheses.shape)
     hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims)
@@ -212,7 +212,7 @@ class MixtureNLLWithCRPS:
     by it, so use `score_weight=0`. For targets with several coordinates, the CRPS is summed over the coordinates.
 
     Args:
-        crps: the weight of the CRPS, in units of the targets.
+        crps: Weight of the CRPS, which has the units of the targets.
 
     Example:
         >>> import torchmcl as mcl
@@ -238,10 +238,10 @@ class MixtureNLLWithCRPS:
         """Return the cost [..., targets, 1].
 
         Args:
-            hypotheses: means [..., hypotheses, dim]
-            targets: [..., targets, dim]
-            scale: standard deviations, of the shape of `hypotheses` or one that broadcasts to it
-            score_logits: [..., hypotheses]
+            hypotheses: Means, [..., hypotheses, dim].
+            targets: Targets, [..., targets, dim].
+            scale: Standard deviations, in a shape that broadcasts to that of `hypotheses`.
+            score_logits: Score logits, [..., hypotheses].
         """
         cost = pairwise_gaussian_nll(hypotheses=hypotheses, targets=targets, scale=scale)
         log_shares = score_logits.to(cost.dtype).log_softmax(dim=-1).unsqueeze(-2)  # [..., 1, hypotheses]

@@ -60,9 +60,9 @@ def recomputed_sums(
 
     Args:
         functions: Functions of the logits.
-        logits: [samples, hypotheses, pixels]
-        targets: [samples, targets, pixels], of the dtype of the logits.
-        real: [samples, targets, pixels], True where a pixel counts; None when all do.
+        logits: Logits of the hypotheses, [samples, hypotheses, pixels].
+        targets: Target masks, [samples, targets, pixels], in the dtype of the logits.
+        real: Valid pixels, [samples, targets, pixels]; None if all are valid.
     """
     result: tuple[Tensor, Tensor] = _RecomputedSums.apply(functions, logits, targets, real)
     return result
@@ -126,7 +126,7 @@ def _chunks(logits: Tensor) -> list[slice]:
 
 
 class _Pixels(NamedTuple):
-    """Logits [..., hypotheses, pixels], targets [..., targets, pixels], and a mask of real pixels, or None."""
+    """Logits [..., hypotheses, pixels], targets [..., targets, pixels], and a mask of valid pixels, or None."""
 
     logits: Tensor
     targets: Tensor
@@ -142,8 +142,8 @@ class _Pixels(NamedTuple):
         """Return the mean of a loss that is linear in the target.
 
         Args:
-            if_outside: [..., hypotheses, pixels], the loss for targets 0.
-            difference: by how much it is larger for targets 1.
+            if_outside: Loss for a target value of 0, [..., hypotheses, pixels].
+            difference: Loss for a target value of 1 minus `if_outside`, [..., hypotheses, pixels].
         """
         return self.divided(inner_products(difference, self.targets).cross + self.sums(if_outside))
 
@@ -181,11 +181,11 @@ def pairwise_dice(
     It is 1 - (2 |p t| + smooth) / (|p| + |t| + smooth), with sums over the pixels; 0 for equal masks.
 
     Args:
-        hypotheses: logits [..., hypotheses, height, width]
-        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
-        mask: [..., targets, height, width], True where a pixel counts; None when all do.
-        event_dims: how many axes one mask has; `mcl_step` fills it in.
-        smooth: > 0, keeps two empty masks at a distance of 0.
+        hypotheses: Logits, [..., hypotheses, height, width].
+        targets: Target masks in [0, 1], [..., targets, height, width]; masked pixels are ignored, even NaN.
+        mask: Valid pixels, [..., targets, height, width]; None if all are valid.
+        event_dims: Number of axes of one mask; supplied by `mcl_step`.
+        smooth: Smoothing constant, > 0, which keeps two empty masks at a distance of 0.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -216,12 +216,12 @@ def pairwise_iou(
     """Return 1 - intersection over union of every pair of a target and the sigmoid of a hypothesis, in [0, 1].
 
     Args:
-        hypotheses: logits [..., hypotheses, height, width]
-        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
-        mask: [..., targets, height, width], True where a pixel counts; None when all do.
-        event_dims: how many axes one mask has; `mcl_step` fills it in.
-        smooth: > 0, added to both areas; keeps two empty masks at a distance of 0.
-        hard: whether logits above 0 count as 1 and others as 0, without a gradient: the quality of the final mask.
+        hypotheses: Logits, [..., hypotheses, height, width].
+        targets: Target masks in [0, 1], [..., targets, height, width]; masked pixels are ignored, even NaN.
+        mask: Valid pixels, [..., targets, height, width]; None if all are valid.
+        event_dims: Number of axes of one mask; supplied by `mcl_step`.
+        smooth: Smoothing constant, > 0, added to both areas; it keeps two empty masks at a distance of 0.
+        hard: Whether to threshold the logits at 0, without a gradient, to measure the quality of the final mask.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs unless it is hard.
@@ -249,10 +249,10 @@ def pairwise_mask_bce(
     """Return the binary cross-entropy of every pair of masks, as a mean over pixels.
 
     Args:
-        hypotheses: logits [..., hypotheses, height, width]
-        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
-        mask: [..., targets, height, width], True where a pixel counts; None when all do.
-        event_dims: how many axes one mask has; `mcl_step` fills it in.
+        hypotheses: Logits, [..., hypotheses, height, width].
+        targets: Target masks in [0, 1], [..., targets, height, width]; masked pixels are ignored, even NaN.
+        mask: Valid pixels, [..., targets, height, width]; None if all are valid.
+        event_dims: Number of axes of one mask; supplied by `mcl_step`.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -282,12 +282,12 @@ def pairwise_focal(
     A target between 0 and 1 counts partly as inside and partly as outside.
 
     Args:
-        hypotheses: logits [..., hypotheses, height, width]
-        targets: [..., targets, height, width], in [0, 1]; the contents of masked pixels are ignored, even NaN.
-        mask: [..., targets, height, width], True where a pixel counts; None when all do.
-        event_dims: how many axes one mask has; `mcl_step` fills it in.
-        alpha: in [0, 1], the weight of pixels inside; 1 - alpha is that of the others.
-        gamma: >= 0, how strongly pixels that are already classified well are down-weighted; 0 is the weighted
+        hypotheses: Logits, [..., hypotheses, height, width].
+        targets: Target masks in [0, 1], [..., targets, height, width]; masked pixels are ignored, even NaN.
+        mask: Valid pixels, [..., targets, height, width]; None if all are valid.
+        event_dims: Number of axes of one mask; supplied by `mcl_step`.
+        alpha: Weight of the pixels inside of the target, in [0, 1]; the other pixels have the weight 1 - alpha.
+        gamma: Focusing parameter, >= 0, which reduces the weight of well-classified pixels; 0 is the weighted
             cross-entropy.
 
     Returns:
@@ -298,8 +298,8 @@ def pairwise_focal(
         >>> pairwise_focal(**masks)
         tensor([[0.6404]])
 
-    Reference:
-        Lin, Goyal, Girshick, He, Dollar: Focal loss for dense object detection, 2017, Eq. (5).
+    References:
+        T. Lin et al., *Focal loss for dense object detection*, ICCV 2017, arXiv:1708.02002, Equation (5).
     """
     check_fraction("pairwise_focal", "alpha", alpha)
     check_non_negative("pairwise_focal", "gamma", gamma)
@@ -315,9 +315,9 @@ def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: T
     """Return the cross-entropy of every (class map, hypothesis) pair, averaged over pixels.
 
     Args:
-        hypotheses: logits [..., hypotheses, classes, height, width]
-        targets: class ids [..., targets, height, width]; the contents of masked pixels are ignored.
-        mask: [..., targets, height, width], True where a pixel counts; None when all do.
+        hypotheses: Logits, [..., hypotheses, classes, height, width].
+        targets: Class ids, [..., targets, height, width]; masked pixels are ignored.
+        mask: Valid pixels, [..., targets, height, width]; None if all are valid.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in the logits.

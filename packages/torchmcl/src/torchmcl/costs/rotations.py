@@ -19,9 +19,9 @@ def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 
     """Return the sum of squared wrapped differences of every (target, hypothesis) pair of vectors of angles.
 
     Args:
-        hypotheses: [..., hypotheses, dim]; any real numbers, equal up to multiples of `period`.
-        targets: [..., targets, dim]; padded rows must be finite.
-        period: > 0, a full turn: 2 pi for radians, 360 for degrees, 24 for hours of a day.
+        hypotheses: Predicted angles, [..., hypotheses, dim]; any real numbers, equivalent up to multiples of `period`.
+        targets: Target points, [..., targets, dim]; padded rows must be finite.
+        period: Full turn, > 0: 2 pi for radians, 360 for degrees, 24 for the hours of a day.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -54,18 +54,19 @@ def rotation_matrices(values: Tensor) -> Tensor:
     Vectors too short for a direction (below 1e-15) give a matrix of zeros, at a nonzero angle to every rotation.
 
     Args:
-        values: [..., 6], the first two columns before their orthonormalization; [..., 4], quaternions (w, x, y, z) of
-            any length; or [..., 3, 3], returned unchanged, which must be rotations.
+        values: First two columns before their orthonormalization, [..., 6]; quaternions (w, x, y, z) of any length,
+            [..., 4]; or rotation matrices, [..., 3, 3], which are returned unchanged.
 
     Raises:
-        ValueError: for any other last axis.
+        ValueError: For any other last axis.
 
     Example:
         >>> rotation_matrices(torch.tensor([2.0, 0.0, 0.0, 1.0, 3.0, 0.0])).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
 
-    Reference:
-        Zhou, Barnes, Lu, Yang, Li: On the continuity of rotation representations in neural networks, 2019, Eq. (14).
+    References:
+        Y. Zhou et al., *On the continuity of rotation representations in neural networks*, CVPR 2019, arXiv:1812.07035,
+        Equation (14).
     """
     check_tensor("rotation_matrices", "values", values)
     n_axes = _axes(values)
@@ -94,11 +95,10 @@ def pairwise_geodesic(*, hypotheses: Tensor, targets: Tensor, event_dims: int = 
     Where a hypothesis hits its target, and at half a turn, the gradient is 0.
 
     Args:
-        hypotheses: [..., hypotheses, 6], [..., hypotheses, 4] or [..., hypotheses, 3, 3], see `rotation_matrices`;
-            with an axis of joints [..., hypotheses, joints, 6].
-        targets: [..., targets, ...], in the representation of the hypotheses or a different one; padded rows must be
-            finite.
-        event_dims: how many axes one hypothesis has; `mcl_step` fills it in.
+        hypotheses: Rotations, [..., hypotheses, 6], [..., hypotheses, 4] or [..., hypotheses, 3, 3] as in
+            `rotation_matrices`; with an axis of joints, [..., hypotheses, joints, 6].
+        targets: Rotations, [..., targets, ...], in any of these representations; padded rows must be finite.
+        event_dims: Number of axes of one hypothesis; supplied by `mcl_step`.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.

@@ -29,14 +29,14 @@ __all__ = [
 
 @declare_cost(event_dims=2, center=MEDIAN_OF_STEPS)
 def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the average displacement of every (target, hypothesis) pair: the mean distance over real steps.
+    """Return the average displacement of every (target, hypothesis) pair: the mean distance over valid steps.
 
-    A target without any real step costs 0 with zero gradient; where a step is hit exactly its gradient is 0.
+    A target without any valid step costs 0 with zero gradient; where a step is hit exactly its gradient is 0.
 
     Args:
-        hypotheses: [..., hypotheses, steps, dim]
-        targets: [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
-        mask: [..., targets, steps], True where a step is real; None when all are.
+        hypotheses: Predicted sequences, [..., hypotheses, steps, dim].
+        targets: Target sequences, [..., targets, steps, dim]; masked steps are ignored, even NaN.
+        mask: Valid steps, [..., targets, steps]; None if all are valid.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -55,12 +55,12 @@ def pairwise_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = N
 
 @declare_cost(event_dims=2, center=MEAN, formula=NormFormula(order=2, power=2, mean_over_steps=True))
 def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean squared distance over real steps of every (target, hypothesis) pair.
+    """Return the mean squared distance over valid steps of every (target, hypothesis) pair.
 
     Args:
-        hypotheses: [..., hypotheses, steps, dim]
-        targets: [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
-        mask: [..., targets, steps], True where a step is real; None when all are.
+        hypotheses: Predicted sequences, [..., hypotheses, steps, dim].
+        targets: Target sequences, [..., targets, steps, dim]; masked steps are ignored, even NaN.
+        mask: Valid steps, [..., targets, steps]; None if all are valid.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -80,14 +80,14 @@ def pairwise_sq_ade(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None 
 
 @declare_cost(event_dims=2, center=MEDIAN_OF_LAST_STEP)
 def pairwise_fde(*, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the final displacement of every (target, hypothesis) pair: the distance at the last real step.
+    """Return the final displacement of every (target, hypothesis) pair: the distance at the last valid step.
 
-    A target without any real step costs 0 with zero gradient.
+    A target without any valid step costs 0 with zero gradient.
 
     Args:
-        hypotheses: [..., hypotheses, steps, dim]
-        targets: [..., targets, steps, dim]; the contents of masked steps are ignored, even NaN.
-        mask: [..., targets, steps], True where a step is real; None when all are.
+        hypotheses: Predicted sequences, [..., hypotheses, steps, dim].
+        targets: Target sequences, [..., targets, steps, dim]; masked steps are ignored, even NaN.
+        mask: Valid steps, [..., targets, steps]; None if all are valid.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -110,16 +110,17 @@ def pairwise_token_cross_entropy(
     """Return the cross-entropy of every (token sequence, hypothesis) pair.
 
     Args:
-        hypotheses: logits [..., hypotheses, steps, tokens]
-        targets: token ids [..., targets, steps]; the contents of masked steps are ignored, including -100.
-        mask: [..., targets, steps], True where a token is real; None when all are.
-        reduction: "mean" over the real tokens of a sequence, or their "sum": the negative log-likelihood.
+        hypotheses: Logits, [..., hypotheses, steps, tokens].
+        targets: Token ids, [..., targets, steps]; masked steps are ignored, -100 included.
+        mask: Valid tokens, [..., targets, steps]; None if all are valid.
+        reduction: Reduction over the valid tokens of a sequence, "mean" or "sum"; the sum is the negative
+            log-likelihood.
 
     Returns:
-        Cost [..., targets, hypotheses], at least float32, differentiable in the logits; 0 without any real token.
+        Cost [..., targets, hypotheses], at least float32, differentiable in the logits; 0 without any valid token.
 
     Raises:
-        TypeError: if the targets are not integers.
+        TypeError: If the targets are not integers.
 
     Example:
         >>> logits = torch.zeros(2, 3, 4)  # two guesses of three tokens
@@ -149,7 +150,7 @@ def _length(differences: Tensor) -> Tensor:
 
 
 def _final_differences(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Return hypothesis - target at the last real step of each target, [..., targets, hypotheses, dim], or 0."""
+    """Return hypothesis - target at the last valid step of each target, [..., targets, hypotheses, dim], or 0."""
     hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, whole_steps=True)
     if targets.shape[-2] == 0:  # no last step: 0, as if no step were real
         return (hypotheses.sum(dim=-2).unsqueeze(-3) - targets.sum(dim=-2).unsqueeze(-2)).mul(0)

@@ -37,8 +37,8 @@ def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     target changes the cost of another.
 
     Args:
-        hypotheses: [..., hypotheses, dim]
-        targets: [..., targets, dim]; padded rows must be finite.
+        hypotheses: Predicted points, [..., hypotheses, dim].
+        targets: Target points, [..., targets, dim]; padded rows must be finite.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -47,8 +47,9 @@ def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
         >>> pairwise_sq_euclidean(hypotheses=torch.tensor([[0.0], [3.0]]), targets=torch.tensor([[1.0]]))
         tensor([[1., 4.]])
 
-    Reference:
-        The loss l(y, f_k(x)) of Eq. (1).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, the loss l(y, f_k(x)) of
+        Equation (1).
     """
     return squared_distances(*aligned_pair("pairwise_sq_euclidean", hypotheses, targets))
 
@@ -60,8 +61,8 @@ def pairwise_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     Where a hypothesis hits its target the gradient is 0, not NaN.
 
     Args:
-        hypotheses: [..., hypotheses, dim]
-        targets: [..., targets, dim]; padded rows must be finite.
+        hypotheses: Predicted points, [..., hypotheses, dim].
+        targets: Target points, [..., targets, dim]; padded rows must be finite.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -80,8 +81,8 @@ def pairwise_l1(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the sum of absolute differences of every (target, hypothesis) pair.
 
     Args:
-        hypotheses: [..., hypotheses, dim]
-        targets: [..., targets, dim]; padded rows must be finite.
+        hypotheses: Predicted points, [..., hypotheses, dim].
+        targets: Target points, [..., targets, dim]; padded rows must be finite.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32; the gradient of an exact hit is 0.
@@ -98,15 +99,15 @@ def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -
     """Return the Huber cost of every pair: quadratic within `delta`, linear beyond, summed over dimensions.
 
     Args:
-        hypotheses: [..., hypotheses, dim]
-        targets: [..., targets, dim]; padded rows must be finite.
-        delta: where the quadratic part ends, > 0.
+        hypotheses: Predicted points, [..., hypotheses, dim].
+        targets: Target points, [..., targets, dim]; padded rows must be finite.
+        delta: Distance at which the quadratic part ends, > 0.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
 
     Raises:
-        ValueError: if `delta` is not positive.
+        ValueError: If `delta` is not positive.
 
     Example:
         >>> pairwise_huber(hypotheses=torch.tensor([[0.0], [3.0]]), targets=torch.tensor([[1.0]]))
@@ -125,8 +126,8 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     with zero gradient.
 
     Args:
-        hypotheses: [..., hypotheses, dim]
-        targets: [..., targets, dim]; padded rows must be finite.
+        hypotheses: Predicted points, [..., hypotheses, dim].
+        targets: Target points, [..., targets, dim]; padded rows must be finite.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -159,9 +160,9 @@ def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool 
     if it should not count.
 
     Args:
-        hypotheses: estimated waveforms [..., hypotheses, samples]
-        targets: true waveforms [..., targets, samples]; padded rows must be finite.
-        zero_mean: remove the mean of each waveform first.
+        hypotheses: Estimated waveforms, [..., hypotheses, samples].
+        targets: True waveforms, [..., targets, samples]; padded rows must be finite.
+        zero_mean: Whether to remove the mean of each waveform first.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -172,8 +173,9 @@ def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool 
         >>> pairwise_neg_si_sdr(hypotheses=estimates, targets=target)
         tensor([[-12.1307, 100.0000]])
 
-    Reference:
-        Eq. (42), with the opposite sign.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (42), with the
+        opposite sign.
     """
     products = _energies("pairwise_neg_si_sdr", hypotheses, targets, zero_mean)
     energy = products.target_energy[..., :, None] * products.hypothesis_energy[..., None, :]
@@ -191,9 +193,9 @@ def pairwise_neg_snr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = F
     value is at least -100 dB.
 
     Args:
-        hypotheses: estimated waveforms [..., hypotheses, samples]
-        targets: true waveforms [..., targets, samples]; padded rows must be finite.
-        zero_mean: remove the mean of each waveform first.
+        hypotheses: Estimated waveforms, [..., hypotheses, samples].
+        targets: True waveforms, [..., targets, samples]; padded rows must be finite.
+        zero_mean: Whether to remove the mean of each waveform first.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in both inputs.
@@ -232,15 +234,15 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy of every (class id, hypothesis) pair.
 
     Args:
-        hypotheses: logits [..., hypotheses, classes]
-        targets: class ids [..., targets], integers from 0 to classes - 1, including padded ones.
+        hypotheses: Logits, [..., hypotheses, classes].
+        targets: Class ids, [..., targets]; integers from 0 to classes - 1, also where padded.
 
     Returns:
         Cost [..., targets, hypotheses], at least float32, differentiable in the logits.
 
     Raises:
-        TypeError: if the targets are not integers.
-        ValueError: if the axes do not fit, or for an id out of range (on GPUs only inside `debug_checks`).
+        TypeError: If the targets are not integers.
+        ValueError: If the axes do not fit, or for an id out of range (on GPUs only inside `debug_checks`).
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0], [0.0, 2.0]])

@@ -53,8 +53,8 @@ class Mixture(Distribution):
     """Mixture of normal distributions around hypotheses, with independent coordinates.
 
     Args:
-        hypotheses: Means [..., hypotheses, dim].
-        probabilities: Probabilities [..., hypotheses], summing to 1.
+        hypotheses: Means, [..., hypotheses, dim].
+        probabilities: Probabilities, [..., hypotheses], summing to 1.
         widths: Standard deviations, > 0: a number, or a tensor that broadcasts to the hypotheses.
 
     Example:
@@ -137,7 +137,7 @@ class Mixture(Distribution):
         """Compute the distribution function at a value [..., 1], [...]; in one dimension only.
 
         Raises:
-            ValueError: in more than one dimension.
+            ValueError: In more than one dimension.
         """
         self._check_one_dimension("cdf")
         offsets = (value - self.hypotheses.squeeze(-1)) / self.widths.squeeze(-1)
@@ -178,7 +178,7 @@ class Mixture(Distribution):
                 are.
 
         Raises:
-            ValueError: in more than one dimension.
+            ValueError: In more than one dimension.
 
         Example:
             >>> two = Mixture(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.5, 0.5]), widths=0.1)
@@ -296,7 +296,7 @@ def mixture_distribution(
         Distribution of batch shape [...] over [dim] or [steps, dim]; a gradient flows through `log_prob`.
 
     Raises:
-        TypeError: for predictions without scales, or an unsupported family.
+        TypeError: For predictions without scales, or an unsupported family.
 
     Example:
         >>> from torchmcl.costs import FullNormal
@@ -352,9 +352,9 @@ def fit_bandwidth(
 
     Args:
         hypotheses: Hypotheses [rows, hypotheses, dim] of rows that the model was not trained on, standardized.
-        probabilities: Probabilities [rows, hypotheses].
-        targets: Targets [rows, dim].
-        weights: Weights [rows]; equal by default.
+        probabilities: Probabilities, [rows, hypotheses].
+        targets: Targets, [rows, dim].
+        weights: Weights, [rows]; equal by default.
 
     Example:
         >>> noise = 0.3 * torch.randn(1000, 1, generator=torch.Generator().manual_seed(0))

@@ -32,8 +32,8 @@ class BestPoints(NamedTuple):
     """Points that represent a density, and the mass nearest to each of them.
 
     Attributes:
-        points: Points [..., points, dim]; on the line in increasing order.
-        masses: Masses [..., points], summing to 1; approximate in space, see `best_points`.
+        points: Points, [..., points, dim]; on the line in increasing order.
+        masses: Masses, [..., points], summing to 1; approximate in space, see `best_points`.
         deviations: Root mean squared deviation of a coordinate from its point, [..., points].
     """
 
@@ -68,8 +68,9 @@ def best_points(density: Mixture, n_points: int) -> BestPoints:
         >>> best_points(normal, 2).points.flatten()  # +- sqrt(2 / pi)
         tensor([-0.7979,  0.7979])
 
-    Reference:
-        Prop. 2 (ii): at the optimum each hypothesis is the conditional mean of its cell.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Proposition 2 (ii): at
+        the optimum, each hypothesis is the conditional mean of its cell.
     """
     if not isinstance(density, Mixture):
         raise TypeError(bad_value("best_points", "density", "be a Mixture", type(density).__name__))

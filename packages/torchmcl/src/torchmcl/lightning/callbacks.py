@@ -160,8 +160,8 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
         """Write a checkpoint.
 
         Raises:
-            TypeError: if it contains a value that is neither a tensor nor JSON-compatible.
-            OSError: if it cannot be written; the old file, if any, is untouched.
+            TypeError: If it contains a value that is neither a tensor nor JSON-compatible.
+            OSError: If it cannot be written; the old file, if any, is untouched.
         """
         save(path, checkpoint, kind=_KIND)
 
@@ -171,7 +171,7 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
         """Return a checkpoint, on the CPU; nothing from the file is executed.
 
         Raises:
-            CheckpointError: if it is damaged or not a checkpoint.
+            CheckpointError: If it is damaged or not a checkpoint.
         """
         checkpoint: dict[str, Any] = load(path, kind=_KIND)
         return checkpoint
@@ -209,7 +209,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Return the newest complete checkpoint, for `ckpt_path` of `trainer.fit`; None if there is none.
 
         Raises:
-            CheckpointError: if there are checkpoints, but all are damaged.
+            CheckpointError: If there are checkpoints, but all are damaged.
         """
         newest = self.series.newest()
         return None if newest is None else str(self.series.path(newest[0]))
@@ -218,7 +218,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Stop if a signal requests it.
 
         Raises:
-            TrainingInterrupted: with the number of saved epochs.
+            TrainingInterrupted: With the number of saved epochs.
         """
         if stop_requested():
             check_stop(self._saved_in_words())
@@ -227,7 +227,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Make the trainer write the safe format, and handle signals.
 
         Raises:
-            ValueError: for a strategy that shards the weights, because its checkpoints are pickle files.
+            ValueError: For a strategy that shards the weights, because its checkpoints are pickle files.
         """
         if isinstance(trainer.strategy, pl.strategies.ModelParallelStrategy | pl.strategies.FSDPStrategy):
             rule = "keep all weights in every process"

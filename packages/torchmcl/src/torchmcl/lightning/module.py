@@ -65,7 +65,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
             for example `functools.partial(ReduceLROnPlateau, factor=0.5, patience=4)`; None keeps the rate.
         monitor: Logged value that the plateau scheduler monitors.
         metrics: Functions of a `StepOutput` by name; each is logged as `val_<name>` and `test_<name>`, averaged over
-            real targets; the distortion by default. Validation and test steps use `WTA()`.
+            valid targets; the distortion by default. Validation and test steps use `WTA()`.
         cuda_graphs: Whether to replay, on a GPU, the training passes of the model as CUDA graphs, see
             `torchmcl.loop.CUDAGraphModel`; not with several processes.
         max_skipped: Maximum number of batches with a non-finite loss or gradient to skip, with a warning for each. The
@@ -144,7 +144,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Return the number of epochs of the training run, fractional if `max_steps` ends it within an epoch.
 
         Raises:
-            ValueError: if it is unknown.
+            ValueError: If it is unknown.
         """
         trainer = self._trainer
         if trainer is None:
@@ -225,7 +225,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Check the loss and the gradient before they reach the weights.
 
         Raises:
-            NonFiniteLossError: if they are not finite, and no more batches may be skipped.
+            NonFiniteLossError: If they are not finite, and no more batches may be skipped.
         """
         waiting, self._waiting = self._waiting, []
         losses = [output.loss.detach().float() for _, output, _ in waiting]
@@ -335,7 +335,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         """Restore the state saved by `on_save_checkpoint`.
 
         Raises:
-            ValueError: if the checkpoint is from a training run under a different rule.
+            ValueError: If the checkpoint is from a training run under a different rule.
         """
         state = checkpoint.get("torchmcl")
         if state is None:

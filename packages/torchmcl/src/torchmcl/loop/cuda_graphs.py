@@ -37,7 +37,7 @@ class CUDAGraphModel:
     control flow. Use the predictions of a batch before the next one, which overwrites them.
 
     Args:
-        model: takes one tensor, returns `Predictions`.
+        model: Function of one tensor that returns `Predictions`.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(3, 2), nn.Unflatten(-1, (2, 1)))

@@ -15,8 +15,8 @@ class NonFiniteLossError(FloatingPointError):
     """The loss or gradient of a batch is NaN or infinite; the weights are unchanged.
 
     Attributes:
-        place: description of the batch.
-        cause: the first part that is not finite: inputs, targets, weights, hypotheses, ...; "" when unknown.
+        place: Description of the batch in messages.
+        cause: Name of the first tensor that is not finite: inputs, targets, weights, hypotheses, ...; "" if unknown.
     """
 
     def __init__(self, message: str, place: str, cause: str) -> None:
@@ -30,8 +30,8 @@ class FiniteGuard:
     It reads one number from the device per step.
 
     Args:
-        parameters: of the model, whose gradients are checked.
-        max_skipped: maximum number of bad batches to skip, with a warning for each; the next one is an error.
+        parameters: Parameters of the model, whose gradients are checked.
+        max_skipped: Maximum number of batches to skip, with a warning for each; the next one is an error.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -60,12 +60,12 @@ class FiniteGuard:
         """Return whether the optimizer may take its step; call it after the backward pass.
 
         Args:
-            output: the result of `mcl_step`.
-            batch: its batch.
-            place: description of the batch, "batch 17 of epoch 3" for example.
+            output: Result of `mcl_step`.
+            batch: Batch of the step.
+            place: Description of the batch in messages, "batch 17 of epoch 3" for example.
 
         Raises:
-            NonFiniteLossError: for a bad batch when no more may be skipped.
+            NonFiniteLossError: For a bad batch when no more may be skipped.
         """
         loss = output.loss.detach()
         if bool(torch.stack([loss.sum(), largest_gradient(self.parameters).to(loss)]).isfinite().all()):
@@ -78,12 +78,12 @@ class FiniteGuard:
         """Count a bad batch, and warn.
 
         Args:
-            place: description of the batch.
-            loss: of the batch; finite if its gradient is not.
-            cause: the first part that is not finite, "" when unknown.
+            place: Description of the batch in messages.
+            loss: Loss of the batch; it is finite if only its gradient is not.
+            cause: Name of the first tensor that is not finite, "" if unknown.
 
         Raises:
-            NonFiniteLossError: when no more may be skipped.
+            NonFiniteLossError: When no more may be skipped.
         """
         self.n_skipped += 1
         what = f"loss of {place} is {loss:g}" if not math.isfinite(loss) else f"gradient of {place} is not finite"

@@ -32,12 +32,12 @@ class Recorder:
     mode: recording changes neither its statistics nor its random numbers.
 
     Args:
-        every: steps between records.
-        model: returns the hypotheses at `probes`.
-        probes: [probes, ...], inputs whose hypotheses are recorded; the first rows of the batch by default, up to
-            four; a batch with fewer rows than the first batch repeats its rows.
-        scores: how the score logits are read, as in `mcl_step`.
-        path: a .jsonl file that is updated regularly, and complete at the end of a `with` block.
+        every: Number of steps between records.
+        model: Model that returns the hypotheses at `probes`.
+        probes: Inputs whose hypotheses are recorded, [probes, ...]; by default up to four first rows of each batch. A
+            batch with fewer rows than the first batch repeats its rows.
+        scores: Score objective, which defines the probabilities, as in `mcl_step`.
+        path: Path of a .jsonl file that is updated regularly, and complete at the end of a `with` block.
 
     Example:
         >>> import torchmcl as mcl
@@ -87,12 +87,12 @@ class Recorder:
         """Record a step, if it is due.
 
         Args:
-            step: of the training.
-            output: the result of `mcl_step`.
-            rule: the rule it used.
+            step: Training step.
+            output: Result of `mcl_step`.
+            rule: Assignment rule of the step.
 
         Raises:
-            ValueError: if the rule has several temperatures.
+            ValueError: If the rule has several temperatures.
         """
         if step % self.every:
             return
@@ -127,7 +127,7 @@ class Recorder:
         """Return everything recorded so far.
 
         Raises:
-            ValueError: if there are no records yet.
+            ValueError: If there are no records yet.
         """
         self._fetch()
         if not self._done:

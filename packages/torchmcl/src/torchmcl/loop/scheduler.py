@@ -24,18 +24,18 @@ class RuleScheduler:
     of `step`. With `torch.distributed`, all processes make the same decisions.
 
     Args:
-        rule: an assignment rule, a function step -> rule such as those of `annealed`, or `AutoAnnealing`.
-        optimizer: whose learning rate `AutoAnnealing` sets; other rules do not need it.
-        model: the model that is trained. `AutoAnnealing` holds, and moves hypotheses, if the model ends in a
+        rule: Assignment rule, function step -> rule such as those of `annealed`, or `AutoAnnealing`.
+        optimizer: Optimizer whose learning rate `AutoAnnealing` sets; other rules do not need it.
+        model: Model that is trained. `AutoAnnealing` holds, and moves hypotheses, if the model ends in a
             `MultiHypothesisHead`; without a model, cooling begins with the first batch.
-        n_epochs: the number of calls of `step`; `AutoAnnealing` needs it. An epoch may be any part of a run; with
-            20 or more it can decide whether to hold.
-        n_optimizer_steps: of the entire training. If given, `AutoAnnealing` also lowers the rate of a long training
-            run, as in a fleet.
+        n_epochs: Number of calls of `step`, required by `AutoAnnealing`. An epoch may be any part of a run; with 20 or
+            more, the policy can decide whether to hold.
+        n_optimizer_steps: Number of optimizer steps in the whole training. If given, `AutoAnnealing` also lowers the
+            rate of a long training run, as in a fleet.
 
     Raises:
-        TypeError: if `rule` is none of the three.
-        ValueError: if `AutoAnnealing` lacks `optimizer` or `n_epochs`.
+        TypeError: If `rule` is none of the three.
+        ValueError: If `AutoAnnealing` lacks `optimizer` or `n_epochs`.
 
     Example:
         >>> import torchmcl as mcl
@@ -97,7 +97,7 @@ class RuleScheduler:
         """Advance to the next step, which with `AutoAnnealing` is an epoch.
 
         Raises:
-            RuntimeError: if `AutoAnnealing` has not observed a batch.
+            RuntimeError: If `AutoAnnealing` has not observed a batch.
         """
         auto = self._automatic
         if auto is not None and not auto.annealing.has_observed:
@@ -116,7 +116,7 @@ class RuleScheduler:
         """Resume from a saved state, after the optimizer has loaded its own.
 
         Raises:
-            ValueError: if it is not the state of a scheduler, or was saved under a different rule.
+            ValueError: If it is not the state of a scheduler, or was saved under a different rule.
         """
         if set(state) != {"n_steps", "rule", "annealing"}:
             rule = "have the keys ['annealing', 'n_steps', 'rule']"

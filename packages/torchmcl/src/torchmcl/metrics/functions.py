@@ -1,4 +1,4 @@
-"""Metrics of a matching and of predictions. Without any real target they are NaN: there is nothing to average."""
+"""Metrics of a matching and of predictions. Without any valid target they are NaN: there is nothing to average."""
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ _EMPTY = 1e-6
 
 @metric()
 def distortion(matching: Matching) -> Sums:
-    """Mean cost of the cheapest hypothesis over all real targets, independent of the weights.
+    """Mean cost of the cheapest hypothesis over all valid targets, independent of the weights.
 
     Args:
         matching: Result of `assign`.
@@ -48,8 +48,8 @@ def distortion(matching: Matching) -> Sums:
         >>> distortion(mcl.assign(torch.tensor([[1.0, 2.0], [4.0, 3.0]]), mcl.AnnealedWTA(9.0)))
         tensor(2.)
 
-    Reference:
-        Eq. (1).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (1).
     """
     return masked_sums(matching.cost.amin(dim=-1), matching.mask)
 
@@ -81,9 +81,10 @@ def usage_entropy(matching: Matching) -> Sums:
         >>> usage_entropy(mcl.assign(torch.tensor([[[1.0, 2.0], [4.0, 3.0]]]), mcl.WTA()))
         tensor(0.6931)
 
-    Reference:
-        H(q) above Eq. (8), for the weights averaged over the targets of a sample. The mean entropy of each
-        target's own weights is `torchmcl.theory.assignment_entropy`; their difference is the mutual information.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, H(q) above Equation (8),
+        for weights averaged over the targets of a sample. `torchmcl.theory.assignment_entropy` is the mean entropy of
+        the weights of a target; the difference of the two is the mutual information.
     """
     n_real = matching.mask.sum(dim=-1, keepdim=True).clamp_min(1)
     usage = matching.weights.sum(dim=-2) / n_real
@@ -96,7 +97,7 @@ def _n_without_wins(wins: Sums) -> Tensor:
 
 @metric(_n_without_wins)
 def n_dead_hypotheses(matching: Matching) -> Sums:
-    """Number of hypotheses that are not the cheapest for any real target.
+    """Number of hypotheses that are not the cheapest for any valid target.
 
     Args:
         matching: Result of `assign`.
@@ -119,12 +120,12 @@ def score_calibration_error(predictions: Predictions, matching: Matching, n_bins
     """Mean difference between scores and the frequency of winning, over bins of the score.
 
     Args:
-        predictions: Predictions with score logits [..., hypotheses].
+        predictions: Predictions with score logits, [..., hypotheses].
         matching: Matching of the same predictions; the winner is the cheapest hypothesis.
         n_bins: Number of equal bins of [0, 1].
 
     Raises:
-        ValueError: if the predictions have no scores.
+        ValueError: If the predictions have no scores.
 
     Example:
         >>> import torch, torchmcl as mcl
@@ -154,8 +155,8 @@ def rmse_of_mean(
 
     Args:
         predictions: Hypotheses [..., hypotheses, dim] and score logits; without scores all have the same weight.
-        targets: Targets [..., targets, dim], or [..., dim] for a single target of each sample.
-        mask: Mask of the real targets [..., targets], or of real steps [..., targets, steps]; None if all are real.
+        targets: Targets, [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: Valid targets, [..., targets], or valid steps, [..., targets, steps]; None if all are valid.
         scores: Objective that the scores were trained with; `SigmoidScores()` by default.
 
     Example:
@@ -164,8 +165,9 @@ def rmse_of_mean(
         >>> rmse_of_mean(predictions, torch.tensor([[[3.0]]]))
         tensor(2.)
 
-    Reference:
-        The RMSE of the UCI study, with scores normalized to sum to 1.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, the RMSE of the UCI
+        study, with normalized scores.
     """
     given = events("rmse_of_mean", predictions, targets, mask, scores)
     hypotheses, vectors, probabilities, _ = given.vectors()
@@ -178,9 +180,9 @@ def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None =
     """Root mean squared error of the best hypothesis of each target.
 
     Args:
-        predictions: Hypotheses [..., hypotheses, dim], or sequences, compared over all steps together.
-        targets: Targets [..., targets, dim], or [..., dim] for a single target of each sample.
-        mask: Mask of the real targets [..., targets], or of real steps [..., targets, steps]; None if all are real.
+        predictions: Hypotheses, [..., hypotheses, dim], or sequences, compared over all steps together.
+        targets: Targets, [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: Valid targets, [..., targets], or valid steps, [..., targets, steps]; None if all are valid.
 
     Example:
         >>> import torch
@@ -206,8 +208,8 @@ def energy_score(
     Args:
         predictions: Hypotheses [..., hypotheses, dim] and score logits; without scores all have the same weight.
             Distances of sequences are over all steps together.
-        targets: Targets [..., targets, dim], or [..., dim] for a single target of each sample.
-        mask: Mask of the real targets [..., targets], or of real steps [..., targets, steps]; None if all are real.
+        targets: Targets, [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: Valid targets, [..., targets], or valid steps, [..., targets, steps]; None if all are valid.
         scores: Objective that the scores were trained with; `SigmoidScores()` by default.
 
     Example:
@@ -215,8 +217,8 @@ def energy_score(
         >>> energy_score(Predictions(torch.tensor([[[0.0], [2.0]]])), torch.tensor([[[1.0]]]))
         tensor(0.5000)
 
-    Reference:
-        Gneiting, Raftery: Strictly proper scoring rules, prediction, and estimation, JASA 2007, Eq. (22).
+    References:
+        T. Gneiting, A. Raftery, *Strictly proper scoring rules, prediction, and estimation*, JASA 2007, Equation (22).
     """
     given = events("energy_score", predictions, targets, mask, scores)
     hypotheses, vectors, probabilities, _ = given.vectors()
@@ -239,8 +241,8 @@ def crps(
     Args:
         predictions: Hypotheses [..., hypotheses, dim] or sequences, and score logits; without scores all have the
             same weight.
-        targets: Targets [..., targets, dim], or [..., dim] for a single target of each sample.
-        mask: Mask of the real targets [..., targets], or of real steps [..., targets, steps]; None if all are real.
+        targets: Targets, [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: Valid targets, [..., targets], or valid steps, [..., targets, steps]; None if all are valid.
         scores: Objective that the scores were trained with; `SigmoidScores()` by default.
 
     Example:
@@ -278,8 +280,8 @@ def variogram_score(
     Args:
         predictions: Hypotheses [..., hypotheses, dim] or sequences, and score logits; without scores all have the
             same weight.
-        targets: Targets [..., targets, dim], or [..., dim] for a single target of each sample.
-        mask: Mask of the real targets [..., targets], or of real steps [..., targets, steps]; None if all are real.
+        targets: Targets, [..., targets, dim], or [..., dim] for a single target of each sample.
+        mask: Valid targets, [..., targets], or valid steps, [..., targets, steps]; None if all are valid.
         order: Power of the differences, > 0.
         scores: Objective that the scores were trained with; `SigmoidScores()` by default.
 
@@ -288,9 +290,9 @@ def variogram_score(
         >>> variogram_score(Predictions(torch.tensor([[[0.0, 4.0]]])), torch.tensor([[[0.0, 1.0]]]))
         tensor(1.)
 
-    Reference:
-        Scheuerer, Hamill: Variogram-based proper scoring rules for probabilistic forecasts of multivariate
-        quantities, Monthly Weather Review 2015, with equal weights.
+    References:
+        M. Scheuerer, T. Hamill, *Variogram-based proper scoring rules for probabilistic forecasts of multivariate
+        quantities*, Monthly Weather Review 2015, with equal weights.
     """
     check_positive("variogram_score", "order", order)
     given = events("variogram_score", predictions, targets, mask, scores)
@@ -322,10 +324,10 @@ def generalized_energy_distance(
     It is 2 E d(S, Y) - E d(S, S') - E d(Y, Y'), with d = 1 - intersection over union of masks; lower is better.
 
     Args:
-        predictions: Logits of masks [..., hypotheses, height, width], and score logits; without scores all have the
+        predictions: Logits of masks, [..., hypotheses, height, width], and score logits; without scores all have the
             same weight.
-        targets: Masks [..., targets, height, width], of several annotators; above 0.5 is inside.
-        mask: Mask of the real targets [..., targets]; None if all are real.
+        targets: Masks, [..., targets, height, width], of several annotators; above 0.5 is inside.
+        mask: Valid targets, [..., targets]; None if all are valid.
         scores: Objective that the scores were trained with; `SigmoidScores()` by default.
 
     Example:
@@ -335,9 +337,9 @@ def generalized_energy_distance(
         >>> generalized_energy_distance(Predictions(2 * both - 1), both)
         tensor(0.)
 
-    Reference:
-        Kohl et al.: A probabilistic U-Net for segmentation of ambiguous images, NeurIPS 2018,
-        arXiv:1806.05034, Eq. (5).
+    References:
+        S. Kohl et al., *A probabilistic U-Net for segmentation of ambiguous images*, NeurIPS 2018, arXiv:1806.05034,
+        Equation (5).
     """
     owner = "generalized_energy_distance"
     given = events(owner, predictions, targets, mask, scores)
@@ -365,9 +367,9 @@ def matched_dice(predictions: Predictions, targets: Tensor, mask: Tensor | None 
     """Mean dice coefficient of targets with their hypotheses in the best one-to-one assignment.
 
     Args:
-        predictions: Logits of masks [..., hypotheses, height, width], at least as many as targets; above 0 is inside.
-        targets: Masks [..., targets, height, width]; above 0.5 is inside.
-        mask: Mask of the real targets [..., targets], or of the pixels that count; None if all count.
+        predictions: Logits of masks, [..., hypotheses, height, width], at least as many as targets; above 0 is inside.
+        targets: Masks, [..., targets, height, width]; above 0.5 is inside.
+        mask: Valid targets, [..., targets], or valid pixels; None if all are valid.
 
     Example:
         >>> import torch
@@ -387,9 +389,9 @@ def mpjpe(predictions: Predictions, targets: Tensor, mask: Tensor | None = None)
     """Mean distance per joint between each target and its best hypothesis.
 
     Args:
-        predictions: Poses [..., hypotheses, joints, dim].
-        targets: Poses [..., targets, joints, dim], or [..., joints, dim] for a single target of each sample.
-        mask: Mask of the real targets [..., targets], or of joints [..., targets, joints]; None if all are real.
+        predictions: Poses, [..., hypotheses, joints, dim].
+        targets: Poses, [..., targets, joints, dim], or [..., joints, dim] for a single target of each sample.
+        mask: Valid targets, [..., targets], or valid joints, [..., targets, joints]; None if all are valid.
 
     Example:
         >>> import torch
@@ -407,9 +409,9 @@ def pa_mpjpe(predictions: Predictions, targets: Tensor, mask: Tensor | None = No
     Each hypothesis is translated, rotated and scaled to minimize the sum of squared distances from the target.
 
     Args:
-        predictions: Poses [..., hypotheses, joints, dim].
-        targets: Poses [..., targets, joints, dim], or [..., joints, dim] for a single target of each sample.
-        mask: Mask of the real targets [..., targets], or of joints [..., targets, joints]; None if all are real.
+        predictions: Poses, [..., hypotheses, joints, dim].
+        targets: Poses, [..., targets, joints, dim], or [..., joints, dim] for a single target of each sample.
+        mask: Valid targets, [..., targets], or valid joints, [..., targets, joints]; None if all are valid.
 
     Example:
         >>> import torch
@@ -437,7 +439,7 @@ def average_pairwise_distance(predictions: Predictions | Distributions) -> Sums:
     """Mean Euclidean distance between two hypotheses of a sample: their diversity.
 
     Args:
-        predictions: Hypotheses [..., hypotheses, ...], compared over all axes of an event.
+        predictions: Hypotheses, [..., hypotheses, ...], compared over all axes of an event.
 
     Example:
         >>> import torch
@@ -457,9 +459,9 @@ def mode_coverage(predictions: Predictions, targets: Tensor, mask: Tensor | None
     """Fraction of targets, the modes, that have a hypothesis within a radius.
 
     Args:
-        predictions: Hypotheses [..., hypotheses, ...].
+        predictions: Hypotheses, [..., hypotheses, ...].
         targets: Modes of each sample, [..., targets, ...].
-        mask: Mask of the real targets [..., targets], or of real steps [..., targets, steps]; None if all are real.
+        mask: Valid targets, [..., targets], or valid steps, [..., targets, steps]; None if all are valid.
         radius: Largest Euclidean distance of a covered mode, over all axes of an event, > 0.
 
     Example:

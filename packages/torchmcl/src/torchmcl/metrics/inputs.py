@@ -84,9 +84,9 @@ class Vectors(NamedTuple):
     """Events as vectors: all axes of an event are flattened.
 
     Attributes:
-        hypotheses: Hypotheses [..., hypotheses, numbers]; with a mask of steps, each target has its own hypotheses,
+        hypotheses: Hypotheses, [..., hypotheses, numbers]; with a step mask, each target has its own hypotheses,
             [..., targets, hypotheses, numbers], which are 0 at masked steps.
-        targets: Targets [..., targets, numbers], or [..., targets, 1, numbers] with a mask of steps.
+        targets: Targets, [..., targets, numbers], or [..., targets, 1, numbers] with a step mask.
         probabilities: Probabilities of the hypotheses, [..., hypotheses] or [..., 1, hypotheses].
         present: Mask in the shape of the targets, False at masked steps.
     """
@@ -101,11 +101,11 @@ class Events(NamedTuple):
     """Checked inputs of a metric, with all axes and one floating dtype.
 
     Attributes:
-        hypotheses: Hypotheses [..., hypotheses, *event].
-        targets: Targets [..., targets, *event], 0 where masked.
-        probabilities: Normalized scores [..., hypotheses]; equal without scores.
+        hypotheses: Hypotheses, [..., hypotheses, *event].
+        targets: Targets, [..., targets, *event], 0 where masked.
+        probabilities: Normalized scores, [..., hypotheses]; equal without scores.
         real: Mask [..., targets] of the targets that count.
-        steps: Mask [..., targets, *first axes of an event], or None.
+        steps: Valid steps, [..., targets, *first axes of an event], or None.
     """
 
     hypotheses: Tensor
@@ -138,10 +138,11 @@ def events(
 
     Args:
         owner: Name of the metric, for messages.
-        predictions: Hypotheses [..., hypotheses, *event]. The score logits define the leading axes; without them the
+        predictions: Hypotheses, [..., hypotheses, *event]. The score logits define the leading axes; without them the
             first axis is the batch.
-        targets: Targets [..., targets, *event]; the axis of targets may be omitted for a single target per sample.
-        mask: Mask [..., targets], or [..., targets, steps] with the first axes of an event; None if all are real.
+        targets: Targets, [..., targets, *event]; the axis of targets may be omitted for a single target per sample.
+        mask: Valid targets, [..., targets], or valid steps, [..., targets, steps], with the first axes of an event;
+            None if all are valid.
         scores: Objective that turns score logits into probabilities; `SigmoidScores()` by default.
     """
     check_predictions(owner, "predictions", predictions)

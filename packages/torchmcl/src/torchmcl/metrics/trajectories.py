@@ -40,11 +40,11 @@ class _Errors(NamedTuple):
     """Distances to the target of each agent, over its valid steps.
 
     Attributes:
-        ade: Mean distance [batch, hypotheses].
-        fde: Distance at the last valid step [batch, hypotheses].
-        largest: Largest distance [batch, hypotheses].
+        ade: Mean distance, [batch, hypotheses].
+        fde: Distance at the last valid step, [batch, hypotheses].
+        largest: Largest distance, [batch, hypotheses].
         real: Mask [batch] of agents with a valid step.
-        scores: Scores [batch, hypotheses], or None.
+        scores: Scores, [batch, hypotheses], or None.
     """
 
     ade: Tensor
@@ -78,16 +78,16 @@ def min_ade(
     """Average displacement error of the best hypothesis of each agent, averaged over agents.
 
     Args:
-        hypotheses: Predicted paths [batch, hypotheses, steps, dim].
-        targets: True paths [batch, steps, dim].
-        mask: Mask [batch, steps], True where the target is known; None if it is known everywhere.
-        scores: Scores [batch, hypotheses], logits or probabilities, higher is better; required by `k` below the
-            number of hypotheses.
+        hypotheses: Predicted paths, [batch, hypotheses, steps, dim].
+        targets: True paths, [batch, steps, dim].
+        mask: Valid steps, [batch, steps]; None if all are valid.
+        scores: Scores, [batch, hypotheses], logits or probabilities, higher is better; required by `k` below the number
+            of hypotheses.
         k: Number of hypotheses with the highest scores to use; 1 is the error of the most likely one. All by default.
         best_by: Error that selects the best hypothesis, "ade" or "fde".
 
     Raises:
-        ValueError: for shapes that do not fit, `k` above the number of hypotheses or without scores, or NaN.
+        ValueError: For shapes that do not fit, `k` above the number of hypotheses or without scores, or NaN.
 
     Example:
         >>> import torch
@@ -116,14 +116,14 @@ def min_fde(
     """Displacement error at the last valid step of the best hypothesis of each agent, averaged over agents.
 
     Args:
-        hypotheses: Predicted paths [batch, hypotheses, steps, dim].
-        targets: True paths [batch, steps, dim].
-        mask: Mask [batch, steps], True where the target is known; None if it is known everywhere.
-        scores: Scores [batch, hypotheses], higher is better.
+        hypotheses: Predicted paths, [batch, hypotheses, steps, dim].
+        targets: True paths, [batch, steps, dim].
+        mask: Valid steps, [batch, steps]; None if all are valid.
+        scores: Scores, [batch, hypotheses], higher is better.
         k: Number of hypotheses with the highest scores to use; all by default.
 
     Raises:
-        ValueError: as for `min_ade`.
+        ValueError: As for `min_ade`.
 
     Example:
         >>> import torch
@@ -152,16 +152,16 @@ def miss_rate(
     """Fraction of agents for which all hypotheses are farther away than a threshold.
 
     Args:
-        hypotheses: Predicted paths [batch, hypotheses, steps, dim].
-        targets: True paths [batch, steps, dim].
-        mask: Mask [batch, steps], True where the target is known; None if it is known everywhere.
-        scores: Scores [batch, hypotheses], higher is better.
+        hypotheses: Predicted paths, [batch, hypotheses, steps, dim].
+        targets: True paths, [batch, steps, dim].
+        mask: Valid steps, [batch, steps]; None if all are valid.
+        scores: Scores, [batch, hypotheses], higher is better.
         threshold: Distance in the unit of the targets; a distance equal to it is not a miss.
         distance: Compared distance: "final", at the last valid step, or "largest", over all valid steps.
         k: Number of hypotheses with the highest scores to use; all by default.
 
     Raises:
-        ValueError: as for `min_ade`.
+        ValueError: As for `min_ade`.
 
     Example:
         >>> import torch
@@ -191,15 +191,15 @@ def brier_min_fde(
     """Lowest final displacement error plus (1 - p)^2, averaged; p is the probability of that hypothesis.
 
     Args:
-        hypotheses: Predicted paths [batch, hypotheses, steps, dim].
-        targets: True paths [batch, steps, dim].
-        probabilities: Probabilities [batch, hypotheses], in [0, 1]; `torchmcl.normalized_scores` computes them from
+        hypotheses: Predicted paths, [batch, hypotheses, steps, dim].
+        targets: True paths, [batch, steps, dim].
+        probabilities: Probabilities, [batch, hypotheses], in [0, 1]; `torchmcl.normalized_scores` computes them from
             score logits.
-        mask: Mask [batch, steps], True where the target is known; None if it is known everywhere.
+        mask: Valid steps, [batch, steps]; None if all are valid.
         k: Number of most likely hypotheses to use; all by default.
 
     Raises:
-        ValueError: as for `min_ade`, or for probabilities outside [0, 1].
+        ValueError: As for `min_ade`, or for probabilities outside [0, 1].
 
     Example:
         >>> import torch
@@ -233,16 +233,17 @@ def joint_min_ade(
     agents, then the minimum over the hypotheses is taken.
 
     Args:
-        hypotheses: Predicted paths [batch, hypotheses, steps, dim].
-        targets: True paths [batch, steps, dim].
+        hypotheses: Predicted paths, [batch, hypotheses, steps, dim].
+        targets: True paths, [batch, steps, dim].
         scene: Integer for each agent, [batch]; scenes may have any number of agents, in any order.
-        mask: Mask [batch, steps], True where the target is known; None if it is known everywhere.
-        scores: Scores [batch, hypotheses], higher is better; the score of a scene is the mean over its agents.
+        mask: Valid steps, [batch, steps]; None if all are valid.
+        scores: Scores, [batch, hypotheses], higher is better; the score of a scene is the mean over its agents.
         k: Number of hypotheses of each scene with the highest scores to use; all by default.
-        average_over: "scenes" for equal weights, or "agents" to weight scenes by their number of agents.
+        average_over: Unit of the average: "scenes" for equal weights, "agents" to weight scenes by their number of
+            agents.
 
     Raises:
-        ValueError: as for `min_ade`.
+        ValueError: As for `min_ade`.
 
     Example:
         >>> import torch
@@ -271,16 +272,16 @@ def joint_min_fde(
     """Final displacement error of the best joint hypothesis of each scene, averaged.
 
     Args:
-        hypotheses: Predicted paths [batch, hypotheses, steps, dim].
-        targets: True paths [batch, steps, dim].
+        hypotheses: Predicted paths, [batch, hypotheses, steps, dim].
+        targets: True paths, [batch, steps, dim].
         scene: Integer for each agent, [batch].
-        mask: Mask [batch, steps], True where the target is known; None if it is known everywhere.
-        scores: Scores [batch, hypotheses], higher is better; the score of a scene is the mean over its agents.
+        mask: Valid steps, [batch, steps]; None if all are valid.
+        scores: Scores, [batch, hypotheses], higher is better; the score of a scene is the mean over its agents.
         k: Number of hypotheses of each scene with the highest scores to use; all by default.
-        average_over: "scenes" or "agents", as for `joint_min_ade`.
+        average_over: Unit of the average, "scenes" or "agents", as in `joint_min_ade`.
 
     Raises:
-        ValueError: as for `min_ade`.
+        ValueError: As for `min_ade`.
 
     Example:
         >>> import torch
@@ -310,14 +311,14 @@ def collision_rate(
     `distance` at the same step, for any step that is valid for both. Nothing is interpolated between the steps.
 
     Args:
-        hypotheses: Predicted paths [batch, hypotheses, steps, dim]; the true future is targets.unsqueeze(1).
+        hypotheses: Predicted paths, [batch, hypotheses, steps, dim]; the true future is targets.unsqueeze(1).
         scene: Integer for each agent, [batch].
         distance: Distance below which agents collide: twice the radius of an agent.
-        mask: Mask [batch, steps], True where an agent is present; None if all are present.
-        average_over: "agents" for equal weights of agents, or "scenes" for equal weights of scenes.
+        mask: Valid steps, [batch, steps], where an agent is present; None if all are valid.
+        average_over: Unit of the average: "agents" for equal weights of agents, "scenes" for equal weights of scenes.
 
     Raises:
-        ValueError: for shapes that do not fit, a distance that is not positive, or NaN.
+        ValueError: For shapes that do not fit, a distance that is not positive, or NaN.
 
     Example:
         >>> import torch
@@ -421,7 +422,7 @@ def _joint(errors: _Errors, scenes: _Scenes) -> _Errors:
 
 
 def _averaged(owner: str, values: Tensor, real: Tensor, scenes: _Scenes, average_over: str) -> Sums:
-    """Return the sums of the values of scenes [scenes], each counted once, or once for each real agent."""
+    """Return the sums of the values of scenes [scenes], each counted once, or once for each valid agent."""
     check_choice(owner, "average_over", average_over, ("agents", "scenes"))
     n_agents = scenes.sums(real.long())
     counts = n_agents if average_over == "agents" else (n_agents > 0).long()

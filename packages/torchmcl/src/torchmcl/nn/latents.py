@@ -16,7 +16,7 @@ class NormalLatent(nn.Module):
     """Standard normal noise, drawn on each call, for any number of hypotheses.
 
     Args:
-        size: of one latent.
+        size: Size of one latent vector.
 
     Example:
         >>> NormalLatent(8).draw(2, 5).shape
@@ -41,8 +41,8 @@ class EmbeddedLatent(nn.Module):
     """A learned vector per hypothesis.
 
     Args:
-        n_hypotheses: the number of vectors, and the largest number of hypotheses.
-        size: of one vector.
+        n_hypotheses: Number of vectors, and largest number of hypotheses.
+        size: Size of one vector.
 
     Example:
         >>> latent = EmbeddedLatent(n_hypotheses=5, size=8)
@@ -93,11 +93,11 @@ class LatentHypotheses(nn.Module):
     one hypothesis after the other.
 
     Args:
-        network: from inputs to one answer, a tensor [rows, ...] or `Predictions` of one hypothesis.
-        n_hypotheses: hypotheses in training.
-        latent: `NormalLatent(size)` for noise, `EmbeddedLatent(n_hypotheses, size)` for one vector per hypothesis.
-        injection: how the latent enters the network: `ConcatLatent()`, the default, or another module that is
-            called with the network, the inputs and the latents.
+        network: Network that returns one hypothesis, as a tensor [rows, ...] or as `Predictions`.
+        n_hypotheses: Number of hypotheses in training.
+        latent: Source of the latents: `NormalLatent(size)` for noise, `EmbeddedLatent(n_hypotheses, size)` for one
+            vector per hypothesis.
+        injection: Module that is called with the network, the inputs and the latents; `ConcatLatent()` by default.
 
     Example:
         >>> network = nn.Sequential(nn.Linear(2 + 8, 32), nn.ReLU(), nn.Linear(32, 1))
@@ -128,9 +128,9 @@ class LatentHypotheses(nn.Module):
         """Return the predictions for inputs [batch, ...].
 
         Args:
-            inputs: of the network, without latents.
-            latents: [batch, hypotheses, ...]; drawn by default.
-            n_hypotheses: how many to draw; the same number as in training by default.
+            inputs: Inputs of the network, without latents.
+            latents: Latents, [batch, hypotheses, ...]; drawn by default.
+            n_hypotheses: Number of latents to draw; by default the number in training.
         """
         if latents is None:
             latents = self.draw(len(inputs), n_hypotheses, inputs.device)

@@ -25,17 +25,17 @@ class MultiHypothesisHead(nn.Module):
     small ones. Its first n_hypotheses * out_features outputs are the hypotheses, then come the scores, then the scales.
 
     Args:
-        in_features: size of the features.
-        out_features: size of one hypothesis, or its shape, such as (steps, dim) for sequences.
-        n_hypotheses: the number of hypotheses.
-        scores: whether to add score logits.
-        detach_scores: stop the score loss at the head. With targets of small scale it can dwarf the
-            regression loss in the trunk.
-        output_activation: applied to the hypotheses, for example `torch.tanh`; None leaves them unchanged.
-        scales: whether to add a scale for each coordinate, so that a hypothesis is a distribution: softplus of
-            an output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`. A family, such as
+        in_features: Size of the features.
+        out_features: Size of one hypothesis, or its shape, such as (steps, dim) for sequences.
+        n_hypotheses: Number of hypotheses.
+        scores: Whether to add score logits.
+        detach_scores: Whether to stop the gradient of the score loss at the head. With targets of small scale it can
+            dwarf the regression loss in the trunk.
+        output_activation: Function applied to the hypotheses, `torch.tanh` for example; None leaves them unchanged.
+        scales: Whether to add a scale for each coordinate, so that a hypothesis is a distribution: softplus of an
+            output plus `min_scale`, for `pairwise_gaussian_nll` and `pairwise_laplace_nll`. A family, such as
             `torchmcl.costs.FullNormal()`, adds the scales of that family.
-        min_scale: > 0, the smallest scale; without a limit the likelihood could grow without bound.
+        min_scale: Smallest scale, > 0; without it the likelihood could grow without bound.
 
     Example:
         >>> import torch
@@ -123,17 +123,17 @@ class MultiHypothesisMLP(SharedNetwork):
     """A network from inputs [..., in_features] to Predictions, with hidden ReLU layers.
 
     Args:
-        in_features: size of the input.
-        out_features: size of one hypothesis, or its shape, such as (steps, dim) for sequences.
-        n_hypotheses: the number of hypotheses.
-        hidden: sizes of the hidden layers; (50,) in the paper's UCI study, (256, 256) in its synthetic one.
-        scores: whether to add score logits.
-        detach_scores: stop the score loss at the head.
-        activation: creates the activation module after each hidden layer.
-        output_activation: applied to the hypotheses, for example `torch.tanh`.
-        scales: whether each hypothesis is a distribution, with a scale for each coordinate, or its family, see
+        in_features: Size of the input.
+        out_features: Size of one hypothesis, or its shape, such as (steps, dim) for sequences.
+        n_hypotheses: Number of hypotheses.
+        hidden: Sizes of the hidden layers; (50,) in the paper's UCI study, (256, 256) in its synthetic one.
+        scores: Whether to add score logits.
+        detach_scores: Whether to stop the gradient of the score loss at the head.
+        activation: Function that creates the activation module after each hidden layer.
+        output_activation: Function applied to the hypotheses, `torch.tanh` for example.
+        scales: Whether each hypothesis is a distribution, with a scale for each coordinate, or its family, see
             `MultiHypothesisHead`.
-        dropout: share of the hidden units that are dropped in training, in [0, 1).
+        dropout: Probability of dropping a hidden unit in training, in [0, 1).
 
     Example:
         >>> import torch
@@ -198,7 +198,7 @@ class MultiHypothesisMLP(SharedNetwork):
         """Write the network to a folder: `model.safetensors`.
 
         Raises:
-            ValueError: if the folder contains anything else, or the network has activations other than ReLU, which
+            ValueError: If the folder contains anything else, or the network has activations other than ReLU, which
                 cannot be saved as numbers.
         """
         kinds = (nn.Linear, nn.ReLU, nn.Dropout)

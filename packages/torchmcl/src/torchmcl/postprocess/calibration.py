@@ -65,15 +65,15 @@ def calibrate_scores(
     The temperature minimizes the cross-entropy between the scores and the hypotheses that win.
 
     Args:
-        predictions: Predictions with score logits [rows, hypotheses].
-        matching: Matching of the same predictions [rows, targets, hypotheses]; the cheapest hypotheses win.
+        predictions: Predictions with score logits, [rows, hypotheses].
+        matching: Matching of the same predictions, [rows, targets, hypotheses]; the cheapest hypotheses win.
         scores: Objective that the scores were trained with; `SigmoidScores()` by default.
 
     Returns:
         Calibration of any predictions of the same network.
 
     Raises:
-        ValueError: for inconsistent shapes, NaN, or no real target.
+        ValueError: For inconsistent shapes, NaN, or no valid target.
 
     Example:
         >>> import torchmcl as mcl
@@ -86,8 +86,8 @@ def calibrate_scores(
         >>> calibration(predictions).score_logits[0].exp()
         tensor([0.7500, 0.2500])
 
-    Reference:
-        Guo, Pleiss, Sun, Weinberger: On calibration of modern neural networks, ICML 2017, arXiv:1706.04599.
+    References:
+        C. Guo et al., *On calibration of modern neural networks*, ICML 2017, arXiv:1706.04599.
     """
     owner, objective = "calibrate_scores", SigmoidScores() if scores is None else scores
     check_score_objective(owner, objective)
@@ -103,7 +103,7 @@ def calibrate_scores(
     wins = WTA()(matching.cost, matching.mask).sum(dim=-2).double()  # targets that each hypothesis wins
     n_targets = int(matching.mask.sum())
     if n_targets == 0:
-        raise ValueError(bad_value(owner, "matching", "have at least one real target", "none"))
+        raise ValueError(bad_value(owner, "matching", "have at least one valid target", "none"))
     temperature = float(f"{1 / _inverse_temperature(logs, wins):.10g}")
     before, after = (score_error(values.exp(), wins) for values in (logs, (logs / temperature).log_softmax(dim=-1)))
     return ScoreCalibration(temperature, objective, before, after, n_targets)
@@ -147,7 +147,7 @@ def score_error(probabilities: Tensor, wins: Tensor) -> float:
     wins agree on average for any scores.
 
     Args:
-        probabilities: Probabilities [rows, hypotheses].
+        probabilities: Probabilities, [rows, hypotheses].
         wins: Number of the row's targets that each hypothesis wins, [rows, hypotheses].
     """
     scores = probabilities.reshape(-1)

@@ -54,12 +54,12 @@ def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> 
     a unit are dependent, and a new row belongs to a new unit; w are then the weights of the units.
 
     Args:
-        weights: Weights [rows].
+        weights: Weights, [rows].
         units: Unit that each row belongs to, [rows].
 
-    Reference:
-        Tibshirani, Foygel Barber, Candes, Ramdas: Conformal prediction under covariate shift, NeurIPS 2019,
-        arXiv:1904.06019, Eq. (7).
+    References:
+        R. Tibshirani et al., *Conformal prediction under covariate shift*, NeurIPS 2019, arXiv:1904.06019, Equation
+        (7).
     """
     _, unit = np.unique(units, return_inverse=True)
     sums = np.bincount(unit.ravel(), weights)
@@ -70,7 +70,7 @@ def quantile(scores: NDArray[np.float64], counts: NDArray[np.float64], alpha: fl
     """Compute the conformal quantile; infinite if there are too few calibration rows for `alpha`.
 
     Args:
-        scores: Nonconformity scores [rows].
+        scores: Nonconformity scores, [rows].
         counts: Weight of each row relative to a new row, which has weight 1, [rows].
         alpha: Allowed fraction of misses.
     """
@@ -105,8 +105,8 @@ class Nonconformity(ABC):
 
         Args:
             given: Hypotheses [rows, hypotheses, ...] and probabilities [rows, hypotheses].
-            targets: Targets [rows, ...].
-            mask: Mask [rows, steps], True where a step is real, or None.
+            targets: Targets, [rows, ...].
+            mask: Valid steps, [rows, steps], or None.
         """
 
     @abstractmethod
@@ -150,7 +150,7 @@ class BallNonconformity(Nonconformity):
         """Compute the volume of the union of balls.
 
         Raises:
-            ValueError: for a cost that is not a function of the Euclidean distance.
+            ValueError: For a cost that is not a function of the Euclidean distance.
         """
         norm = cost_declaration(self.cost_fn).formula
         if not isinstance(norm, NormFormula) or norm.order != 2 or norm.mean_over_steps:
@@ -203,8 +203,8 @@ class TubeNonconformity(Nonconformity):
 
         Args:
             predictions: Predictions for rows other than the calibration rows.
-            targets: Targets [rows, ...]; the contents of masked steps are ignored, even NaN.
-            mask: Mask [rows, steps], True where a step is real, or None.
+            targets: Targets, [rows, ...]; masked steps are ignored, even NaN.
+            mask: Valid steps, [rows, steps], or None.
             fraction: Fraction of the rows whose distance is below the scale.
             power: Exponent by which tubes grow, as above.
         """
@@ -331,11 +331,12 @@ class Conformal:
         """Calibrate regions that contain a new target with probability `coverage`, on held-out rows.
 
         Args:
-            nonconformity: `BallNonconformity()`, `TubeNonconformity()`, `MixtureNonconformity(family)` or your own.
+            nonconformity: Nonconformity, such as `BallNonconformity()`, `TubeNonconformity()` or
+                `MixtureNonconformity(family)`.
             predictions: Hypotheses [rows, hypotheses, ...] and scores of the calibration rows.
-            targets: Targets [rows, ...], one for each row; the contents of masked steps are ignored, even NaN.
+            targets: Targets, [rows, ...], one for each row; masked steps are ignored, even NaN.
             coverage: Fraction of new targets inside, in (0, 1).
-            mask: Mask [rows, steps], True where a step is real; `TubeNonconformity` and costs of sequences support it.
+            mask: Valid steps, [rows, steps]; `TubeNonconformity` and costs of sequences support it.
             sample_weights: Weights [rows] for new rows from a different population, proportional to the ratio of its
                 density to that of the calibration rows. Coverage is then approximate, and falls short under a strong
                 shift, where a few rows have most of the weight: a new row gets the average weight instead of its own.
@@ -343,7 +344,7 @@ class Conformal:
                 [rows, hypotheses].
 
         Raises:
-            ValueError: for too few rows (with the required number), inconsistent shapes, NaN, or a mask that the
+            ValueError: For too few rows (with the required number), inconsistent shapes, NaN, or a mask that the
                 nonconformity does not support.
 
         Example:

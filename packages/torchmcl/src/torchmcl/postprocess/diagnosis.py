@@ -42,7 +42,7 @@ class Diagnosis:
         duplicated: Pairs of hypotheses that are equal in all rows.
         collapsed: Fraction of rows in which all hypotheses are equal.
         distortion: Mean squared distance of a target to the nearest hypothesis; in records the matched cost.
-        n_targets: Number of real targets.
+        n_targets: Number of valid targets.
         mean_scores: Mean score of each hypothesis; None without scores.
         misplaced: Pairs of a nearly unused hypothesis and one that covers two modes, to which it should be moved.
         score_error: Calibration error of the scores, as in `ScoreCalibration`; None without scores.
@@ -117,14 +117,13 @@ def diagnose(
 
     Args:
         predictions: Hypotheses [rows, hypotheses, ...] and scores; or a `Recorder`, or its records.
-        targets: Targets [rows, ...], or several for each row, [rows, targets, ...]; None with records.
-        mask: Mask of the real targets [rows, targets]; or of real steps [rows, steps], for one target of each row;
-            None if all are real.
+        targets: Targets, [rows, ...], or several for each row, [rows, targets, ...]; None with records.
+        mask: Valid targets, [rows, targets], or valid steps of single targets, [rows, steps]; None if all are valid.
         scores: Objective that the scores were trained with, `SigmoidScores()` by default, or probabilities
             [rows, hypotheses].
 
     Raises:
-        ValueError: for inconsistent shapes, NaN, or no real target.
+        ValueError: For inconsistent shapes, NaN, or no valid target.
 
     Example:
         >>> hypotheses = torch.tensor([[[-1.0], [1.0], [1.0]]]).expand(100, 3, 1)
@@ -187,7 +186,7 @@ def _of_records(records: AnnealingRecords) -> Diagnosis:
 
 
 class _Rows(NamedTuple):
-    """Hypotheses [rows, hypotheses, dim], targets [rows, targets, dim], and the mask of real targets."""
+    """Hypotheses [rows, hypotheses, dim], targets [rows, targets, dim], and the mask of valid targets."""
 
     hypotheses: Tensor
     targets: Tensor
@@ -220,7 +219,7 @@ def _checked(owner: str, hypotheses: Tensor, targets: Any, mask: Tensor | None) 
             steps = real = mask.expand(targets.shape[:2])
         targets = targets.masked_fill(~steps.view(*steps.shape, *[1] * (targets.ndim - steps.ndim)), 0)
     if not real.any():
-        raise ValueError(bad_value(owner, "targets", "have at least one real target", "none"))
+        raise ValueError(bad_value(owner, "targets", "have at least one valid target", "none"))
     targets = finite_tensor(owner, "targets", targets).to(hypotheses)
     return _Rows(hypotheses.flatten(2), targets.flatten(2), real.to(hypotheses.device))
 

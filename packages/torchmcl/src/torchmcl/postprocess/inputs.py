@@ -42,8 +42,8 @@ class WeightedHypotheses(NamedTuple):
     """Hypotheses with probabilities, the input of a `Nonconformity`.
 
     Attributes:
-        hypotheses: Hypotheses [rows, hypotheses, ...].
-        probabilities: Probabilities [rows, hypotheses], summing to 1.
+        hypotheses: Hypotheses, [rows, hypotheses, ...].
+        probabilities: Probabilities, [rows, hypotheses], summing to 1.
         scale: Scales of hypotheses that are distributions; None otherwise.
     """
 
@@ -81,13 +81,13 @@ def weighted_hypotheses(owner: str, predictions: Any, scores: Scores | None) -> 
 
     Args:
         owner: Name of the caller, for messages.
-        predictions: `Predictions` or `Distributions`.
+        predictions: Predictions or distributions.
         scores: Objective of the score logits, or probabilities. None means `SigmoidScores()`, with a warning if the
             values look otherwise: predictions do not store how their scores were trained.
 
     Raises:
-        TypeError: if `predictions` has another type.
-        ValueError: for inconsistent shapes, NaN, or probabilities that do not sum to 1.
+        TypeError: If `predictions` has another type.
+        ValueError: For inconsistent shapes, NaN, or probabilities that do not sum to 1.
     """
     check_predictions(owner, "predictions", predictions)
     hypotheses = finite_tensor(owner, "predictions.hypotheses", predictions.hypotheses)
@@ -185,9 +185,9 @@ def pair_cost(owner: str, cost_fn: CostFn, hypotheses: Tensor, targets: Tensor, 
     Args:
         owner: Name of the caller, for messages.
         cost_fn: Any `pairwise_*` function.
-        hypotheses: Hypotheses [rows, hypotheses, *event].
-        targets: Targets [rows, targets, *event].
-        mask: Mask of the steps of each target, [rows, targets, steps]; the cost must accept it.
+        hypotheses: Hypotheses, [rows, hypotheses, *event].
+        targets: Targets, [rows, targets, *event].
+        mask: Valid steps of each target, [rows, targets, steps]; the cost must accept a mask.
     """
     check_callable(owner, "cost_fn", cost_fn, "torchmcl.pairwise_sq_euclidean")
     expected = (len(hypotheses), targets.shape[1], hypotheses.shape[1])
@@ -214,7 +214,7 @@ def real_targets(owner: str, targets: Any, mask: Any, shape: tuple[int, ...]) ->
     check_shape(owner, "mask", mask, shape[:2], "[rows, steps]")
     if not mask.any(dim=1).all():
         row = int((~mask.any(dim=1)).nonzero()[0])
-        rule = "have at least one real step in each row"
+        rule = "have at least one valid step in each row"
         raise ValueError(bad_value(owner, "mask", rule, f"none in row {row}", "Leave out such rows."))
     padded = ~mask.view(*mask.shape, *[1] * (targets.ndim - 2))
     return finite_tensor(owner, "targets", targets.masked_fill(padded, 0)), mask

@@ -56,7 +56,7 @@ def reduce(
         `SoftmaxScores()`, otherwise for a sigmoid.
 
     Raises:
-        ValueError: if there are fewer than k hypotheses, for NaN, or probabilities that do not sum to 1.
+        ValueError: If there are fewer than k hypotheses, or for NaN or probabilities that do not sum to 1.
 
     Example:
         >>> predictions = Predictions(torch.tensor([[[0.0], [1.0], [10.0]]]), torch.tensor([[0.0, 0.0, 0.0]]))
@@ -66,8 +66,8 @@ def reduce(
         >>> reduce(predictions, 2, moved=False).hypotheses.flatten()
         tensor([ 1., 10.])
 
-    Reference:
-        Schubert, Rousseeuw: Fast and eager k-medoids clustering, Information Systems 2021, arXiv:2008.05171.
+    References:
+        E. Schubert, P. Rousseeuw, *Fast and eager k-medoids clustering*, Information Systems 2021, arXiv:2008.05171.
     """
     check_positive_int("reduce", "k", k)
     hypotheses, weights, _ = weighted_hypotheses("reduce", predictions, scores)
@@ -102,7 +102,7 @@ def expected_cost(
     """Compute the expected cost of the nearest of a few hypotheses if the truth is drawn from many.
 
     Args:
-        few: Hypotheses [rows, k, ...]; their scores are ignored.
+        few: Hypotheses, [rows, k, ...]; their scores are ignored.
         predictions: Hypotheses [rows, hypotheses, ...] and scores.
         cost_fn: Any `pairwise_*` function that takes hypotheses for targets.
         scores: Objective that the scores were trained with, `SigmoidScores()` by default, or probabilities
@@ -161,8 +161,8 @@ class _Candidates(NamedTuple):
     """Weighted hypotheses of which a few centers are wanted.
 
     Attributes:
-        hypotheses: Hypotheses [rows, hypotheses, *event].
-        weights: Probabilities [rows, hypotheses], summing to 1.
+        hypotheses: Hypotheses, [rows, hypotheses, *event].
+        weights: Probabilities, [rows, hypotheses], summing to 1.
         cost_fn: Cost of pairs.
     """
 

@@ -30,22 +30,28 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Sinkhorn(AssignmentRule):
-    """The entropic transport plan from real targets to hypotheses, rows rescaled to sum to 1.
+    """Entropic optimal transport from valid targets to hypotheses; rows are rescaled to sum to 1.
 
-    Targets and hypotheses carry uniform masses, so every hypothesis is used; a low temperature
-    approaches `EMD` (and `PIT` when there are as many targets as hypotheses) but needs more
-    iterations. Temperature 0 is hard `WTA`, as everywhere; use `EMD` for the exact plan.
+    Targets and hypotheses have uniform masses, so every hypothesis is used. A low temperature approaches `EMD` (and
+    `PIT` for as many targets as hypotheses) but needs more iterations. Temperature 0 is `WTA`, as for all rules; use
+    `EMD` for the exact plan.
 
     Args:
-        temperature: >= 0, in the units of the cost. A float, or a tensor that broadcasts against
-            the cost and is constant within a sample.
-        n_iters: how many times rows and columns are rescaled in turn; a fractional number, as a schedule
-            gives, is rounded.
+        temperature: Temperature, >= 0, in the units of the cost; a number, or a tensor that broadcasts against the cost
+            and is constant within a sample.
+        n_iters: Number of iterations that rescale rows and columns in turn; a fractional number, as a schedule gives,
+            is rounded.
 
     Example:
         >>> Sinkhorn(temperature=0.5)(torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
         tensor([[0.1192, 0.8808],
                 [0.8808, 0.1192]])
+
+    References:
+        M. Cuturi, *Sinkhorn distances: lightspeed computation of optimal transport*, NeurIPS 2013, arXiv:1306.0895.
+
+    See Also:
+        EMD: Exact plan.
     """
 
     temperature: Temperature
@@ -79,7 +85,7 @@ class Sinkhorn(AssignmentRule):
         column_mass = (n_real / n_hypotheses).to(cost.dtype).log()  # in units of one target's mass
         potential = torch.zeros_like(affinity[..., :1, :])  # [..., 1, hypotheses]
         for _ in range(self.n_iters):
-            rows = (affinity + potential).log_softmax(dim=-1)  # each real row has mass 1
+            rows = (affinity + potential).log_softmax(dim=-1)  # each valid row has mass 1
             load = rows.masked_fill(padded, -torch.inf).logsumexp(dim=-2, keepdim=True)
             potential = (potential + column_mass - load).masked_fill(empty, 0)
         return (affinity + potential).softmax(dim=-1)
@@ -87,16 +93,16 @@ class Sinkhorn(AssignmentRule):
 
 @dataclass(frozen=True, eq=False)
 class PIT(AssignmentRule):
-    """Permutation-invariant training: the cheapest one-to-one assignment of real targets.
+    """Permutation-invariant training (PIT): the cheapest one-to-one assignment of valid targets.
 
-    There may be more hypotheses than targets, never fewer. A pair that costs infinity is forbidden; a sample without an
-    assignment of finite cost, or with NaN or minus infinity somewhere, gets NaN weights. On a GPU a Triton kernel
-    solves all samples at once without synchronization, even in a captured CUDA graph. On CPUs, and with more than 2048
-    targets or hypotheses, SciPy solves them one by one (the extra `transport`). Both find the minimum; if
-    several assignments attain it, they may return different ones.
+    There may be more hypotheses than targets, never fewer. A pair of infinite cost is forbidden. The weights of a
+    sample are NaN if a cost is NaN or minus infinity, or if no assignment has a finite cost. On a GPU a Triton kernel
+    assigns all samples at once without synchronization, even in a CUDA graph. On CPUs, and with more than 2048 targets
+    or hypotheses, SciPy assigns them one by one (the extra `transport`). Both find the minimum; if several assignments
+    attain it, they may return different ones.
 
     Raises:
-        ValueError: if a sample has more real targets than there are hypotheses. Where that depends on values of a mask
+        ValueError: If a sample has more valid targets than there are hypotheses. Where that depends on values of a mask
             that cannot be read (on a GPU, inside `torch.compile` and `torch.vmap`) the sample gets NaN weights.
 
     Example:
@@ -104,8 +110,8 @@ class PIT(AssignmentRule):
         tensor([[0., 1., 0.],
                 [1., 0., 0.]])
 
-    Reference:
-        Eq. (38).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (38).
     """
 
     def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
@@ -124,17 +130,17 @@ class PIT(AssignmentRule):
 
 def _too_many_targets(n_real: int, n_hypotheses: int) -> ValueError:
     advice = "Give the model more outputs, or use WTA, AnnealedWTA or EMD."
-    rule = f"be at least the number of real targets {n_real}"
+    rule = f"be at least the number of valid targets {n_real}"
     return ValueError(bad_value("PIT", "number of hypotheses", rule, n_hypotheses, advice))
 
 
 @dataclass(frozen=True, eq=False)
 class EMD(AssignmentRule):
-    """The exact optimal transport plan (earth mover's distance), rows rescaled to sum to 1.
+    """Exact optimal transport (earth mover's distance) from valid targets to hypotheses; rows are rescaled to sum to 1.
 
-    Real targets and hypotheses carry uniform masses. Needs SciPy (`pip install
-    torchmcl[transport]`), solves a linear program per sample on the CPU and therefore waits for the
-    device; see the module. A sample whose cost is not finite gets NaN weights.
+    Targets and hypotheses have uniform masses. The rule requires SciPy (the extra `transport`), which solves a linear
+    program per sample on the CPU, so it waits for the device. If the cost of a sample is not finite, its weights are
+    NaN.
 
     Example:
         >>> EMD()(torch.tensor([[0.0, 1.0], [0.1, 3.0]]))
@@ -221,14 +227,16 @@ def _many(
 def one_to_one_weights(cost: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return 1 at the pairs of the cheapest one-to-one assignment of each sample, 0 elsewhere.
 
-    There are as many pairs as real targets or hypotheses, whichever are fewer. A pair that costs infinity is forbidden.
-    A sample whose real targets have NaN or minus infinity somewhere, or that has no assignment of finite cost, is NaN.
-    If several assignments are cheapest, any of them may be returned. On a GPU nothing waits for the device, except
-    without Triton or with more than 2048 targets or hypotheses: then, as on a CPU, SciPy solves on the host.
+    The number of pairs is the smaller of the numbers of valid targets and of hypotheses. A pair of infinite cost is
+    forbidden. The weights of a sample are NaN if a cost of a valid target is NaN or minus infinity, or if no assignment
+    has a finite cost. If several assignments are cheapest, any of them may be returned. On a GPU the assignment does
+    not wait for the device, except without Triton or with more than 2048 targets or hypotheses: then SciPy computes it
+    on the host, as on a CPU.
 
     Args:
-        cost: [..., targets, hypotheses], float32 or float64; computed in float64.
-        mask: [..., targets], True where a target is real; None when all are.
+        cost: Pairwise cost, [..., targets, hypotheses], in single or double precision; the computation is in double
+            precision.
+        mask: Valid targets, [..., targets]; None if all are valid.
 
     Returns:
         Weights [..., targets, hypotheses] in the dtype of the cost, without gradient; padded rows are 0.

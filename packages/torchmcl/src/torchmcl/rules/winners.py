@@ -1,8 +1,8 @@
 """Assignment rules: functions from a pairwise cost to detached weights of the same shape.
 
-Every method of the family is such a rule, and the loss is always `sum(weights * cost)`. The rules
-here treat targets independently, or the agents of a scene together; rules that couple several targets of a sample are
-in `torchmcl.rules.transport`.
+Every method of the family is such a rule, and the loss is always `sum(weights * cost)`. The rules of this module treat
+targets independently, or the agents of a scene together; rules that couple the targets of a sample are in
+`torchmcl.rules.transport`.
 """
 
 import math
@@ -109,10 +109,10 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
-    """Return a field, converted for arithmetic with the cost.
+    """Convert a field for arithmetic with the cost.
 
-    Tensors take the dtype of the cost. Numbers stay numbers in eager mode; in a compiled graph they become tensors,
-    because a graph with a constant number is recompiled for each new value.
+    Tensors are converted to the dtype of the cost. Numbers stay numbers in eager mode. In a compiled graph they become
+    tensors, because a graph with a constant number is recompiled for each new value.
     """
     if isinstance(value, Tensor):
         return value.to(cost.dtype)
@@ -122,7 +122,7 @@ def as_operand(value: float | Tensor, cost: Tensor) -> float | Tensor:
 
 
 def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Tensor = 0.0) -> Tensor:
-    """Return `winner` at the (first) cheapest hypothesis of each row and `other` elsewhere."""
+    """Return weights that are `winner` at the first cheapest hypothesis of each row, and `other` elsewhere."""
     cheapest = cost.min(dim=-1, keepdim=True).indices  # twice as fast as argmin on CPUs
     if isinstance(winner, Tensor) or isinstance(other, Tensor):
         wins = torch.zeros_like(cost, dtype=torch.bool).scatter(-1, cheapest, True)
@@ -132,14 +132,14 @@ def winner_weights(cost: Tensor, winner: float | Tensor = 1.0, other: float | Te
 
 @dataclass(frozen=True, eq=False)
 class WTA(AssignmentRule):
-    """Winner takes all: the cheapest hypothesis of each target has weight 1.
+    """Winner-takes-all: the cheapest hypothesis of each target has weight 1.
 
     Example:
         >>> WTA()(torch.tensor([[0.3, 0.1, 0.2]]))
         tensor([[0., 1., 0.]])
 
-    Reference:
-        Eq. (2) and (3).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equations (2) and (3).
     """
 
     def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
@@ -149,18 +149,19 @@ class WTA(AssignmentRule):
 
 @dataclass(frozen=True, eq=False)
 class RelaxedWTA(AssignmentRule):
-    """The winner has weight 1 - epsilon, the other hypotheses share epsilon.
+    """Relaxed winner-takes-all: the winner has weight 1 - epsilon, and the losers share epsilon equally.
 
     Args:
-        epsilon: in [0, 1]; 0 is `WTA`. A float, or a tensor that broadcasts against the cost. A single hypothesis has
-            weight 1.
+        epsilon: Total weight of the losers, in [0, 1]; 0 is `WTA`. A number, or a tensor that broadcasts against the
+            cost. A single hypothesis has weight 1.
 
     Example:
         >>> RelaxedWTA(epsilon=0.1)(torch.tensor([[0.3, 0.1, 0.2]]))
         tensor([[0.0500, 0.9000, 0.0500]])
 
-    Reference:
-        The weights q_epsilon below Eq. (41).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, the weights q_epsilon
+        below Equation (41).
     """
 
     epsilon: Fraction
@@ -176,11 +177,11 @@ class RelaxedWTA(AssignmentRule):
 
 @dataclass(frozen=True, eq=False)
 class AnnealedWTA(AssignmentRule):
-    """Weights softmin(cost / temperature): the Boltzmann distribution of annealed MCL.
+    """Annealed winner-takes-all: weights softmin(cost / temperature), the Boltzmann distribution of annealed MCL.
 
     Args:
-        temperature: >= 0, in the units of the cost; 0 is `WTA`, infinity is uniform. A float, or a
-            tensor that broadcasts against the cost (with zeros for some entries).
+        temperature: Temperature, >= 0, in the units of the cost; 0 is `WTA`, infinity is uniform. A number, or a tensor
+            that broadcasts against the cost (some entries may be 0).
 
     Example:
         >>> AnnealedWTA(temperature=0.1)(torch.tensor([[0.3, 0.1, 0.2]]))
@@ -189,8 +190,8 @@ class AnnealedWTA(AssignmentRule):
         tensor([[0.0000, 1.0000],
                 [0.5000, 0.5000]])
 
-    Reference:
-        Eq. (5).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (5).
     """
 
     temperature: Temperature
@@ -228,12 +229,12 @@ def softmin(cost: Tensor, temperature: float | Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TopK(AssignmentRule):
-    """The k cheapest hypotheses share the weight equally (evolving WTA when k shrinks).
+    """Equal weights for the k cheapest hypotheses; evolving WTA if k decreases in training.
 
     Args:
-        k: >= 1 and at most the number of hypotheses; 1 is `WTA`, all of them is uniform. A
-            fractional k, as a schedule gives, is rounded to the nearest integer. A tensor
-            broadcasts against the cost.
+        k: Number of winners, from 1, which is `WTA`, to the number of hypotheses, which gives uniform weights. A
+            fractional number, as a schedule gives, is rounded to the nearest integer. A tensor broadcasts against the
+            cost.
 
     Example:
         >>> TopK(k=2)(torch.tensor([[0.3, 0.1, 0.2]]))
@@ -258,15 +259,15 @@ class TopK(AssignmentRule):
 
 @dataclass(frozen=True, eq=False)
 class SceneWinners(AssignmentRule):
-    """A rule applied to the mean cost of all samples of a scene; all of them share the weights of their scene.
+    """Assignment rule applied to the mean cost of each scene, whose samples all have the weights of the scene.
 
-    Hypothesis k of all agents of a scene then forms one joint future. A batch with a `scene` index gets this wrapper
-    in `mcl_step`, for the training rule and for the labels of the scores. Samples without a real target do not count.
+    Hypothesis k of all agents of a scene then forms one joint trajectory. `mcl_step` applies this wrapper to batches
+    with a `scene`, for the training rule and for the labels of the scores. Samples without a valid target are ignored.
 
     Args:
-        rule: any assignment rule.
-        scene: [batch], integers in any order and with gaps; samples with the same number belong together. Leading axes
-            of models are allowed.
+        rule: Assignment rule.
+        scene: Scene number of each sample, [batch]; integers in any order, gaps allowed. Leading axes of models are
+            allowed.
 
     Example:
         >>> from torchmcl import WTA

@@ -30,8 +30,8 @@ class Trajectory(NamedTuple):
     """A recorded cooling run.
 
     Attributes:
-        temperatures: Temperatures [steps], from hot to cold.
-        hypotheses: Hypotheses [steps, ..., hypotheses, dim], at those temperatures; extra axes are probe inputs.
+        temperatures: Temperatures, [steps], from hot to cold.
+        hypotheses: Hypotheses, [steps, ..., hypotheses, dim], at those temperatures; extra axes are probe inputs.
     """
 
     temperatures: Tensor
@@ -60,8 +60,8 @@ def covariance(samples: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the covariance of samples, normalized by their number (not one less), [..., dim, dim].
 
     Args:
-        samples: Samples [..., samples, dim]; one sample has covariance 0.
-        mask: Mask [..., samples] of the real samples; None if all are real.
+        samples: Samples, [..., samples, dim]; one sample has covariance 0.
+        mask: Valid samples, [..., samples]; None if all are valid.
 
     Example:
         >>> covariance(torch.tensor([[-1.0], [1.0]]))
@@ -79,7 +79,7 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
 
     Args:
         samples: Samples [..., samples, dim] of p(y | x); leading axes are inputs x or data sets.
-        mask: Mask [..., samples] of the real samples; None if all are real.
+        mask: Valid samples, [..., samples]; None if all are valid.
 
     Returns:
         T_c [...], in the units of the squared Euclidean cost.
@@ -88,8 +88,9 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
         >>> first_critical_temperature(torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]))
         tensor(1.)
 
-    Reference:
-        Prop. 4 (ii), Eq. (14).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Proposition 4 (ii),
+        Equation (14).
     """
     _check_samples("first_critical_temperature", samples)
     return 2 * _largest_eigenvalue(_moments("first_critical_temperature", samples, mask, centered=True))
@@ -104,9 +105,9 @@ def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = N
     side: a start above it is a start above the split.
 
     Args:
-        residuals: Residuals [..., samples, dim], targets less the model's conditional mean, such as the mean
-            of its hypotheses by score. Group by similar inputs on a leading axis to see C(x) itself.
-        mask: Mask [..., samples] of the real samples; None if all are real.
+        residuals: Residuals, [..., samples, dim], targets less the model's conditional mean, such as the mean of its
+            hypotheses by score. Group by similar inputs on a leading axis to see C(x) itself.
+        mask: Valid samples, [..., samples]; None if all are valid.
 
     Returns:
         [...]
@@ -128,10 +129,10 @@ def next_critical_temperatures(
     value. The blocks depend on T, so the value is an estimate while T is far above it, and exact when T reaches it.
 
     Args:
-        samples: Samples [..., samples, dim]
-        hypotheses: Hypotheses [..., hypotheses, dim], at equilibrium at this temperature.
+        samples: Samples, [..., samples, dim].
+        hypotheses: Hypotheses, [..., hypotheses, dim], at equilibrium at this temperature.
         temperature: Temperature, >= 0; a float, or a tensor that broadcasts against [..., samples, hypotheses].
-        mask: Mask [..., samples] of the real samples; None if all are real.
+        mask: Valid samples, [..., samples]; None if all are valid.
 
     Returns:
         [..., hypotheses]; 0 for a hypothesis without weight.
@@ -141,8 +142,10 @@ def next_critical_temperatures(
         >>> next_critical_temperatures(samples, torch.tensor([[-3.0], [3.0]]), temperature=0.1)
         tensor([2., 0.])
 
-    Reference:
-        Eq. (13) instead of C(x) in Eq. (14), after Rose, Gurewitz and Fox (1990).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (14) with
+        Equation (13) in place of C(x); after K. Rose, E. Gurewitz, G. Fox, *Statistical mechanics and phase transitions
+        in clustering*, Physical Review Letters 1990.
     """
     _check_samples("next_critical_temperatures", samples)
     cost = pairwise_sq_euclidean(hypotheses=hypotheses, targets=samples)
@@ -196,7 +199,7 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
     """Return the number of distinct positions of the hypotheses; those within `tolerance` count once.
 
     Args:
-        hypotheses: Hypotheses [..., hypotheses, dim]
+        hypotheses: Hypotheses, [..., hypotheses, dim].
         tolerance: Distance, >= 0. A float, or a tensor that broadcasts against [...]. The default
             suits targets of unit scale; `thermal_tolerance` suits a cooling of any scale.
 
@@ -207,8 +210,9 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
         >>> n_distinct(torch.tensor([[[0.0], [0.001], [0.5]], [[0.0], [0.2], [0.5]]]))
         tensor([2, 3])
 
-    Reference:
-        The virtual number of hypotheses, above Eq. (10).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, the virtual number of
+        hypotheses, above Equation (10).
     """
     return _distinct_representatives(hypotheses, tolerance).sum(dim=-1)
 
@@ -229,7 +233,7 @@ def observed_transitions(
         The transitions in order; empty if nothing split.
 
     Raises:
-        ValueError: if there are fewer than two steps, or the temperature rises.
+        ValueError: If there are fewer than two steps, or the temperature rises.
 
     Example:
         >>> places = torch.tensor([[[0.0], [0.0]], [[0.0], [0.0]], [[-1.0], [1.0]]])

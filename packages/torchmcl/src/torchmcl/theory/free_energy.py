@@ -31,20 +31,21 @@ def boltzmann_weights(cost: Tensor, temperature: float | Tensor, mask: Tensor | 
     The same numbers as `torchmcl.AnnealedWTA(temperature)`: detached, padded rows 0.
 
     Args:
-        cost: Cost [..., targets, hypotheses], lower is better.
+        cost: Cost, [..., targets, hypotheses], lower is better.
         temperature: Temperature, >= 0; 0 gives the limit, winner-takes-all. A float, or a tensor that broadcasts
             against the cost, such as [models, 1, 1].
-        mask: Mask [..., targets] of the real targets; None if all are real.
+        mask: Valid targets, [..., targets]; None if all are valid.
 
     Returns:
-        Weights [..., targets, hypotheses]; real rows sum to 1.
+        Weights [..., targets, hypotheses]; valid rows sum to 1.
 
     Example:
         >>> boltzmann_weights(torch.tensor([[0.3, 0.1, 0.2]]), temperature=0.1)
         tensor([[0.0900, 0.6652, 0.2447]])
 
-    Reference:
-        Eq. (5) and Prop. 2 (i).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (5) and
+        Proposition 2 (i).
     """
     check_cost("boltzmann_weights", cost)
     check_non_negative("boltzmann_weights", "temperature", temperature, "0 is hard winner-takes-all.")
@@ -55,9 +56,9 @@ def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None
     """Return D(q, f), the expected cost if the hypothesis of each target is drawn from its weights.
 
     Args:
-        cost: Cost [..., targets, hypotheses]
-        weights: Weights [..., targets, hypotheses], of any rule; one-hot weights give the hard distortion.
-        mask: Mask [..., targets] of the real targets; None if all are real.
+        cost: Cost, [..., targets, hypotheses].
+        weights: Weights, [..., targets, hypotheses], of any rule; one-hot weights give the hard distortion.
+        mask: Valid targets, [..., targets]; None if all are valid.
         mean_axes: Number of the last axes of [..., targets] to average over.
 
     Returns:
@@ -68,8 +69,9 @@ def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None
         >>> soft_distortion(cost, torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
         tensor(2.2500)
 
-    Reference:
-        Eq. (7); D_x below Eq. (10).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (7), and D_x
+        below Equation (10).
     """
     check_cost("soft_distortion", cost)
     _check_weights("soft_distortion", weights, cost.shape)
@@ -84,16 +86,17 @@ def assignment_entropy(weights: Tensor, *, mask: Tensor | None = None, mean_axes
     is that of the weights averaged over a sample's targets; their difference is the mutual information.
 
     Args:
-        weights: Weights [..., targets, hypotheses], real rows summing to 1.
-        mask: Mask [..., targets] of the real targets; None if all are real.
+        weights: Weights, [..., targets, hypotheses], rows of valid targets sum to 1.
+        mask: Valid targets, [..., targets]; None if all are valid.
         mean_axes: Number of the last axes of [..., targets] to average over.
 
     Example:
         >>> assignment_entropy(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), mean_axes=0)
         tensor([0.6931, 0.0000])
 
-    Reference:
-        H(q) above Eq. (8); its average over p(x, y) in the notations of the appendix.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, H(q) above Equation (8);
+        its average over p(x, y) is in the notations of the appendix.
     """
     _check_weights("assignment_entropy", weights)
     return _average("assignment_entropy", torch.special.entr(weights).sum(dim=-1), mask, mean_axes)
@@ -107,10 +110,10 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
     hard distortion.
 
     Args:
-        cost: Cost [..., targets, hypotheses]
+        cost: Cost, [..., targets, hypotheses].
         temperature: Temperature, >= 0, 0 and infinity being limits. A float, or a tensor with a last axis of 1 that
             broadcasts against the cost, such as [models, 1, 1].
-        mask: Mask [..., targets] of the real targets; None if all are real.
+        mask: Valid targets, [..., targets]; None if all are valid.
         mean_axes: Number of the last axes of [..., targets] to average over.
 
     Returns:
@@ -125,8 +128,9 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
         >>> soft_distortion(cost, weights) - 0.1 * assignment_entropy(weights)
         tensor(0.0592)
 
-    Reference:
-        Eq. (11) and (27); the closed form is Prop. 6 (iii), Eq. (28) and, given x, Eq. (29).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equations (11) and (27);
+        the closed form is Proposition 6 (iii), Equation (28) and, given x, Equation (29).
     """
     check_cost("free_energy", cost)
     check_non_negative("free_energy", "temperature", temperature, "0 is the limit, the hard distortion.")
@@ -165,18 +169,19 @@ def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return q(f_k | x), the fraction of the targets assigned to each hypothesis.
 
     Args:
-        weights: Weights [..., targets, hypotheses], real rows summing to 1.
-        mask: Mask [..., targets] of the real targets; None if all are real.
+        weights: Weights, [..., targets, hypotheses], rows of valid targets sum to 1.
+        mask: Valid targets, [..., targets]; None if all are valid.
 
     Returns:
-        [..., hypotheses], summing to 1; 0 without any real target.
+        [..., hypotheses], summing to 1; 0 without any valid target.
 
     Example:
         >>> hypothesis_masses(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
         tensor([0.2500, 0.7500])
 
-    Reference:
-        q(f_k | x) below Eq. (10), gamma_k of Prop. 2 (iii).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, q(f_k | x) below Equation
+        (10), and gamma_k of Proposition 2 (iii).
     """
     _check_weights("hypothesis_masses", weights)
     if mask is None:
@@ -198,8 +203,8 @@ def soft_barycenters(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
     where gamma is `hypothesis_masses` (the paper writes it without the factor 2).
 
     Args:
-        samples: Samples [..., samples, dim], finite where padded.
-        weights: Weights [..., samples, hypotheses], 0 where padded.
+        samples: Samples, [..., samples, dim], finite where padded.
+        weights: Weights, [..., samples, hypotheses], 0 where padded.
         otherwise: Result [..., hypotheses, dim] for a hypothesis without any weight,
             such as its current position; NaN when None.
 
@@ -211,8 +216,9 @@ def soft_barycenters(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
         tensor([[0.5000],
                 [5.0000]])
 
-    Reference:
-        Prop. 2 (ii) and (iii).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Proposition 2 (ii) and
+        (iii).
     """
     _check_weights("soft_barycenters", weights)
     _check_samples("soft_barycenters", samples, weights)
@@ -237,9 +243,9 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
     is the covariance of the data.
 
     Args:
-        samples: Samples [..., samples, dim], finite where padded.
-        hypotheses: Hypotheses [..., hypotheses, dim]
-        weights: Weights [..., samples, hypotheses], 0 where padded.
+        samples: Samples, [..., samples, dim], finite where padded.
+        hypotheses: Hypotheses, [..., hypotheses, dim].
+        weights: Weights, [..., samples, hypotheses], 0 where padded.
 
     Returns:
         [..., hypotheses, dim, dim]; 0 for a hypothesis without weight.
@@ -250,8 +256,9 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
         >>> covariance_blocks(samples, soft_barycenters(samples, weights), weights).flatten()
         tensor([1., 0.])
 
-    Reference:
-        Eq. (13). The p(y | x) printed there beside the posterior is already inside it by Bayes' rule.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (13), whose
+        factor p(y | x) is already contained in the posterior by Bayes' rule.
     """
     _check_weights("covariance_blocks", weights)
     _check_samples("covariance_blocks", samples, weights)
@@ -278,10 +285,10 @@ def free_energy_hessian(
     unstable from the temperature 2 lambda_max(C_kk) downwards.
 
     Args:
-        samples: Samples [..., samples, dim]
-        hypotheses: Hypotheses [..., hypotheses, dim]
+        samples: Samples, [..., samples, dim].
+        hypotheses: Hypotheses, [..., hypotheses, dim].
         temperature: Temperature, > 0; a float, or a tensor that broadcasts against [..., samples, hypotheses].
-        mask: Mask [..., samples] of the real samples; None if all are real.
+        mask: Valid samples, [..., samples]; None if all are valid.
 
     Returns:
         [..., hypotheses * dim, hypotheses * dim], symmetric, hypotheses outermost.
@@ -292,8 +299,10 @@ def free_energy_hessian(
         tensor([[0.7500, 0.2500],
                 [0.2500, 0.7500]])
 
-    Reference:
-        The Hessian above Eq. (13), after Rose, Gurewitz and Fox (1990).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, the Hessian above
+        Equation (13); after K. Rose, E. Gurewitz, G. Fox, *Statistical mechanics and phase transitions in clustering*,
+        Physical Review Letters 1990.
     """
     owner = "free_energy_hessian"
     check_positive(owner, "temperature", temperature, "At 0 the free energy has kinks.")

@@ -71,8 +71,8 @@ def mutual_information(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     It is 0 when all targets have the same weights, and at most log2 of the number of hypotheses.
 
     Args:
-        weights: Weights [..., targets, hypotheses], real rows summing to 1; all targets count alike.
-        mask: Mask [..., targets] of the real targets; None if all are real.
+        weights: Weights, [..., targets, hypotheses], rows of valid targets sum to 1; all targets count alike.
+        mask: Valid targets, [..., targets]; None if all are valid.
 
     Returns:
         [...]
@@ -83,8 +83,9 @@ def mutual_information(weights: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> mutual_information(torch.tensor([[0.5, 0.5], [0.5, 0.5]]))
         tensor(0.)
 
-    Reference:
-        I_x of Eq. (10), there in nats.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, I_x of Equation (10),
+        there in nats.
     """
     usage = torch.special.entr(hypothesis_masses(weights, mask)).sum(dim=-1)
     return ((usage - assignment_entropy(weights, mask=mask)) / math.log(2)).clamp_min(0)
@@ -99,8 +100,8 @@ def max_distortion(samples: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> max_distortion(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
         tensor(1.)
 
-    Reference:
-        Eq. (31).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (31).
     """
     return covariance(samples, mask).diagonal(dim1=-2, dim2=-1).sum(dim=-1)
 
@@ -120,16 +121,16 @@ def blahut_arimoto(
     converged is detected.
 
     Args:
-        cost: Cost [..., sources, reproductions], the distortion of every pair; infinite where a reproduction must not
+        cost: Cost, [..., sources, reproductions], the distortion of every pair; infinite where a reproduction must not
             stand for a source.
         temperature: Temperature, > 0 and finite; a float, or a tensor [...] that broadcasts against the leading
             axes of the cost: [n] with a cost [sources, reproductions] gives n points of one curve.
-        masses: Masses [..., sources], the probabilities of the sources, summing to 1; None when all are equal.
+        masses: Masses, [..., sources], the probabilities of the sources, summing to 1; None when all are equal.
         n_iters: Maximum number of updates.
         tolerance: Gap in bits below which a point has converged.
 
     Raises:
-        ValueError: for a source of positive mass without any reproduction of finite cost, and for NaN.
+        ValueError: For a source of positive mass without any reproduction of finite cost, and for NaN.
 
     Returns:
         RatePoints of shape [...]: temperatures and leading axes of the cost, broadcast.
@@ -140,8 +141,10 @@ def blahut_arimoto(
         >>> points.distortion, points.rate
         (tensor(0.1000), tensor(0.5310))
 
-    Reference:
-        Eq. (10) and Prop. 3 (ii); Blahut (1972), Arimoto (1972).
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (10) and
+        Proposition 3 (ii); R. Blahut, *Computation of channel capacity and rate-distortion functions*, IEEE
+        Transactions on Information Theory 1972.
     """
     owner = "blahut_arimoto"
     check_cost(owner, cost)
@@ -192,7 +195,7 @@ def rate_of_samples(
     the distribution they come from while it is well below.
 
     Args:
-        samples: Samples [..., samples, dim]
+        samples: Samples, [..., samples, dim].
         temperature: Temperature, > 0, as for `blahut_arimoto`.
         reproductions: Positions that hypotheses may take, [..., reproductions, dim]; the samples when None. A set
             too coarse for sqrt(T) raises the curve.
@@ -232,8 +235,9 @@ def gaussian_rate(distortion: float | Tensor, covariance: float | Tensor) -> Ten
         >>> gaussian_rate(torch.tensor([5.0, 2.0, 1.0]), torch.diag(torch.tensor([4.0, 1.0])))
         tensor([0., 1., 2.])
 
-    Reference:
-        Eq. (10) for p(y | x) Gaussian; Cover and Thomas, section 10.3.3.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Equation (10) for a
+        Gaussian p(y | x); T. Cover, J. Thomas, *Elements of Information Theory*, Section 10.3.3.
     """
     check_non_negative("gaussian_rate", "distortion", distortion)
     variances = _variances("gaussian_rate", covariance, distortion)  # ascending, [..., dim]
@@ -270,8 +274,9 @@ def gaussian_distortion(rate: float | Tensor, covariance: float | Tensor) -> Ten
         >>> gaussian_distortion(torch.tensor([0.0, 1.0, 2.0]), torch.diag(torch.tensor([4.0, 1.0])))
         tensor([5., 2., 1.])
 
-    Reference:
-        D* of the figure on the rate-distortion curve, with R(D*) = log2 n.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, D* of the figure on the
+        rate-distortion curve, with R(D*) = log2 n.
     """
     check_non_negative("gaussian_distortion", "rate", rate)
     variances = _variances("gaussian_distortion", covariance, rate).flip(-1)  # descending
@@ -310,8 +315,9 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
         >>> shannon_lower_bound(0.25, entropy=h, dim=1)
         tensor(1.)
 
-    Reference:
-        Prop. 3 (iii), Eq. (12), there in nats.
+    References:
+        D. Perera et al., *Annealed Multiple Choice Learning*, NeurIPS 2024, arXiv:2407.15580, Proposition 3 (iii),
+        Equation (12), there in nats.
     """
     check_non_negative("shannon_lower_bound", "distortion", distortion)
     check_positive_int("shannon_lower_bound", "dim", dim)
@@ -329,7 +335,7 @@ def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
     repeat come from a distribution with atoms, whose entropy is minus infinity, and so is the estimate.
 
     Args:
-        samples: Samples [..., samples, dim], more than `n_neighbors` of them.
+        samples: Samples, [..., samples, dim], more than `n_neighbors` of them.
         n_neighbors: Rank of the nearest neighbor to use. A larger number gives a smoother estimate, with more bias.
 
     Returns:
@@ -340,8 +346,9 @@ def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
         >>> differential_entropy(samples)  # N(0, 1) has log2(2 pi e) / 2 = 2.05
         tensor(2.0...)
 
-    Reference:
-        Kozachenko and Leonenko (1987); Kraskov, Stögbauer and Grassberger (2004), Eq. (20).
+    References:
+        A. Kraskov, H. Stögbauer, P. Grassberger, *Estimating mutual information*, Physical Review E 2004,
+        arXiv:cond-mat/0305641, Equation (20).
     """
     owner = "differential_entropy"
     check_tensor(owner, "samples", samples)
@@ -367,8 +374,8 @@ def lloyd(samples: Tensor, points: Tensor, n_steps: int, tolerance: float = 0.0)
     """Move points by Lloyd's algorithm, k-means without restarts; unused points stay.
 
     Args:
-        samples: Samples [..., samples, dim].
-        points: Initial points [..., hypotheses, dim].
+        samples: Samples, [..., samples, dim].
+        points: Initial points, [..., hypotheses, dim].
         n_steps: Maximum number of steps.
         tolerance: Largest distance that a point moves in the last step.
 
@@ -381,8 +388,8 @@ def lloyd(samples: Tensor, points: Tensor, n_steps: int, tolerance: float = 0.0)
         (tensor([[0.5000],
                 [9.5000]]), 2)
 
-    Reference:
-        Lloyd: Least squares quantization in PCM, IEEE Transactions on Information Theory 1982.
+    References:
+        S. Lloyd, *Least squares quantization in PCM*, IEEE Transactions on Information Theory 1982.
     """
     for step in range(n_steps):
         weights = WTA()(pairwise_sq_euclidean(hypotheses=points, targets=samples))
