@@ -3,6 +3,7 @@
 Each function takes a fitted regressor and rows, draws on `ax` (new axes by default) and returns the axes.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from scipy.stats import binom
 from torchmcl import checks, optional
 from torchmcl.app import report
 from torchmcl.errors import bad_value
-from torchmcl_tables.reports.figures import draw_coverage
+from torchmcl_tables.verdict import chance_band
 
 __all__ = ["plot_calibration", "plot_density", "plot_intervals", "plot_pit"]
 
@@ -119,7 +120,14 @@ def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LE
     inside = [model.predict_interval(X, level).contains(targets) for level in levels]
     held = [of_level.reshape(len(targets), -1).mean(axis=0) for of_level in inside]
     axis = _axes(ax)
-    lines = draw_coverage(axis, levels, held, [len(targets)] * len(levels))
+    low, high = zip(*(chance_band(level, len(targets)) for level in levels), strict=True)
+    axis.fill_between(levels, low, high, color=report.GRAY, alpha=0.25, linewidth=0)
+    axis.plot(levels, levels, color=report.INK, lw=0.8)
+    axis.set(xlabel="nominal coverage", ylabel="observed coverage")
+    colors = itertools.cycle(report.PALETTE)
+    lines = [
+        axis.plot(levels, of_output, marker="o", lw=1.6, color=next(colors))[0] for of_output in np.asarray(held).T
+    ]
     if len(lines) > 1:
         for line, name in zip(lines, model.target_names_, strict=True):
             line.set_label(name)

@@ -6,7 +6,6 @@ import pytest
 
 from tables import QUICK
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.reports.figures import confusion_figure
 
 
 def test_a_coarse_table_is_learned_row_by_row():
@@ -51,10 +50,3 @@ def test_frames_of_numbers_in_another_order_are_refused_and_not_mixed_up():
     model = DensityRegressor(**{**QUICK, "n_epochs": 1}).fit(X, X["a"] + rng.normal(size=80))
     with pytest.raises(ValueError, match="Feature names must be in the same order"):
         model.predict(X[["b", "a"]])
-
-
-def test_the_picture_of_confusions_names_the_classes():
-    axis = confusion_figure([[8, 2], [1, 9]], ["left", "right"]).axes[0]
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["left", "right"]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["left", "right"]
-    assert {text.get_text() for text in axis.texts} == {"80", "20", "10", "90"}

@@ -45,7 +45,7 @@ def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64]
         "n_rows": len(known),
         "n_without_target": len(table) - len(known),
         "classes": names,
-        "shares": [float((truth == place).mean()) for place in range(len(names))],
+        "frequencies": [float((truth == place).mean()) for place in range(len(names))],
         "measures": measures_of_classes(probabilities, truth, int(model.estimator.n_hypotheses)),
         "constant": _against_constant(probabilities, truth),
         "first": _first_guesses(probabilities, truth, names),

@@ -118,19 +118,11 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
             for name, part in (("truth", targets), ("hypotheses", values), ("probabilities", probabilities))
         },
         "by_number": _by_number(judged),
-        "usage": _usage(winners, probabilities),
         "calibration": calibration(probabilities.ravel(), won.ravel(), "won"),
         "coverage": _coverage(judged),
         "over_time": over_time(model, rows, means - targets, "error of the mean answer", power=2),
         "ambiguous": _ambiguous(judged),
     }
-
-
-def _usage(winners: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dict[str, Any]:
-    """Return how often each answer is the nearest, and its mean probability, the most probable first."""
-    order = np.argsort(-probabilities, axis=1, kind="stable")
-    ranked = np.take_along_axis(probabilities, order, axis=1)
-    return {"wins": _lists((order == winners[:, None]).mean(axis=0)), "probability": _lists(ranked.mean(axis=0))}
 
 
 def _measures(judged: _Judged) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pages about a model of a table, made from records."""
+"""HTML report about a model of a table, made from its records."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,22 @@ __all__ = ["write_report"]
 
 
 def write_report(records: dict[str, Any], path: Path) -> Path:
-    """Write the page for records from `torchmcl_tables.model.table_records`; return its path.
+    """Write the report for records from `torchmcl_tables.model.table_records`.
+
+    Args:
+        records: Records of a model.
+        path: File of the report.
+
+    Returns:
+        The path.
 
     Raises:
-        ValueError: if the records are something else.
-        OSError: if it cannot be written.
+        ValueError: If the records are something else.
+        OSError: If it cannot be written.
     """
-    from torchmcl_tables.reports.classes import class_page
-    from torchmcl_tables.reports.numbers import number_page
+    from torchmcl_tables.reports.sections import class_report, number_report
 
     with io.as_written("write_report", "model folder", "`torchmcl fit`"):
-        content = (class_page if "classes" in records["evaluation"] else number_page)(records)
+        content = (class_report if "classes" in records["evaluation"] else number_report)(records)
     io.write_atomically(path, content)
     return path
