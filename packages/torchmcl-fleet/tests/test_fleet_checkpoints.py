@@ -379,19 +379,6 @@ def test_with_a_damaged_newest_state_the_one_before_leads_to_the_same_bits(damag
     assert_same_bits(whole.state_dict(), resumed.state_dict())
 
 
-def test_a_damaged_plan_is_written_anew(tmp_path):
-    expected = train(new_fleet())
-    with pytest.raises(PowerCutError):
-        train(new_fleet(), tmp_path, (7, 0))
-    plan = (tmp_path / "plan.json").read_text()
-    for damaged in ("{", plan.replace('"n_epochs": 12', '"n_epochs": 13')):
-        (tmp_path / "plan.json").write_text(damaged)
-        with pytest.warns(RuntimeWarning, match=r"plan.json' is damaged; training resumes from the other states"):
-            history = train(new_fleet(), tmp_path)
-        assert_same_bits(expected, history)
-        assert (tmp_path / "plan.json").read_text() == plan
-
-
 def test_states_of_another_training_beside_the_plan_are_refused(tmp_path):
     for folder, n_epochs in ((tmp_path / "a", 12), (tmp_path / "b", 9)):
         train(new_fleet(), folder, n_epochs=n_epochs)

@@ -55,15 +55,12 @@ def test_early_stopping_records_the_same_in_chunks():
     torch.testing.assert_close(cut.losses, whole.losses, atol=1e-6, rtol=1e-6, equal_nan=True)
 
 
-def test_little_memory_cuts_the_fleet_by_itself(monkeypatch):
-    def chunks():
-        seen = []
-        trained(SHARED, after_epoch=lambda end: seen.append((end.models.start, end.models.stop)))
-        return sorted(set(seen))
-
-    assert chunks() == [(0, 7)]
-    monkeypatch.setenv("TORCHMCL_FLEET_BYTES", "1")
-    assert chunks() == [(i, i + 1) for i in range(7)]
+def test_models_that_need_more_memory_than_the_cache_are_cut_into_chunks():
+    """The activations of a model are 4 bytes for each of 2 * 4096 values of 2048 rows, the cache has 64 MB."""
+    data = FleetData.shared(torch.zeros(2048, 1), torch.zeros(2048, 1, 1), 2)
+    fleet, seen = Fleet(lambda: mcl.MultiHypothesisMLP(1, 1, 1, hidden=(4096,)), 2, backend="autograd"), []
+    fleet.fit(data, 1, batch_size="all", after_epoch=lambda end: seen.append(end.models.start), progress=False)
+    assert seen == [0, 1]
 
 
 @pytest.mark.parametrize("n_at_once", [0, -1, 2.5])

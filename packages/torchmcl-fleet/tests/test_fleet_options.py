@@ -6,8 +6,7 @@ import torch
 
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
-from torchmcl.annealing.auto import AutoAnnealing
-from torchmcl_fleet import SGD, Adam, Fleet, FleetData, SampledData, Validation
+from torchmcl_fleet import Fleet, FleetData, SampledData, Validation
 
 INPUTS, TARGETS = rows(11)
 DATA = FleetData.shared(INPUTS, TARGETS, 3)
@@ -146,32 +145,6 @@ def test_weights_of_rows_are_numbers_of_any_type(weights):
     fit(plain)
     fit(weighted, FleetData.shared(INPUTS, TARGETS, 3, weights=weights))
     assert_same_bits(plain.state_dict(), weighted.state_dict())
-
-
-@pytest.mark.parametrize("optimizer", [Adam(), SGD(0.9)], ids=repr)
-def test_models_of_half_precision_learn_about_as_those_of_single_precision(optimizer):
-    rule = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 45))
-    losses = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        fleet = Fleet(lambda dtype=dtype: small_mlp().to(dtype), 3, rule=rule, optimizer=optimizer, weight_decay=0.01)
-        data = FleetData.shared(INPUTS.to(dtype), TARGETS.to(dtype), 3)
-        history = fit(fleet, data, 60, validation=data)
-        assert fleet.models[0].trunk[0].weight.dtype == dtype
-        assert history.losses.dtype == torch.float32
-        losses[dtype] = history.losses[[15, 30, 59]]
-    torch.testing.assert_close(losses[torch.bfloat16], losses[torch.float32], atol=0.15, rtol=0.15)
-
-
-def test_models_of_half_precision_are_saved_and_go_on(tmp_path):
-    def factory():
-        return small_mlp().bfloat16()
-
-    data = FleetData.shared(INPUTS.bfloat16(), TARGETS.bfloat16(), 3)
-    first, again = Fleet(factory, 3, rule=AutoAnnealing()), Fleet(factory, 3, rule=AutoAnnealing())
-    expected = fit(first, data, 12, checkpoint=tmp_path, validation=data)
-    assert_same_bits(expected, fit(again, data, 12, checkpoint=tmp_path, validation=data))
-    assert_same_bits(first.state_dict(), again.state_dict())
-    assert first.evaluate(data)["distortion"].isfinite().all()
 
 
 # ------------------------------------------------------------- rows of a batch

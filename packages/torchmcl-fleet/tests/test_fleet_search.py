@@ -42,19 +42,6 @@ def test_a_candidate_that_fails_is_not_chosen():
     assert trials.candidates[trials.best].name == "learns"
 
 
-def test_trials_are_drawn():
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    inputs, targets = rows(40, seed=0)
-    trials = FleetSearch([Candidate("a", mcl.WTA()), Candidate("b", AutoAnnealing())]).run(
-        small_mlp, inputs, targets, 4
-    )
-    figure, axes = pyplot.subplots()
-    trials.draw(axes)
-    labels = {label.get_text() for label in axes.get_yticklabels()}
-    pyplot.close(figure)
-    assert labels == {"a", "b"}
-
-
 def test_default_candidates_have_names_of_their_own():
     names = [candidate.name for candidate in default_candidates(10)]
     assert len(set(names)) == 64

@@ -46,7 +46,7 @@ def test_several_devices_train_to_the_bits_of_one(options):
         assert_same_training(one, trained(["cpu"] * n_devices, **options))
 
 
-def test_the_models_are_split_equally_if_there_is_enough_memory(monkeypatch):
+def test_the_models_are_split_equally_if_there_is_enough_memory():
     def chunks(device):
         seen = []
         trained(device, n_epochs=1, after_epoch=lambda end: seen.append((end.models.start, end.models.stop)))
@@ -54,8 +54,6 @@ def test_the_models_are_split_equally_if_there_is_enough_memory(monkeypatch):
 
     assert chunks(["cpu", "cpu"]) == [(0, 6), (6, 12)]
     assert chunks(["cpu"] * 5) == [(0, 3), (3, 6), (6, 9), (9, 12)]
-    monkeypatch.setenv("TORCHMCL_FLEET_BYTES", "1")
-    assert chunks(["cpu", "cpu"]) == [(i, i + 1) for i in range(12)]
 
 
 def test_devices_train_side_by_side_and_each_has_its_chunks_in_order():

@@ -56,8 +56,7 @@ class ChunkState:
     ) -> "ChunkState":
         """Return the state before the first epoch."""
         n_models, device = len(models), models.flat.device
-        # Decisions and records have at least single precision, even for models in half precision.
-        number: dict[str, Any] = {"dtype": torch.promote_types(models.flat.dtype, torch.float32), "device": device}
+        number: dict[str, Any] = {"dtype": models.flat.dtype, "device": device}
         return cls(
             models=models.state,
             best={name: value.clone() for name, value in models.state.items()} if keep_best else {},
@@ -251,10 +250,7 @@ class FleetCheckpoint:
         saved = _read_plan(path)
         if saved == plan:
             return
-        if path.exists() and self._is_ours():
-            message = f"Fleet.fit: {str(path)!r} is damaged; training resumes from the other states in the folder."
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
-        elif path.exists():
+        if path.exists():
             differ = sorted(name for name in plan if (saved or {}).get(name) != plan[name])
             advice = "Give another folder, or delete this one to start again."
             rule = "be empty or contain this training run"
@@ -318,15 +314,6 @@ class FleetCheckpoint:
             torch.set_rng_state(tensors[_GENERATOR])
         if self.is_random and _DEVICE_GENERATOR in tensors:
             torch.cuda.set_rng_state(tensors[_DEVICE_GENERATOR], device)
-
-    def _is_ours(self) -> bool:
-        """Return whether the first chunk has a complete checkpoint of the same plan."""
-        try:
-            found = self._series(0).newest()
-        except io.CheckpointError:
-            return False
-        state = None if found is None else found[1]
-        return isinstance(state, dict) and state.get("plan") == self.plan_digest
 
 
 def _damaged(rule: str, got: object) -> io.CheckpointError:

@@ -70,24 +70,6 @@ class HypothesisCounts:
             lines.append(f"{number:>9}{mark}  {mean:<10.4g}  {error:<8.2g}  {spread:<8.2g}  {end}".rstrip())
         return "\n".join([*lines, "", self.reason])
 
-    def draw(self, axes: Any) -> None:
-        """Draw distortions with error bars and the floor on matplotlib axes."""
-        for fold in self.distortions.unbind(dim=1):
-            for restart in fold.unbind(dim=-1):
-                axes.plot(self.n_hypotheses, restart, ".", color="0.75", markersize=4, zorder=1)
-        axes.errorbar(self.n_hypotheses, self.means, yerr=self.errors, color="#0072B2", capsize=3, label="held out")
-        known = [(n, least) for n, least in zip(self.n_hypotheses, self.floor, strict=True) if least is not None]
-        if known:
-            axes.plot(*zip(*known, strict=True), "--", color="#555555", label="rate-distortion floor")
-        axes.axvline(self.recommended, color="#D55E00", linewidth=1, label=f"recommended: {self.recommended}")
-        axes.set_xlabel("hypotheses")
-        axes.set_ylabel("distortion")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xticks(self.n_hypotheses, [str(n) for n in self.n_hypotheses])
-        axes.minorticks_off()
-        axes.legend()
-
 
 def choose_n_hypotheses(
     factory: Callable[[int], nn.Module],

@@ -1,6 +1,5 @@
 """The placement of a fleet: chunks of models, threads, devices."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from torchmcl import Predictions, checks
 from torchmcl.errors import bad_value
+from torchmcl_fleet.modules.layers import formula_of_attention
 from torchmcl_fleet.modules.stacked import StackedModules, random_numbers_apart
 from torchmcl_fleet.problem import FleetData
 
@@ -127,7 +127,8 @@ class Placement:
                 return train(*item, device)
 
         numbered = list(enumerate(self.chunks))
-        with _one_core() if self.single_core else nullcontext():
+        # Around all threads, because the choice of kernels is global.
+        with _one_core() if self.single_core else nullcontext(), formula_of_attention():
             if len(self.devices) == 1 or self.n_threads == 1:
                 return in_threads(on_its_device, numbered, self.n_threads)
             n_lanes = min(len(self.devices), len(numbered))
@@ -142,8 +143,6 @@ def models_at_once(models: StackedModules, data: FleetData, batch_size: int, dev
     budget = _CPU_BYTES
     if device.type == "cuda":
         budget = int(_GPU_SHARE * torch.cuda.mem_get_info(device)[0])
-    if forced := os.environ.get("TORCHMCL_FLEET_BYTES"):
-        budget = int(forced)
     n_chunks = max(1, -(-len(models) * per_model // budget))
     return -(-len(models) // min(n_chunks, len(models)))
 

@@ -160,7 +160,7 @@ class RulePlan:
         rules: one per model: a rule, a function epoch -> rule, or `AutoAnnealing`.
         n_epochs: of the training.
         device: of the models.
-        dtype: of the models; values have at least single precision.
+        dtype: Data type of the models.
     """
 
     def __init__(
@@ -174,12 +174,12 @@ class RulePlan:
         self.groups = _groups_of(rules, n_epochs)
         #: Whether `MixedRule` supports all rules.
         self.per_target = all(type(group.first) in _PER_TARGET for group in self.groups)
-        self._device, self._dtype = device, torch.promote_types(dtype, torch.float32)
+        self._device, self._dtype = device, dtype
 
     def on(self, device: torch.device, dtype: torch.dtype) -> "RulePlan":
         """Return a copy of the plan on a device, in a dtype, with separate current values."""
         moved = copy.copy(self)
-        moved._device, moved._dtype = device, torch.promote_types(dtype, torch.float32)
+        moved._device, moved._dtype = device, dtype
         for name in ("table", "_current"):
             vars(moved).pop(name, None)
         return moved

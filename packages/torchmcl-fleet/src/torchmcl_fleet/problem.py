@@ -9,9 +9,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -196,38 +195,26 @@ def _with_real_rows(batch: Batch, real: Tensor) -> Batch:
 
 def _check_set(number: int, rows: tuple[Tensor, ...], first: tuple[Tensor, ...]) -> None:
     """Check the inputs, targets and mask of a set against those of the first one."""
-    names = ("inputs", "targets", "mask")
     if len(rows) not in (2, 3) or len(rows) != len(first):
         rule = "be (inputs, targets) or (inputs, targets, mask), the same in all sets"
         raise ValueError(bad_value("FleetData", "sets", rule, f"{len(rows)} parts in set {number}"))
-    for name, part, like in zip(names, rows, first, strict=False):
-        _check_rows(name, part, like)
+    for name, part, like in zip(("inputs", "targets", "mask"), rows, first, strict=False):
+        if not isinstance(part, Tensor) or part.ndim == 0:
+            rule, advice = "be a torch.Tensor with an axis of rows", "torch.cat makes one of several inputs."
+            raise TypeError(bad_value("FleetData", name, rule, type(part).__name__, advice))
+        if part.dtype != like.dtype:
+            rule = f"have one type in all sets, {like.dtype} in set 0"
+            raise TypeError(bad_value("FleetData", name, rule, part.dtype))
+        if part.shape[1:] != like.shape[1:]:
+            rule = f"have {name} of the same columns, {tuple(like.shape[1:])} in set 0"
+            raise ValueError(bad_value("FleetData", "sets", rule, f"{tuple(part.shape[1:])} in set {number}"))
     if len({len(part) for part in rows}) > 1 or len(rows[0]) == 0:
         rule = "have as many inputs as targets, at least one"
         got = f"{' and '.join(str(len(part)) for part in rows)} in set {number}"
         raise ValueError(bad_value("FleetData", "sets", rule, got))
-    for name, part, like in zip(names, rows, first, strict=False):
-        if part.shape[1:] != like.shape[1:]:
-            rule = f"have {name} of the same columns, {tuple(like.shape[1:])} in set 0"
-            raise ValueError(bad_value("FleetData", "sets", rule, f"{tuple(part.shape[1:])} in set {number}"))
     if len(rows) == 3:
         checks.check_boolean("FleetData", "mask", rows[2])
         checks.check_mask("FleetData", rows[2], rows[1].shape[: rows[2].ndim])
-
-
-def _check_rows(name: str, rows: Any, first: Tensor) -> None:
-    """Check that rows are a tensor with the dtype of the first set."""
-    if not isinstance(rows, Tensor) or rows.ndim == 0:
-        advice = {np.ndarray: "torch.from_numpy makes one."}.get(type(rows), "")
-        if isinstance(rows, tuple | list | dict):
-            advice = "Several inputs become columns of one tensor, torch.cat(inputs, dim=-1), that the module splits."
-        raise TypeError(bad_value("FleetData", name, "be a torch.Tensor with an axis of rows", _kind(rows), advice))
-    if rows.dtype != first.dtype:
-        raise TypeError(bad_value("FleetData", name, f"have one type in all sets, {first.dtype} in set 0", rows.dtype))
-
-
-def _kind(rows: Any) -> str:
-    return "a number" if isinstance(rows, Tensor) else type(rows).__name__
 
 
 def _padded(rows: Tensor, n_rows: int) -> Tensor:

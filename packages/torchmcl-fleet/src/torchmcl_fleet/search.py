@@ -91,17 +91,6 @@ class SearchResult(NamedTuple):
             for restart, value in enumerate(row)
         ]
 
-    def draw(self, axes: Any, n_shown: int = 16) -> None:
-        """Draw the best candidates on matplotlib axes: a dot per trial, a line per mean."""
-        order = self.means.argsort()[:n_shown].tolist()
-        for place, index in enumerate(reversed(order)):
-            values = self.values[index].flatten()
-            axes.plot(values, [place] * len(values), "o", color="0.6", markersize=4)
-            axes.plot([float(self.means[index])], [place], "|", color="C0", markersize=16, markeredgewidth=2)
-        axes.set_yticks(range(len(order)), [self.candidates[index].name for index in reversed(order)])
-        axes.set_xscale("log")
-        axes.set_xlabel("distortion on held-out rows")
-
 
 @dataclass(frozen=True)
 class FleetSearch:

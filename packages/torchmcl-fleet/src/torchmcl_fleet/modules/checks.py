@@ -55,8 +55,8 @@ def _why_not_stackable(module: nn.Module) -> str | None:
     if not any(parameter.requires_grad for parameter in parameters.values()):
         return "no parameter requires a gradient"
     kinds = {(parameter.dtype, parameter.device) for parameter in parameters.values()}
-    if len(kinds) > 1 or not next(iter(kinds))[0].is_floating_point:
-        return "its parameters are not floating-point numbers of one type on one device"
+    if len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
+        return "its parameters are not all float32, or all float64, on one device"
     if hooked := _with_gradient_hook(module):
         return f"{hooked!r} has a gradient hook, and stacked models share one gradient"
     if closure := _closure_over_parts(module):

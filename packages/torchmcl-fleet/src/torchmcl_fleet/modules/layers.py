@@ -2,13 +2,12 @@
 
 To run a network of linear layers and activations on parameters [models, ...] and inputs [models, batch, ...], only the
 linear layers must be replaced by batched ones; everything else supports leading axes. This avoids the overhead of
-torch.vmap, which dominates for small models on CPUs. Recurrent layers, attention and weight norm fail under torch.vmap,
-or are called for each model; they are replaced by formulas.
+torch.vmap, which dominates for small models on CPUs. Recurrent layers and weight norm fail under torch.vmap, or are
+called for each model; they are replaced by formulas. So do kernels of attention, which `formula_of_attention` avoids.
 """
 
-import math
-import types
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout, linear
 from torch.overrides import TorchFunctionMode
 
@@ -25,6 +25,7 @@ from torchmcl_fleet import gpu
 __all__ = [
     "Stackable",
     "StackedLinear",
+    "formula_of_attention",
     "has_global_hooks",
     "is_feed_forward",
     "products",
@@ -201,15 +202,24 @@ State = tuple[Tensor, ...]
 
 
 class Stackable(TorchFunctionMode):
-    """Compute recurrent layers, attention and weight norm by formulas inside a `with` block.
+    """Compute recurrent layers and weight norm by formulas inside a `with` block.
 
-    Kernels of attention fail in the backward pass of stacked models on GPUs, and are called for each model on CPUs. Any
-    mode also keeps transformer layers from their fused functions for evaluation, which torch.vmap calls for each model.
+    Any mode also keeps transformer layers from their fused functions for evaluation, which torch.vmap calls for each
+    model.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace the functions below, and leave everything else unchanged."""
         return _FORMULAS.get(func, func)(*args, **(kwargs or {}))
+
+
+def formula_of_attention() -> AbstractContextManager[None]:
+    """Compute attention by its formula in a `with` block.
+
+    Its kernels fail in the backward pass of stacked models on GPUs, and are called for each model on CPUs.
+    """
+    manager: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+    return manager
 
 
 def without_cudnn(module: nn.Module) -> nn.Module:
@@ -318,22 +328,6 @@ def _single(cell: Callable[..., State]) -> Callable[..., Tensor | State]:
     return run
 
 
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
-) -> Tensor:
-    if attn_mask is not None and attn_mask.dtype == torch.bool:  # the formula adds every mask
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -math.inf)
-    return torch.ops.aten._scaled_dot_product_attention_math(query, key, value, attn_mask, *args, **kwargs)[0]
-
-
-def _with_formula(layer: Any) -> Callable[..., Any]:
-    """Return a function of torch that calls `_attention`: modes do not reach the functions inside of it."""
-    names = {**vars(nn.functional), "scaled_dot_product_attention": _attention}
-    found = types.FunctionType(layer.__code__, names, layer.__name__, layer.__defaults__, layer.__closure__)
-    found.__kwdefaults__ = layer.__kwdefaults__
-    return found
-
-
 def _weight_norm(direction: Tensor, length: Tensor, dim: int = 0) -> Tensor:
     others = [axis for axis in range(direction.ndim) if dim == -1 or axis != dim % direction.ndim]
     norm = torch.linalg.vector_norm(direction, dim=others, keepdim=True) if others else direction.abs()
@@ -344,8 +338,6 @@ _CELLS = {"gru": _gru, "lstm": _lstm, "rnn_tanh": _plain(torch.tanh), "rnn_relu"
 _FORMULAS: dict[Any, Callable[..., Any]] = {
     **{getattr(torch, name): _recurrent(cell) for name, cell in _CELLS.items()},
     **{getattr(torch, f"{name}_cell"): _single(cell) for name, cell in _CELLS.items()},
-    nn.functional.scaled_dot_product_attention: _attention,
-    nn.functional.multi_head_attention_forward: _with_formula(nn.functional.multi_head_attention_forward),
     torch._nested_tensor_from_mask_left_aligned: lambda *_: False,  # padding stays: nested tensors cannot be stacked
     torch._weight_norm: _weight_norm,
 }

@@ -17,8 +17,6 @@ from torchmcl_fleet.native import compiled
 
 __all__ = ["SGD", "Adam", "CompiledAdam", "FleetOptimizer", "fast_adam", "is_plain_adam"]
 
-_HALF = (torch.bfloat16, torch.float16)
-
 
 @dataclass(frozen=True)
 class FleetOptimizer(ABC):
@@ -40,17 +38,6 @@ class FleetOptimizer(ABC):
             decay: decoupled weight decays [models, 1]; None when all are 0.
         """
 
-    def _in_single(
-        self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None
-    ) -> None:
-        """Update half-precision parameters in single precision and round once, as torch.optim does."""
-        wide = {name: value.float() for name, value in state.items()}
-        new = flat.float()
-        self.update(new, grad.float(), wide, lr, decay)
-        flat.copy_(new)
-        for name, value in state.items():
-            value.copy_(wide[name])
-
 
 @dataclass(frozen=True)
 class Adam(FleetOptimizer):
@@ -68,16 +55,11 @@ class Adam(FleetOptimizer):
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
         """Return zero moments and step counts."""
-        # bfloat16 cannot count beyond 256.
-        dtype = torch.float32 if flat.dtype in _HALF else flat.dtype
-        n_steps = torch.zeros(len(flat), 1, dtype=dtype, device=flat.device)
+        n_steps = torch.zeros(len(flat), 1, dtype=flat.dtype, device=flat.device)
         return {"mean": torch.zeros_like(flat), "square": torch.zeros_like(flat), "n_steps": n_steps}
 
     def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
         """Change parameters, moments and counts by one step."""
-        if flat.dtype in _HALF:
-            self._in_single(flat, grad, state, lr, decay)
-            return
         mean, square, n_steps = state["mean"], state["square"], state["n_steps"]
         n_steps.add_(1)
         if min(self.beta1, self.beta2) > 0 and flat.is_contiguous() and gpu.supports(flat, grad):
@@ -121,9 +103,6 @@ class SGD(FleetOptimizer):
 
     def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
         """Change parameters and velocity by one step."""
-        if flat.dtype in _HALF:
-            self._in_single(flat, grad, state, lr, decay)
-            return
         if decay is not None:
             flat.mul_(1 - lr * decay)
         if self.momentum:

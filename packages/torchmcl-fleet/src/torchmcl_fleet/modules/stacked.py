@@ -16,6 +16,7 @@ from torchmcl.errors import bad_value
 from torchmcl_fleet.modules.layers import (
     Stackable,
     StackedLinear,
+    formula_of_attention,
     has_global_hooks,
     is_feed_forward,
     rectified_weights,
@@ -152,7 +153,7 @@ class StackedModules:
             with StackedLinear(self._rectified):
                 return checked_predictions(functional_call(self.template, self.views, (inputs,)))
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        with Stackable():
+        with Stackable(), formula_of_attention():
             predictions, self._next_buffers = self._forward(self.views, buffers, inputs)
         return checked_predictions(self._kind(**dict.fromkeys(self._kind._fields) | predictions))
 
@@ -288,7 +289,7 @@ def checked_predictions(predictions: Any) -> Predictions:
     return cast(Predictions, predictions)  # Distributions have all of their fields
 
 
-class FleetModels:
+class FleetModels(Sequence[nn.Module]):
     """The models of a fleet as a sequence of ordinary modules."""
 
     def __init__(self, stacked: StackedModules) -> None:
@@ -298,15 +299,11 @@ class FleetModels:
         """Return the number of models."""
         return len(self._stacked)
 
-    def __getitem__(self, index: int) -> nn.Module:
+    def __getitem__(self, index: Any) -> Any:
         """Return model `index` as a separate module."""
         if not -len(self) <= index < len(self):
             raise IndexError(bad_value("Fleet.models", "index", f"lie below {len(self)}", index))
         return self._stacked.module(index % len(self))
-
-    def __iter__(self) -> Iterator[nn.Module]:
-        """Iterate over the models."""
-        return (self[index] for index in range(len(self)))
 
 
 class KeptModels:

@@ -11,18 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl_fleet.native import (
-    AdamFields,
-    BatchFields,
-    EpochsFields,
-    NetworkFields,
-    RowsFields,
-    aligned,
-    integers,
-    library,
-    on_threads,
-    pointers,
-)
+from torchmcl_fleet import native
 
 __all__ = [
     "MAX_HYPOTHESES",
@@ -167,7 +156,7 @@ class NetworkStep:
         row_weights = None if row_weights is None else row_weights.contiguous()
         self.network = network
         self._flat, self._set_of_model = flat, set_of_model.contiguous()
-        self._network = NetworkFields(
+        self._network = native.NetworkFields(
             n_layers=len(network.sizes) - 1,
             sizes=sizes.data_ptr(),
             n_hypotheses=network.n_hypotheses,
@@ -183,7 +172,7 @@ class NetworkStep:
             crps=0.0 if network.mixture is None else network.mixture.crps,
             min_scale=0.0 if network.mixture is None else network.mixture.min_scale,
         )
-        self._rows = RowsFields(
+        self._rows = native.RowsFields(
             n_set_rows=ladders.given.shape[1],
             inputs=ladders.given.data_ptr(),
             lower=ladders.lower.data_ptr(),
@@ -222,7 +211,7 @@ class NetworkStep:
         batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
         batch.n_rows = stop - start
         with self._scratch_of(batch):
-            library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
+            native.library().torchmcl_step(ctypes.byref(self._network), ctypes.byref(self._rows), ctypes.byref(batch))
         return loss
 
     def epochs(
@@ -260,24 +249,24 @@ class NetworkStep:
             batch.temperature = rules.data_ptr()
             n_ordered = 0 if orders is None else orders[0][0].numel()
             pointers = (rows.data_ptr(), active.data_ptr(), adam.n_steps.data_ptr(), losses.data_ptr())
-            epochs = EpochsFields(first, last, n_epochs, n_batches, n_ordered, *pointers)
+            epochs = native.EpochsFields(first, last, n_epochs, n_batches, n_ordered, *pointers)
             with self._scratch_of(batch):
                 problem = (self._network, self._rows, batch, update, epochs)
-                library().torchmcl_epochs(*map(ctypes.byref, problem))
+                native.library().torchmcl_epochs(*map(ctypes.byref, problem))
 
         if n_epochs * n_models * n_parameters * (bounds[-1] - bounds[0]) < _MANY_PRODUCTS:
             part(0, n_models)
         else:
-            on_threads(part, n_models)
+            native.on_threads(part, n_models)
         return losses
 
     @contextmanager
-    def _scratch_of(self, batch: BatchFields) -> Iterator[None]:
+    def _scratch_of(self, batch: native.BatchFields) -> Iterator[None]:
         """Provide memory for one call and keep it for the next: each page of fresh memory causes a page fault."""
         try:
             memory = self._spare.pop()
         except IndexError:  # one for each thread that calls
-            memory = aligned(library().torchmcl_scratch_size(ctypes.byref(self._network)))
+            memory = native.aligned(native.library().torchmcl_scratch_size(ctypes.byref(self._network)))
         batch.scratch = memory.data_ptr()
         yield
         self._spare.append(memory)
@@ -290,12 +279,12 @@ class NetworkStep:
         order: tuple[Tensor, Tensor] | None,
         with_gradient: bool,
         models: slice,
-    ) -> tuple[BatchFields, Tensor]:
+    ) -> tuple[native.BatchFields, Tensor]:
         """Return the arguments of a batch, but its number of rows and scratch memory, and memory for its losses."""
         flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
         loss = flat.new_empty(len(flat))
         numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
-        batch = BatchFields(
+        batch = native.BatchFields(
             n_models=len(flat),
             n_parameters=flat.shape[1],
             flat=flat.data_ptr(),
@@ -336,9 +325,9 @@ class AdamStep:
     betas: tuple[float, float]
     epsilon: float
 
-    def structure(self, flat: Tensor, grad: Tensor) -> AdamFields:
+    def structure(self, flat: Tensor, grad: Tensor) -> native.AdamFields:
         """Return the arguments of the C function."""
-        return AdamFields(
+        return native.AdamFields(
             n_models=flat.shape[0],
             n_parameters=flat.shape[1],
             flat=flat.data_ptr(),
@@ -355,13 +344,13 @@ class AdamStep:
 
     def __call__(self, flat: Tensor, grad: Tensor) -> None:
         """Change parameters and moments in place; `n_steps` already counts this step."""
-        library().torchmcl_adam(ctypes.byref(self.structure(flat, grad)))
+        native.library().torchmcl_adam(ctypes.byref(self.structure(flat, grad)))
 
 
 class _Forward(Structure):
     _fields_ = (
-        *integers("first last n_models n_parameters"),
-        *pointers("flat values shares widths scratch"),
+        *native.integers("first last n_models n_parameters"),
+        *native.pointers("flat values shares widths scratch"),
     )
 
 
@@ -398,7 +387,7 @@ def mixture_kernels(
     n_dims = (sizes[-1] // n_hypotheses - 1) // 2
     flat, given, lower, between = (part.contiguous() for part in (flat, given, lower, between))
     shape, lengths = torch.tensor(sizes, device="cpu"), torch.tensor(run_lengths, dtype=torch.int64, device="cpu")
-    network = NetworkFields(
+    network = native.NetworkFields(
         n_layers=len(sizes) - 1,
         sizes=shape.data_ptr(),
         n_hypotheses=n_hypotheses,
@@ -409,17 +398,19 @@ def mixture_kernels(
         is_mixture=1,
         min_scale=min_scale,
     )
-    rows = RowsFields(n_set_rows=n_rows, inputs=given.data_ptr(), lower=lower.data_ptr(), between=between.data_ptr())
+    rows = native.RowsFields(
+        n_set_rows=n_rows, inputs=given.data_ptr(), lower=lower.data_ptr(), between=between.data_ptr()
+    )
     shapes = ((n_rows, n_kernels, n_dims), (n_rows, n_kernels), (n_rows, n_kernels if widths else 0, n_dims))
     found = tuple(torch.empty(shape, dtype=torch.float64, device="cpu") for shape in shapes)
 
     def part(first: int, last: int) -> None:
-        scratch = aligned(library().torchmcl_forward_scratch(ctypes.byref(network)), zeroed=False)
+        scratch = native.aligned(native.library().torchmcl_forward_scratch(ctypes.byref(network)), zeroed=False)
         written = (part.data_ptr() for part in (flat, *found, scratch))
         forward = _Forward(first, last, *flat.shape, *written)
         forward.widths = forward.widths if widths else None
-        library().torchmcl_forward(ctypes.byref(network), ctypes.byref(rows), ctypes.byref(forward))
+        native.library().torchmcl_forward(ctypes.byref(network), ctypes.byref(rows), ctypes.byref(forward))
 
-    on_threads(part, n_rows)
+    native.on_threads(part, n_rows)
     values, shares, deviations = found
     return values, shares, deviations
