@@ -1,6 +1,7 @@
 """Commands whose package is missing name it, help needs neither torch nor an extra, and bad input is found early."""
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -54,27 +55,29 @@ def bare(tmp_path_factory):
     return site
 
 
-def in_bare(bare, folder, *words):
-    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from torchmcl.app import main; sys.exit(main())"
-    call = [sys.executable, "-I", "-S", "-c", program, str(bare), *words]
-    return subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_without_its_package_names_the_package_and_writes_nothing(bare, tmp_path, command):
-    ended = in_bare(bare, tmp_path, *command.split())
-    assert ended.returncode == 2, ended.stderr
-    assert COMMANDS[command] in ended.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_help_of_the_library_alone_lists_the_missing_commands(bare, tmp_path):
-    ended = in_bare(bare, tmp_path, "--help")
+def endings(commands, folder, begin, *options):
+    """Return the exit code and the output of each command, all of them run in one process."""
+    call = [sys.executable, *options, "-c", begin + PROGRAM, *commands]
+    ended = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    missing = "Not installed: data, describe, fit, forecast, predict, report, reproduce, separation"
-    assert missing in " ".join(ended.stdout.split())
+    return json.loads(ended.stdout)
 
 
+PROGRAM = """
+import contextlib, io, json
+from torchmcl.app import main
+
+def ending(command):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            code = main(command.split())
+        except SystemExit as end:
+            code = end.code
+    return code, out.getvalue()
+
+print(json.dumps({command: ending(command) for command in sys.argv[1:]}))
+"""
 HIDE = """
 import sys
 from importlib.machinery import PathFinder
@@ -88,48 +91,49 @@ class Hidden(PathFinder):  # entry points are still found
         return PathFinder.find_distributions(context)
 
 sys.meta_path = [Hidden() if finder is PathFinder else finder for finder in sys.meta_path]
-from torchmcl.app import main
-sys.exit(main(words))
 """
 
 
-def run(command, folder, blocked):
-    """Run a command in a process in which some packages are not installed."""
-    program = f"blocked, words = {sorted(blocked)!r}, {command.split()!r}\n{HIDE}"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=folder)
+def hiding(*names):
+    """Return the beginning of a program in whose process some packages are not installed."""
+    return f"blocked = {names!r}\n{HIDE}"
 
 
-@pytest.mark.parametrize("command", ["--help", "fit --help", "separation --help", "reproduce --help", "--version"])
-def test_help_loads_neither_torch_nor_the_packages_of_a_command(command, tmp_path):
-    heavy = {
-        "torch",
-        "numpy",
-        "scipy",
-        "sklearn",
-        "polars",
-        "matplotlib",
-        "safetensors",
-        "lightning",
-        "soundfile",
-    }
-    ended = run(command, tmp_path, heavy)
-    assert ended.returncode == 0, ended.stderr
+def test_a_command_without_its_package_names_the_package_and_writes_nothing(bare, tmp_path):
+    begin = f"import sys; sys.path.insert(0, {str(bare)!r})"
+    ended = endings([*COMMANDS, "--help"], tmp_path, begin, "-I", "-S")
+    for command, message in COMMANDS.items():
+        code, said = ended[command]
+        assert code == 2, command
+        assert message in said
+    code, said = ended["--help"]
+    assert code == 0
+    missing = "Not installed: data, demo, describe, fit, forecast, predict, report, reproduce, separation"
+    assert missing in " ".join(said.split())
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("fit none.csv --target y -o model", "torchmcl fit: `file` must exist, got 'none.csv'"),
-        ("fit table.csv --target z -o model", "torchmcl fit: `--target` must name a column of table.csv, got 'z'"),
-        ("fit table.csv --target y -o table.csv", "torchmcl fit: `folder` must be new, empty"),
-        ("fit table.csv --target y -o model --seed x", "torchmcl fit: `--seed` must be an integer"),
-        ("predict model table.csv -o answers.csv", "torchmcl predict: `folder` must be a folder that"),
-        ("report model", "torchmcl report: `folder` must be a folder that"),
-    ],
-)
-def test_bad_input_is_found_before_torch_is_loaded(command, message, tmp_path):
+def test_help_loads_neither_torch_nor_the_packages_of_a_command(tmp_path):
+    heavy = ("torch", "numpy", "scipy", "sklearn", "polars", "matplotlib", "safetensors", "lightning", "soundfile")
+    commands = ["--help", "fit --help", "separation --help", "reproduce --help", "--version"]
+    assert {code for code, _ in endings(commands, tmp_path, hiding(*heavy)).values()} == {0}
+
+
+BAD = {
+    "fit none.csv --target y -o model": "torchmcl fit: `file`",
+    "fit table.csv --target z -o model": "torchmcl fit: `--target`",
+    "fit table.csv --target y -o table.csv": "torchmcl fit: `folder`",
+    "fit table.csv --target y -o model --seed x": "torchmcl fit: `--seed`",
+    "predict model table.csv -o answers.csv": "torchmcl predict: `folder`",
+    "report model": "torchmcl report: `folder`",
+}
+
+
+def test_bad_input_is_found_before_torch_is_loaded(tmp_path):
     (tmp_path / "table.csv").write_text("x,y\n" + "1,2\n2,3\n" * 20)
-    ended = run(command, tmp_path, {"torch"})
-    assert ended.returncode == 2
-    assert message in ended.stderr
+    ended = endings(BAD, tmp_path, hiding("torch"))
+    for command, message in BAD.items():
+        code, said = ended[command]
+        assert code == 2, command
+        assert message in said
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]

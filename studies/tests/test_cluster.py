@@ -14,7 +14,7 @@ import torch
 
 from torchmcl.app import main
 from torchmcl_studies.uci import distributed as on_cluster
-from torchmcl_studies.uci.distributed import connected, results_from, run_study_on_cluster
+from torchmcl_studies.uci.distributed import run_study_on_cluster
 from torchmcl_studies.uci.run import forget_unit, run_study, saved_training
 from torchmcl_studies.uci.study import KEYS, UciStudy, units_of
 
@@ -189,39 +189,3 @@ def test_many_models_are_cut_into_parts_that_keep_ensembles_and_dropout_whole(fo
         else:
             assert sizes == [12, 8]
     assert {len(key) for unit in units for key in unit.keys} == {len(KEYS)}
-
-
-def test_workers_of_another_version_are_refused(folder, tmp_path):
-    study = a_study(folder)
-    (unit, *_) = units_of(study, "yacht", on_cluster.open_records(study, tmp_path))
-    message = r"reproduce uci: `cluster` must have workers with torchmcl 99, got .* on "
-    with pytest.raises(ValueError, match=message):
-        on_cluster._Work(study, "token", "99")(unit)
-
-
-def test_a_cluster_that_does_not_answer_or_has_no_workers_is_refused():
-    message = r"reproduce uci: `cluster` must be the address of a dask scheduler that answers, got '.*'. `dask sch"
-    for address in ("tcp://127.0.0.1:9", "nonsense://there"):
-        with pytest.raises(ValueError, match=message), connected("reproduce uci", address, patience=0.5):
-            pass
-    message = r"`cluster` must be that of a scheduler with at least one worker, got 'inproc.*' without one"
-    with (
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as empty,
-        pytest.raises(ValueError, match=message),
-        connected("reproduce uci", empty.scheduler_address, patience=0.5),
-    ):
-        pass
-
-
-def thread_of(_):
-    return threading.current_thread().name
-
-
-def test_a_cluster_of_one_core_does_the_work_itself():
-    with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as one,
-        distributed.Client(one, set_as_default=False) as client,
-    ):
-        names = dict(results_from("test", client, thread_of, [1, 2, 3]))
-    assert names.keys() == {1, 2, 3}
-    assert threading.current_thread().name not in names.values()

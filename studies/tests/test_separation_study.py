@@ -3,9 +3,6 @@
 import json
 import runpy
 import statistics
-import subprocess
-import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,9 +37,7 @@ from torchmcl_studies.reports.statistics import difference  # noqa: E402
 from torchmcl_studies.separation.study import PARTS, run_separation_study, study_runs  # noqa: E402
 from torchmcl_studies.separation_records import (  # noqa: E402
     StudyRecords,
-    joined_study,
     packed_study,
-    published_separation,
     read_packed_study,
     read_study,
 )
@@ -144,27 +139,6 @@ def test_the_automatic_schedule_differs_from_the_one_by_hand_in_nothing_else(com
         assert itself.epochs[0]["val_pit_si_sdr"] > 1.5
 
 
-def test_a_seed_that_two_parts_have_counts_once(committed):
-    twins = [replace(run, name="automatic/2-hand-amcl-1") for run in committed.runs if run.name == "methods/2-amcl-1"]
-    by_hand, automatic = by_hand_and_automatic(replace(committed, runs=[*committed.runs, *twins]))
-    assert [run.name for run in by_hand][:2] == ["methods/2-amcl-0", "methods/2-amcl-1"]
-    assert [run.seed for run in by_hand] == [run.seed for run in automatic] == [0, 1, 2, 3]
-
-
-def test_bad_arguments_of_the_study_are_refused(speech, tmp_path, capsys):
-    assert main(command(speech, tmp_path, "--parts", "method")) == 2
-    assert "separation study: `parts` must be among" in (shown := capsys.readouterr().err)
-    assert "Did you mean 'methods'?" in shown
-    with pytest.raises(ValueError, match=r"separation study: `n_seeds` must be >= 1, got 0"):
-        study_runs(0)
-    with pytest.raises(
-        ValueError, match=r"separation study: `folder` must contain a run that was trained and evaluated"
-    ):
-        read_study(tmp_path)
-    assert main(command(tmp_path / "nowhere", tmp_path)) == 2
-    assert "nowhere" in capsys.readouterr().err
-
-
 # The command
 
 
@@ -201,14 +175,6 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
         run_separation_study(tmp_path, parts=["automatic"], changes=[f"data.root={json.dumps(str(speech))}"])
 
 
-@pytest.mark.slow
-def test_the_transition_runs_alone(speech, tmp_path):
-    assert main(command(speech, tmp_path, "--parts", "transition", "--limit", "1")) == 0
-    study = read_study(tmp_path)
-    assert [run.part for run in study.runs] == ["transition"] * 3
-    assert all(len(run.mixtures) == 1 for run in study.runs)
-
-
 @for_each(
     "precision, device, dtype",
     [("bf16-mixed", "cuda", torch.bfloat16), ("32-true", "cuda", None), ("bf16-mixed", "cpu", None)],
@@ -237,38 +203,6 @@ def test_packing_loses_nothing_but_digits(committed, tmp_path):
     for one, other in zip(again.runs, committed.runs, strict=True):
         assert (one.name, one.config, one.epochs) == (other.name, other.config, other.epochs)
         assert one.mixtures == other.mixtures
-
-
-def test_records_are_added_with_notes_of_their_own_and_never_replaced(committed, tmp_path):
-    first, second = (
-        StudyRecords([run for run in committed.runs if run.name == f"methods/3-pit-{seed}"], committed.genders)
-        for seed in (0, 1)
-    )
-    results, folder = tmp_path / "results", tmp_path / "study"
-    results.mkdir()
-    command = [sys.executable, "-m", "benchmarks.studies.separation", folder, "--results", results, "--commit"]
-    for study, more in ((first, ["abc"]), (second, ["def", "--add"])):
-        _write(folder, study.runs)
-        subprocess.run([*command, *more], check=True, cwd=RESULTS.parents[1])
-        (folder / study.runs[0].name).rename(tmp_path / more[0])
-    files = results / "separation-training-h200.jsonl", results / "separation-evaluation-h200.csv"
-    both = read_packed_study(*files)
-    assert [run.name for run in both.runs] == ["methods/3-pit-0", "methods/3-pit-1"]
-    assert both.runs[0].mixtures == first.runs[0].mixtures
-    assert both.runs[1].epochs == second.runs[0].epochs
-    assert both.notes["commit"] == "abc"
-    assert [(note["commit"], note["runs"]) for note in both.notes["added"]] == [("def", ["methods/3-pit-1"])]
-    with pytest.raises(
-        ValueError, match=r"separation study: `more` must contain other training runs, got methods/3-pit-1"
-    ):
-        joined_study(both, second)
-
-
-def test_published_values_are_shipped():
-    published = published_separation()
-    assert published[3, "relaxed-wta", "pit_si_sdr"] == "9.43 ± 0.21"
-    assert (2, "relaxed-wta", "mcl_si_sdr") not in published
-    assert len(published) == 14
 
 
 def test_the_table_is_that_of_the_records(committed):
@@ -402,16 +336,3 @@ def test_the_page_shows_tables_and_pictures_without_console_errors(page):
         top = "return arguments[0].getBoundingClientRect().top"
         tops = {driver.execute_script(top, picture) for picture in pictures[:2]}
         assert len(tops) == 2
-
-
-def test_a_part_of_the_study_has_a_page_too(committed, tmp_path):
-    run = next(run for run in committed.runs if run.name == "hypotheses/5-amcl-0")
-    place = tmp_path / run.name
-    place.mkdir(parents=True)
-    (place / "config.json").write_text(json.dumps(run.config))
-    (place / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in run.epochs[:1]))
-    (place / "evaluation-tt.jsonl").write_text("".join(json.dumps(record) + "\n" for record in run.mixtures[:3]))
-    text = write_separation_study_page(tmp_path).read_text()
-    assert "More outputs than speakers" in text
-    assert "Phase transition" not in text
-    assert "Four objectives" not in text

@@ -154,22 +154,6 @@ def test_a_rerun_trains_only_what_is_missing(walkers, tmp_path, monkeypatch):
         study.run_study(study.TrajectoryStudy(**{**small, "n_epochs": 2}), tmp_path, progress=False)
 
 
-def test_bad_arguments_of_the_command_give_exit_code_2(tmp_path, capsys, walkers):
-    command = ["reproduce", "trajectories", "--out", str(tmp_path / "out"), "--quiet", "--quick"]
-    for flags, words in (
-        (["--scenes", "zara"], "`scenes` must be among"),
-        (["--methods", "acml"], "Did you mean 'amcl'?"),
-        (["--data", str(tmp_path / "none")], "must be a folder"),
-        (["--data", str(tmp_path)], "train/"),
-    ):
-        assert main([*command, *flags]) == 2
-        assert words in capsys.readouterr().err
-    short = write_walkers(tmp_path / "short", n_frames=15)
-    assert main([*command, "--data", str(short)]) == 2
-    assert "20 consecutive frames" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.fixture(scope="module")
 def folder(walkers, tmp_path_factory):
     """The command with every method, on recordings that are made up."""

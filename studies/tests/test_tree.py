@@ -39,19 +39,6 @@ def test_a_node_stands_where_its_members_were_before_they_parted():
     assert TREE.leaves[0].position.item() == pytest.approx(-2.1)
 
 
-def test_masses_add_up():
-    assert TREE.root.mass == pytest.approx(1.0)
-    for node in TREE.nodes:
-        if node.children:
-            assert sum(child.mass for child in TREE.children(node)) == pytest.approx(node.mass)
-
-
-def test_parents_come_before_children():
-    for number, node in enumerate(TREE.nodes):
-        assert (node.parent is None) == (number == 0)
-        assert all(child > number and TREE.nodes[child].parent == number for child in node.children)
-
-
 @for_each("temperature, n", [(100.0, 1), (4.0, 1), (2.0, 2), (1.0, 2), (0.011, 2), (0.005, 4), (0.0, 4)])
 def test_a_cut_at_a_temperature_gives_the_groups_there(temperature, n):
     cut = TREE.cut(temperature=temperature)
@@ -62,21 +49,6 @@ def test_a_cut_at_a_temperature_gives_the_groups_there(temperature, n):
 @for_each("n_clusters, n", [(1, 1), (2, 2), (3, 2), (4, 4)])
 def test_a_cut_by_number_is_the_finest_with_at_most_so_many(n_clusters, n):
     assert len(TREE.cut(n_clusters=n_clusters)) == n
-
-
-@for_each(
-    "options, words",
-    [
-        ({}, "Choose one of the two"),
-        ({"temperature": 1.0, "n_clusters": 2}, "Choose one of the two"),
-        ({"temperature": -1.0}, "`temperature` must be >= 0"),
-        ({"n_clusters": 0}, "`n_clusters` must be >= 1"),
-        ({"n_clusters": 5}, "`n_clusters` must be at most the number of leaves, 4, got 5"),
-    ],
-)
-def test_cuts_that_do_not_exist_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        TREE.cut(**options)
 
 
 def test_groups_on_the_way_are_left_out_unless_asked_for():
@@ -110,22 +82,6 @@ def test_identical_hypotheses_are_one_leaf(coldest):
     assert len(tree.nodes) == 1
     assert tree.leaves == [tree.root]
     assert tree.cut(n_clusters=1) == [tree.root]
-
-
-@for_each(
-    "temperatures, shape, options, words",
-    [
-        ([1.0], (1, 2, 1), {}, "`temperatures` must hold at least two temperatures"),
-        ([1.0, 1.0], (2, 2, 1), {}, "`temperatures` must hold at least two temperatures"),
-        ([1.0, 2.0], (2, 2, 1), {}, "`temperatures` must be >= 0 and fall or stay"),
-        ([1.0, -2.0], (2, 2, 1), {}, "`temperatures` must be >= 0 and fall or stay"),
-        ([2.0, 1.0], (3, 2, 1), {}, r"`hypotheses` must have shape \[snapshots, hypotheses, dim\] with 2 snapshots"),
-        ([2.0, 1.0], (2, 2, 1), {"persistence": 0.5}, "`persistence` must be >= 1, got 0.5. 1 keeps every group"),
-    ],
-)
-def test_coolings_that_are_none_are_refused(temperatures, shape, options, words):
-    with pytest.raises(ValueError, match=words):
-        HypothesisTree.of(torch.tensor(temperatures), torch.zeros(shape), **options)
 
 
 @given(seed=st.integers(0, 10**6), n_hypotheses=st.integers(1, 7), persistence=st.sampled_from([1.0, 1.2, 3.0]))
@@ -193,26 +149,15 @@ def test_without_scores_all_hypotheses_weigh_the_same():
     assert all(leaf.mass == pytest.approx(len(leaf.members) / 3) for leaf in tree.leaves)
 
 
-def test_snapshots_must_cool_and_be_two():
-    history = WeightHistory(network())
-    history.add(0.5, network())
-    with pytest.raises(ValueError, match=r"`temperature` must not rise above the previous one 0.5, got 1"):
-        history.add(1.0, network())
-    with pytest.raises(ValueError, match="`temperature` must be >= 0"):
-        history.add(-1.0, network())
-    with pytest.raises(ValueError, match=r"`temperatures` must hold at least two temperatures, got 1. Call add"):
-        HypothesisTree.for_inputs(torch.zeros(1, 1), history)
-
-
 # ------------------------------------------------------------------ a network that was annealed
 
 
 @pytest.mark.slow
 def test_the_tree_of_an_annealed_network_has_one_root_three_modes_and_leaves_below_them():
     torch.manual_seed(0)
-    model = mcl.MultiHypothesisMLP(1, 2, 49, hidden=(64, 64), output_activation=torch.tanh)
+    model = mcl.MultiHypothesisMLP(1, 2, 25, hidden=(32, 32), output_activation=torch.tanh)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
-    n_steps = 1500
+    n_steps = 1000
     # The learning rate falls: the positions of the modes must be accurate to a few hundredths.
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps, eta_min=1e-3)
     rule = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(0.7, 0.0, n_steps))
@@ -224,10 +169,10 @@ def test_the_tree_of_an_annealed_network_has_one_root_three_modes_and_leaves_bel
         loss.backward()
         optimizer.step()
         rates.step()
-        if step % 15 == 14:
+        if step % 10 == 9:
             history.add(rule(step).temperature, model)
     (tree,) = HypothesisTree.for_inputs(torch.tensor([[0.9]]), history)
-    assert len(tree.root.members) == 49
+    assert len(tree.root.members) == 25
     modes = tree.children(tree.root)
     assert len(modes) == 3
     means = 0.9 * torch.tensor(CENTRES)
@@ -259,11 +204,3 @@ def test_a_dendrogram_has_a_branch_for_each_node():
     axis = draw_dendrogram(TREE)
     assert len(axis.lines) == 7 + 6
     mpl.pyplot.close("all")
-
-
-def test_targets_of_many_dimensions_are_not_drawn_over_data():
-    tree = HypothesisTree.of(T, PLACES.unsqueeze(-1).expand(-1, -1, 3))
-    with pytest.raises(
-        ValueError, match=r"`tree` must have positions of one or two dimensions, got 3. draw_dendrogram"
-    ):
-        draw_tree(tree)

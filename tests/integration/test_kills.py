@@ -48,20 +48,16 @@ def numbers(model):
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM])  # Ctrl-C is tried below
-def test_a_signal_ends_fit_with_its_code_and_the_same_command_goes_on(tmp_path, number, capsys):
+def test_a_signal_ends_fit_with_its_code_and_the_same_command_goes_on(tmp_path, capsys):
     write_table(tmp_path / "table.csv")
     assert main(fit_command(tmp_path, "whole")) == 0
     state = tmp_path / "stopped.checkpoint"
-    sent = signal_when(lambda: list(state.rglob("chunk-*")), number)
-    assert main(fit_command(tmp_path, "stopped")) == 128 + number
+    sent = signal_when(lambda: list(state.rglob("chunk-*")), signal.SIGTERM)
+    assert main(fit_command(tmp_path, "stopped")) == 143
     sent.join()
     message = capsys.readouterr().err
-    name = signal.Signals(number).name
-    assert (
-        f"torchmcl: Stopped by {name}. Saved in '{state / 'training' / 'kind-0'}': run the same again to resume"
-        in message
-    )
+    place = state / "training" / "kind-0"
+    assert f"torchmcl: Stopped by SIGTERM. Saved in '{place}': run the same again to resume" in message
     assert not (tmp_path / "stopped").exists()
     assert list(state.rglob("chunk-*"))
     assert main(fit_command(tmp_path, "stopped")) == 0
@@ -94,11 +90,10 @@ def test_a_folder_of_somebody_else_in_the_place_of_the_checkpoint_is_kept(tmp_pa
     assert theirs.read_text() == "mine"
 
 
-@pytest.mark.parametrize("package", ["polars", "torch"])
-def test_ctrl_c_while_packages_are_loaded_ends_in_a_line(tmp_path, package):
+def test_ctrl_c_while_packages_are_loaded_ends_in_a_line(tmp_path):
     write_table(tmp_path / "table.csv")
     (tmp_path / "packages").mkdir()
-    (tmp_path / "packages" / f"{package}.py").write_text("raise KeyboardInterrupt\n")
+    (tmp_path / "packages" / "torch.py").write_text("raise KeyboardInterrupt\n")
     path = os.pathsep.join([str(tmp_path / "packages"), PYTHONPATH])
     command = [sys.executable, "-m", "torchmcl", *fit_command(tmp_path, "model")]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
@@ -132,17 +127,16 @@ def records(out):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_a_signal_ends_reproduce_uci_with_its_code_and_the_same_command_goes_on(tmp_path, number, capsys):
+def test_a_signal_ends_reproduce_uci_with_its_code_and_the_same_command_goes_on(tmp_path, capsys):
     rng = np.random.default_rng(0)
     (tmp_path / "data/yacht").mkdir(parents=True)
     np.savez(tmp_path / "data/yacht/data.npz", data=rng.normal(size=(308, 7)))
     assert main(uci_command(tmp_path / "data", tmp_path / "whole")) == 0
     out = tmp_path / "stopped"
-    sent = signal_when(lambda: list(out.glob("checkpoints/*/chunk-*")), number)
-    assert main(uci_command(tmp_path / "data", out)) == 128 + number
+    sent = signal_when(lambda: list(out.glob("checkpoints/*/chunk-*")), signal.SIGINT)
+    assert main(uci_command(tmp_path / "data", out)) == 130
     sent.join()
-    assert f"torchmcl: Stopped by {signal.Signals(number).name}. Saved in " in capsys.readouterr().err
+    assert "torchmcl: Stopped by SIGINT. Saved in " in capsys.readouterr().err
     assert not (out / "records.jsonl").exists()
     assert main(uci_command(tmp_path / "data", out)) == 0
     assert records(out) == records(tmp_path / "whole")

@@ -59,26 +59,6 @@ def test_a_class_id_out_of_range_is_an_error_in_words(ids):
         mcl.pairwise_cross_entropy(hypotheses=torch.zeros(2, 3), targets=torch.tensor(ids))
 
 
-@for_each(
-    "weights, kind, message",
-    [
-        ([1.0, 1.0], TypeError, "must be a torch.Tensor, got list"),
-        (torch.tensor([True, False]), TypeError, "must be a tensor of numbers"),
-        (
-            torch.ones(3),
-            ValueError,
-            r"must have shape \(2,\), one weight for each sample.*got \(3,\)",
-        ),
-    ],
-)
-def test_sample_weights_are_checked(weights, kind, message):
-    matching = mcl.assign(torch.rand(2, 1, 3), mcl.WTA())
-    with pytest.raises(kind, match=f"mcl_loss: `sample_weights` {message}"):
-        mcl.mcl_loss(matching, sample_weights=weights)
-    with pytest.raises(kind, match=f"SigmoidScores: `sample_weights` {message}"):
-        mcl.SigmoidScores().loss(torch.zeros(2, 3), torch.zeros(2, 3), sample_weights=weights)
-
-
 def test_metrics_of_half_precision_do_not_overflow_and_mixed_precision_mixes():
     answers = mcl.Predictions(torch.full((1, 2, 1), 1000.0, dtype=torch.float16))
     targets = torch.zeros(1, 1, 1, dtype=torch.float16)

@@ -263,31 +263,21 @@ def test_an_estimator_cannot_replace_its_methods(estimator, name):
         MCLRegressor.load(estimator)
 
 
-YAML = [
-    ("!!python/object/apply:os.system ['true']", "be YAML, got could not determine a constructor"),
-    ("data: {root: !!python/object/new:os.system [true]}", "be YAML, got could not determine a constructor"),
-    ("a: &a [1]\nb: *a\n", "aliases are not allowed"),
-    ("[" * 10_000, "lists in lists without end"),
-    ("data: {root: [1, 2]}", "`root` must be text or null, got"),
-    ("data: {n_speakers: {2: 3}}", "`n_speakers` must be a list of integers"),
-    ("training: {epochs: true}", "`epochs` must be an integer"),
-    ("? [a]\n: 1\n", "be YAML"),
-    ("data: 2020-99-99", "be YAML, got month"),
-    ("model: [1]", "`model` must hold options by name"),
-    ("model: {n_outputs: many}", "`n_outputs` must be an integer"),
-    ("1: 2", r"unknown option \['1'\]"),
-    ("\0", "be YAML"),
-]
-
-
-def test_a_billion_laughs_are_not_laughed(tmp_path):
+def test_a_configuration_that_names_something_to_call_or_grows_without_end_is_refused(tmp_path):
     pytest.importorskip("yaml")
     from torchmcl_speech.config import load_config
 
-    lines = ["a0: &a0 [ha, ha]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
-    (tmp_path / "laughs.yaml").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="aliases are not allowed"):
-        load_config(tmp_path / "laughs.yaml")
+    laughs = ["a0: &a0 [ha, ha]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
+    path = tmp_path / "hostile.yaml"
+    for text, message in (
+        ("!!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        ("data: {root: !!python/object/new:os.system [true]}", "could not determine a constructor"),
+        ("[" * 10_000, "lists in lists without end"),
+        ("\n".join(laughs), "aliases are not allowed"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            load_config(path)
 
 
 # ---- names that lead elsewhere

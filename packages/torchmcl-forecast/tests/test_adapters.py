@@ -19,7 +19,7 @@ def test_a_dataset_of_gluonts_is_a_long_frame():
     )
     assert frame.unique_id.tolist() == ["0", "0", "1/0", "1/1"]
     assert frame.ds.tolist() == list(pd.to_datetime(["2024-01-01", "2024-02-01", "2024-01-01", "2024-01-01"]))
-    with pytest.raises(ValueError, match="`dataset` must have at least one entry"):
+    with pytest.raises(ValueError, match="`dataset`"):
         adapters.frame_of_dataset([])
 
 
@@ -52,7 +52,7 @@ def test_periods_of_gluonts_are_those_of_the_times(frequency):
 def test_numbers_are_no_periods():
     pytest.importorskip("gluonts", reason="gluonts is not installed")
     forecast = Forecaster(**UNTRAINED).fit(pd.DataFrame({"ds": range(30), "y": range(30)}), horizon=2)
-    with pytest.raises(ValueError, match="`forecast` must have dates, got numbers"):
+    with pytest.raises(ValueError, match="`forecast`"):
         adapters.sample_forecasts(forecast.forecast())
 
 

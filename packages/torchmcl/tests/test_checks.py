@@ -32,6 +32,10 @@ def masked_step(mask):
     return step(batch=BATCH._replace(mask=mask))
 
 
+def weighted_loss(weights):
+    return mcl.mcl_loss(mcl.assign(COST, mcl.WTA()), sample_weights=weights)
+
+
 def cost_of(fn, hypotheses=POINTS, targets=POINTS, **options):
     return fn(hypotheses=hypotheses, targets=targets, **options)
 
@@ -125,6 +129,9 @@ BAD_CALLS = [
     ("SigmoidScores: `mask`", ValueError, lambda: mcl.SigmoidScores().loss(LOGITS, LOGITS, MASK.mT)),
     ("SoftmaxScores: `rule`", TypeError, lambda: mcl.SoftmaxScores(CONSTANT)),
     ("normalized_scores: `score_logits`", TypeError, lambda: mcl.normalized_scores([0.0])),
+    ("mcl_loss: `sample_weights`", TypeError, lambda: weighted_loss([1.0, 1.0])),
+    ("mcl_loss: `sample_weights`", TypeError, lambda: weighted_loss(torch.tensor([True, False]))),
+    ("mcl_loss: `sample_weights`", ValueError, lambda: weighted_loss(torch.ones(3))),
     # costs
     ("pairwise_l1: `hypotheses`", TypeError, lambda: cost_of(mcl.pairwise_l1, np.zeros((2, 2)))),
     ("pairwise_cosine: `targets`", TypeError, lambda: cost_of(mcl.pairwise_cosine, targets=POINTS.long())),

@@ -101,10 +101,10 @@ def test_export_leaves_the_mode_of_the_model(tmp_path):
 @pytest.mark.parametrize(
     ("path", "example", "form", "message"),
     [
-        ("model.pth", torch.randn(2, 6), None, r"export: `path` must end with .pt2, .onnx, .ts, got 'model.pth'"),
-        ("model.onnx", torch.randn(2, 6), "onnx", r"export: `form` must be an ExportForm, got 'onnx'"),
-        ("model.onnx", 3.0, None, r"export: `example` must be a tensor with a batch axis"),
-        ("model.onnx", torch.tensor(3.0), ONNX(), r"export: `example` must be a tensor with a batch axis"),
+        ("model.pth", torch.randn(2, 6), None, "export: `path`"),
+        ("model.onnx", torch.randn(2, 6), "onnx", "export: `form`"),
+        ("model.onnx", 3.0, None, "export: `example`"),
+        ("model.onnx", torch.tensor(3.0), ONNX(), "export: `example`"),
     ],
 )
 def test_bad_arguments_are_named(path, example, form, message, tmp_path):

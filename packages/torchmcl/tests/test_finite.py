@@ -114,7 +114,7 @@ def test_the_largest_gradient_shows_every_bad_value():
 
 
 def test_a_negative_number_of_batches_is_refused():
-    with pytest.raises(ValueError, match="FiniteGuard: `max_skipped` must be >= 0, got -1"):
+    with pytest.raises(ValueError, match="FiniteGuard: `max_skipped`"):
         FiniteGuard([], max_skipped=-1)
-    with pytest.raises(TypeError, match=r"FiniteGuard: `max_skipped` must be an integer, got 1\.5"):
+    with pytest.raises(TypeError, match="FiniteGuard: `max_skipped`"):
         FiniteGuard([], max_skipped=1.5)

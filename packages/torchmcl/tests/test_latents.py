@@ -48,11 +48,11 @@ def test_predictions_of_one_hypothesis_keep_scores_and_scales():
     "make, error, words",
     [
         (lambda: EmbeddedLatent(2, 3).draw(1, 5), ValueError, "must be at most the number of embeddings 2, got 5"),
-        (lambda: NormalLatent(0), ValueError, "NormalLatent: `size` must be >= 1"),
+        (lambda: NormalLatent(0), ValueError, "NormalLatent: `size`"),
         (
             lambda: LatentHypotheses(mcl.MultiHypothesisMLP(6, 1, n_hypotheses=3), 2, NormalLatent(4))(INPUTS),
             TypeError,
-            "LatentHypotheses: `network` must return a tensor, or Predictions of one hypothesis",
+            "LatentHypotheses: `network`",
         ),
     ],
 )

@@ -157,5 +157,5 @@ def test_dropout_follows_each_hidden_layer_and_is_off_in_evaluation():
 
 @for_each("dropout", [1.0, -0.1])
 def test_dropout_must_be_a_share(dropout):
-    with pytest.raises(ValueError, match=r"MultiHypothesisMLP: `dropout` must lie in \[0, 1\)"):
+    with pytest.raises(ValueError, match="MultiHypothesisMLP: `dropout`"):
         mcl.MultiHypothesisMLP(6, 1, 5, dropout=dropout)

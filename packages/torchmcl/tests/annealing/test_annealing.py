@@ -45,7 +45,7 @@ def test_hypotheses_that_stay_together_never_split():
 
 
 def test_a_training_at_one_temperature_has_no_transitions_to_look_for():
-    with pytest.raises(ValueError, match=r"`records` must hold at least two temperatures, got 1 in 3 records"):
+    with pytest.raises(ValueError, match="`records`"):
         phase_transitions(records_of([0.5] * 3, [[0.0, 1.0]] * 3))
 
 
@@ -55,7 +55,7 @@ def test_a_training_that_heats_is_refused():
 
 
 def test_a_probe_that_was_not_recorded_is_refused():
-    with pytest.raises(ValueError, match=r"`probe` must lie below the number of probes 1, got 2"):
+    with pytest.raises(ValueError, match="`probe`"):
         phase_transitions(records_of([1.0, 0.5], [[0.0, 0.0], [0.0, 1.0]]), probe=2)
 
 

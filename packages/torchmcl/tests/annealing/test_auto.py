@@ -181,11 +181,11 @@ def test_more_steps_mean_a_lower_rate():
 @for_each(
     "options, message",
     [
-        ({"hold_gain": 0.0}, "`hold_gain` must be > 0"),
-        ({"end": -1.0}, "`end` must be > 0"),
-        ({"cooling": 1.0}, "`cooling` must lie in \\(0, 1\\)"),
-        ({"noise_decay": -1.0}, "`noise_decay` must"),
-        ({"full_rate_steps": 0}, "`full_rate_steps` must be > 0"),
+        ({"hold_gain": 0.0}, "`hold_gain`"),
+        ({"end": -1.0}, "`end`"),
+        ({"cooling": 1.0}, "`cooling`"),
+        ({"noise_decay": -1.0}, "`noise_decay`"),
+        ({"full_rate_steps": 0}, "`full_rate_steps`"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(options, message):

@@ -62,12 +62,12 @@ def test_a_moved_hypothesis_takes_its_moments_along():
 def test_models_and_targets_that_do_not_fit_are_refused():
     linear = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="separate_hypotheses: `model` must have one MultiHypothesisHead"):
+    with pytest.raises(ValueError, match="separate_hypotheses: `model`"):
         separate_hypotheses(linear, optimizer)
     model = mcl.MultiHypothesisMLP(1, 3, n_hypotheses=2, hidden=())
     batch = mcl.Batch(torch.zeros(4, 1), torch.zeros(4, 1, dtype=torch.long))
     output = mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=mcl.pairwise_cross_entropy)
-    with pytest.raises(ValueError, match="move_hypotheses: `output` must have targets of the shape of a hypothesis"):
+    with pytest.raises(ValueError, match="move_hypotheses: `output`"):
         move_hypotheses(model, optimizer, output)
-    with pytest.raises(ValueError, match="separate_hypotheses: `factor` must be"):
+    with pytest.raises(ValueError, match="separate_hypotheses: `factor`"):
         separate_hypotheses(model, optimizer, factor=0)

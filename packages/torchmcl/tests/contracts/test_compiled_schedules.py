@@ -77,7 +77,7 @@ def test_compiled_rules_take_infinite_and_vanishing_temperatures():
 def test_a_compiled_rule_still_refuses_a_negative_temperature():
     weigh = torch.compile(lambda cost, value: mcl.AnnealedWTA(value)(cost), backend="aot_eager")
     weigh(COST, 1.0), weigh(COST, 0.5)
-    with pytest.raises(ValueError, match=r"`temperature` must be >= 0, got -0\.5"):
+    with pytest.raises(ValueError, match="`temperature`"):
         weigh(COST, -0.5)
 
 

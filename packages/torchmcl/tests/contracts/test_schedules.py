@@ -228,7 +228,7 @@ def test_an_annealed_rule_is_a_value():
 def test_a_schedule_that_leaves_the_allowed_range_is_an_error():
     rule_at = mcl.annealed(mcl.AnnealedWTA, temperature=mcl.Linear(1.0, -1.0, 2))
     assert rule_at(1) == mcl.AnnealedWTA(0.0)
-    with pytest.raises(ValueError, match=r"AnnealedWTA: `temperature` must be >= 0, got -1\.0"):
+    with pytest.raises(ValueError, match="AnnealedWTA: `temperature`"):
         rule_at(2)
 
 

@@ -126,9 +126,9 @@ def test_a_declared_cost_gets_the_axis_of_a_single_target():
         for given in (targets.unsqueeze(1), targets)
     )
     assert torch.equal(with_axis, without)
-    with pytest.raises(ValueError, match=r"`targets` must have shape \[batch, targets, dim\] or \[batch, dim\]"):
+    with pytest.raises(ValueError, match="`targets`"):
         mcl.mcl_step(model, mcl.Batch(inputs, targets[:, :2]), mcl.WTA(), cost_fn=own_squares)
-    with pytest.raises(ValueError, match=r"`cost_fn` must return a cost|`targets` must"):
+    with pytest.raises(ValueError, match="`cost_fn`"):
         mcl.mcl_step(model, mcl.Batch(inputs, targets[:, :2]), mcl.WTA(), cost_fn=undeclared)
 
 
@@ -149,7 +149,7 @@ def test_a_declared_cost_gets_centres_radii_and_flat_events():
     assert_close(own, known)
 
 
-@for_each("fields, message", [({"event_dims": -1}, "`event_dims` must"), ({"needs": ("x",)}, "`needs`")])
+@for_each("fields, message", [({"event_dims": -1}, "`event_dims`"), ({"needs": ("x",)}, "`needs`")])
 def test_declarations_are_checked(fields, message):
     with pytest.raises(ValueError, match=f"CostDeclaration: {message}"):
         CostDeclaration(**fields)

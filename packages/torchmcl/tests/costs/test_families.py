@@ -95,11 +95,11 @@ def test_regions_cover_and_have_the_volume_of_an_ellipse():
         (lambda: mcl.MultiHypothesisHead(2, 3, 2, scales=BivariateNormal()), "must have two coordinates, got 3"),
         (
             lambda: FullNormal()(hypotheses=torch.zeros(1, 2), targets=torch.zeros(1, 2), scale=torch.ones(1, 2)),
-            r"FullNormal: `scale` must broadcast to \(1, 2, 2\)",
+            "FullNormal: `scale`",
         ),
         (
             lambda: FullNormal()(hypotheses=torch.zeros(1, 2), targets=torch.zeros(1, 2), scale=None),
-            "FullNormal: `scale` must be given",
+            "FullNormal: `scale`",
         ),
         (
             lambda: FullNormal()(
@@ -108,7 +108,7 @@ def test_regions_cover_and_have_the_volume_of_an_ellipse():
                 scale=torch.eye(2)[None],
                 mask=torch.ones(1, 2) > 0,
             ),
-            "FullNormal: `mask` must be None for vectors",
+            "FullNormal: `mask`",
         ),
     ],
 )
@@ -118,10 +118,10 @@ def test_bad_input_is_refused_in_words(call, words):
 
 
 def test_wrong_types_are_refused():
-    with pytest.raises(TypeError, match="`scales` must be a boolean or a family"):
+    with pytest.raises(TypeError, match="`scales`"):
         mcl.MultiHypothesisHead(2, 2, 2, scales="full")
-    with pytest.raises(TypeError, match="`predictions` must be Distributions"):
+    with pytest.raises(TypeError, match="`predictions`"):
         mixture_distribution(mcl.Predictions(torch.zeros(1, 1, 2)), FullNormal())
     given = mcl.Distributions(torch.zeros(1, 1, 2), None, torch.ones(1, 1, 2))
-    with pytest.raises(TypeError, match="`family` must be a family"):
+    with pytest.raises(TypeError, match="`family`"):
         mixture_distribution(given, "full")

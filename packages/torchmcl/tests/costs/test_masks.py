@@ -104,7 +104,7 @@ def test_anchors_choose_and_hypotheses_are_trained():
     assert torch.equal(step.matching.weights.argmax(-1), fixed.argmin(-1))
     step.loss.backward()
     assert h.grad.abs().sum() > 0
-    with pytest.raises(ValueError, match="`hypotheses` must end in the axes of the anchors"):
+    with pytest.raises(ValueError, match="`hypotheses`"):
         AnchoredCost(mcl.pairwise_fde, anchors)(hypotheses=h[:, :3], targets=target[:, None])
 
 

@@ -68,7 +68,7 @@ def test_scales_broadcast_to_the_hypotheses(crps, shape):
 def test_scores_must_not_be_trained_twice():
     model = mcl.MultiHypothesisMLP(2, 1, 3, scales=True)
     batch = mcl.Batch(torch.zeros(4, 2), torch.zeros(4, 1, 1))
-    with pytest.raises(ValueError, match=r"`score_weight` must be 0 with this `cost_fn`, got 1.0"):
+    with pytest.raises(ValueError, match="`score_weight`"):
         mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=MixtureNLLWithCRPS())
     with pytest.raises(ValueError, match="return score logits for a cost that takes them"):
         mcl.mcl_step(
@@ -77,7 +77,7 @@ def test_scores_must_not_be_trained_twice():
             mcl.WTA(),
             cost_fn=MixtureNLLWithCRPS(),
         )
-    with pytest.raises(ValueError, match=r"MixtureNLLWithCRPS: `crps` must be"):
+    with pytest.raises(ValueError, match="MixtureNLLWithCRPS: `crps`"):
         MixtureNLLWithCRPS(-1.0)
 
 

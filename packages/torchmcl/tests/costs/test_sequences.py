@@ -301,7 +301,7 @@ def test_batches_of_scenes_are_collated():
     samples = [mcl.Batch(torch.rand(3), torch.rand(1, 2), scene=number) for number in (4, 4, 7)]
     loader = torch.utils.data.DataLoader(samples, batch_size=3)
     assert next(iter(loader)).scene.tolist() == [4, 4, 7]
-    with pytest.raises(ValueError, match="`scene` must be given for all samples or for none"):
+    with pytest.raises(ValueError, match="`scene`"):
         collate_batches([samples[0], mcl.Batch(torch.rand(3), torch.rand(1, 2))])
 
 
@@ -342,22 +342,22 @@ def test_bad_input_of_a_cost(fn, arguments, message):
 
 def test_a_negative_scale_is_named_where_values_are_checked():
     arguments = {"hypotheses": torch.zeros(1, 2, 1), "targets": torch.zeros(1, 1, 1), "scale": -torch.ones(1, 2, 1)}
-    with debug_checks(), pytest.raises(ValueError, match="`scale` must be > 0, got -1"):
+    with debug_checks(), pytest.raises(ValueError, match="`scale`"):
         mcl.pairwise_gaussian_nll(**arguments)
     assert mcl.pairwise_gaussian_nll(**arguments).isnan().all()
 
 
 def test_bad_input_of_a_step():
     data = batch()
-    with pytest.raises(ValueError, match="`cost_fn` must take `mask`"):
+    with pytest.raises(ValueError, match="`cost_fn`"):
         mcl.mcl_step(network(), data, mcl.WTA(), cost_fn=lambda *, hypotheses, targets: hypotheses.sum())
     with pytest.raises(ValueError, match="must return score logits"):
         mcl.mcl_step(network(scores=False), data, mcl.WTA(), cost_fn=mcl.MixtureNLL(mcl.pairwise_ade))
-    with pytest.raises(ValueError, match="`scene` must have shape"):
+    with pytest.raises(ValueError, match="`scene`"):
         mcl.mcl_step(network(), data._replace(scene=torch.zeros(3).long()), mcl.WTA(), cost_fn=mcl.pairwise_ade)
-    with pytest.raises(TypeError, match="`scene` must hold integers"):
+    with pytest.raises(TypeError, match="`scene`"):
         SceneWinners(mcl.WTA(), torch.zeros(3))
-    with pytest.raises(TypeError, match="`rule` must be an assignment rule"):
+    with pytest.raises(TypeError, match="`rule`"):
         SceneWinners(mcl.WTA, torch.zeros(3).long())
     with pytest.raises(ValueError, match="trained_cost"):
         mcl.mcl_loss(mcl.assign(torch.rand(2, 1, 3), mcl.WTA()), trained_cost=torch.rand(2, 1, 4))

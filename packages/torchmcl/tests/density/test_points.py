@@ -148,9 +148,9 @@ def test_a_density_does_not_depend_on_its_batch_and_shapes_are_kept():
 
 
 def test_other_densities_and_numbers_are_refused():
-    with pytest.raises(TypeError, match="best_points: `density` must be a Mixture, got Normal"):
+    with pytest.raises(TypeError, match="best_points: `density`"):
         best_points(torch.distributions.Normal(0.0, 1.0), 2)
-    with pytest.raises(ValueError, match="best_points: `n_points` must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="best_points: `n_points`"):
         best_points(mixture(1, 2), 0)
 
 

@@ -31,12 +31,12 @@ def test_a_network_comes_back_with_its_card(tmp_path):
 
 def test_networks_with_code_inside_are_refused(tmp_path):
     model = torchmcl.MultiHypothesisMLP(2, 1, 3, output_activation=torch.tanh)
-    with pytest.raises(ValueError, match=r"MultiHypothesisMLP.save: `self` must have ReLU activations"):
+    with pytest.raises(ValueError, match=r"MultiHypothesisMLP\.save: `self`"):
         model.save_pretrained(tmp_path / "model")
 
 
 def test_a_name_that_is_neither_a_folder_nor_a_repository_is_refused():
-    with pytest.raises(ValueError, match=r"`name` must be a folder, or a repository as 'user/model', got 'nowhere'"):
+    with pytest.raises(ValueError, match="`name`"):
         torchmcl.MultiHypothesisMLP.from_pretrained("nowhere")
 
 

@@ -72,7 +72,7 @@ def test_checkpoints_hold_no_pickle_and_the_last_k_are_kept(undisturbed):
 
 def test_strategies_that_shard_the_weights_are_refused(tmp_path):
     trainer = SimpleNamespace(strategy=pl.strategies.ModelParallelStrategy())
-    with pytest.raises(ValueError, match=r"Checkpoints: `strategy` must keep all weights in every process, got Model"):
+    with pytest.raises(ValueError, match="Checkpoints: `strategy`"):
         Checkpoints(tmp_path).setup(trainer, None, "fit")
 
 

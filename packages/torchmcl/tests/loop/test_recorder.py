@@ -149,22 +149,22 @@ def test_scalars_are_written_as_a_table(tmp_path):
 
 
 def test_bad_input_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Recorder: `every` must be >= 1"):
+    with pytest.raises(ValueError, match="Recorder: `every`"):
         Recorder(every=0)
-    with pytest.raises(TypeError, match="Recorder: `model` must be callable"):
+    with pytest.raises(TypeError, match="Recorder: `model`"):
         Recorder(probes=torch.zeros(1, 1))
-    with pytest.raises(ValueError, match=r"Recorder: `path` must end in \.jsonl"):
+    with pytest.raises(ValueError, match="Recorder: `path`"):
         Recorder(path="run.txt")
-    with pytest.raises(ValueError, match="Recorder: `records` must hold at least one record, got none"):
+    with pytest.raises(ValueError, match="Recorder: `records`"):
         Recorder().records()
     recorder = Recorder()
     run(recorder, network(), batch_of())
-    with pytest.raises(ValueError, match=r"AnnealingRecords.save: `path` must end in \.jsonl or \.csv"):
+    with pytest.raises(ValueError, match=r"AnnealingRecords\.save: `path`"):
         recorder.records().save(tmp_path / "run.txt")
 
 
 def test_a_rule_with_a_temperature_for_each_sample_is_refused():
     rule = mcl.AnnealedWTA(torch.rand(16, 1, 1))
     output = mcl.mcl_step(network(), batch_of(), rule)
-    with pytest.raises(ValueError, match=r"`rule` must have one temperature for the whole batch, got .* \(16, 1, 1\)"):
+    with pytest.raises(ValueError, match="`rule`"):
         Recorder()(0, output, rule)

@@ -112,7 +112,7 @@ def test_a_metric_keeps_no_graph():
 
 
 def test_only_functions_of_the_package_can_be_accumulated():
-    with pytest.raises(TypeError, match=r"Metric: `function` must be a function of torchmcl\.metrics"):
+    with pytest.raises(TypeError, match="Metric: `function`"):
         metrics.Metric(torch.mean)
 
 

@@ -133,7 +133,7 @@ def test_scores_are_read_as_they_were_trained(metric):
     expected = metric(mcl.Predictions(hypotheses, chances.logit()), targets)
     by_softmax = mcl.Predictions(hypotheses, chances.log() + 7)
     torch.testing.assert_close(metric(by_softmax, targets, scores=mcl.SoftmaxScores()), expected)
-    with pytest.raises(TypeError, match="`scores` must be a ScoreObjective"):
+    with pytest.raises(TypeError, match="`scores`"):
         metric(by_softmax, targets, scores="softmax")
 
 
@@ -234,17 +234,17 @@ IMAGES = mcl.Predictions(torch.zeros(1, 2, 3, 3))
 @for_each(
     "call, kind, message",
     [
-        (lambda: metrics.variogram_score(some_predictions(), None), TypeError, "`targets` must be a torch.Tensor"),
-        (lambda: metrics.mpjpe(IMAGES.hypotheses, torch.zeros(1, 3, 3)), TypeError, "`predictions` must be"),
-        (lambda: metrics.mpjpe(IMAGES, torch.zeros(1, 4, 3)), ValueError, "`targets` must have shape"),
-        (lambda: metrics.crps(some_predictions(), torch.zeros(5, 2).double()), ValueError, "`targets` must have shape"),
-        (lambda: metrics.crps(some_predictions(), torch.zeros(6, 3, 2), ragged_mask(5)), ValueError, "`mask` must"),
-        (lambda: metrics.crps(some_predictions(), torch.zeros(6, 3, 2), 1.0), TypeError, "`mask` must be a"),
-        (lambda: metrics.mode_coverage(IMAGES, torch.zeros(1, 3, 3), radius=-1.0), ValueError, "`radius` must be > 0"),
+        (lambda: metrics.variogram_score(some_predictions(), None), TypeError, "`targets`"),
+        (lambda: metrics.mpjpe(IMAGES.hypotheses, torch.zeros(1, 3, 3)), TypeError, "`predictions`"),
+        (lambda: metrics.mpjpe(IMAGES, torch.zeros(1, 4, 3)), ValueError, "`targets`"),
+        (lambda: metrics.crps(some_predictions(), torch.zeros(5, 2).double()), ValueError, "`targets`"),
+        (lambda: metrics.crps(some_predictions(), torch.zeros(6, 3, 2), ragged_mask(5)), ValueError, "`mask`"),
+        (lambda: metrics.crps(some_predictions(), torch.zeros(6, 3, 2), 1.0), TypeError, "`mask`"),
+        (lambda: metrics.mode_coverage(IMAGES, torch.zeros(1, 3, 3), radius=-1.0), ValueError, "`radius`"),
         (
             lambda: metrics.generalized_energy_distance(IMAGES, torch.zeros(1, 2, 3, 3), torch.ones(1, 2, 3, 3) > 0),
             ValueError,
-            r"`mask` must have shape \[..., targets\]",
+            "`mask`",
         ),
     ],
 )

@@ -185,9 +185,9 @@ def test_probabilities_and_options_are_checked():
     data, probabilities = make_problem()
     scene = data.pop("scene")
     for wrong in (-probabilities, probabilities + 1):
-        with pytest.raises(ValueError, match=r"brier_min_fde: `probabilities` must lie in \[0, 1\]"):
+        with pytest.raises(ValueError, match="brier_min_fde: `probabilities`"):
             metrics.brier_min_fde(**data, probabilities=wrong)
-    with pytest.raises(ValueError, match="miss_rate: `distance` must be one of"):
+    with pytest.raises(ValueError, match="miss_rate: `distance`"):
         metrics.miss_rate(**data, distance="max")
-    with pytest.raises(ValueError, match="collision_rate: `distance` must be > 0"):
+    with pytest.raises(ValueError, match="collision_rate: `distance`"):
         metrics.collision_rate(hypotheses=data["hypotheses"], scene=scene, distance=0)

@@ -77,7 +77,7 @@ def test_of_more_targets_than_hypotheses_the_operator_skips_the_most_expensive_a
     expected = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
     assert torch.equal(one_to_one_weights(cost), expected)
     many = torch.ones(2, 3, dtype=torch.bool)
-    with pytest.raises(ValueError, match="PIT: `number of hypotheses` must be at least the number of valid targets 3"):
+    with pytest.raises(ValueError, match="PIT: `number of hypotheses`"):
         mcl.PIT()(cost.expand(2, 3, 2), many)
     few = torch.tensor([True, True, False])
     assert torch.equal(mcl.PIT()(cost, few), torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]]))

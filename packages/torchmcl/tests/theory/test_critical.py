@@ -117,18 +117,18 @@ def test_transitions_are_the_new_maxima_of_the_count():
 
 
 def test_trajectories_that_show_no_cooling_are_refused():
-    with pytest.raises(ValueError, match=r"observed_transitions: `temperatures` must hold at least two temperatures"):
+    with pytest.raises(ValueError, match="observed_transitions: `temperatures`"):
         theory.observed_transitions(theory.Trajectory(torch.tensor([1.0]), torch.zeros(1, 3, 2)))
     with pytest.raises(ValueError, match=r"`temperatures` must fall or stay, got a rise at step 1"):
         theory.observed_transitions(theory.Trajectory(torch.tensor([1.0, 2.0]), torch.zeros(2, 3, 2)))
-    with pytest.raises(ValueError, match=r"`hypotheses` must have shape \[steps, hypotheses, dim\] with 2 steps"):
+    with pytest.raises(ValueError, match="`hypotheses`"):
         theory.observed_transitions(theory.Trajectory(torch.tensor([2.0, 1.0]), torch.zeros(3, 3, 2)))
 
 
 def test_bad_samples_are_refused():
-    with pytest.raises(ValueError, match=r"first_critical_temperature: `samples` must have shape .* at least one"):
+    with pytest.raises(ValueError, match="first_critical_temperature: `samples`"):
         theory.first_critical_temperature(torch.zeros(0, 2))
-    with pytest.raises(ValueError, match=r"n_distinct: `tolerance` must be >= 0, got -0.1"):
+    with pytest.raises(ValueError, match="n_distinct: `tolerance`"):
         theory.n_distinct(torch.zeros(3, 1), -0.1)
-    with pytest.raises(ValueError, match=r"n_distinct: `hypotheses` must have shape"):
+    with pytest.raises(ValueError, match="n_distinct: `hypotheses`"):
         theory.n_distinct(torch.zeros(3))

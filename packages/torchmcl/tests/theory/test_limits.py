@@ -104,7 +104,7 @@ def test_a_source_that_never_occurs_may_have_any_cost():
 
 @for_each("row", [[math.inf, math.inf], [math.nan, 0.0], [-math.inf, 0.0]])
 def test_costs_that_no_assignment_can_have_are_refused(row):
-    with pytest.raises(ValueError, match="`cost` must be a number or infinity, with a finite one"):
+    with pytest.raises(ValueError, match="`cost`"):
         theory.blahut_arimoto(torch.tensor([[0.0, 1.0], row]), 0.5)
 
 
@@ -121,5 +121,5 @@ def test_rates_of_gaussians_at_the_ends():
 @for_each("function", [theory.gaussian_rate, theory.gaussian_distortion])
 @for_each("covariance", [math.inf, torch.diag(torch.tensor([1.0, math.inf])), torch.tensor(math.nan)])
 def test_a_covariance_must_be_finite(function, covariance):
-    with pytest.raises(ValueError, match="`covariance` must be finite"):
+    with pytest.raises(ValueError, match="`covariance`"):
         function(1.0, covariance)

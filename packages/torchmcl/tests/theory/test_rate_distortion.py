@@ -226,33 +226,33 @@ def test_shannon_bound_lies_below_the_curve_of_a_uniform_source():
 def test_bad_temperatures_and_masses_are_refused():
     cost = torch.rand(3, 2)
     for temperature in (0.0, -1.0, math.inf, torch.tensor([1.0, 0.0])):
-        with pytest.raises(ValueError, match=r"blahut_arimoto: `temperature` must be > 0 and finite"):
+        with pytest.raises(ValueError, match="blahut_arimoto: `temperature`"):
             theory.blahut_arimoto(cost, temperature)
-    with pytest.raises(ValueError, match=r"blahut_arimoto: `masses` must be >= 0 and sum to 1"):
+    with pytest.raises(ValueError, match="blahut_arimoto: `masses`"):
         theory.blahut_arimoto(cost, 1.0, masses=torch.ones(3))
-    with pytest.raises(ValueError, match=r"blahut_arimoto: `masses` must have shape .* with 3 sources"):
+    with pytest.raises(ValueError, match="blahut_arimoto: `masses`"):
         theory.blahut_arimoto(cost, 1.0, masses=torch.ones(2) / 2)
-    with pytest.raises(ValueError, match=r"blahut_arimoto: `n_iters` must be >= 1"):
+    with pytest.raises(ValueError, match="blahut_arimoto: `n_iters`"):
         theory.blahut_arimoto(cost, 1.0, n_iters=0)
-    with pytest.raises(ValueError, match=r"blahut_arimoto: `tolerance` must be > 0"):
+    with pytest.raises(ValueError, match="blahut_arimoto: `tolerance`"):
         theory.blahut_arimoto(cost, 1.0, tolerance=0.0)
 
 
 def test_bad_gaussians_are_refused():
-    with pytest.raises(ValueError, match=r"gaussian_rate: `distortion` must be >= 0, got -1.0"):
+    with pytest.raises(ValueError, match="gaussian_rate: `distortion`"):
         theory.gaussian_rate(-1.0, 1.0)
-    with pytest.raises(ValueError, match=r"gaussian_distortion: `rate` must be >= 0"):
+    with pytest.raises(ValueError, match="gaussian_distortion: `rate`"):
         theory.gaussian_distortion(-1.0, 1.0)
-    with pytest.raises(ValueError, match=r"gaussian_rate: `covariance` must be >= 0, got -2.0"):
+    with pytest.raises(ValueError, match="gaussian_rate: `covariance`"):
         theory.gaussian_rate(1.0, -2.0)
-    with pytest.raises(ValueError, match=r"`covariance` must have no negative variance, got an eigenvalue of -1"):
+    with pytest.raises(ValueError, match="`covariance`"):
         theory.gaussian_rate(1.0, torch.diag(torch.tensor([1.0, -1.0])))
-    with pytest.raises(ValueError, match=r"`covariance` must be a variance or \[..., dim, dim\], got \(2, 3\)"):
+    with pytest.raises(ValueError, match="`covariance`"):
         theory.gaussian_rate(1.0, torch.rand(2, 3))
 
 
 def test_too_few_samples_for_an_entropy_are_refused():
-    with pytest.raises(ValueError, match=r"differential_entropy: `samples` must .* more than n_neighbors = 3 samples"):
+    with pytest.raises(ValueError, match="differential_entropy: `samples`"):
         theory.differential_entropy(torch.rand(3, 2))
-    with pytest.raises(ValueError, match=r"shannon_lower_bound: `distortion` must be >= 0"):
+    with pytest.raises(ValueError, match="shannon_lower_bound: `distortion`"):
         theory.shannon_lower_bound(-1.0, entropy=0.0, dim=1)
