@@ -35,7 +35,7 @@ def test_value_checks_name_the_first_offending_index_of_the_cost():
     mask[1, 0] = False
     with (
         debug_checks(),
-        pytest.raises(ValueError, match=r"must be finite where the target is real, got inf at index \(1, 2, 1\)"),
+        pytest.raises(ValueError, match=r"got inf at index \(1, 2, 1\)"),
     ):
         mcl.assign(cost, mcl.WTA(), mask)
 
