@@ -12,7 +12,7 @@ from torchmcl_forecast.crps import random_crps
 from torchmcl_forecast.network import PathNetwork
 from torchmcl_forecast.windows import Source
 
-__all__ = ["Training", "marginal_crps", "train"]
+__all__ = ["Training", "drawn", "marginal_crps", "train"]
 
 # Maximum number of parts of a training run; a part has at least one step. `AutoAnnealing` is updated after each part.
 _MOST_PARTS = 40
