@@ -52,11 +52,6 @@ RUNS = [
     "--device cpu --quick --quiet",
     "reproduce trajectories --out walks --data walkers --scenes eth --methods mcl --seeds 1 --epochs 1 --device cpu "
     "--quick --quiet",
-    "reproduce figure1 --out figures --preset quick --epochs 3 --device cpu --quiet",
-    "reproduce rate-distortion --out figures --preset quick --epochs 3 --device cpu --quiet",
-    "reproduce distortion-vs-temperature --out figures --preset quick --epochs 3 --device cpu --quiet",
-    "reproduce phase-transitions --out figures --preset quick --epochs 3 --device cpu --quiet",
-    "reproduce annealed-epsilon --out figures --preset quick --epochs 3 --device cpu --quiet",
     "reproduce all --out figures --epochs 3 --preset quick --device cpu --quiet",
 ]
 SPEECH_RUNS = [
@@ -111,9 +106,14 @@ def test_the_walk_sees_the_commands():
     assert {"--rule mcl", "--rule auto"} <= choices(OURS["fit"])
 
 
+def alike(command):
+    """Return the names of the commands that run the same function, as those of all figures do."""
+    return [name for name, parser in OURS.items() if parser.get_default("run") == OURS[command].get_default("run")]
+
+
 @for_each("command", OURS)
 def test_every_flag_has_a_run(command):
-    missing = flags(OURS[command]) - words_of_runs(command)
+    missing = flags(OURS[command]) - words_of_runs(*alike(command))
     for flag in missing & ELSEWHERE.get(command, {}).keys():
         there = ROOT / ELSEWHERE[command][flag]
         assert f'"{flag}"' in there.read_text(encoding="utf-8")
@@ -123,8 +123,7 @@ def test_every_flag_has_a_run(command):
 
 @for_each("command", OURS)
 def test_every_choice_has_a_run(command):
-    alike = [name for name, parser in OURS.items() if parser.get_default("run") == OURS[command].get_default("run")]
-    missing = choices(OURS[command]) - words_of_runs(*alike)
+    missing = choices(OURS[command]) - words_of_runs(*alike(command))
     on_gpus = (" cuda", "--preset paper")  # test_figures.py trains with the settings of the paper for three epochs
     assert not {choice for choice in missing if not choice.endswith(on_gpus)}, "give these a run in RUNS"
 

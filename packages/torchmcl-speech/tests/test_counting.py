@@ -62,8 +62,7 @@ def test_as_many_files_are_written_as_voices_are_likely(tmp_path, talk, capsys, 
     assert len(json.loads((tmp_path / "out" / "separation.json").read_text())["outputs"]) == 2
 
 
-@pytest.mark.parametrize("level", [0.0, 1e-6])
-@pytest.mark.parametrize("scores", [True, False])
+@pytest.mark.parametrize(("scores", "level"), [(True, 0.0), (False, 1e-6)])
 def test_silence_has_no_voices_and_it_is_said(tmp_path, capsys, scores, level):
     model = saved(tmp_path / "model", logit=9.0 if scores else None, scores=scores)
     soundfile.write(tmp_path / "a.wav", np.full(9000, level), 8000, subtype="FLOAT")
@@ -105,7 +104,7 @@ def test_a_chunk_counts_by_the_energy_of_the_output_in_it():
 # ---------------------------------------------------------------------------- calibration
 
 
-@for_each("temperature", [0.4, 1.0, 3.0])
+@for_each("temperature", [0.4, 3.0])
 def test_the_temperature_that_made_the_counts_is_found(temperature):
     generator = torch.Generator().manual_seed(0)
     logits = 3 * temperature * torch.randn(2000, 4, generator=generator, dtype=torch.float64)

@@ -30,7 +30,7 @@ def model(tmp_path):
     return tmp_path / "model"
 
 
-@pytest.mark.parametrize(("rate", "n_channels"), [(8000, 1), (11025, 2), (16000, 1), (44100, 2), (48000, 1)])
+@pytest.mark.parametrize(("rate", "n_channels"), [(8000, 1), (44100, 2), (48000, 1)])
 def test_files_have_the_rate_and_length_of_the_recording(tmp_path, model, rate, n_channels):
     sound = np.stack([voice(seed, rate + 7, rate) for seed in range(n_channels)], axis=-1)
     soundfile.write(tmp_path / "a.wav", sound, rate)
@@ -61,8 +61,7 @@ def test_what_is_written_is_the_offline_result(tmp_path, model):
     assert len(result["speakers"]) == 4
 
 
-@pytest.mark.parametrize("n_samples", [1, 2, 15, 100])
-@pytest.mark.parametrize("rate", [8000, 44100])
+@pytest.mark.parametrize(("n_samples", "rate"), [(1, 8000), (2, 44100), (15, 8000), (100, 44100)])
 def test_very_short_files(tmp_path, model, n_samples, rate):
     soundfile.write(tmp_path / "a.wav", np.full(n_samples, 0.5), rate)
     if n_samples * 8000 // rate < 1:

@@ -3,13 +3,13 @@
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from grids import for_each
 from places import PYTHONPATH
 from torchmcl.app import _parser, main
 from voices import recordings
@@ -147,51 +147,42 @@ def test_what_data_mix_wrote_is_trained_on_evaluated_and_separated_without_anoth
 
 OUT = ["--out", "new"]
 UNUSABLE = [
-    *(([*SEPARATE, *OUT, "--chunk", value], "--chunk") for value in ("inf", "0", "nan", "-1", "x", "")),
-    *(([*EVALUATE, *OUT, "--limit", value], "--limit") for value in ("-1", "0", "1.5", "x")),
-    *(([*TRAIN, *OUT, "--minutes", value], "--minutes") for value in ("nan", "inf", "-1", "x")),
-    *(([*MIX, *OUT, "--seed", value], "--seed") for value in ("-1", "0.5", str(2**32))),
-    *(([*MIX, *OUT, "--speakers", value], "--speakers") for value in ("0", "-2", "x")),
-    *(([*MIX, *OUT, "--sample-rate", value], "--sample-rate") for value in ("0", "-8000", "9" * 20)),
-    *(([*MIX, *OUT, "--counts", value], "--counts") for value in ("tr", "tr=0", "tr=-1", "xx=3", "tr=1,tr=2", "")),
-    *((["data", "pack", "recordings", *OUT, "--sample-rate", value], "--sample-rate") for value in ("0", "nan")),
+    *(([*SEPARATE, *OUT, "--chunk", value], "--chunk") for value in ("inf", "0", "nan", "")),
+    *(([*EVALUATE, *OUT, "--limit", value], "--limit") for value in ("0", "1.5")),
+    *(([*TRAIN, *OUT, "--minutes", value], "--minutes") for value in ("nan", "-1")),
+    *(([*MIX, *OUT, "--seed", value], "--seed") for value in ("-1", str(2**32))),
+    *(([*MIX, *OUT, "--speakers", value], "--speakers") for value in ("0", "x")),
+    *(([*MIX, *OUT, "--sample-rate", value], "--sample-rate") for value in ("0", "9" * 20)),
+    *(([*MIX, *OUT, "--counts", value], "--counts") for value in ("tr", "tr=0", "xx=3", "tr=1,tr=2", "")),
+    (["data", "pack", "recordings", *OUT, "--sample-rate", "nan"], "--sample-rate"),
     (["data", "pack", "recordings", *OUT, "--parts", ","], "--parts"),
     ([*SEPARATE, *OUT, "--device", "auto"], "--device"),
 ]
 
 
-@pytest.mark.parametrize(("command", "option"), UNUSABLE, ids=lambda value: " ".join(value)[-30:] if value else "")
+@for_each("command, option", UNUSABLE)
 def test_a_value_that_cannot_be_used_is_named_and_nothing_is_written(tmp_path, monkeypatch, command, option, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         main(command)
     assert stop.value.code == 2
-    words = " ".join(word for word in command[: 1 if command[0] == "demo" else 2])
-    assert re.match(
-        rf"torchmcl {words}: `{option}` must .+, got .+\. See `torchmcl {words} --help`\.", capsys.readouterr().err
-    )
+    assert f"torchmcl {' '.join(command[:2])}: `{option}`" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
+@for_each(
+    "change, message",
     [
-        ("model.n_filter=8", "model: unknown option ['n_filter']; known options are "),
-        ("model.n_filters=x", "DPRNN: `n_filters` must be a"),
-        ("training.batch_size=50", "training: `batch_size` must be at most the 2 training samples, got 50. Use --set "),
-        ("data.crop=9.0", "none of 4 mixtures can be used; 4 are shorter than 72000 samples"),
-        ("data.crop=.nan", "data: `crop` must be a number, got nan"),
-        ("data.crop=.inf", "data: `crop` must be > 0 and finite, got inf"),
-        ("data.crop=0", "data: `crop` must be > 0 and finite, got 0"),
-        ("data.n_workers=-1", "data: `n_workers` must be >= 0, got -1"),
-        ("training.seed=-1", "training: `seed` must be >= 0, got -1"),
-        ("training.learning_rate=.inf", "training: `learning_rate` must be > 0 and finite, got inf"),
-        ("training.learning_rate=0", "training: `learning_rate` must be > 0 and finite, got 0"),
-        ("training.clip=.nan", "training: `clip` must be a number, got nan"),
-        ("training.ema=2.0", "training: `ema` must lie in [0, 1], got 2.0"),
-        ("objective.epsilon=-1.0", "objective: `epsilon` must lie in [0, 1], got -1.0"),
-        ("objective.decay=1.5", "objective: `decay` must lie in [0, 1], got 1.5"),
-        ("objective.score_weight=.inf", "objective: `score_weight` must be >= 0 and finite, got inf"),
+        ("model.n_filter=8", "model: unknown option ['n_filter']"),
+        ("model.n_filters=x", "DPRNN: `n_filters`"),
+        ("training.batch_size=50", "training: `batch_size`"),
+        ("data.crop=9.0", "none of 4 mixtures can be used"),
+        ("data.crop=.nan", "data: `crop`"),
+        ("data.n_workers=-1", "data: `n_workers`"),
+        ("training.learning_rate=.inf", "training: `learning_rate`"),
+        ("training.ema=2.0", "training: `ema`"),
+        ("objective.epsilon=-1.0", "objective: `epsilon`"),
+        ("objective.score_weight=.inf", "objective: `score_weight`"),
     ],
 )
 def test_a_change_that_cannot_be_used_is_named_and_nothing_is_written(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import torchmcl
+from grids import for_each
 from torchmcl.exporting import ONNX, AOTInductor, ExportedProgram, ExportForm
 
 MODELS = {
@@ -49,8 +50,7 @@ def onnx_runner(path):
     return session, lambda *x: session.run(None, {n: v.numpy() for n, v in zip(names, x, strict=True)})
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@for_each("kind, dtype", list(zip(MODELS, [torch.float64, torch.float32, torch.float32], strict=True)))
 def test_a_program_runs_for_every_batch_and_returns_the_same_type(kind, dtype, tmp_path):
     model = MODELS[kind]().to(dtype)
     path = exported(model, tmp_path / "model.pt2", torch.randn(1, 6, dtype=dtype))
@@ -98,8 +98,8 @@ def test_export_leaves_the_mode_of_the_model(tmp_path):
     assert not model.trunk.training
 
 
-@pytest.mark.parametrize(
-    ("path", "example", "form", "message"),
+@for_each(
+    "path, example, form, message",
     [
         ("model.pth", torch.randn(2, 6), None, "export: `path`"),
         ("model.onnx", torch.randn(2, 6), "onnx", "export: `form`"),

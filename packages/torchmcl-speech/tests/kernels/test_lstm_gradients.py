@@ -31,9 +31,15 @@ def by_steps(gates, inputs, outputs, time_first):
 
 
 # Hidden units and inputs fill a tile or not; 140 are more than a tile.
-@for_each("n_in, hidden", [(5, 16), (20, 33), (140, 16)])
-@for_each("time_first", [False, True])
-@for_each("dtype", [torch.float32, torch.float16])
+@for_each(
+    "n_in, hidden, time_first, dtype",
+    [
+        (5, 16, False, torch.float32),
+        (20, 33, True, torch.float32),
+        (20, 33, False, torch.float16),
+        (140, 16, True, torch.float16),
+    ],
+)
 def test_the_sums_over_steps_are_those_of_the_definition(n_in, hidden, time_first, dtype):
     torch.manual_seed(0)
     n_sequences, n_steps = 9, 5

@@ -128,7 +128,7 @@ def test_a_declared_cost_gets_the_axis_of_a_single_target():
     assert torch.equal(with_axis, without)
     with pytest.raises(ValueError, match="`targets`"):
         mcl.mcl_step(model, mcl.Batch(inputs, targets[:, :2]), mcl.WTA(), cost_fn=own_squares)
-    with pytest.raises(ValueError, match="`cost_fn`|`targets`"):
+    with pytest.raises(ValueError, match=r"`cost_fn`|`targets`"):
         mcl.mcl_step(model, mcl.Batch(inputs, targets[:, :2]), mcl.WTA(), cost_fn=undeclared)
 
 
