@@ -53,10 +53,6 @@ ALL_RULES = [case.rule for case in ALL_RULE_CASES]
 DEVICE_RULES = [rule for rule in ALL_RULES if not isinstance(rule, mcl.EMD)]
 
 
-def rule_id(rule):
-    return repr(getattr(rule, "rule", rule))
-
-
 class CostCase(NamedTuple):
     name: str
     fn: Any

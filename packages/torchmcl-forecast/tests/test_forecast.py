@@ -53,11 +53,6 @@ def test_fewer_futures_are_reduced_from_more(fitted):
         fitted.forecast().futures(most + 1)
 
 
-def test_no_samples_are_an_error(fitted):
-    with pytest.raises(ValueError, match=r"Forecast\.sample: `n`"):
-        fitted.forecast().sample(0)
-
-
 def test_the_mean_of_values_with_a_bound_is_that_of_samples(fitted):
     given = fitted.forecast()
     found = replace(given, paths=given.paths - given.paths.mean(dim=1, keepdim=True), least=0.0)
@@ -115,11 +110,6 @@ def test_scores_name_what_does_not_fit(fitted, frame):
         fitted.forecast().scores(truth[truth.unique_id != "shop 0"])
     with pytest.raises(ValueError, match="`actual`"):
         fitted.forecast().scores(truth.groupby("unique_id").head(5))
-
-
-def test_bad_levels_are_named(fitted):
-    with pytest.raises(ValueError, match="`levels`"):
-        fitted.predict_quantiles([0.5, 1.0])
 
 
 def test_a_far_path_costs_the_others_no_digits():

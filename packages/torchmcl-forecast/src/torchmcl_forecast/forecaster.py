@@ -98,7 +98,7 @@ class Forecaster(io.Shareable, BaseEstimator):
         >>> import pandas as pd
         >>> days = pd.date_range("2024-01-01", periods=120)
         >>> frame = pd.DataFrame({"ds": days, "y": 10 + np.sin(np.arange(120) * 2 * np.pi / 7)})
-        >>> forecaster = Forecaster(n_futures=2, n_members=1, n_steps=40, hidden=(16,), batch_size=32)
+        >>> forecaster = Forecaster(n_futures=2, n_members=1, n_steps=10, hidden=(16,), batch_size=32)
         >>> forecaster = forecaster.fit(frame, horizon=3)
         >>> forecaster.predict().columns.tolist()
         ['unique_id', 'ds', 'future_1', 'future_2', 'probability_1', 'probability_2']
