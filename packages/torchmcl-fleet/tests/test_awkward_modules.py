@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import torchmcl as mcl
 from plain_loop import rows, small_mlp, train_alone
-from torchmcl_fleet import Checkpointing, Fleet, FleetData, Validation
+from torchmcl_fleet import Fleet, FleetData
 
 N_EPOCHS = 2
 
@@ -479,12 +479,6 @@ def test_ragged_rows_that_depend_on_one_another_are_refused():
         untracked.evaluate(RAGGED)
 
 
-def test_ragged_validation_does_not_matter_to_tracked_statistics():
-    fleet = Fleet(batch_norm, 2)
-    history = fleet.fit(FleetData.shared(*rows(12), 2), 5, validation=RAGGED, progress=False)
-    torch.testing.assert_close(fleet.evaluate(RAGGED, best=True)["distortion"], history.best_value)
-
-
 # ------------------------------------------------------------- buffers are part of the training
 
 
@@ -530,24 +524,6 @@ def test_a_state_dict_holds_the_statistics():
         other.load_state_dict(state)
 
 
-def test_the_statistics_of_a_stopped_model_stay():
-    data, held_out = FleetData.shared(*rows(12), 2), FleetData.shared(*rows(9, seed=5), 2)
-    fleet = Fleet(batch_norm, 2, learning_rate=[1.0, 0.003])
-    course = []
-    history = fleet.fit(
-        data,
-        12,
-        validation=Validation(held_out, patience=3),
-        after_epoch=lambda end: course.append([buffer.clone() for buffer in end.stacked.buffers.values()]),
-        progress=False,
-    )
-    stopped = int(history.stopped_epoch[0])
-    assert 0 < stopped < 11
-    for then, last in zip(course[stopped], course[-1], strict=True):
-        assert torch.equal(then[0], last[0])
-    assert not torch.equal(course[stopped][0][1], course[-1][0][1])
-
-
 def test_a_batch_that_is_not_finite_leaves_no_trace_in_the_statistics():
     good, broken = rows(12), tuple(part.clone() for part in rows(12))
     broken[0][3] = torch.nan
@@ -557,29 +533,6 @@ def test_a_batch_that_is_not_finite_leaves_no_trace_in_the_statistics():
     assert all(value.isfinite().all() for value in buffers_of(fleet).values())
     n_steps = fleet.state_dict()["last.buffer.body.0.num_batches_tracked"]
     assert n_steps.tolist() == [12, 8]
-
-
-def test_chunks_on_several_devices_keep_the_statistics(tmp_path):
-    device, options = ["cpu", "cpu"], {"models_at_once": 2}
-    data, held_out = FleetData.shared(*rows(12), 5), FleetData.shared(*rows(9, seed=5), 5)
-    shared = {"batch_size": 4, "validation": Validation(held_out, patience=2), "progress": False}
-    whole = Fleet(batch_norm, 5, learning_rate=[0.0, 0.01, 0.02, 0.03, 0.04])
-    expected = whole.fit(data, 12, **shared)
-    options["checkpoint"] = Checkpointing(tmp_path, every=2)
-
-    def cut(end):
-        if end.epoch == 7:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Fleet(batch_norm, 5, learning_rate=whole.learning_rates, device=device).fit(
-            data, 12, after_epoch=cut, **shared, **options
-        )
-    parts = Fleet(batch_norm, 5, learning_rate=whole.learning_rates, device=device)
-    history = parts.fit(data, 12, **shared, **options)
-    assert expected.stopped_epoch.tolist() == history.stopped_epoch.tolist()
-    for name, value in whole.state_dict().items():
-        torch.testing.assert_close(parts.state_dict()[name], value, atol=1e-6, rtol=1e-5)
 
 
 def test_a_seed_repeats_a_stochastic_prediction_and_leaves_the_generator():

@@ -1,11 +1,9 @@
 """The same seed gives the same bits; what threads and workers may change is what docs/checkpoints.rst says."""
 
 import contextlib
-import warnings
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 import torchmcl as mcl
 from torchmcl_fleet import Fleet, FleetData
@@ -59,23 +57,3 @@ def test_elsewhere_threads_may_change_the_last_digits_and_nothing_else_does(opti
     weights = [trained(n_threads=n_threads, **options)[0] for n_threads in (1, 2, 2)]
     assert torch.equal(weights[1], weights[2])
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_workers_of_a_loader_do_not_change_a_bit():
-    pytest.importorskip("lightning.pytorch")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import lightning.pytorch as pl
-
-        from lightning_program import QUIET, network, samples
-        from torchmcl.lightning import MCLModule
-    found = []
-    for n_workers in (0, 1, 2):
-        module = MCLModule(network(dropout=0.5), mcl.AnnealedWTA(0.5), learning_rate=0.1)
-        trainer = pl.Trainer(max_epochs=2, enable_checkpointing=False, **QUIET)
-        trainer.fit(module, DataLoader(samples(), batch_size=6, num_workers=n_workers))
-        found.append(module.model.state_dict())
-    for weights in found[1:]:
-        torch.testing.assert_close(weights, found[0], rtol=0, atol=0)

@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ import torch
 import torchmcl as mcl
 from plain_loop import assert_same_bits, assert_same_model, rows, small_mlp, weights_of
 from torchmcl.schedules import JoinedSchedule
-from torchmcl_fleet import Fleet, FleetData, FleetHistory
+from torchmcl_fleet import Fleet, FleetData
 
 INPUTS, TARGETS = rows(11)
 DATA = FleetData.shared(INPUTS, TARGETS, 3)
@@ -72,24 +70,6 @@ def test_changing_a_model_taken_out_does_not_change_the_fleet():
     assert torch.equal(fleet.predict(INPUTS).hypotheses, before)
 
 
-def test_negative_indices_count_from_the_end():
-    fleet = Fleet(small_mlp, 3)
-    assert torch.equal(weights_of(fleet.models[-1]), weights_of(fleet.models[2]))
-    assert torch.equal(weights_of(fleet.models[-3]), weights_of(fleet.models[0]))
-
-
-@pytest.mark.parametrize("index", [3, -4, 100])
-def test_an_index_out_of_range_is_refused(index):
-    with pytest.raises(IndexError, match=f"Fleet.models: `index` must lie below 3, got {index}"):
-        Fleet(small_mlp, 3).models[index]
-
-
-@pytest.mark.parametrize("inputs", [torch.zeros(2), torch.tensor(0.0)])
-def test_inputs_without_a_batch_axis_are_refused(inputs):
-    with pytest.raises(ValueError, match=r"Fleet.predict: `inputs` must have shape \[batch, ...\]"):
-        Fleet(small_mlp, 3).predict(inputs)
-
-
 def test_evaluation_gives_the_metrics_of_each_model_on_its_own_rows():
     sets = [rows(11, seed=0), rows(6, seed=1)]
     fleet = Fleet(small_mlp, 3)
@@ -112,15 +92,6 @@ def test_evaluation_gives_the_metrics_of_each_model_on_its_own_rows():
         torch.testing.assert_close(result["rmse"][i], expected)
 
 
-def test_a_fleet_without_scores_is_trained_and_evaluated():
-    fleet = Fleet(lambda: mcl.MultiHypothesisMLP(2, 2, 3, hidden=(8,), scores=False), 3)
-    fit(fleet, validation=DATA)
-    assert fleet.predict(INPUTS).score_logits is None
-    hypotheses = fleet.predict(INPUTS).hypotheses
-    expected = mcl.metrics.rmse_of_mean(mcl.Predictions(hypotheses[1]), TARGETS)
-    torch.testing.assert_close(fleet.evaluate(DATA)["rmse"][1], expected)
-
-
 def test_weights_go_into_another_fleet_and_back():
     fleet, other = Fleet(small_mlp, 3), Fleet(small_mlp, 3, seeds=[7, 8, 9])
     fit(fleet, validation=DATA)
@@ -130,26 +101,6 @@ def test_weights_go_into_another_fleet_and_back():
     assert torch.equal(other.predict(INPUTS, best=True).hypotheses, fleet.predict(INPUTS, best=True).hypotheses)
     fit(other)  # and training it further leaves the first alone
     assert not torch.equal(other.state_dict()["last"], fleet.state_dict()["last"])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda state: {"last": state["last"][:2]},
-        lambda state: {"last": state["last"][:, :-1]},
-        lambda state: {"best": state["last"]},
-        lambda state: state | {"best": state["last"][:1]},
-        lambda state: state | {"worst": state["last"]},
-        lambda state: {},
-    ],
-    ids=["fewer models", "fewer parameters", "no last", "best of another shape", "unknown name", "empty"],
-)
-def test_weights_of_another_fleet_are_refused(change):
-    fleet = Fleet(small_mlp, 3)
-    before = fleet.state_dict()["last"].clone()
-    with pytest.raises(ValueError, match=r"Fleet: `state` must hold 'last' and maybe 'best' of shape \(3, "):
-        fleet.load_state_dict(change(fleet.state_dict()))
-    assert torch.equal(fleet.state_dict()["last"], before)
 
 
 def test_a_second_fit_begins_with_the_weights_of_the_first():
@@ -174,38 +125,7 @@ def test_after_epoch_sees_every_epoch_and_chunk_with_models_to_call():
     assert seen == [(0, 0, 2), (1, 0, 2), (0, 2, 3), (1, 2, 3)]
 
 
-def test_the_progress_bar_says_what_it_counts(capsys):
-    fleet = Fleet(small_mlp, 3)
-    fleet.fit(DATA, 2, progress="yacht")
-    shown = capsys.readouterr().err
-    assert "yacht" in shown
-    assert "6/6" in shown
-    fit(fleet)
-    assert capsys.readouterr().err == ""
-
-
-def test_histories_of_chunks_are_joined_along_the_models():
-    def part(n):
-        whole = torch.full((n,), n)
-        decided = torch.full((4, n), 0.5) if n == 2 else None
-        watched = torch.zeros(4, n)
-        return FleetHistory(torch.ones(4, n), whole.float(), whole, whole, whole, whole, watched, decided, watched, 1.5)
-
-    joined = FleetHistory.joined([part(2), part(1)])
-    assert joined.temperatures.nan_to_num(-1.0).tolist() == [[0.5, 0.5, -1.0]] * 4
-    assert joined.losses.shape == (4, 3)
-    assert joined.best_epoch.tolist() == [2, 2, 1]
-    assert joined.seconds == 3.0
-
-
 # Batches and padding
-
-
-@pytest.mark.parametrize("batch_size", [11, 12, 10_000])
-def test_a_batch_larger_than_the_data_is_one_batch(batch_size):
-    whole, large = Fleet(small_mlp, 3), Fleet(small_mlp, 3)
-    assert_same_bits(fit(whole), fit(large, batch_size=batch_size))
-    assert_same_bits(whole.state_dict(), large.state_dict())
 
 
 @pytest.mark.parametrize("filler", [float("nan"), 1e30, float("inf")])
@@ -271,118 +191,7 @@ def test_a_model_that_diverges_harms_no_other_and_keeps_its_best_weights():
     assert harmed.state_dict()["best"].isfinite().all()
 
 
-def test_the_warning_counts_failures_over_all_chunks():
-    fleet = Fleet(small_mlp, 3, learning_rate=[1e38, 0.01, 1e38])
-    with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 0"):
-        history = fit(fleet, models_at_once=1)
-    assert (history.failed_epoch >= 0).tolist() == [True, False, True]
-
-
 # Bad input
-
-
-def not_a_fleet_rule(epoch):
-    return 0.5
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"n_models": 0}, ValueError, "Fleet: `n_models` must be >= 1, got 0"),
-        ({"n_models": 2.0}, TypeError, "Fleet: `n_models` must be .*, got 2.0"),
-        ({"module_factory": small_mlp()}, TypeError, "Fleet: `module_factory` must"),
-        ({"module_factory": 3}, TypeError, "Fleet: `module_factory` must be callable, got 3"),
-        ({"module_factory": lambda: 3}, TypeError, "Fleet: `module_factory` must"),
-        ({"rule": [mcl.WTA()] * 2}, ValueError, "`rule` must have one entry for each of the 3 models, got 2 entries"),
-        (
-            {"learning_rate": [0.1]},
-            ValueError,
-            "`learning_rate` must have one entry for each of the 3 models, got 1 entries",
-        ),
-        (
-            {"weight_decay": (0.1,) * 4},
-            ValueError,
-            "`weight_decay` must have one entry for each of the 3 models, got 4",
-        ),
-        ({"seeds": range(2)}, ValueError, "`seeds` must have one entry for each of the 3 models, got 2 entries"),
-        ({"weight_decay": -0.1}, ValueError, "Fleet: `weight_decay` must be >= 0, got -0.1"),
-        ({"weight_decay": [0.0, -0.1, 0.0]}, ValueError, "Fleet: `weight_decay` must be >= 0, got -0.1"),
-        (
-            {"weight_decay": "0.1"},
-            TypeError,
-            "Fleet: `weight_decay` must be a single value or one per model, got '0.1'",
-        ),
-        ({"score_weight": -1.0}, ValueError, "Fleet: `score_weight` must be >= 0, got -1.0"),
-        ({"optimizer": torch.optim.Adam}, TypeError, "`optimizer` must be an optimizer of torchmcl_fleet.*torch.optim"),
-        ({"optimizer": "adam"}, TypeError, "`optimizer` must be an optimizer of torchmcl_fleet, got 'adam'"),
-        ({"learning_rate": -0.1}, ValueError, "Fleet: `learning_rate` must be >= 0, got -0.1"),
-        ({"learning_rate": [0.1, 0.1, -0.2]}, ValueError, "Fleet: `learning_rate` must be >= 0, got -0.2"),
-        ({"learning_rate": mcl.Linear(0.1, -0.1, 2)}, ValueError, "Fleet: `learning_rate` must be >= 0, got -0.1"),
-        ({"learning_rate": float("nan")}, ValueError, "Fleet: `learning_rate` must be a number, got nan"),
-        (
-            {"learning_rate": "0.1"},
-            TypeError,
-            "Fleet: `learning_rate` must be a single value or one per model, got '0.1'",
-        ),
-        (
-            {"rule": not_a_fleet_rule},
-            TypeError,
-            "Fleet: `rule` must be a rule, a function epoch -> rule or AutoAnnealing\\(\\), got 0.5",
-        ),
-        ({"rule": "wta"}, TypeError, "Fleet: `rule` must be a single value or one per model"),
-        ({"rule": mcl.TopK(4)}, ValueError, "`k` must be at most the number of hypotheses, 3, got 4"),
-    ],
-)
-def test_bad_options_of_a_fleet_are_refused(options, error, words):
-    options = {"module_factory": small_mlp, "n_models": 3} | options
-    with pytest.raises(error, match=words):
-        fit(Fleet(options.pop("module_factory"), options.pop("n_models"), **options))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"n_epochs": 0}, ValueError, "Fleet.fit: `n_epochs` must be >= 1, got 0"),
-        ({"n_epochs": 1.5}, TypeError, "Fleet.fit: `n_epochs` must be .*, got 1.5"),
-        ({"batch_size": 0}, ValueError, "Fleet.fit: `batch_size` must be >= 1, got 0"),
-        ({"batch_size": -3}, ValueError, "Fleet.fit: `batch_size` must be >= 1, got -3"),
-        ({"data": FleetData.shared(INPUTS, TARGETS, 2)}, ValueError, "Fleet.fit: `data` must be for 3 models, got 2"),
-        (
-            {"validation": FleetData.shared(INPUTS, TARGETS, 4)},
-            ValueError,
-            "Fleet.fit: `validation` must be for 3 models, got 4",
-        ),
-        ({"data": (INPUTS, TARGETS)}, TypeError, "Fleet.fit: `data` must"),
-    ],
-)
-def test_bad_options_of_a_fit_are_refused(options, error, words):
-    fleet = Fleet(small_mlp, 3)
-    before = fleet.state_dict()["last"].clone()
-    with pytest.raises(error, match=words):
-        fit(fleet, **options)
-    assert torch.equal(fleet.state_dict()["last"], before)
-
-
-@pytest.mark.parametrize("n_models", [1, 2, 4])
-def test_evaluation_refuses_data_for_another_number_of_models(n_models):
-    with pytest.raises(ValueError, match=f"`data` must be for 3 models, got {n_models}"):
-        Fleet(small_mlp, 3).evaluate(FleetData.shared(INPUTS, TARGETS, n_models))
-
-
-def test_prediction_refuses_inputs_for_another_number_of_models():
-    with pytest.raises(ValueError, match=r"Fleet\.predict: `inputs` must"):
-        Fleet(small_mlp, 3).predict(torch.zeros(5, 8, 2), per_model=True)
-
-
-def test_a_module_that_returns_a_plain_tensor_is_refused():
-    with pytest.raises(TypeError, match="return Predictions, got Tensor"):
-        fit(Fleet(lambda: torch.nn.Linear(2, 2), 3))
-
-
-def test_modules_of_different_shape_are_refused():
-    sizes = iter([4, 4, 5])
-    with pytest.raises(ValueError, match="Fleet: `module_factory` must"):
-        Fleet(lambda: mcl.MultiHypothesisMLP(2, 2, 3, hidden=(next(sizes),)), 3)
 
 
 def test_a_fleet_of_one_is_a_fleet():
@@ -403,18 +212,3 @@ def test_a_copy_of_a_fleet_trains_as_the_fleet(copied):
     fit(other)
     assert_same_bits(fleet.state_dict(), other.state_dict())
     torch.testing.assert_close(fleet.predict(INPUTS).hypotheses, other.predict(INPUTS).hypotheses, rtol=0, atol=0)
-
-
-@pytest.mark.slow
-def test_a_fleet_does_not_seed_other_generators():
-    """In a process of its own: where CUDA is not initialized, a seed waits for it."""
-    program = """
-import torch, torchmcl as mcl
-from torchmcl_fleet import Fleet, FleetData
-torch.manual_seed(42)
-waiting = vars(torch.cuda._lazy_seed_tracker).copy()
-fleet = Fleet(lambda: mcl.MultiHypothesisMLP(3, 1, 3, hidden=(6,), dropout=0.1), 2, device="cpu")
-fleet.fit(FleetData.shared(torch.rand(8, 3), torch.rand(8, 1, 1), 2), 1, progress=False)
-assert vars(torch.cuda._lazy_seed_tracker) == waiting
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)

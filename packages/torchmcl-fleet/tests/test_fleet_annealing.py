@@ -6,20 +6,10 @@ import torch
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
 from torchmcl.annealing import AutoAnnealing
-from torchmcl_fleet import Checkpointing, Fleet, FleetData, Validation
+from torchmcl_fleet import Checkpointing, Fleet, FleetData
 
 N_EPOCHS = 40
 DATA = FleetData.of_sets([rows(13, seed=0), rows(8, seed=1)], [0, 1, 0])
-
-
-@pytest.mark.parametrize("n_epochs", [1, 2, 10, 30])
-def test_the_best_of_a_short_training_is_a_trained_one(n_epochs):
-    inputs, targets = rows(60, seed=0)
-    fleet = Fleet(small_mlp, 2, rule=AutoAnnealing(), learning_rate=0.01)
-    data = FleetData.shared(inputs, targets, 2)
-    history = fleet.fit(data, n_epochs, batch_size=20, validation=Validation(data, every=7), progress=False)
-    assert (history.best_epoch >= 0).all()
-    assert history.best_value.isfinite().all()
 
 
 @pytest.mark.parametrize("batch_size", [None, 20])

@@ -1,10 +1,8 @@
 """The compiled step is the step of autograd and of the plain loop, and says what it does not serve."""
 
-import contextlib
 import re
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -13,14 +11,13 @@ from hypothesis import strategies as st
 
 import torchmcl as mcl
 from plain_loop import assert_same_bits, assert_same_model, train_alone
+from torchmcl import checks
 from torchmcl.annealing import AutoAnnealing
 from torchmcl.annealing.records import cost_scale
 from torchmcl.app import main
-from torchmcl.checks import debug_checks
 from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl_fleet import (
     SGD,
-    Adam,
     Checkpointing,
     Fleet,
     FleetData,
@@ -33,10 +30,9 @@ from torchmcl_fleet import (
 from torchmcl_fleet.backends import BACKENDS
 from torchmcl_fleet.modules import StackedModules
 from torchmcl_fleet.native import compiled
-from torchmcl_fleet.problem import EpochRows, StepSpec, TrainingProblem, shuffled_rows
+from torchmcl_fleet.problem import EpochRows, StepSpec, TrainingProblem
 
 needs_extension = pytest.mark.skipif(not native.available(), reason="the extension was not built")
-each_backend = pytest.mark.parametrize("backend", ["autograd", pytest.param("compiled", marks=needs_extension)])
 COST_FNS = [mcl.pairwise_sq_euclidean, mcl.pairwise_l1]
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 15))
 RULES = [
@@ -113,10 +109,8 @@ def test_networks_and_options_train_as_under_autograd(name):
 
 
 @needs_extension
-@pytest.mark.parametrize("n_targets", [1, 3])
-def test_weighted_rows_train_as_under_autograd(n_targets):
+def test_weighted_rows_train_as_under_autograd():
     inputs, targets = curve(30)
-    targets = torch.cat([targets, -targets, targets + 1], dim=1)[:, :n_targets]
     weights = torch.rand(30)
     data = FleetData.shared(inputs, targets, 2, weights=weights / weights.mean())
 
@@ -179,18 +173,6 @@ def test_evaluations_give_what_they_give_under_autograd(monitor, patience, cost_
 
 
 @needs_extension
-def test_held_out_sets_of_different_length_are_evaluated_as_under_autograd():
-    held_out = FleetData.of_sets([curve(17, seed=3), curve(9, seed=4)], [0, 1, 1])
-
-    def train(backend):
-        fleet = Fleet(network, 3, backend=backend)
-        return fleet.fit(FleetData.shared(*curve(40), 3), 5, progress=False, validation=held_out).watched
-
-    expected, result = with_backends(train)
-    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
-
-
-@needs_extension
 def test_chunks_are_the_whole_and_a_resumed_training_has_the_same_bits(tmp_path):
     rules = [mcl.WTA(), mcl.AnnealedWTA(0.3), COOLING, mcl.RelaxedWTA(0.1), mcl.WTA()]
     data = FleetData.of_sets([curve(41, seed=0), curve(41, seed=1)], [0, 1, 1, 0, 1])
@@ -230,70 +212,6 @@ def test_a_training_on_several_threads_has_the_bits_of_one():
             torch.set_num_threads(before)
         states.append(fleet.state_dict())
     torch.testing.assert_close(*states, rtol=0, atol=0)
-
-
-@needs_extension
-@pytest.mark.parametrize("optimizer", [SGD(momentum=0.5), Adam()])
-def test_models_are_stopped_as_under_autograd(optimizer):
-    inputs, targets = curve(60)
-
-    def train(backend):
-        fleet = Fleet(network, 3, learning_rate=[0.01, 1e-12, 0.02], optimizer=optimizer, backend=backend)
-        validation = Validation(FleetData.shared(*curve(30, seed=1), 3), patience=2)
-        history = fleet.fit(
-            FleetData.shared(inputs, targets, 3), 12, batch_size=25, validation=validation, progress=False
-        )
-        return {**fleet.state_dict(), "losses": history.losses}
-
-    torch.testing.assert_close(train("compiled"), train("autograd"), rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
-def test_a_training_is_not_resumed_by_another_backend(tmp_path):
-    data = FleetData.shared(*curve(20), 2)
-    Fleet(network, 2, backend="compiled").fit(data, 2, checkpoint=tmp_path, progress=False)
-    with pytest.raises(ValueError, match=r"which differs in \['backend'\]"):
-        Fleet(network, 2, backend="autograd").fit(data, 2, checkpoint=tmp_path, progress=False)
-
-
-@needs_extension
-@pytest.mark.parametrize(
-    ("rule", "bad"), [(mcl.WTA(), torch.nan), (mcl.AnnealedWTA(0.5), torch.inf), (mcl.RelaxedWTA(0.1), torch.nan)]
-)
-def test_a_bad_number_of_one_model_harms_no_other(rule, bad):
-    good, spoilt = curve(30), curve(30, seed=1)
-    spoilt[1][4] = bad
-
-    def trained(sets):
-        fleet = Fleet(network, 3, rule=rule, backend="compiled")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            return fleet, fleet.fit(FleetData.of_sets(sets, [0, 1, 0]), 5, progress=False)
-
-    clean, _ = trained([good, curve(30, seed=1)])
-    fleet, history = trained([good, spoilt])
-    assert history.failed_epoch.tolist() == [-1, 0, -1]
-    assert history.failed_batch.tolist() == [-1, 0, -1]
-    assert torch.equal(fleet.state_dict()["last"][[0, 2]], clean.state_dict()["last"][[0, 2]])
-
-
-@each_backend
-def test_the_batch_of_a_bad_number_is_named(backend):
-    inputs, targets = curve(30)
-    targets[4] = torch.nan
-    with pytest.warns(RuntimeWarning, match=r"model 0 was the first of them, from batch \d of epoch 0 on"):
-        history = Fleet(network, 2, seeds=[3, 8], backend=backend).fit(
-            FleetData.shared(inputs, targets, 2), 3, batch_size=7, progress=False
-        )
-    orders = shuffled_rows(torch.tensor([3, 8]), 0, torch.tensor([30, 30]), 30).tolist()
-    assert history.failed_batch.tolist() == [order.index(4) // 7 for order in orders]
-
-
-def test_debug_checks_see_every_step():
-    inputs, targets = curve(20)
-    targets[3] = torch.nan
-    fleet = Fleet(network, 2)
-    with debug_checks(), pytest.raises(ValueError, match="mcl_step: `targets` must be finite"):
-        fleet.fit(FleetData.shared(inputs, targets, 2), 2, progress=False)
 
 
 @given(
@@ -382,21 +300,6 @@ def test_inputs_that_climb_have_the_gradient_of_a_plain_product(n_given, lengths
     torch.testing.assert_close(step.gradient[0].double(), gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
 
 
-@pytest.mark.parametrize("where", ["a nan", "a step down", "too short"])
-def test_inputs_that_do_not_climb_are_left_alone(where):
-    inputs = ladders(50, 2, [8, 8], torch.Generator().manual_seed(0))
-    if where == "a nan":
-        inputs[3, -1] = torch.nan
-    elif where == "a step down":
-        inputs[3, -4:] = torch.tensor([0.0, 0.5, 0.0, 0.5])  # two more runs: shorter, still worth it
-    else:
-        inputs = torch.rand(50, 6, generator=torch.Generator().manual_seed(0))
-    found = compiled.Ladders.of(inputs[None])
-    expected = {"a nan": [], "a step down": [8, 5, 2, 1], "too short": []}[where]
-    assert found.lengths.tolist() == expected
-    assert found.given.shape[-1] == inputs.shape[1] - sum(expected)
-
-
 @needs_extension
 def test_mixtures_that_anneal_by_themselves_decide_alike():
     inputs, targets = curve(60)
@@ -409,85 +312,6 @@ def test_mixtures_that_anneal_by_themselves_decide_alike():
 
     expected, result = with_backends(train)
     torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-6)
-
-
-@needs_extension
-@pytest.mark.parametrize(
-    ("held_out", "n_epochs", "cost_fn"),
-    [(None, 30, mcl.pairwise_l1), (40, 60, mcl.pairwise_sq_euclidean), (400, 30, mcl.pairwise_l1)],
-)
-def test_models_that_anneal_by_themselves_decide_alike(held_out, n_epochs, cost_fn):
-    data = FleetData.of_sets([curve(60, seed=seed) for seed in (0, 1)], [0, 1, 0])
-    validation = (
-        None if held_out is None else FleetData.of_sets([curve(held_out, seed=seed) for seed in (2, 3)], [0, 1, 0])
-    )
-    rules = [AutoAnnealing(), AutoAnnealing(hold_gain=2.0), mcl.WTA()]
-
-    def train(backend):
-        fleet = Fleet(network, 3, rule=rules, learning_rate=1e-3, cost_fn=cost_fn, backend=backend)
-        return fleet.fit(data, n_epochs, validation=validation, progress=False).temperatures
-
-    expected, result = with_backends(train)
-    assert (expected[-1, :2] == 0).all()
-    torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-6, equal_nan=True)
-
-
-def sets_with_something_to_learn():
-    """Return rows of two models to train on and others to evaluate on: beside the noise there is a mean to learn."""
-    sets = [(inputs, targets + 2) for inputs, targets in (curve(60, seed=seed) for seed in range(4))]
-    return FleetData.of_sets(sets[:2], [0, 1]), FleetData.of_sets(sets[2:], [0, 1])
-
-
-def patient_and_not(backend):
-    rules = [AutoAnnealing(0.02, cooling=0.6), AutoAnnealing(hold_gain=2.0)]
-    return Fleet(network, 2, rule=rules, learning_rate=1e-2, backend=backend)
-
-
-@needs_extension
-def test_only_the_tail_of_models_that_anneal_by_themselves_can_be_best():
-    data, held_out = sets_with_something_to_learn()
-    held_out.targets.zero_()  # which get worse with every epoch: any that counts too early would be the best
-    validation = Validation(held_out, patience=30)
-    expected, result = with_backends(
-        lambda backend: patient_and_not(backend).fit(data, 110, validation=validation, progress=False)
-    )
-    hard = (expected.temperatures > 0).sum(dim=0)
-    assert hard[0] != hard[1]  # for a while one of them counts and the other does not
-    assert (expected.best_epoch >= hard).all()
-    assert result.best_epoch.tolist() == expected.best_epoch.tolist()
-    assert result.stopped_epoch.tolist() == expected.stopped_epoch.tolist()
-    torch.testing.assert_close(result.watched, expected.watched, rtol=1e-3, atol=1e-5, equal_nan=True)
-
-
-@each_backend
-def test_the_only_epoch_of_a_training_without_a_tail_can_be_best(backend):
-    data, held_out = sets_with_something_to_learn()
-    history = patient_and_not(backend).fit(data, 1, validation=held_out, progress=False)
-    assert (history.temperatures[-1] > 0).all()
-    assert history.best_epoch.tolist() == [0, 0]
-
-
-@needs_extension
-@pytest.mark.parametrize("cut", [41, 117])
-def test_models_that_anneal_by_themselves_resume_to_the_same_bits(cut, tmp_path):
-    class PowerCutError(Exception):
-        pass
-
-    def stop(end):
-        if end.epoch == cut:
-            raise PowerCutError
-
-    data, held_out = sets_with_something_to_learn()
-    whole, first, second = (patient_and_not("compiled") for _ in range(3))
-    expected = whole.fit(data, 210, validation=held_out, progress=False)
-    saved = {"validation": held_out, "checkpoint": Checkpointing(tmp_path, every=cut), "progress": False}
-    with pytest.raises(PowerCutError):
-        first.fit(data, 210, after_epoch=stop, **saved)
-    history = second.fit(data, 210, **saved)
-    assert_same_bits(whole.state_dict(), second.state_dict())
-    assert_same_bits(
-        {"t": expected.temperatures, "w": expected.watched}, {"t": history.temperatures, "w": history.watched}
-    )
 
 
 @needs_extension
@@ -594,57 +418,6 @@ def test_what_the_compiled_step_does_not_serve_is_named_and_left_to_autograd(nam
 
 
 @needs_extension
-def test_the_most_that_the_compiled_step_serves():
-    data = FleetData.shared(*curve(20), 2)
-    for factory in (lambda: mcl.MultiHypothesisMLP(3, 1, 100, hidden=(4,)), lambda: network(hidden=(2,) * 14)):
-        expected, result = with_backends(
-            lambda backend, factory=factory: Fleet(factory, 2, backend=backend).fit(data, 3, progress=False).losses
-        )
-        torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
-
-
-@needs_extension
-def test_debug_checks_are_left_to_autograd():
-    data = FleetData.shared(*curve(20), 2)
-    with debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not read values"):
-        Fleet(network, 2, backend="compiled").fit(data, 1, progress=False)
-
-
-@contextlib.contextmanager
-def global_hook():
-    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@needs_extension
-def test_hooks_of_all_modules_are_left_to_autograd():
-    data = FleetData.shared(*curve(20), 2)
-    with global_hook(), pytest.raises(ValueError, match=r"got 'compiled'. It supports MultiHypothesisMLP"):
-        Fleet(network, 2, backend="compiled").fit(data, 1, progress=False)
-
-
-def test_graphs_need_a_gpu():
-    with pytest.raises(ValueError, match=r"got 'captured'. CUDA graphs need a CUDA device, not cpu"):
-        Fleet(network, 2, backend="captured").fit(FleetData.shared(*curve(20), 2), 1, progress=False)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_compiled_code_needs_a_cpu():
-    with pytest.raises(ValueError, match=r"got 'compiled'. It runs on CPUs"):
-        Fleet(network, 2, backend="compiled", device="cuda").fit(FleetData.shared(*curve(20), 2), 1, progress=False)
-
-
-@pytest.mark.parametrize(("backend", "error"), [("C", ValueError), (3, (TypeError, ValueError))])
-def test_an_unknown_backend_is_refused(backend, error):
-    with pytest.raises(error, match="Fleet: `backend` must be"):
-        Fleet(network, 2, backend=backend)
-
-
-@needs_extension
 def test_the_instruction_set_is_named_by_the_verbose_version(capsys):
     name = native.instruction_set()
     assert name in ("AVX-512", "AVX2", "NEON", "plain C")
@@ -685,3 +458,10 @@ def test_without_the_extension_everything_is_left_to_autograd():
     run = subprocess.run([sys.executable, "-c", WITHOUT_EXTENSION], capture_output=True, text=True, timeout=300)
     assert "got 'compiled'. The extension was not built when torchmcl was installed." in run.stdout, run.stderr
     assert re.search("kernels .*not built", run.stdout), run.stdout
+
+
+@needs_extension
+def test_debug_checks_are_left_to_autograd():
+    data = FleetData.shared(*curve(20), 2)
+    with checks.debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not read values"):
+        Fleet(network, 2, backend="compiled").fit(data, 1, progress=False)

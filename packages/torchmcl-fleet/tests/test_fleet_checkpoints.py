@@ -7,14 +7,12 @@ from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import torchmcl as mcl
 from plain_loop import assert_same_bits, rows, small_mlp
 from signals import signal_when
 from torchmcl.annealing.auto import AutoAnnealing
 from torchmcl.io import TrainingInterrupted, read_checkpoint, stop_on_signals, write_checkpoint
-from torchmcl.schedules import JoinedSchedule
 from torchmcl_fleet import SGD, Checkpointing, Fleet, FleetData, SampledData, Validation, current_loss, native
 
 COOLING = mcl.annealed(mcl.AnnealedWTA(1.0), temperature=mcl.Linear(1.0, 0.0, 8))
@@ -94,30 +92,6 @@ def test_a_finished_training_is_not_repeated(tmp_path):
     assert_same_bits(first.state_dict(), again.state_dict())
     assert_same_bits(expected, history)
     assert history.seconds == expected.seconds
-
-
-def half_trained_with_failures(folder):
-    """Return how a training ends in which model 1 fails at once and model 2 after the cut; leave it cut in a folder."""
-    broken = (SETS[0][0].clone(), SETS[0][1])
-    broken[0][2] = torch.nan
-    options = {"data": FleetData.of_sets([*SETS, broken], [0, 2, 1]), "batch_size": 5}
-    rates = [0.01, 0.01, JoinedSchedule((lambda _: 0.01, lambda _: 1e38), (9,))]
-    whole = new_fleet(learning_rate=rates)
-    with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 1 .*from batch . of epoch 0 on"):
-        expected = train(whole, **options)
-    with pytest.raises(PowerCutError):
-        train(new_fleet(learning_rate=rates), folder, (7, 0), **options)
-    return whole, expected, lambda: new_fleet(learning_rate=rates), options
-
-
-def test_a_training_with_a_failed_model_resumes_too(tmp_path):
-    whole, expected, fleet, options = half_trained_with_failures(tmp_path)
-    resumed = fleet()
-    with pytest.warns(RuntimeWarning, match="2 of 3 models is not finite; model 1 .*from batch . of epoch 0 on"):
-        history = train(resumed, tmp_path, **options)
-    assert (history.failed_batch >= 0).tolist() == [False, True, True]
-    assert_same_bits(expected, history)
-    assert_same_bits(whole.state_dict(), resumed.state_dict())
 
 
 class BatchNormNet(torch.nn.Module):
@@ -207,17 +181,6 @@ class ScaledLoss:
         return self.factor * current_loss(output)
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Rows that depend on the seed from the second epoch on."""
-
-    seed: int
-
-    def __call__(self, n_rows, generator):
-        is_first = generator.initial_seed() == FIRST_EPOCH
-        return mcl.Batch(*rows(n_rows, seed=0 if is_first else self.seed))
-
-
 def network(activation, **options):
     return lambda: mcl.MultiHypothesisMLP(2, 2, 3, hidden=(8,), activation=activation, **options)
 
@@ -228,19 +191,6 @@ def with_weights(seed):
     return fleet
 
 
-def first_epoch():
-    seeds = []
-
-    def draw(n_rows, generator):
-        seeds.append(generator.initial_seed())
-        return mcl.Batch(*rows(n_rows))
-
-    SampledData(draw, 8, 3).epoch(0, torch.device("cpu"))
-    return seeds[0]
-
-
-FIRST_EPOCH = first_epoch()
-# Two trainings that look alike: functions have the same name, modules the same parameters.
 LOOK_ALIKE = {
     "learning_rate": lambda n: (new_fleet(learning_rate=rate(n)), {}),
     "rule": lambda n: (new_fleet(rule=cooling_to(n / 10)), {}),
@@ -248,7 +198,6 @@ LOOK_ALIKE = {
     "monitor": lambda n: (new_fleet(), {"validation": Validation(HELD_OUT, monitor=ScaledLoss(n))}),
     "modules": lambda n: (new_fleet(network((torch.nn.Tanh, torch.nn.GELU)[n])), {}),
     "first weights": lambda n: (with_weights(n), {}),
-    "rows": lambda n: (new_fleet(), {"data": SampledData(Draw(n), 8, 3)}),
 }
 
 
@@ -290,19 +239,6 @@ def test_a_function_without_a_name_requires_a_key(name, tmp_path):
     assert_same_bits(history, train(again, cut=(0, 0), **options, checkpoint=Checkpointing(tmp_path, key="first")))
     with pytest.raises(ValueError, match=f"which differs in .*{name}"):
         train(again, **options, checkpoint=Checkpointing(tmp_path, key="second"))
-
-
-def test_moments_to_begin_with_are_part_of_a_training(tmp_path):
-    def fleet(n_steps):
-        one = new_fleet()
-        one.optimizer_state = one.optimizer.init(one.state_dict()["last"])
-        one.optimizer_state["n_steps"] += n_steps
-        return one
-
-    train(fleet(0), tmp_path, continued=True)
-    train(fleet(0), tmp_path, (0, 0), continued=True)
-    with pytest.raises(ValueError, match=r"which differs in \['first moments'\]"):
-        train(fleet(5), tmp_path, continued=True)
 
 
 def test_automatic_annealing_with_a_failed_model_resumes_too(tmp_path):
@@ -350,14 +286,6 @@ def test_a_full_disk_leaves_the_last_state_as_it_was(tmp_path, monkeypatch):
             train(new_fleet(), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert_same_bits(expected, train(new_fleet(), tmp_path))
-
-
-def test_adam_does_not_count_the_batches_in_which_a_model_has_no_rows(tmp_path):
-    sets = [rows(13), rows(4), rows(5), rows(6)]
-    fleet = Fleet(small_mlp, 4)
-    fleet.fit(FleetData.of_sets(sets, [0, 1, 2, 3]), 7, batch_size=5, checkpoint=tmp_path, progress=False)
-    saved = load_file(tmp_path / "chunk-0000-epoch-00000007.safetensors")
-    assert saved["optimizer.n_steps"].flatten().tolist() == [3 * 7, 7, 7, 2 * 7]
 
 
 def newest(folder, chunk=0):

@@ -63,12 +63,6 @@ def test_models_that_need_more_memory_than_the_cache_are_cut_into_chunks():
     assert seen == [0, 1]
 
 
-@pytest.mark.parametrize("n_at_once", [0, -1, 2.5])
-def test_a_chunk_needs_at_least_one_model(n_at_once):
-    with pytest.raises((ValueError, TypeError), match=r"Fleet\.fit: `models_at_once` must"):
-        trained(SHARED, models_at_once=n_at_once)
-
-
 @pytest.mark.parametrize(("n_rows", "n_cores"), [(8, 1), (4000, 2)])
 def test_small_steps_stay_on_one_core_and_the_setting_comes_back(n_rows, n_cores):
     def wide():

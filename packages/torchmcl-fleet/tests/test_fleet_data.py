@@ -1,6 +1,5 @@
 """The rows of a fleet: sets of different length, stored once each."""
 
-import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -56,44 +55,6 @@ def test_a_subset_leaves_out_sets_and_padding_that_it_does_not_need():
     assert torch.equal(part.rows()[0].targets[1], sets[0][1])
 
 
-@pytest.mark.parametrize(
-    ("sets", "set_of_model", "words"),
-    [
-        ([], [], "FleetData: `sets` must hold at least one set, got none"),
-        (
-            [(torch.zeros(0, 2), torch.zeros(0, 1, 1))],
-            [0],
-            "as many inputs as targets, at least one, got 0 and 0 in set 0",
-        ),
-        (
-            [(torch.zeros(3, 2), torch.zeros(3, 1, 1)), (torch.zeros(3, 2), torch.zeros(2, 1, 1))],
-            [0, 1],
-            "as many inputs as targets, at least one, got 3 and 2 in set 1",
-        ),
-        (
-            [(torch.zeros(3, 2), torch.zeros(3, 1, 1))],
-            [0, 1, 5],
-            r"`set_of_model` must name sets from 0 to 0, got \[1, 5\]",
-        ),
-        ([(torch.zeros(3, 2), torch.zeros(3, 1, 1))], [-1], r"`set_of_model` must name sets from 0 to 0, got \[-1\]"),
-    ],
-)
-def test_sets_that_do_not_fit_are_refused(sets, set_of_model, words):
-    with pytest.raises(ValueError, match=words):
-        FleetData.of_sets(sets, set_of_model)
-
-
-def test_sets_with_different_columns_are_refused():
-    sets = [(torch.zeros(3, 2), torch.zeros(3, 1, 1)), (torch.zeros(3, 1), torch.zeros(3, 1, 1))]
-    with pytest.raises(ValueError, match="FleetData: `sets` must"):
-        FleetData.of_sets(sets, [0, 1])
-
-
-def test_no_models_are_refused():
-    with pytest.raises(ValueError, match=r"FleetData: `(n_models|set_of_model)` must"):
-        FleetData.shared(*rows(5), n_models=0)
-
-
 @given(n_rows=st.integers(1, 5000), at_most=st.integers(1, 1500))
 @example(n_rows=1025, at_most=32)
 @example(n_rows=225, at_most=112)
@@ -102,9 +63,3 @@ def test_no_batch_is_much_smaller_than_the_others(n_rows, at_most):
     assert 1 <= size <= min(at_most, n_rows)
     assert n_rows % size == 0 or n_rows % size >= 0.75 * size
     assert size >= min(at_most, n_rows) // 4  # and they do not become many
-
-
-@pytest.mark.parametrize(("arguments", "name"), [((0, 5), "n_rows"), ((5, 0), "at_most"), ((5, 2.5), "at_most")])
-def test_sizes_that_are_none_are_refused(arguments, name):
-    with pytest.raises((TypeError, ValueError), match=f"even_batch_size: `{name}` must"):
-        even_batch_size(*arguments)

@@ -207,44 +207,6 @@ class NormalizedNet(nn.Module):
         return mcl.Predictions(self.answers(features).unflatten(-1, (3, 2)), self.scores(features))
 
 
-class ScorelessNet(NormalizedNet):
-    def forward(self, inputs):
-        return super().forward(inputs)._replace(score_logits=None)
-
-
-class TiedNet(NormalizedNet):
-    """Two layers share their weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.again = nn.Linear(6, 6)
-        self.again.weight = self.answers.weight
-
-    def forward(self, inputs):
-        features = self.again(self.body(inputs)).tanh()
-        return mcl.Predictions(self.answers(features).unflatten(-1, (3, 2)), self.scores(features))
-
-
-class BatchNormNet(NormalizedNet):
-    def __init__(self):
-        super().__init__()
-        self.body[0] = nn.Linear(2, 8, bias=False)  # a bias would have gradient 0 and follow the rounding errors
-        self.body[1] = nn.BatchNorm1d(8)
-
-
-@pytest.mark.parametrize("factory", [NormalizedNet, ScorelessNet, TiedNet, BatchNormNet])
-def test_a_module_of_ones_own_trains_as_alone(factory):
-    inputs, targets = rows(23)
-    fleet = Fleet(factory, 2, weight_decay=0.01, learning_rate=0.003)
-    fleet.fit(FleetData.shared(inputs, targets, 2), 6, batch_size=6, progress=False)
-    for i in range(2):
-        options = {"n_epochs": 6, "batch_size": 6, "weight_decay": 0.01, "learning_rate": 0.003}
-        alone, _, _ = train_alone(factory, i, inputs, targets, **options)
-        assert_same_model(fleet.models[i], alone)
-        for name, buffer in alone.named_buffers():
-            torch.testing.assert_close(dict(fleet.models[i].named_buffers())[name], buffer, atol=1e-5, rtol=1e-5)
-
-
 def test_frozen_parameters_stay_as_they_are():
     def factory():
         module = NormalizedNet()
@@ -259,33 +221,3 @@ def test_frozen_parameters_stay_as_they_are():
         assert torch.equal(fleet.models[i].body[0].weight, factory().body[0].weight)
         alone, _, _ = train_alone(factory, i, inputs, targets, weight_decay=0.01, n_epochs=20)
         assert_same_model(fleet.models[i], alone)
-
-
-class DropoutNet(NormalizedNet):
-    def __init__(self):
-        super().__init__()
-        self.body.append(nn.Dropout(0.5))
-
-
-def test_dropout_differs_between_models_of_equal_weights():
-    inputs, targets = rows(20)
-    fleet = Fleet(DropoutNet, 3, seeds=[7, 7, 7])
-    assert torch.equal(fleet.state_dict()["last"][0], fleet.state_dict()["last"][1])
-    losses = fleet.fit(FleetData.shared(inputs, targets, 3), 30, progress=False).losses
-    assert len(losses[0].unique()) == 3
-    assert (losses[-5:].mean(dim=0) < losses[:5].mean(dim=0)).all()
-
-
-def test_dropout_is_off_in_validation_evaluation_and_prediction():
-    inputs, targets = rows(20)
-    data = FleetData.shared(inputs, targets, 2)
-    fleet = Fleet(DropoutNet, 2)
-    history = fleet.fit(data, 3, validation=data, progress=False)
-    assert torch.equal(fleet.predict(inputs).hypotheses, fleet.predict(inputs).hypotheses)
-    torch.testing.assert_close(fleet.evaluate(data, best=True)["distortion"], history.best_value)
-    with torch.no_grad():
-        expected = fleet.models[1].eval()(inputs).hypotheses
-    torch.testing.assert_close(fleet.predict(inputs).hypotheses[1], expected)
-    assert fleet.models[1].training
-    more = fleet.fit(data, 2, progress=False).losses
-    assert not torch.equal(more[0], more[1])

@@ -5,63 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from plain_loop import assert_same_bits, rows, small_mlp
-from torchmcl_fleet import Checkpointing, Fleet, FleetData, Validation
+from plain_loop import rows, small_mlp
+from torchmcl_fleet import Checkpointing, Fleet, FleetData
 
 DATA = FleetData.shared(*rows(11), 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"rows": rows(11)}, TypeError, "Validation: `rows` must be FleetData, got tuple"),
-        ({"rows": None}, TypeError, "Validation: `rows` must be FleetData, got NoneType"),
-        ({"monitor": "loss"}, TypeError, "Validation: `monitor` must be callable, got 'loss'"),
-        ({"every": 0}, ValueError, "Validation: `every` must be >= 1, got 0"),
-        ({"every": [1, 0, 1]}, ValueError, "Validation: `every` must be >= 1, got 0"),
-        ({"every": [1, 1]}, ValueError, "Validation: `every` must have one entry for each of the 3 models, got 2"),
-        ({"every": 1.5}, TypeError, "Validation: `every` must be .*, got 1.5"),
-        ({"patience": 0}, ValueError, "Validation: `patience` must be >= 1, got 0"),
-    ],
-)
-def test_bad_options_of_a_validation_are_refused(options, error, words):
-    with pytest.raises(error, match=words):
-        Validation(**({"rows": DATA} | options))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"folder": 3}, TypeError, "Checkpointing: `folder` must be a path, got 3"),
-        ({"every": 0}, ValueError, "Checkpointing: `every` must be >= 1, got 0"),
-        ({"every": -1}, ValueError, "Checkpointing: `every` must be >= 1, got -1"),
-        ({"keep": 0}, ValueError, "Checkpointing: `keep` must be >= 1, got 0"),
-        ({"keep": 1.5}, TypeError, "Checkpointing: `keep` must be .*, got 1.5"),
-    ],
-)
-def test_bad_options_of_checkpoints_are_refused(options, error, words):
-    with pytest.raises(error, match=words):
-        Checkpointing(**({"folder": "run"} | options))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"validation": rows(11)}, "Fleet.fit: `validation` must be Validation or FleetData, got tuple"),
-        ({"checkpoint": 3}, "Fleet.fit: `checkpoint` must be Checkpointing or a path, got int"),
-    ],
-)
-def test_something_else_in_their_place_is_refused(options, words):
-    with pytest.raises(TypeError, match=words):
-        Fleet(small_mlp, 3).fit(DATA, 1, progress=False, **options)
-
-
-def test_rows_alone_are_a_validation_with_the_defaults():
-    plain, grouped = (
-        Fleet(small_mlp, 3).fit(DATA, 5, validation=validation, progress=False)
-        for validation in (DATA, Validation(DATA))
-    )
-    assert_same_bits(plain, grouped)
 
 
 @pytest.mark.parametrize("form", [str, Path, Checkpointing])

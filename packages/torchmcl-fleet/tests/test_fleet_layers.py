@@ -112,18 +112,6 @@ def test_layers_train_as_alone_and_none_model_by_model(name):
         torch.testing.assert_close(fleet.predict(inputs).hypotheses[i], expected, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["GRU", "transformer", "convolution"])
-def test_layers_in_double_precision_train_as_alone(name):
-    def factory():
-        return FACTORIES[name]().double()
-
-    inputs, targets = (rows.double() for rows in problem())
-    losses = Fleet(factory, 2).fit(FleetData.shared(inputs, targets, 2), 2, batch_size=6, progress=False).losses
-    for i in range(2):
-        _, expected, _ = train_alone(factory, i, inputs, targets, **OPTIONS)
-        torch.testing.assert_close(losses[:, i], expected.double(), atol=1e-6, rtol=0.0)
-
-
 @pytest.mark.parametrize("name", FACTORIES)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True", "ignore:LSTM with projections")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

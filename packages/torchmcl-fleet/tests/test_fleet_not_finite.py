@@ -8,7 +8,6 @@ import torch
 from plain_loop import rows, small_mlp
 from torchmcl.schedules import JoinedSchedule
 from torchmcl_fleet import SGD, Adam, Fleet, FleetData
-from torchmcl_fleet.history import FirstFailures
 from torchmcl_fleet.problem import shuffled_rows
 
 GOOD = [rows(12, seed=seed) for seed in range(3)]
@@ -48,14 +47,6 @@ def test_with_nothing_but_bad_batches_the_weights_are_the_initial_ones():
     assert torch.equal(fleet.state_dict()["last"][1], Fleet(small_mlp, 3).state_dict()["last"][1])
 
 
-def test_a_rate_that_is_far_too_high_leaves_finite_weights():
-    with pytest.warns(RuntimeWarning, match="1 of 3 models is not finite; model 0"):
-        fleet, history = fitted(GOOD, 30, fleet={"learning_rate": [1e15, 0.01, 0.01], "optimizer": SGD()})
-    assert history.failed_epoch[0] > 0
-    assert fleet.state_dict()["last"].isfinite().all()
-    assert torch.isfinite(history.losses[:, 1:]).all()
-
-
 def batch_of_row(row, seed, n_rows, batch_size, epoch=0):
     order = shuffled_rows(torch.tensor([seed]), epoch, torch.tensor([n_rows]), n_rows)[0]
     return order.tolist().index(row) // batch_size
@@ -81,28 +72,3 @@ def test_the_batch_after_a_step_that_went_too_far_is_named():
     with pytest.warns(RuntimeWarning, match="model 2 was the first of them, from batch 1 of epoch 2 on"):
         _, history = fitted(GOOD, batch_size=5, fleet={"learning_rate": [0.01, 0.01, far]})
     assert history.failed_batch.tolist() == [-1, -1, 1]
-
-
-def test_without_a_failure_no_batch_is_named():
-    assert fitted(GOOD, batch_size=5)[1].failed_batch.tolist() == [-1, -1, -1]
-
-
-@pytest.mark.parametrize(("epoch", "batch"), [(0, 0), (0, 255), (0, 256), (1, 599), (2, 1)])
-def test_many_batches_are_checked_a_few_at_a_time(epoch, batch):
-    failures = FirstFailures(torch.tensor([-1, -1]), n_batches=600)
-    for number in range(epoch, 3):
-        failures.forget()
-        for step in range(600):
-            bad = math.nan if (number, step) >= (epoch, batch) else 1.0  # only the first of them counts
-            failures.see(torch.tensor([1.0, bad]), epoch=torch.tensor([number]))
-    assert failures.batches(torch.tensor([-1, epoch])).tolist() == [-1, batch]
-    assert failures.batches(torch.tensor([-1, epoch + 1])).tolist() == [-1, -1]
-
-
-def test_an_epoch_that_was_interrupted_is_forgotten():
-    failures = FirstFailures(torch.tensor([-1]), n_batches=3)
-    failures.see(torch.tensor([math.nan]), epoch=torch.tensor([0]))
-    failures.forget()
-    for loss in (1.0, 1.0, math.nan):
-        failures.see(torch.tensor([loss]), epoch=torch.tensor([0]))
-    assert failures.batches(torch.tensor([0])).tolist() == [2]

@@ -52,21 +52,6 @@ def test_every_kth_epoch_and_the_last_are_recorded_with_their_temperature():
     assert records[0].temperature.tolist() == [0, 0, 0]
 
 
-def test_chunks_are_recorded_as_the_whole():
-    _, whole = recorded()
-    _, parts = recorded(models_at_once=3)
-    for left, right in zip(whole, parts, strict=True):
-        torch.testing.assert_close(left.rate, right.rate, atol=1e-5, rtol=0)
-        torch.testing.assert_close(left.hypotheses, right.hypotheses, atol=1e-6, rtol=0)
-
-
-def test_recording_does_not_change_the_training():
-    fleet, _ = recorded()
-    plain = Fleet(network, 4, rule=RULES)
-    plain.fit(SampledData(conditional_three_gaussians, 32, 4), 5, progress=False, models_at_once=4)
-    assert torch.equal(fleet.state_dict()["last"], plain.state_dict()["last"])
-
-
 @pytest.mark.parametrize("at_once", [None, 1])
 def test_temperatures_that_models_decide_on_are_recorded_and_measured_at(at_once):
     rules = [AutoAnnealing(), COOLING, AutoAnnealing(0.25)]
@@ -95,38 +80,3 @@ def test_temperatures_that_models_decide_on_are_recorded_and_measured_at(at_once
                 assert getattr(record, name)[epoch].item() == pytest.approx(expected[name], abs=1e-4, rel=1e-3), name
     assert recorder.records()[0].temperature[0] > 0
     assert recorder.records()[0].temperature[-1] == 0
-
-
-def test_networks_without_scores_have_no_scores_in_their_records():
-    _, records = recorded(lambda: mcl.MultiHypothesisMLP(1, 2, 3, hidden=(8,), scores=False))
-    assert records[0].scores is None
-
-
-def test_nothing_recorded_is_an_error():
-    fleet = Fleet(network, 4, rule=RULES)
-    recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES)
-    with pytest.raises(ValueError, match=r"FleetRecorder: `records` must hold at least one record, got none. Pass it"):
-        recorder.records()
-
-
-def test_bad_options_are_refused():
-    fleet = Fleet(network, 4, rule=RULES)
-    with pytest.raises(ValueError, match="FleetRecorder: `every` must be >= 1"):
-        FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES, every=0)
-    with pytest.raises(ValueError, match="FleetRecorder: `data` must have as many inputs as targets"):
-        FleetRecorder(fleet, 5, data=HELD_OUT._replace(inputs=HELD_OUT.inputs[:3]), probes=PROBES)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_records_of_a_gpu_are_those_of_the_cpu():
-    courses = []
-    for device in ("cuda", "cpu"):
-        fleet = Fleet(network, 4, rule=RULES, device=device)
-        recorder = FleetRecorder(fleet, 5, data=HELD_OUT, probes=PROBES)
-        rows = FleetData.shared(HELD_OUT.inputs, HELD_OUT.targets, 4)
-        fleet.fit(rows, 5, batch_size=8, after_epoch=recorder, progress=False)
-        courses.append(recorder.records())
-    for left, right in zip(*courses, strict=True):
-        for name, value in vars(right).items():
-            torch.testing.assert_close(getattr(left, name), value, atol=1e-3, rtol=1e-3, msg=name)

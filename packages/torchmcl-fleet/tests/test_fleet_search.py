@@ -6,7 +6,7 @@ import torch
 import torchmcl as mcl
 from plain_loop import rows, small_mlp
 from torchmcl.annealing import AutoAnnealing
-from torchmcl_fleet import Candidate, FleetSearch, default_candidates
+from torchmcl_fleet import Candidate, FleetSearch
 
 
 def test_no_batch_of_a_search_is_left_with_a_few_rows():
@@ -40,27 +40,3 @@ def test_a_candidate_that_fails_is_not_chosen():
     with pytest.warns(RuntimeWarning, match="not finite"):
         trials = FleetSearch(candidates).run(small_mlp, inputs, targets, 8, validate_every=1)
     assert trials.candidates[trials.best].name == "learns"
-
-
-def test_default_candidates_have_names_of_their_own():
-    names = [candidate.name for candidate in default_candidates(10)]
-    assert len(set(names)) == 64
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"held_out": 0.0}, "`held_out` must be above 0"),
-        ({"held_out": 0.4, "n_splits": 3}, "at most 1 for all 3 splits"),
-        ({"candidates": []}, "`candidates` must not be empty"),
-    ],
-)
-def test_a_search_that_cannot_be_made_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        FleetSearch(**options)
-
-
-def test_too_few_rows_to_hold_any_out_are_refused():
-    inputs, targets = rows(1, seed=0)
-    with pytest.raises(ValueError, match="`inputs` must have more than 1 rows"):
-        FleetSearch([Candidate("a", mcl.WTA())]).run(small_mlp, inputs, targets, 2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torchmcl as mcl
-from torchmcl_fleet import Checkpointing, Fleet, FleetData, SampledData, Validation
+from torchmcl_fleet import Fleet, FleetData, SampledData, Validation
 
 N_ROWS, N_EPOCHS = 24, 6
 
@@ -103,27 +103,3 @@ def test_fresh_rows_with_masks():
 
     fleet = Fleet(network, 2, cost_fn=mcl.pairwise_ade)
     assert fleet.fit(SampledData(draw, 16, 2), 3, batch_size=8, progress=False).losses.isfinite().all()
-
-
-def test_a_checkpoint_of_another_objective_is_refused(tmp_path):
-    data = FleetData.shared(*rows()[:2], 2, mask=rows()[2])
-    first = Fleet(functools.partial(network, True), 2, cost_fn=mcl.pairwise_ade)
-    first.fit(data, 2, checkpoint=Checkpointing(tmp_path), progress=False)
-    for name, value in (("loss_fn", mcl.pairwise_laplace_nll), ("scores", mcl.SoftmaxScores())):
-        other = Fleet(functools.partial(network, True), 2, cost_fn=mcl.pairwise_ade, **{name: value})
-        with pytest.raises(ValueError, match=name):
-            other.fit(data, 2, checkpoint=Checkpointing(tmp_path), progress=False)
-
-
-@pytest.mark.parametrize(
-    ("sets", "words"),
-    [
-        ([(torch.zeros(3, 1), torch.zeros(3, 1, 1), torch.ones(3, 1))], "boolean"),
-        ([(torch.zeros(3, 1), torch.zeros(3, 1, 1), torch.ones(3, 2).bool())], "`mask`"),
-        ([(torch.zeros(3, 1), torch.zeros(3, 1, 1)), rows()], "the same in all sets"),
-        ([(torch.zeros(3, 1), torch.zeros(3, 1, 1), torch.ones(2, 1).bool())], "as many inputs as targets"),
-    ],
-)
-def test_bad_masks(sets, words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        FleetData.of_sets(sets, [0])

@@ -78,14 +78,6 @@ def test_what_draws_random_numbers_or_is_watched_is_trained_in_order():
     assert_same_training(trained("cpu", **options), trained(["cpu", "cpu"], **options))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_threads_capture_their_graphs_side_by_side():
-    # Shards of one GPU: while one thread captures, the others replay, read and wait on the same device.
-    options = {"models_at_once": 4}
-    assert_same_training(trained("cuda:0", **options), trained(["cuda:0"] * 3, **options))
-
-
 def test_fresh_rows_are_the_same_on_every_device():
     def draw(n_rows, generator):
         inputs = torch.randn(n_rows, 2, generator=generator)
@@ -120,9 +112,3 @@ def test_cuda_without_a_number_is_all_visible_devices_that_there_are_models_for(
     assert devices_of(["cuda:2", torch.device("cuda:0")], 2) == (torch.device("cuda:2"), torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert devices_of("cuda", 1000) == (torch.device("cuda"),)
-
-
-@pytest.mark.parametrize("device", [[], ["cpu", "cuda:0"]])
-def test_devices_of_several_types_or_none_are_refused(device):
-    with pytest.raises(ValueError, match="Fleet: `device` must name at least one device, all of one type, got"):
-        Fleet(small_mlp, 4, device=device)

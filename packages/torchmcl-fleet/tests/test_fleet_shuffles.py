@@ -1,8 +1,5 @@
 """Shuffles: permutations that depend on the seed and the epoch only."""
 
-import itertools
-from collections import Counter
-
 import pytest
 import torch
 
@@ -37,11 +34,6 @@ def test_every_model_gets_a_permutation(epoch):
     assert order.dtype == torch.int64
 
 
-def test_models_and_epochs_differ():
-    orders = [tuple(row) for epoch in range(10) for row in shuffles(range(10), epoch, 30).tolist()]
-    assert len(set(orders)) == 100
-
-
 def test_a_shuffle_does_not_depend_on_the_other_models():
     together = shuffles([5, 3, 8], 4, [10, 12, 7])
     for seed, length, order in zip([5, 3, 8], [10, 12, 7], together, strict=True):
@@ -66,18 +58,6 @@ def test_padding_stays_behind_in_order():
 @pytest.mark.parametrize("epoch", [0, 7, 2**33])
 def test_hashing_is_exact_in_64_bits(seed, epoch):
     assert shuffles([seed], epoch, 40)[0].tolist() == order_in_whole_numbers(seed, epoch, 40)
-
-
-@pytest.mark.parametrize("seeds_or_epochs", ["seeds", "epochs"])
-def test_all_orders_are_about_equally_frequent(seeds_or_epochs):
-    if seeds_or_epochs == "seeds":
-        orders = shuffles(range(2400), 0, 4).tolist()
-    else:
-        orders = [shuffles([0], epoch, 4)[0].tolist() for epoch in range(2400)]
-    counts = Counter(map(tuple, orders))
-    assert set(counts) == set(itertools.permutations(range(4)))
-    chi_square = sum((count - 100) ** 2 / 100 for count in counts.values())
-    assert chi_square < 50  # 23 degrees of freedom: exceeded once in a thousand
 
 
 def test_every_row_comes_to_every_place_about_equally_often():

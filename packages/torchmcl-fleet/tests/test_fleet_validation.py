@@ -126,14 +126,6 @@ def test_a_training_in_which_all_models_stopped_ends_early(every, tmp_path):
     assert max(seen) < 50
 
 
-@pytest.mark.parametrize("use", [lambda f: f.best_models, lambda f: f.evaluate(DATA, best=True)])
-@pytest.mark.parametrize("fitted", [False, True])
-def test_the_best_weights_need_a_validation(use, fitted):
-    fleet = trained(1)[0] if fitted else Fleet(small_mlp, 3)
-    with pytest.raises(ValueError, match=r"Fleet: `best` must be used after fit\(..., validation=...\)"):
-        use(fleet)
-
-
 def test_without_validation_the_history_has_no_best():
     _, history = trained(2)
     assert history.best_epoch.tolist() == [-1, -1, -1]

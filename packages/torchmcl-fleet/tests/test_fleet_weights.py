@@ -1,6 +1,5 @@
 """Rows that count more than others, and trainings that continue where the last one ended."""
 
-import pytest
 import torch
 
 import torchmcl as mcl
@@ -26,14 +25,6 @@ def test_a_row_of_weight_two_is_a_row_that_stands_twice():
     torch.testing.assert_close(weights_after(weighted), weights_after(repeated), atol=1e-5, rtol=1e-4)
 
 
-def test_equal_weights_change_nothing():
-    inputs, targets = rows(10)
-    plain = FleetData.shared(inputs, targets, 3)
-    weighted = FleetData.shared(inputs, targets, 3, weights=torch.ones(10))
-    for options in ({}, {"batch_size": 4}):
-        assert torch.equal(weights_after(plain, **options), weights_after(weighted, **options))
-
-
 def test_rows_of_weight_zero_are_not_seen_in_minibatches():
     inputs, targets = rows(12)
     off = torch.arange(12) % 3 == 0
@@ -41,12 +32,6 @@ def test_rows_of_weight_zero_are_not_seen_in_minibatches():
     weights = (~off).float() / (~off).float().mean()
     one, two = (FleetData.shared(inputs, t, 2, weights=weights) for t in (targets, changed))
     torch.testing.assert_close(weights_after(one, batch_size=5), weights_after(two, batch_size=5))
-
-
-def test_weights_must_be_one_for_each_row():
-    inputs, targets = rows(6)
-    with pytest.raises(ValueError, match=r"FleetData: `weights` must have shape \(6,\), one for each row, got \(5,\)"):
-        FleetData.shared(inputs, targets, 2, weights=torch.ones(5))
 
 
 def test_two_continued_trainings_are_one():

@@ -11,10 +11,7 @@ import torchmcl as mcl
 from torchmcl.costs import chunked as sequences
 from torchmcl.costs import distances
 from torchmcl.costs.chunked import weighted_distances
-from torchmcl.dispatch import runs_triton
-from torchmcl_fleet.gpu import supports
 
-WEIGHTS = torch.rand(5, 3, 4, dtype=torch.float64)
 POINTS = torch.randn(5, 4, 2, dtype=torch.float64), torch.randn(5, 3, 2, dtype=torch.float64)
 PATHS = torch.randn(5, 4, 6, 2, dtype=torch.float64), torch.randn(5, 3, 6, 2, dtype=torch.float64)
 LEAN = {
@@ -63,11 +60,6 @@ assert "torchmcl_fleet.kernels" not in sys.modules
 def test_the_step_is_imported_without_triton():
     program = "import sys, torchmcl.step; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
-
-
-def test_kernels_are_not_usable_on_the_cpu():
-    assert not supports(torch.ones(3))
-    assert not runs_triton(torch.ones(3))
 
 
 @pytest.mark.gpu

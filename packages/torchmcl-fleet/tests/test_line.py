@@ -139,33 +139,6 @@ def test_points_are_as_good_as_those_of_the_definition(density, defined):
 
 
 @needs_extension
-@pytest.mark.parametrize("k", [1, 2, 7, 40])
-def test_any_number_of_points_is_in_order_and_keeps_the_mean(k):
-    density = mixture(30, 3)
-    points, masses, deviations = best_points(density, k)
-    assert (points.squeeze(-1).diff(dim=-1) >= 0).all()
-    assert (deviations > 0).all()
-    torch.testing.assert_close((masses.unsqueeze(-1) * points).sum(dim=1), density.mean, rtol=0, atol=1e-5)
-
-
-@needs_extension
-def test_branches_that_lloyd_would_miss_are_found():
-    centres = torch.tensor([[-1.0], [-0.98], [-0.96], [5.0], [5.5], [9.0]]).double()
-    shares = torch.tensor([0.3, 0.3, 0.3, 0.04, 0.03, 0.03]).double()
-    found = best_points(Mixture(centres, shares, 1e-3), 4)
-    torch.testing.assert_close(found.points[1:, 0], centres[3:, 0], rtol=0, atol=1e-3)
-
-
-@needs_extension
-def test_a_light_and_narrow_branch_far_from_the_others_has_a_point():
-    centres = torch.tensor([[-3.386], [0.301], [-0.942], [-3.097], [-0.189]]).double()
-    shares = torch.tensor([0.2044, 0.1302, 0.0036, 0.2319, 0.4299]).double()
-    widths = torch.tensor([0.0916, 0.0676, 0.0013, 0.0135, 0.0031]).double()
-    points = best_points(Mixture(centres, shares, widths.unsqueeze(-1)), 5).points[:, 0]
-    assert float((points + 0.942).abs().min()) < 1e-3
-
-
-@needs_extension
 @pytest.mark.parametrize("decades", [0.5, 3.0])
 def test_a_row_depends_neither_on_the_others_nor_on_the_threads(decades):
     density, n_threads = mixture(300, 9, decades), torch.get_num_threads()
@@ -234,21 +207,6 @@ def test_the_definition_in_torch_gives_the_same_up_to_its_cells(defined):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_the_limits_of_the_mass_are_nothing_and_everything(compiled, defined):
-    density = mixture(3, 4)
-
-    def make():
-        return density.highest_density(torch.tensor([0.0, 1.0, 0.5]))
-
-    lower, upper = make() if compiled else defined(make)
-    assert torch.isnan(lower[0]).all()
-    assert (lower[1, 0] <= (density.hypotheses - 4.9 * density.widths)[1].amin()).all()
-    assert upper[1].nan_to_num(-torch.inf).amax() >= (density.hypotheses + 4.9 * density.widths)[1].amax()
-    far = density.mass_above(density.hypotheses[:, 0] + 1e3)
-    assert torch.equal(far, torch.ones(3).double())
-
-
-@pytest.mark.parametrize("compiled", [True, False])
 def test_batches_of_any_shape_are_taken(compiled, defined):
     def check():
         single = Mixture(torch.tensor([[0.0], [3.0]]), torch.tensor([0.5, 0.5]), 0.2)
@@ -304,21 +262,6 @@ def test_numbers_at_the_end_of_their_range_give_a_result_or_nan():
         assert line.Mixtures(ones, weights, ones).sets(torch.tensor([mass]), 1.0).lower.isnan().all()
 
 
-@pytest.mark.parametrize("mass", [1e-4, 1e-3, 0.05, 0.9])
-def test_small_sets_are_at_the_peak_and_have_their_mass(mass):
-    generator = torch.Generator().manual_seed(0)
-    centers, widths = 4 * torch.randn(500, 2, generator=generator), 0.2 + torch.rand(500, 2, generator=generator)
-    shares = torch.rand(500, 2, generator=generator).double().softmax(dim=-1)
-    found = line.Mixtures(centers.double(), shares, widths.double()).sets(torch.full((500,), mass), 1.0)
-
-    def below(ends):
-        each = torch.special.ndtr((ends.nan_to_num().unsqueeze(-1) - centers.unsqueeze(1)) / widths.unsqueeze(1))
-        return torch.where(ends.isnan(), 0.0, (each * shares.unsqueeze(1)).sum(dim=-1))
-
-    held = (below(found.upper) - below(found.lower)).sum(dim=-1)
-    torch.testing.assert_close(held, torch.full_like(held, mass), rtol=1e-3, atol=1e-8)
-
-
 def test_tensors_that_need_a_gradient_are_left_to_torch():
     density = mixture(2, 3)
     centres = density.hypotheses.clone().requires_grad_()
@@ -327,17 +270,3 @@ def test_tensors_that_need_a_gradient_are_left_to_torch():
         assert (changed(density, centres).univariate_kernels() is not None) == available()
     points = best_points(changed(density, centres), 2).points
     assert points.requires_grad
-
-
-@needs_extension
-def test_gaps_of_no_density_are_closed_by_a_fill_of_0():
-    # Between narrow and wide kernels, an interpolated density may be slightly below 0.
-    density = mixture(n_rows=2000, n_kernels=20, decades=2.0)
-    density = changed(density, centres=30 * density.hypotheses)
-    assert (density.gap_depth(0.9) >= 0).all()
-    assert density.highest_density(0.9, fill=0.0).lower.shape[-1] == 1
-
-
-def test_fill_must_be_a_fraction():
-    with pytest.raises(ValueError, match=r"Mixture: `fill` must lie in \[0, 1\], got 2.0"):
-        mixture(1, 2).highest_density(0.5, fill=2.0)

@@ -51,38 +51,6 @@ def test_compiled_code_trains_and_evaluates_as_autograd(climbing, crps, n_target
 
 
 @needs_extension
-@pytest.mark.parametrize("network", [{"scores": False}, {"detach_scores": True}])
-def test_what_compiled_code_does_not_serve_is_said(network):
-    inputs, targets = rows()
-    fleet = Fleet(
-        lambda: mcl.MultiHypothesisMLP(3, 1, 4, hidden=(5,), scales=True, **network),
-        1,
-        cost_fn=MixtureNLLWithCRPS(),
-        score_weight=0,
-        backend="compiled",
-    )
-    with pytest.raises(ValueError, match="It supports MixtureNLLWithCRPS with scores and scales"):
-        fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
-
-
-@needs_extension
-@pytest.mark.parametrize(
-    ("backend", "message"),
-    [
-        ("compiled", "with a `score_weight` of 0"),
-        (None, "mcl_step: `score_weight` must be 0 with this `cost_fn`, got 1.0"),
-    ],
-)
-def test_a_score_weight_is_refused_whatever_the_backend(backend, message):
-    inputs, targets = rows()
-    fleet = Fleet(
-        lambda: mcl.MultiHypothesisMLP(3, 1, 4, scales=True), 1, cost_fn=MixtureNLLWithCRPS(), backend=backend
-    )
-    with pytest.raises(ValueError, match=message):
-        fleet.fit(FleetData.shared(inputs, targets, 1), 1, progress=False)
-
-
-@needs_extension
 def test_far_and_narrow_mixtures_have_finite_losses():
     inputs, targets = rows()
     fleet = Fleet(
@@ -94,23 +62,3 @@ def test_far_and_narrow_mixtures_have_finite_losses():
     )
     history = fleet.fit(FleetData.shared(inputs, 1e4 * targets, 1), 2, progress=False)
     assert history.losses.isfinite().all()
-
-
-@needs_extension
-@pytest.mark.parametrize("raw_scale", [-16.0, -12.0, -8.0, 0.0])
-def test_narrow_scales_keep_their_digits_in_compiled_code(raw_scale):
-    inputs, targets = rows()
-    losses = {}
-    for backend in ("autograd", "compiled"):
-        fleet = Fleet(lambda: narrow(raw_scale), 1, cost_fn=MixtureNLLWithCRPS(), score_weight=0, backend=backend)
-        losses[backend] = fleet.fit(FleetData.shared(inputs, targets, 1), 1, batch_size="all", progress=False).losses
-    torch.testing.assert_close(losses["compiled"], losses["autograd"], rtol=1e-5, atol=1e-6)
-
-
-def narrow(raw_scale):
-    """Return a network whose scales are little more than softplus of a number."""
-    module = mcl.MultiHypothesisMLP(3, 1, 4, hidden=(), scales=True)
-    module.head.min_scale = 1e-8
-    with torch.no_grad():
-        module.head.linear.bias[8:] = raw_scale
-    return module

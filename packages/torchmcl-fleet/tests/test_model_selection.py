@@ -5,7 +5,7 @@ import torch
 
 import torchmcl as mcl
 from torchmcl.density import Mixture
-from torchmcl_fleet.model_selection import HypothesisCounts, _recommended, choose_n_hypotheses, least_distortions
+from torchmcl_fleet.model_selection import _recommended, choose_n_hypotheses, least_distortions
 
 
 def branches(n_rows, n_branches, noise=0.0, seed=0):
@@ -68,12 +68,6 @@ def test_the_reason_names_what_decided():
     assert "largest number tried" in largest.reason
 
 
-def test_a_single_fold_of_distortions_has_no_error_bar():
-    counts = of([[1.0], [0.5], [0.1]])
-    assert isinstance(counts, HypothesisCounts)
-    assert counts.errors == (0.0, 0.0, 0.0)
-
-
 @pytest.mark.parametrize("dim", [1, 2])
 def test_the_floor_of_a_gaussian_is_just_below_its_distortion_rate_function(dim):
     normal = Mixture(torch.zeros(1, 1, dim), torch.ones(1, 1), widths=1.0)
@@ -86,27 +80,3 @@ def test_the_floor_of_a_gaussian_is_just_below_its_distortion_rate_function(dim)
 def test_the_floor_of_branches_is_their_noise():
     three = Mixture(torch.tensor([[[-1.0], [0.0], [1.0]]]), torch.full((1, 3), 1 / 3), widths=0.05)
     assert least_distortions(three, [3])[0] == pytest.approx(0.0025, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"candidates": (3, 3)}, "`candidates` must hold at least two different numbers"),
-        ({"candidates": (0, 3)}, "`candidates` must be >= 1"),
-        ({"n_folds": 30}, "`n_folds` must be at least 2, and at most 20 for 40 rows, got 30"),
-        ({"n_folds": 1}, "`n_folds` must be at least 2"),
-        ({"share": 0.0}, r"`share` must lie in \(0, 1\], got 0.0"),
-        ({"targets": torch.zeros(39, 1)}, "`targets` must have shape"),
-        ({"targets": torch.full((40, 1), torch.nan)}, "`targets` must be finite, got nan"),
-        ({"n_restarts": 0}, "`n_restarts` must be >= 1"),
-    ],
-)
-def test_bad_input_is_named(changes, message):
-    arguments = {"factory": network, "inputs": torch.rand(40, 1), "targets": torch.rand(40, 1), **changes}
-    with pytest.raises(ValueError, match=f"choose_n_hypotheses: {message}"):
-        choose_n_hypotheses(**arguments)
-
-
-def test_a_factory_that_cannot_be_called_is_refused():
-    with pytest.raises(TypeError, match="`factory` must be"):
-        choose_n_hypotheses(network(2).state_dict(), torch.rand(40, 1), torch.rand(40, 1))

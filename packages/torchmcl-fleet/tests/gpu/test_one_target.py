@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch.testing import assert_close
-from torch.utils.flop_counter import FlopCounterMode
 
 import torchmcl as mcl
 from torchmcl.checks import debug_checks
@@ -182,36 +181,6 @@ def test_a_step_is_fused_in_plain_eager_mode():
     assert_close(torch.compile(loss, fullgraph=True)(*leaves), loss(*leaves))
 
 
-def test_a_second_backward_pass_gives_the_same_gradients(kernel):
-    leaves = drawn(6, 5, 2, kernel.device)
-    loss = step(kernel, leaves, mcl.AnnealedWTA(0.5)).loss
-    first = torch.autograd.grad(loss, leaves[:2], retain_graph=True)
-    kept = [part.clone() for part in first]
-    for part in first:
-        part.zero_()  # what was handed out belongs to the caller
-    for actual, right in zip(torch.autograd.grad(loss, leaves[:2]), kept, strict=True):
-        assert_close(actual, right)
-    with pytest.raises(RuntimeError, match="second time"):
-        torch.autograd.grad(loss, leaves[:2])
-
-
-def test_the_gradient_of_a_scaled_loss_is_scaled(kernel):
-    leaves = drawn(6, 5, 2, kernel.device)
-    twins, expected = defined(leaves, mcl.WTA(), score_weight=0.3)
-    actual = torch.autograd.grad(7 * step(kernel, leaves, mcl.WTA(), score_weight=0.3).loss, leaves[:2])
-    for ours, theirs in zip(actual, torch.autograd.grad(7 * expected.loss, twins[:2]), strict=True):
-        assert_same(ours, theirs)
-
-
-@only_in_c
-def test_without_gradients_there_are_none(kernel):
-    leaves = drawn(40, 5, 2, "cpu")
-    with torch.no_grad():
-        output = step(kernel, leaves, mcl.WTA())
-    assert not output.loss.requires_grad
-    assert_same(output.loss, defined(leaves, mcl.WTA())[1].loss.detach())
-
-
 @only_in_c
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_a_large_batch_is_shared_among_threads_bit_for_bit(n_threads, kernel):
@@ -232,31 +201,6 @@ def test_a_large_batch_is_shared_among_threads_bit_for_bit(n_threads, kernel):
     twins, expected = defined(leaves, mcl.AnnealedWTA(0.3))
     for actual, right in zip(gradients, torch.autograd.grad(expected.loss, twins[:2]), strict=True):
         assert_same(actual, right)
-
-
-@only_in_c
-def test_strided_tensors_are_served(kernel):
-    hypotheses, logits, targets = drawn(6, 5, 2, "cpu")
-    turned = [hypotheses.transpose(0, 1).contiguous().transpose(0, 1), logits.t().contiguous().t(), targets]
-    assert_close(
-        step(kernel, turned, mcl.WTA()).loss,
-        step(kernel, [hypotheses, logits, targets], mcl.WTA()).loss,
-    )
-
-
-@only_in_c
-def test_many_hypotheses_and_modes_that_watch_operations_go_by_the_definition(kernel):
-    leaves = drawn(3, 101, 2, "cpu")
-    assert step(kernel, leaves, mcl.WTA()) is NotImplemented
-    assert kernel.supports(*step_tensors(problem(leaves, mcl.WTA())))
-    with FlopCounterMode(display=False):
-        assert not kernel.supports(*step_tensors(problem(leaves, mcl.WTA())))
-
-    def checked(hypotheses):
-        assert faster("step", problem([hypotheses, *leaves[1:]], mcl.WTA())) is NotImplemented
-        return hypotheses.sum()
-
-    torch.func.grad(checked)(leaves[0].detach())
 
 
 def test_a_cost_declared_as_the_squared_distance_is_served(kernel):
