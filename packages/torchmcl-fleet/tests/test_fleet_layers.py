@@ -27,20 +27,6 @@ class Net(nn.Module):
         return self.head((out[0] if isinstance(out, tuple) else out).flatten(1))
 
 
-class Cells(nn.Module):
-    """A cell that is called step by step."""
-
-    def __init__(self, cell):
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, steps):
-        state = None
-        for step in steps.unbind(1):
-            state = self.cell(step, state)
-        return state
-
-
 class Causal(nn.Module):
     """Attention to earlier steps, without a layer of torch."""
 
@@ -73,9 +59,6 @@ FACTORIES = {
     "LSTM with a projection, from a given state": lambda: Net(GivenState(), 6),
     "RNN": lambda: Net(nn.RNN(WIDTH, 5, batch_first=True), 15),
     "RNN with ReLU": lambda: Net(nn.RNN(WIDTH, 5, batch_first=True, nonlinearity="relu"), 15),
-    "LSTM cells": lambda: Net(Cells(nn.LSTMCell(WIDTH, 5)), 5),
-    "RNN cells": lambda: Net(Cells(nn.RNNCell(WIDTH, 5)), 5),
-    "GRU cells": lambda: Net(Cells(nn.GRUCell(WIDTH, 5)), 5),
     "attention of one's own": lambda: Net(Causal(), 12),
     "transformer": lambda: Net(transformer(), 12),
     "transformer, norm first": lambda: Net(nn.TransformerEncoder(transformer(norm_first=True), 2), 12),

@@ -57,12 +57,7 @@ FITS = {
         SampledData(lambda n_rows, generator: mcl.Batch(*rows(n_rows)), 8, 2),
         FleetData.shared(INPUTS, TARGETS, 3, weights=torch.ones(11, dtype=torch.bool)),
     ],
-    "validation": [
-        FleetData.shared(INPUTS, TARGETS, 4),
-        (INPUTS, TARGETS),
-        FleetData.shared(INPUTS.double(), TARGETS, 3),
-    ],
-    "checkpoint": [3],
+    "validation": [FleetData.shared(INPUTS, TARGETS, 4), FleetData.shared(INPUTS.double(), TARGETS, 3)],
 }
 FLEET = Fleet(small_mlp, 3)
 CALLS = [
@@ -82,12 +77,12 @@ CALLS = [
     ("weights", lambda: FleetData.shared(POINTS, EVENTS, 2, weights=torch.ones(2))),
     ("draw", lambda: SampledData(3, 8, 3)),
     ("draw", lambda: SampledData(lambda n, _: mcl.Batch(*rows(n - 1)), 24, 3).epoch(0, torch.device("cpu"))),
-    ("rows", lambda: Validation(rows(11))),
+    ("rows", lambda: FLEET.fit(DATA, 1, validation=rows(11))),
     ("monitor", lambda: Validation(DATA, monitor="loss")),
     ("every", lambda: Validation(DATA, every=[1, 0, 1])),
     ("every", lambda: Validation(DATA, every=[1, 1])),
     ("patience", lambda: Validation(DATA, patience=0)),
-    ("folder", lambda: Checkpointing(3)),
+    ("folder", lambda: FLEET.fit(DATA, 1, checkpoint=3)),
     ("every", lambda: Checkpointing("run", every=-1)),
     ("keep", lambda: Checkpointing("run", keep=1.5)),
     ("key", lambda: Checkpointing("run", key=3)),

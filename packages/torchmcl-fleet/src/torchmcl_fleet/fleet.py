@@ -1,6 +1,7 @@
 """Public classes: a fleet of models, trained together and used individually, and a recorder of its training."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,14 @@ from torchmcl_fleet.backends.training import ChunkTraining, EpochInfo, train_chu
 from torchmcl_fleet.history import FleetCheckpoint, FleetHistory, chunk_size_of, fingerprint_of
 from torchmcl_fleet.modules import checks as module_checks
 from torchmcl_fleet.modules.optimizers import Adam, FleetOptimizer
-from torchmcl_fleet.modules.stacked import FleetModels, KeptModels, StackedModules, build_modules, seeded
+from torchmcl_fleet.modules.stacked import (
+    FleetModels,
+    KeptModels,
+    StackedModules,
+    build_modules,
+    random_numbers_apart,
+    seed_generators,
+)
 from torchmcl_fleet.placement import Device, Placement, devices_of, models_at_once
 from torchmcl_fleet.plan import (
     Checkpointing,
@@ -40,13 +48,11 @@ from torchmcl_fleet.plan import (
     Validation,
     batch_rows,
     check_data,
-    checkpointing_of,
     hard_distortion,
     moments_of,
     per_model,
     rates_of,
     seeds_of,
-    validation_of,
 )
 from torchmcl_fleet.problem import CostProperties, EpochRows, FleetData, SampledData, StepSpec, TrainingProblem
 
@@ -194,8 +200,11 @@ class Fleet:
         checks.check_positive_int("Fleet.fit", "n_epochs", n_epochs)
         data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, SampledData) else data
         check_data("Fleet.fit", "data", data, self.n_models)
-        validation, checkpoint = validation_of(validation, self.n_models), checkpointing_of(checkpoint)
+        validation = validation if isinstance(validation, Validation | None) else Validation(validation)
+        checkpoint = checkpoint if isinstance(checkpoint, Checkpointing | None) else Checkpointing(checkpoint)
         held_out = None if validation is None else validation.rows
+        if held_out is not None:
+            check_data("Fleet.fit", "validation", held_out, self.n_models)
         models, plan = self._kept.last, self._plan(n_epochs, validation)
         moments = moments_of(self.optimizer_state, plan.spec.optimizer.init(models.flat)) if continued else {}
         size = batch_rows("Fleet.fit", batch_size, data.inputs.shape[1])
@@ -268,7 +277,10 @@ class Fleet:
             rule = f"have {self.n_models} models on its first axis"
             raise ValueError(bad_value("Fleet.predict", "inputs", rule, tuple(inputs.shape)))
         module_checks.check_input_type("Fleet.predict", "inputs", models, inputs)
-        with torch.no_grad(), models.evaluating(stochastic=stochastic), seeded(seed):
+        with torch.no_grad(), models.evaluating(stochastic=stochastic), ExitStack() as stack:
+            if seed is not None:
+                stack.enter_context(random_numbers_apart())
+                seed_generators(seed)
             return models(inputs)
 
     def evaluate(self, data: FleetData, *, best: bool = False) -> dict[str, Tensor]:

@@ -14,16 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmcl import checks, io, optional
+from torchmcl import checks, io
 from torchmcl.errors import bad_value
 from torchmcl_fleet.modules.stacked import StackedModules
 from torchmcl_fleet.plan import Checkpointing, TrainingPlan
 from torchmcl_fleet.problem import FleetData
 
-__all__ = ["ChunkState", "FirstFailures", "FleetCheckpoint", "FleetHistory", "chunk_size_of", "fingerprint_of"]
-
-# Losses of this many batches are checked together: few enough to store, enough to make checks cheap.
-_AT_ONCE = 256
+__all__ = ["ChunkState", "FleetCheckpoint", "FleetHistory", "chunk_size_of", "fingerprint_of", "note_failures"]
 
 
 @dataclass
@@ -110,9 +107,7 @@ class FleetHistory(NamedTuple):
     seconds: float
 
     @classmethod
-    def of(
-        cls, state: ChunkState, failures: "FirstFailures", temperatures: Tensor | None, seconds: float
-    ) -> "FleetHistory":
+    def of(cls, state: ChunkState, n_batches: int, temperatures: Tensor | None, seconds: float) -> "FleetHistory":
         """Return the history of a chunk."""
         stopped = state.stopped_epoch
         # A model has no loss after it stopped, while others continue.
@@ -128,23 +123,22 @@ class FleetHistory(NamedTuple):
         assert losses is not None
         assert watched is not None
         assert rates is not None
-        best_value, best_epoch, batches = state.best_value.cpu(), state.best_epoch.cpu(), failures.batches(failed)
+        best_value, best_epoch, step = state.best_value.cpu(), state.best_epoch.cpu(), state.failed_step.cpu()
+        if n_batches == 1:
+            step = failed
+        batches = torch.where((failed >= 0) & (step // n_batches == failed), step % n_batches, -1)
         return cls(losses, best_value, best_epoch, stopped.cpu(), failed, batches, watched, decided, rates, seconds)
-
-    def first_failure(self, model: int) -> str:
-        """Return a description of the first non-finite loss of a failed model."""
-        epoch = f"epoch {int(self.failed_epoch[model])}"
-        return epoch if self.failed_batch[model] < 0 else f"batch {int(self.failed_batch[model])} of {epoch}"
 
     def warn_of_failures(self) -> None:
         """Warn the caller of `Fleet.fit` about models with a NaN or infinite loss."""
         failed = (self.failed_epoch >= 0).nonzero().flatten().tolist()
         if failed:
-            where = f"model {failed[0]} was the first of them, from {self.first_failure(failed[0])} on"
+            batch, epoch = int(self.failed_batch[failed[0]]), int(self.failed_epoch[failed[0]])
+            where = f"epoch {epoch}" if batch < 0 else f"batch {batch} of epoch {epoch}"
             warnings.warn(
-                f"Fleet: the loss of {len(failed)} of {len(self.failed_epoch)} models is not finite; {where}. The "
-                "others are not affected. Their last finite weights are kept: check their rows, or fit them "
-                "again with a lower `learning_rate`.",
+                f"Fleet: the loss of {len(failed)} of {len(self.failed_epoch)} models is not finite; model {failed[0]} "
+                f"was the first of them, from {where} on. The others are not affected. Their last finite weights are "
+                "kept: check their rows, or fit them again with a lower `learning_rate`.",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -166,62 +160,27 @@ class FleetHistory(NamedTuple):
         return cls(**joined, temperatures=decided, seconds=sum(part.seconds for part in parts))
 
 
-class FirstFailures:
-    """Records the first non-finite loss of each model without synchronization.
+def note_failures(step: Tensor, losses: Tensor, *, n_batches: int, epoch: Tensor) -> None:
+    """Note the first batch of each model with a loss that is not finite, without synchronization with a GPU.
 
     Args:
-        step: [models], filled with -1; set to the batch of the first bad loss, counted from the start of training.
-        n_batches: of an epoch.
+        step: Number of that batch, counted from the start of training, [models]; -1 before a failure. Changed in place.
+        losses: Losses of consecutive batches, [batches, models].
+        n_batches: Number of batches of an epoch.
+        epoch: Epoch of the first of them, a tensor.
 
     Example:
-        >>> failures = FirstFailures(torch.tensor([-1, -1]), n_batches=3)
-        >>> for loss in ([1.0, 1.0], [1.0, torch.nan], [1.0, 1.0]):
-        ...     failures.see(torch.tensor(loss), epoch=torch.tensor([4]))
-        >>> failures.step
+        >>> step = torch.tensor([-1, -1])
+        >>> losses = torch.tensor([[1.0, 1.0], [1.0, torch.nan], [1.0, 1.0]])
+        >>> note_failures(step, losses, n_batches=3, epoch=torch.tensor([4]))
+        >>> step
         tensor([-1, 13])
-        >>> failures.batches(torch.tensor([-1, 4]))
-        tensor([-1,  1])
     """
-
-    def __init__(self, step: Tensor, n_batches: int) -> None:
-        self.step, self.n_batches = step, n_batches
-        self._seen, self._waiting = 0, list[Tensor]()
-
-    def see(self, losses: Tensor, *, epoch: Tensor) -> None:
-        """Record the losses [models] of the next batch; after the last one the next epoch begins."""
-        self._seen += 1
-        if self.n_batches == 1:
-            return  # the epoch suffices
-        self._waiting.append(losses)
-        if len(self._waiting) == _AT_ONCE or self._seen == self.n_batches:
-            first = self._seen - len(self._waiting)
-            self._check(torch.stack(self._waiting), first, epoch)
-            self._waiting.clear()
-
-    def see_all(self, losses: Tensor, *, epoch: Tensor) -> None:
-        """Record the losses [batches, models] of a whole epoch."""
-        if self.n_batches > 1:
-            self._check(losses, 0, epoch)
-
-    def forget(self) -> None:
-        """Begin an epoch, possibly after an interrupted one."""
-        self._seen = 0
-        self._waiting.clear()
-
-    def batches(self, epochs: Tensor) -> Tensor:
-        """Return the batch of each model's first bad loss [models], counted from 0 (-1: none), given its epoch."""
-        if self.n_batches == 1:
-            return torch.where(epochs >= 0, 0, -1)
-        step = self.step.cpu()
-        known = (epochs >= 0) & (step >= 0) & (step // self.n_batches == epochs)
-        return torch.where(known, step % self.n_batches, -1)
-
-    def _check(self, losses: Tensor, first: int, epoch: Tensor) -> None:
-        if losses.device.type == "cpu" and math.isfinite(float(losses.sum())):  # reading a value is free on the CPU
-            return
-        bad = ~losses.isfinite()
-        step = epoch * self.n_batches + first + bad.int().argmax(dim=0)
-        self.step.copy_(torch.where(bad.any(dim=0) & (self.step < 0), step, self.step))
+    if losses.device.type == "cpu" and math.isfinite(float(losses.sum())):  # reading a value is free on the CPU
+        return
+    bad = ~losses.isfinite()
+    first = epoch * n_batches + bad.int().argmax(dim=0)
+    step.copy_(torch.where(bad.any(dim=0) & (step < 0), first, step))
 
 
 _KIND, _PLAN = "fleet", "plan.json"
@@ -242,7 +201,6 @@ class FleetCheckpoint:
     """
 
     def __init__(self, options: Checkpointing, plan: dict[str, Any], *, is_random: bool) -> None:
-        optional.optional_import("safetensors.torch", extra="checkpoint", needed_by="Fleet.fit(checkpoint=...)")
         self.folder, self.options, self.is_random = Path(options.folder), options, is_random
         plan = json.loads(json.dumps(plan))
         self.plan_digest = io.digest(plan)
@@ -279,18 +237,16 @@ class FleetCheckpoint:
         if not isinstance(saved, dict) or saved.get("plan") != self.plan_digest:
             got = f"{self._series(chunk).path(next_epoch).name} of another one"
             raise _damaged("hold states of the training in its plan.json", got)
-        seconds, tensors = saved.get("seconds"), saved
-        if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-            raise _damaged("have a number of seconds", seconds)
-        for name, tensor in state.items():
-            kept = tensors.get(name)
-            if kept is None or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
-                got = "none" if kept is None else f"{tuple(kept.shape)} and {kept.dtype}"
-                raise _damaged(f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}", got)
         with torch.no_grad():
             for name, tensor in state.items():
-                tensor.copy_(tensors[name])
-        self._restore_generator(tensors, device)
+                kept = saved.get(name)
+                if not isinstance(kept, Tensor) or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
+                    raise _damaged(f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}", "something else")
+                tensor.copy_(kept)
+        self._restore_generator(saved, device)
+        seconds = saved.get("seconds")
+        if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
+            raise _damaged("have a number of seconds", seconds)
         return next_epoch, float(seconds)
 
     def save(self, chunk: int, next_epoch: int, seconds: float, state: dict[str, Tensor], device: torch.device) -> None:

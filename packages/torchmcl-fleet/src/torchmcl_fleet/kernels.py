@@ -7,17 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmcl import (
-    WTA,
-    AnnealedWTA,
-    AssignmentRule,
-    Matching,
-    RelaxedWTA,
-    SigmoidScores,
-    StepOutput,
-    costs,
-    dispatch,
-)
+from torchmcl import WTA, AnnealedWTA, AssignmentRule, Matching, RelaxedWTA, SigmoidScores, StepOutput, costs, dispatch
 from torchmcl.step import StepProblem
 from torchmcl_fleet import gpu, native
 from torchmcl_fleet.native import line, one_target

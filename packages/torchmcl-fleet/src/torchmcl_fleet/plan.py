@@ -17,16 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmcl import (
-    WTA,
-    AnnealedWTA,
-    AssignmentRule,
-    AutoAnnealing,
-    Distributions,
-    RelaxedWTA,
-    StepOutput,
-    checks,
-)
+from torchmcl import WTA, AnnealedWTA, AssignmentRule, AutoAnnealing, Distributions, RelaxedWTA, StepOutput, checks
 from torchmcl.errors import bad_value
 from torchmcl.rules.winners import softmin, winner_weights
 from torchmcl.schedules import AnnealedRule, Schedule
@@ -45,7 +36,6 @@ __all__ = [
     "WeightedDistortion",
     "batch_rows",
     "check_data",
-    "checkpointing_of",
     "current_loss",
     "default_batch_size",
     "even_batch_size",
@@ -55,7 +45,6 @@ __all__ = [
     "plain_number",
     "rates_of",
     "seeds_of",
-    "validation_of",
 ]
 
 RuleAt = Callable[[float], AssignmentRule]
@@ -557,37 +546,6 @@ class Checkpointing:
             raise TypeError(bad_value("Checkpointing", "key", "be a string", repr(self.key)))
 
 
-def validation_of(given: object, n_models: int) -> Validation | None:
-    """Return the `validation` of `Fleet.fit`; rows alone are evaluated with the default options.
-
-    Raises:
-        TypeError: for something else.
-        ValueError: for rows for a different number of models.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, Validation | FleetData):
-        rule = "be Validation or FleetData"
-        raise TypeError(bad_value("Fleet.fit", "validation", rule, type(given).__name__))
-    validation = given if isinstance(given, Validation) else Validation(given)
-    check_data("Fleet.fit", "validation", validation.rows, n_models)
-    return validation
-
-
-def checkpointing_of(given: object) -> Checkpointing | None:
-    """Return the `checkpoint` of `Fleet.fit`; a folder alone has the default options.
-
-    Raises:
-        TypeError: for something else.
-    """
-    if given is None or isinstance(given, Checkpointing):
-        return given
-    if not isinstance(given, str | Path):
-        rule = "be Checkpointing or a path"
-        raise TypeError(bad_value("Fleet.fit", "checkpoint", rule, type(given).__name__))
-    return Checkpointing(given)
-
-
 def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> list[Any]:
     """Return one value per model, from a single value, a sequence, an array or a tensor.
 
@@ -631,18 +589,17 @@ def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
 
 
 def moments_of(given: Mapping[str, Tensor] | None, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Check and return the given initial state of the optimizer; empty if none is given.
+    """Check and return the initial state of the optimizer; empty if there is none.
 
     Raises:
-        ValueError: if it does not match this optimizer and fleet.
+        ValueError: If it does not match this optimizer and fleet.
     """
-    given_shapes, wanted_shapes = (
-        {name: tuple(v.shape) for name, v in state.items()} for state in (given or {}, wanted)
-    )
-    if given and given_shapes != wanted_shapes:
-        rule = f"find the moments of this optimizer in `optimizer_state`, {wanted_shapes}"
-        raise ValueError(bad_value("Fleet.fit", "continued", rule, given_shapes, "Set it to None to begin again."))
-    return dict(given or {})
+    moments = dict(given or {})
+    shapes, expected = ({name: tuple(v.shape) for name, v in state.items()} for state in (moments, wanted))
+    if moments and shapes != expected:
+        rule = f"find the moments of this optimizer in `optimizer_state`, {expected}"
+        raise ValueError(bad_value("Fleet.fit", "continued", rule, shapes, "Set it to None to begin again."))
+    return moments
 
 
 def check_rows(owner: str, name: str, rows: object) -> None:

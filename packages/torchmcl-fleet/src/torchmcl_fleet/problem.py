@@ -527,7 +527,6 @@ class RowProperties(NamedTuple):
     """Properties of the rows of a fleet.
 
     Attributes:
-        n_rows: of the longest set.
         n_features: of vector inputs; None for others.
         n_targets: of a row.
         n_dims: of vector targets; None for others.
@@ -539,7 +538,6 @@ class RowProperties(NamedTuple):
         is_sampled: whether new rows are drawn for every epoch.
     """
 
-    n_rows: int
     n_features: int | None
     n_targets: int
     n_dims: int | None
@@ -555,7 +553,6 @@ class RowProperties(NamedTuple):
         """Return the properties of rows."""
         inputs, targets = data.inputs, data.targets
         return cls(
-            n_rows=inputs.shape[1],
             n_features=inputs.shape[-1] if inputs.ndim == 3 else None,
             n_targets=targets.shape[2] if targets.ndim > 2 else 1,
             n_dims=targets.shape[-1] if targets.ndim == 4 else None,

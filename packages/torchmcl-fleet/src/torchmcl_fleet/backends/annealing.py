@@ -50,10 +50,7 @@ class FleetAnnealing:
         self.chosen = torch.tensor([isinstance(rule, AutoAnnealing) for rule in rules], device=device)
         policies = [rule if isinstance(rule, AutoAnnealing) else AutoAnnealing() for rule in rules]
         self._driver = annealing.AnnealingDriver(
-            AutoAnnealing.stacked(policies, device),
-            models.template,
-            n_models=len(policies),
-            device=device,
+            AutoAnnealing.stacked(policies, device), models.template, n_models=len(policies), device=device
         )
         self._driver.n_hypotheses, *event = step.hypotheses_shape()
         self._driver.n_coordinates = math.prod(event)

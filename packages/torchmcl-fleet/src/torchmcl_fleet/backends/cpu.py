@@ -14,19 +14,13 @@ from torchmcl import Batch, MultiHypothesisMLP, annealing
 from torchmcl_fleet import native
 from torchmcl_fleet.backends.step import AutogradStep, why_not_usual
 from torchmcl_fleet.backends.training import ChunkTraining
+from torchmcl_fleet.history import note_failures
 from torchmcl_fleet.modules.layers import products
 from torchmcl_fleet.modules.optimizers import CompiledAdam
 from torchmcl_fleet.modules.stacked import StackedModules
 from torchmcl_fleet.native import compiled
 from torchmcl_fleet.plan import HeldOutCost, MixtureLogLoss, RulePlan, current_loss, hard_distortion
-from torchmcl_fleet.problem import (
-    CostProperties,
-    EpochRows,
-    FleetData,
-    NetworkShape,
-    RowProperties,
-    TrainingProblem,
-)
+from torchmcl_fleet.problem import CostProperties, EpochRows, FleetData, NetworkShape, RowProperties, TrainingProblem
 
 __all__ = ["ClassStep", "CompiledStep", "CompiledTraining", "why_not_compiled", "why_not_in_closed_form"]
 
@@ -186,7 +180,7 @@ class CompiledTraining(ChunkTraining):
         state.learning_rates[low:high] = rates
         state.losses[low:high] = (losses * self._shares).sum(dim=1)
         state.epoch.fill_(low)
-        self._failures.see_all(losses.flatten(0, 1), epoch=state.epoch.view(1))
+        note_failures(state.failed_step, losses.flatten(0, 1), n_batches=losses.shape[1], epoch=state.epoch.view(1))
         state.epoch.fill_(high - 1)
         self.rules.read(state.epoch.view(1))
         for models in self._due(high - 1):

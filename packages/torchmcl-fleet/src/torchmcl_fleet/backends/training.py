@@ -12,7 +12,7 @@ from torchmcl import AssignmentRule, io
 from torchmcl.app.progress import Progress
 from torchmcl_fleet.backends.annealing import FleetAnnealing
 from torchmcl_fleet.backends.step import AutogradStep
-from torchmcl_fleet.history import ChunkState, FirstFailures, FleetCheckpoint, FleetHistory
+from torchmcl_fleet.history import ChunkState, FleetCheckpoint, FleetHistory, note_failures
 from torchmcl_fleet.modules.stacked import StackedModules, replace_where, runs_of
 from torchmcl_fleet.placement import Placement
 from torchmcl_fleet.plan import TrainingPlan
@@ -62,7 +62,6 @@ class ChunkTraining:
             annealing={} if self._annealing is None else self._annealing.state,
             keep_best=self._validated,
         )
-        self._failures = FirstFailures(self.state.failed_step, len(self._rows.batches))
         self._rate = self.state.losses.new_zeros(len(models), 1)
         self._learning_rates = plan.learning_rates.full(self._rate.device, self._rate.dtype)
         self._given_decay = plan.weight_decays.to(self._rate).view(-1, 1)
@@ -115,7 +114,7 @@ class ChunkTraining:
             if saved is not None:
                 saved.save(number, first, seconds, state, device)
         decided = None if self._annealing is None else self.state.temperatures
-        return FleetHistory.of(self.state, self._failures, decided, seconds)
+        return FleetHistory.of(self.state, len(self._rows.batches), decided, seconds)
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
         """Train from epoch `first` up to but not including `last`, one epoch at a time."""
@@ -171,27 +170,28 @@ class ChunkTraining:
         """Train on all batches, and return the mean losses [models] of the epoch."""
         active = self.state.stopped_epoch < 0
         losses = self._step.epoch(self.rules, self.state.optimizer, self._rate, self._decay, active)
-        self._failures.forget()
-        if losses is not None:
-            self._failures.see_all(losses, epoch=epoch)
-            return losses[0] if len(losses) == 1 else (losses * self._shares).sum(dim=0)
-        total: Tensor | None = None
-        for batch in self._rows.batches:
-            loss = self._step(self.rules, batch)
-            with torch.no_grad():
-                self._update(self._step.gradient, batch)
-            loss = loss if len(self._rows.batches) == 1 else loss * self._rows.share(batch)
-            total = loss if total is None else total + loss
-            self._failures.see(loss, epoch=epoch)
-        assert total is not None
-        return total
+        if losses is None:
+            losses = torch.stack([self._trained_on(batch) for batch in self._rows.batches])
+        if len(losses) == 1:
+            return losses[0]
+        note_failures(self.state.failed_step, losses, n_batches=len(losses), epoch=epoch)
+        return (losses * self._shares).sum(dim=0)
+
+    def _trained_on(self, batch: slice) -> Tensor:
+        """Take a step on a batch, and return its losses [models]."""
+        loss = self._step(self.rules, batch)
+        with torch.no_grad():
+            self._update(self._step.gradient, batch)
+        return loss
 
     @cached_property
     def _shares(self) -> Tensor:
         """The fraction of each model's rows in each batch, [batches, models or 1]."""
         shares = (self._rows.share(batch) for batch in self._rows.batches)
         device = self.models.flat.device  # not the default of torch
-        return torch.stack([torch.as_tensor(each, dtype=torch.float32, device=device).view(-1) for each in shares])
+        return torch.stack(
+            [torch.as_tensor(each, dtype=self.state.losses.dtype, device=device).view(-1) for each in shares]
+        )
 
     def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
         """Apply the decisions of the policies for this epoch."""

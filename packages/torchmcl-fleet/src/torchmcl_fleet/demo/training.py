@@ -85,9 +85,7 @@ def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> 
     )
     recorder = _Recorder(settings, held_out)
     data = FleetData.shared(
-        torch.ones(settings.n_rows, 1),
-        points.view(settings.n_rows, settings.n_points_per_row, 2),
-        n_models=len(rules),
+        torch.ones(settings.n_rows, 1), points.view(settings.n_rows, settings.n_points_per_row, 2), n_models=len(rules)
     )
     fleet.fit(
         data,
@@ -171,10 +169,7 @@ def _kmeans(points: Tensor, held_out: Tensor, settings: DemoSettings) -> dict[st
     model = cluster.KMeans(settings.n_hypotheses, n_init=settings.n_restarts, random_state=0).fit(points.numpy())
     centres = torch.from_numpy(model.cluster_centers_)
     matching = assign(pairwise_sq_euclidean(hypotheses=centres, targets=held_out), WTA())
-    return {
-        "distortion": float(metrics.distortion(matching)),
-        "starved": int(metrics.n_dead_hypotheses(matching)),
-    }
+    return {"distortion": float(metrics.distortion(matching)), "starved": int(metrics.n_dead_hypotheses(matching))}
 
 
 def train_fork(n_hypotheses: int) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module]:
@@ -195,11 +190,6 @@ def train_fork(n_hypotheses: int) -> tuple[torch.Tensor, torch.Tensor, torch.nn.
     return x, y, model
 
 
-def conditional_code() -> str:
-    """Return the source code of the example."""
-    return inspect.getsource(train_fork)
-
-
 def conditional_records(n_grid: int = 41) -> dict[str, Any]:
     """Train with one answer and with four; return data and answers (value, score) over a grid of inputs."""
     grid = torch.linspace(-1, 1, n_grid).unsqueeze(-1)
@@ -213,7 +203,7 @@ def conditional_records(n_grid: int = 41) -> dict[str, Any]:
             answers[str(n)] = [[[round(v, 4) for v in answer] for answer in row] for row in scored.tolist()]
     pairs = torch.cat([x, y], dim=-1)
     return {
-        "code": conditional_code(),
+        "code": inspect.getsource(train_fork),
         "points": [[round(v, 4) for v in pair] for pair in pairs.tolist()],
         "grid": [round(v, 4) for v in grid.flatten().tolist()],
         "answers": answers,

@@ -1,14 +1,13 @@
 """Kernels in Triton, imported when they are first called, so importing torchmcl does not need Triton."""
 
 import math
-import os
 
 import torch
 from torch import Tensor
 
 from torchmcl import dispatch
 
-__all__ = ["held_by_program", "runs_on", "supports"]
+__all__ = ["held_by_program", "supports"]
 
 # A kernel of `linear` holds the whole weight of a model in the registers of a program. Larger ones spill and are slower
 # than the library for any number of models: 0.62 instead of 0.15 ms an epoch of 8 networks of 50 units, 105 outputs.
@@ -16,12 +15,6 @@ _MAX_HELD = 1024
 
 # The kernels index with 32-bit integers.
 _MAX_ENTRIES = 2**31 - 1
-
-
-def runs_on(device: torch.device) -> bool:
-    """Return whether Triton kernels can run on a device, or in Triton's interpreter on the CPU."""
-    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    return (device.type == "cuda" or interpreted) and dispatch.is_plain_eager() and dispatch.has_triton()
 
 
 def held_by_program(*sizes: int) -> bool:

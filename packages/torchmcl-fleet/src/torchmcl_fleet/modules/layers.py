@@ -317,17 +317,6 @@ def _plain(activation: Callable[[Tensor], Tensor]) -> Callable[..., State]:
     return lambda given, state, weight, bias: (activation(given + linear(state[0], weight, bias)),)
 
 
-def _single(cell: Callable[..., State]) -> Callable[..., Tensor | State]:
-    """Return a function like `torch.lstm_cell`: the state after one step."""
-
-    def run(x: Tensor, state: Any, w_in: Tensor, w_own: Tensor, b_in: Any = None, b_own: Any = None) -> Any:
-        one = isinstance(state, Tensor)
-        new = cell(linear(x, w_in, b_in), (state,) if one else state, w_own, b_own)
-        return new[0] if one else new
-
-    return run
-
-
 def _weight_norm(direction: Tensor, length: Tensor, dim: int = 0) -> Tensor:
     others = [axis for axis in range(direction.ndim) if dim == -1 or axis != dim % direction.ndim]
     norm = torch.linalg.vector_norm(direction, dim=others, keepdim=True) if others else direction.abs()
@@ -337,7 +326,6 @@ def _weight_norm(direction: Tensor, length: Tensor, dim: int = 0) -> Tensor:
 _CELLS = {"gru": _gru, "lstm": _lstm, "rnn_tanh": _plain(torch.tanh), "rnn_relu": _plain(torch.relu)}
 _FORMULAS: dict[Any, Callable[..., Any]] = {
     **{getattr(torch, name): _recurrent(cell) for name, cell in _CELLS.items()},
-    **{getattr(torch, f"{name}_cell"): _single(cell) for name, cell in _CELLS.items()},
     torch._nested_tensor_from_mask_left_aligned: lambda *_: False,  # padding stays: nested tensors cannot be stacked
     torch._weight_norm: _weight_norm,
 }

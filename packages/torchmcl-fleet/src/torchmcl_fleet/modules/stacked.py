@@ -35,7 +35,6 @@ __all__ = [
     "replace_where",
     "runs_of",
     "seed_generators",
-    "seeded",
 ]
 
 _ONE_GENERATOR = threading.Lock()
@@ -60,17 +59,6 @@ def seed_generators(seed: int) -> None:
 
 def _n_cuda_generators() -> int:
     return torch.cuda.device_count() if torch.cuda.is_initialized() else 0
-
-
-@contextmanager
-def seeded(seed: int | None) -> Iterator[None]:
-    """Draw from a separate random stream in a `with` block; None draws from torch's generator."""
-    if seed is None:
-        yield
-        return
-    with random_numbers_apart():
-        torch.default_generator.manual_seed(seed)  # models on the CPU use no other generator
-        yield
 
 
 def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> list[nn.Module]:
@@ -351,32 +339,18 @@ class KeptModels:
             for part, value in models.state.items()
         }
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Load weights and buffers from `state_dict`.
 
         Raises:
-            ValueError: if they do not match this fleet.
+            ValueError: If they do not match this fleet.
         """
-        given = _states_of(state, self.last)
-        if "best" in given:
+        if "best" in state:
             self.keep_best()
-        self.take(slice(0, len(self.last)), given["last"], given.get("best"))
-
-
-def _states_of(state: dict[str, Tensor], models: StackedModules) -> dict[str, dict[str, Tensor]]:
-    """Return the parts of a fleet's `state_dict`, "last" and optionally "best", each like `models.state`.
-
-    Raises:
-        ValueError: if an entry is missing, unexpected or of the wrong shape.
-    """
-    wanted = {name: tuple(value.shape) for name, value in models.state.items()}
-    parts: dict[str, dict[str, Tensor]] = {}
-    for key, value in state.items():
-        name, _, part = key.partition(".")
-        parts.setdefault(name, {})[part or "flat"] = value
-    shapes = [{name: tuple(value.shape) for name, value in part.items()} for part in parts.values()]
-    if not {"last"} <= parts.keys() <= {"last", "best"} or any(each != wanted for each in shapes):
-        rule = f"hold 'last' and maybe 'best' of shape {wanted.pop('flat')}"
-        rule += f", and for each the buffers {wanted}" if wanted else ""
-        raise ValueError(bad_value("Fleet", "state", rule, {name: tuple(value.shape) for name, value in state.items()}))
-    return parts
+        kept = {name: value for name, value in self.state_dict().items() if "best" in state or name.startswith("last")}
+        expected, shapes = ({name: tuple(value.shape) for name, value in each.items()} for each in (kept, state))
+        if shapes != expected:
+            raise ValueError(bad_value("Fleet", "state", f"hold weights and buffers of the shapes {expected}", shapes))
+        for name, value in kept.items():
+            value.copy_(state[name])

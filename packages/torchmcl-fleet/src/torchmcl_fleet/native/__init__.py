@@ -195,10 +195,7 @@ class NetworkFields(Structure):
 class RowsFields(Structure):
     """The rows of all sets."""
 
-    _fields_ = (
-        *integers("n_set_rows"),
-        *pointers("inputs lower between targets counts"),
-    )
+    _fields_ = (*integers("n_set_rows"), *pointers("inputs lower between targets counts"))
 
 
 class BatchFields(Structure):
@@ -228,7 +225,4 @@ class AdamFields(Structure):
 class EpochsFields(Structure):
     """Consecutive batches of the selected models in consecutive epochs."""
 
-    _fields_ = (
-        *integers("first last n_epochs n_batches n_ordered"),
-        *pointers("bounds active n_steps losses"),
-    )
+    _fields_ = (*integers("first last n_epochs n_batches n_ordered"), *pointers("bounds active n_steps losses"))

@@ -105,11 +105,7 @@ class _Line(Structure):
 
 
 class _Trim(Structure):
-    _fields_ = (
-        *integers("n_rows n_kernels"),
-        ("share", c_double),
-        *pointers("values weights kept order"),
-    )
+    _fields_ = (*integers("n_rows n_kernels"), ("share", c_double), *pointers("values weights kept order"))
 
 
 def supports(*tensors: Tensor) -> bool:

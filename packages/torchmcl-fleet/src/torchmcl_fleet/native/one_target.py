@@ -80,12 +80,7 @@ class _Losses(torch.autograd.Function):
 
 
 def _computed(
-    h: Tensor,
-    t: Tensor,
-    x: Tensor | None,
-    temperature: float,
-    epsilon: float,
-    *written: Tensor | None,
+    h: Tensor, t: Tensor, x: Tensor | None, temperature: float, epsilon: float, *written: Tensor | None
 ) -> Tensor:
     """Fill the output tensors, and return the assignment loss and the score loss."""
     cost, weights, winners, to_h, to_x = written
