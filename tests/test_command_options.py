@@ -18,8 +18,11 @@ ANSWERS = ["predict", "model", "a.csv", "-o", "b.csv"]
 @for_each(
     "command, message",
     [
-        ([*ANSWERS, "--keep", "c,c"], "torchmcl predict: `--keep` must name each once, got 'c' twice."),
-        ([*ANSWERS, "--keep", "c", "--keep", "c"], "torchmcl predict: `--keep` must name each once, got 'c' twice."),
+        ([*ANSWERS, "--keep", "c,c"], "torchmcl predict: `--keep` must have no duplicates, got 'c' twice."),
+        (
+            [*ANSWERS, "--keep", "c", "--keep", "c"],
+            "torchmcl predict: `--keep` must have no duplicates, got 'c' twice.",
+        ),
         ([*TABLE, "--seed", "-1"], "torchmcl fit: `--seed` must be an integer from 0 to 4294967295, got '-1'."),
         ([*TABLE, "--learning-rate", "inf"], "torchmcl fit: `--learning-rate` must be a finite number > 0, got 'inf'."),
         ([*TABLE, "--learning-rate", "-1"], "`--learning-rate` must be a finite number > 0, got '-1'."),
@@ -30,9 +33,9 @@ ANSWERS = ["predict", "model", "a.csv", "-o", "b.csv"]
         ([*ANSWERS, "--interval", "90"], "`--interval` must lie in (0, 1), got '90'."),
         ([*TABLE, "--rule", "wta"], "`--rule` must be one of "),
         ([*TABLE, "--target", ","], "`--target` must name at least one, separated by commas, got ','."),
-        (["fit", "a.csv"], "torchmcl fit: `--out` must be given, got nothing."),
+        (["fit", "a.csv"], "torchmcl fit: `--out` is required."),
         (["reproduce", "uci", "--folds", "x"], "torchmcl reproduce uci: `--folds` must be an integer from 0 to "),
-        (["reproduce", "uci", "--sets", "yacht,yacht"], "`--sets` must name each once, got 'yacht' twice."),
+        (["reproduce", "uci", "--sets", "yacht,yacht"], "`--sets` must have no duplicates, got 'yacht' twice."),
         (["fly"], "must be one of "),
     ],
 )

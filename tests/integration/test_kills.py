@@ -86,7 +86,7 @@ def test_a_folder_of_somebody_else_in_the_place_of_the_checkpoint_is_kept(tmp_pa
     theirs.parent.mkdir()
     theirs.write_text("mine")
     assert main([*fit_command(tmp_path, "model"), "--restart"]) == 2
-    assert "`checkpoint` must be new, empty or hold saved progress" in capsys.readouterr().err
+    assert "`checkpoint` must be new, empty or contain saved progress" in capsys.readouterr().err
     assert theirs.read_text() == "mine"
 
 

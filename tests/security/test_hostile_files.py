@@ -90,7 +90,7 @@ def test_a_pickle_named_safetensors_is_refused_and_not_run(network, estimator, t
     content, opened = trap
     for folder, load in loaders(network, estimator, table_model):
         (folder / "model.safetensors").write_bytes(content)
-        with pytest.raises(ValueError, match=r"`folder` must hold what .* wrote"):
+        with pytest.raises(ValueError, match=r"`folder` must contain what .* wrote"):
             load(folder)
     assert not opened.exists()
 
@@ -356,7 +356,7 @@ def test_brackets_without_end_are_refused_everywhere(tmp_path, network, estimato
         with pytest.raises(ValueError, match="got a file without its header"):
             load(folder)
     (tmp_path / "records.jsonl").write_bytes(content)
-    with pytest.raises(ValueError, match=r"line 1 is not a record.*without end"):
+    with pytest.raises(ValueError, match=r"line 1 is not a record.*too deep"):
         AnnealingRecords.load(tmp_path / "records.jsonl")
 
 

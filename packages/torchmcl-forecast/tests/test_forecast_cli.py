@@ -115,7 +115,7 @@ def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys)
             pd.read_csv("sales.csv"), horizon=7, checkpoint=folder
         )
     assert main([*table, *QUICK, "--seed", "1"]) == 2
-    assert "`checkpoint` must hold the progress of the same call" in capsys.readouterr().err
+    assert "`checkpoint` must contain the progress of the same call" in capsys.readouterr().err
     assert main([*table, *QUICK, "--seed", "1", "--restart"]) == 0
     assert not folder.exists()
     folder.mkdir()

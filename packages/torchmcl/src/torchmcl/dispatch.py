@@ -102,7 +102,7 @@ def runs_triton(tensor: Tensor) -> bool:
 
 
 def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
-    """Return the same as `torch.broadcast_shapes`, whose first call takes half a second to import sympy.
+    """Return the broadcast shape, like `torch.broadcast_shapes`, whose first call imports sympy for half a second.
 
     Raises:
         RuntimeError: For shapes that do not broadcast, like the original.
@@ -122,9 +122,10 @@ def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
 
 
 def is_plain_eager() -> bool:
-    """Return False inside torch.compile, under torch.vmap and other transforms of torch.func, and in forward mode.
+    """Whether operations run in plain eager mode.
 
-    Also inside torch.jit.trace, which would record results of compiled loops as constants.
+    Not inside `torch.compile`, transforms of `torch.func`, forward mode and `torch.jit.trace`, which would record
+    results of compiled loops as constants.
     """
     return (
         not torch.compiler.is_compiling()
@@ -135,7 +136,7 @@ def is_plain_eager() -> bool:
 
 
 def in_forward_mode() -> bool:
-    """Return whether forward-mode differentiation is active (`torch.autograd.forward_ad`, `torch.func.jacfwd`).
+    """Whether forward-mode differentiation is active (`torch.autograd.forward_ad`, `torch.func.jacfwd`).
 
     Forward mode supports only plain operations, neither `out=` nor fused kernels. Through an `autograd.Function`, even
     one with a `jvp`, forward mode over forward mode silently gives 0.
@@ -144,10 +145,10 @@ def in_forward_mode() -> bool:
 
 
 def may_work_in_place(*gradients: Tensor | None) -> bool:
-    """Return whether a backward pass may overwrite its own intermediate results, given its incoming gradients.
+    """Whether a backward pass with these incoming gradients may overwrite its intermediate results.
 
-    Not when it is itself differentiated, compiled (the compiler fuses anyway) or under torch.vmap,
-    where a shared tensor cannot take per-sample values. `is_grads_batched` has batched gradients outside of torch.vmap.
+    Not if it is differentiated, compiled (the compiler fuses operations anyway) or under `torch.vmap`, where a shared
+    tensor cannot contain values of one sample. `is_grads_batched` gives batched gradients outside of `torch.vmap`.
     """
     if torch.is_grad_enabled() or not is_plain_eager():
         return False
@@ -173,18 +174,18 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     return precise
 
 
-# How many `debug_checks` are open, in all threads. A plain module global, so that torch.compile can guard on it.
+# Number of open `debug_checks` in all threads: a module variable, so that torch.compile can guard on it.
 _n_debug_checks = 0
 _counting = threading.Lock()
 
 
 def count_debug_checks(change: int) -> None:
-    """Count the open contexts; those of different threads may end in any order."""
+    """Change the number of open contexts; contexts of different threads may end in any order."""
     global _n_debug_checks
     with _counting:
         _n_debug_checks += change
 
 
 def debug_checks_enabled(*, always: bool = False) -> bool:
-    """Whether to check tensor values: only if requested, and in modes of torch that allow reading them."""
+    """Whether to check the values of tensors: only if requested, and only in modes that allow reading them."""
     return (always or _n_debug_checks > 0) and is_plain_eager()

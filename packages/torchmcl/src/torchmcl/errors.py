@@ -1,4 +1,4 @@
-"""The wording of messages, without torch: the command line checks its options before it loads anything."""
+"""Texts of error messages, without torch: the command line checks its options before it imports torch."""
 
 import difflib
 import math
@@ -12,21 +12,21 @@ __all__ = ["bad_value", "nearest_hint", "number_text", "option_text", "printable
 # A name in double quotes, with inner quotes doubled, or anything up to the next comma.
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"\s*|([^,]*))(?:,|$)')
 
-# Numbers below 10^9 are written with all integer digits, larger ones only if needed to distinguish them.
+# Exponent up to which numbers are written with all integer digits; for larger ones only if it distinguishes them.
 _PLAIN_EXPONENTS = 9
-# Categories of characters that a terminal interprets instead of showing: control, format, surrogates.
+# Unicode categories of characters that a terminal interprets: control, format, surrogates.
 _INVISIBLE = ("Cc", "Cf", "Cs")
-# The maximum number of significant digits of a float.
+# Maximum number of significant digits of a float.
 _ALL_DIGITS = 17
 
 
 def bad_value(owner: str, argument: str, rule: str, value: object, advice: str = "") -> str:
-    """Return an error message in the house style."""
+    """Return the error message "owner: `argument` must rule, got value. advice"."""
     return f"{owner}: `{argument}` must {rule}, got {value}.{' ' + advice if advice else ''}"
 
 
 def nearest_hint(value: str, known: Iterable[str]) -> str:
-    """Return a suggestion to append to a message about an unknown name: the nearest known name, if any is close."""
+    """Return a suggestion for a message about an unknown name: the nearest known name, "" if none is similar."""
     near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.4)
     return f" Did you mean {near[0]!r}?" if near else ""
 
@@ -85,7 +85,7 @@ def split_names(text: str) -> list[str]:
 
 
 def option_text(option: str, *names: str) -> str:
-    """Return an option with names, ready to be pasted into a shell; `split_names` reads them back.
+    """Return an option with names for a shell; `split_names` is the inverse.
 
     Example:
         >>> print(option_text("--drop", "Individual ID"))

@@ -1,6 +1,6 @@
-"""Export of networks for other programs: torch.export, ONNX, TorchScript and AOTInductor packages.
+"""Export of networks: torch.export, ONNX, TorchScript and AOTInductor packages.
 
-The file suffix, or an object of this module, determines the format.
+The file suffix, or an object of a class of this module, determines the format.
 """
 
 import inspect
@@ -21,7 +21,7 @@ __all__ = ["ONNX", "AOTInductor", "ExportForm", "ExportedProgram", "export"]
 
 
 class ExportForm(ABC):
-    """A file format. Subclasses implement `write`."""
+    """Base class of export formats. Subclasses implement `write`."""
 
     @abstractmethod
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
@@ -36,7 +36,7 @@ class ExportForm(ABC):
 
 @dataclass(frozen=True)
 class ExportedProgram(ExportForm):
-    """A graph of torch operations, for `torch.export.load` without the torchmcl model class. Suffix ".pt2"."""
+    """Graph of torch operations, for `torch.export.load` without the class of the model; suffix ".pt2"."""
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
         """Write the program."""
@@ -45,9 +45,9 @@ class ExportedProgram(ExportForm):
 
 @dataclass(frozen=True)
 class ONNX(ExportForm):
-    """An ONNX graph, for runtimes without PyTorch. Suffix ".onnx".
+    """ONNX graph, for runtimes without PyTorch; suffix ".onnx".
 
-    A module with custom operators has a method `onnx_translations`: operator -> function that creates the nodes.
+    A module with custom operators has a method `onnx_translations`, operator -> function that creates the nodes.
 
     Attributes:
         opset: Version of the ONNX operator set.
@@ -56,7 +56,7 @@ class ONNX(ExportForm):
     opset: int = 18
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
-        """Write the graph; inputs and outputs are named after arguments of `forward` and fields of its result."""
+        """Write the graph; inputs and outputs have the names of the arguments and result fields of `forward`."""
         optional_import("onnxscript", extra="export", needed_by="torchmcl.export to ONNX")
         example = _several(example)
         modules: list[Any] = [module for module in model.modules() if hasattr(module, "onnx_translations")]
@@ -80,10 +80,10 @@ class ONNX(ExportForm):
 
 @dataclass(frozen=True)
 class TorchScript(ExportForm):
-    """A TorchScript trace, for `torch.jit.load` and C++ programs that use it. Suffix ".ts".
+    """TorchScript trace, for `torch.jit.load` and C++ programs; suffix ".ts".
 
-    The result is a plain tuple. The sequence length is fixed to that of the example. The batch size is dynamic, except
-    for separators.
+    The result is a tuple. The sequence length is the length of the example. The batch size is dynamic, except for
+    separators.
     """
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
@@ -94,7 +94,7 @@ class TorchScript(ExportForm):
 
 @dataclass(frozen=True)
 class AOTInductor(ExportForm):
-    """A machine-code package from AOTInductor, for `torch._inductor.aoti_load_package`; needs a C++ compiler."""
+    """Machine-code package of AOTInductor, for `torch._inductor.aoti_load_package`; requires a C++ compiler."""
 
     def write(self, model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
         """Compile and write the package."""
@@ -120,7 +120,7 @@ def export(
         form: Export format, if the suffix does not determine it: `AOTInductor()`, or `ONNX(opset=21)`.
 
     Returns:
-        The path.
+        Path of the file.
 
     Raises:
         ValueError: For an unknown suffix.
@@ -138,7 +138,7 @@ def export(
         raise ValueError(bad_value("export", "path", rule, repr(str(path)), "Or give a `form`, such as AOTInductor()."))
     chosen = _BY_SUFFIX[path.suffix] if form is None else form
     if not isinstance(chosen, ExportForm):
-        advice = "ExportedProgram(), ONNX(), TorchScript() and AOTInductor() are some."
+        advice = "For example ONNX() or TorchScript()."
         raise TypeError(bad_value("export", "form", "be an ExportForm", repr(form), advice))
     inputs = example if isinstance(example, tuple) else (example,)
     if not all(isinstance(each, Tensor) and each.ndim for each in inputs):
@@ -155,7 +155,7 @@ def export(
 
 
 def _several(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return inputs with at least two rows: a single one would be treated as a constant size."""
+    """Return inputs with at least two rows, because torch treats a size of 1 as constant."""
     return tuple(torch.cat([each, each]) if len(each) == 1 else each for each in example)
 
 
@@ -179,7 +179,7 @@ def _output_names(model: nn.Module, example: tuple[Tensor, ...]) -> list[str]:
 
 
 def _name_axes(program: Any) -> None:
-    """Name dynamic axes: "batch" for the first, "length" for the only other one, "size_1" and so on for several."""
+    """Name dynamic axes: "batch" for the first, "length" for a single other one, "size_1" and so on for several."""
     symbols = []
     for each in program.model.graph.inputs:
         for axis, size in enumerate(each.shape):
@@ -194,7 +194,7 @@ def _name_axes(program: Any) -> None:
 
 
 class _Tuples(nn.Module):
-    """A model that returns plain tuples without None, as a trace requires."""
+    """Model that returns tuples without None, as a trace requires."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ __all__ = ["PUBLISHED", "check_extra", "install_command", "lazy_names", "optiona
 
 # Set this to True with the first release on the package index.
 PUBLISHED = False
-# What must be installed from the clone together with a package.
+# Packages that must be installed from the clone together with a package.
 _BELOW = {
     "torchmcl": (),
     "torchmcl-fleet": ("torchmcl",),
@@ -22,7 +22,7 @@ _BELOW = {
 
 
 def install_command(package: str, extra: str = "") -> str:
-    """Return the command that installs a package and its extra: in a clone of the repository until publication.
+    """Return the command that installs a package and its extra; before publication, from a clone of the repository.
 
     Example:
         >>> install_command("torchmcl-speech", "train")
@@ -37,7 +37,7 @@ def install_command(package: str, extra: str = "") -> str:
 
 
 def optional_import(module: str, *, extra: str, needed_by: str, package: str = "torchmcl") -> ModuleType:
-    """Return `module`, or raise an error that names its extra.
+    """Import a module, or raise an error that names its extra.
 
     Raises:
         ImportError: If the package is not installed.
@@ -50,7 +50,7 @@ def optional_import(module: str, *, extra: str, needed_by: str, package: str = "
 
 
 def check_extra(*modules: str, extra: str, needed_by: str, package: str = "torchmcl") -> None:
-    """Check that packages are installed, without loading them; the error names the extra that installs all of them.
+    """Check that packages are installed, without importing them; the error names the extra.
 
     Args:
         *modules: Names of top-level modules; alternatives are separated by "|".

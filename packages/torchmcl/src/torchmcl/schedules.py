@@ -265,7 +265,7 @@ def annealed(rule: type[AssignmentRule] | AssignmentRule, **values: Schedule | A
     if not schedules:
         got = ", ".join(f"{name}={value!r}" for name, value in values.items()) or "none"
         advice = f"Give at least one of {known} a schedule, such as Linear(1.0, 0.0, 100)."
-        raise ValueError(bad_value("annealed", "values", "hold a schedule", got, advice))
+        raise ValueError(bad_value("annealed", "values", "contain a schedule", got, advice))
     first = values | {name: schedule(0) for name, schedule in schedules.items()}
     if not isinstance(rule, type):
         return AnnealedRule(replace(rule, **first), tuple(schedules.items()))

@@ -1,9 +1,9 @@
-"""Training in two passes: all hypotheses without a graph, then only those with weight, with a graph.
+"""Training in two passes: first all hypotheses without a graph, then those with nonzero weight with a graph.
 
-The gradient of a step with respect to its predictions is known before any network is differentiated: weights are
-detached, and the cost of a prediction needs no network. So the first pass computes the predictions one chunk after the
-other without a graph. Its backward pass receives their gradients, recomputes the chunks whose gradient is not 0, and
-differentiates them one at a time. The memory is that of one chunk, for every rule, cost and score objective.
+The gradient of a step with respect to its predictions does not depend on the network, because weights are detached. The
+first pass therefore computes the predictions chunk by chunk without a graph. The backward pass receives their
+gradients, recomputes the chunks with a nonzero gradient, and differentiates them one at a time. Training needs the
+memory of one chunk, for every rule, cost and score objective.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ __all__ = ["TwoPass", "hypothesis_numbers"]
 
 
 def hypothesis_numbers(n_rows: int, n_hypotheses: int, device: torch.device | None = None) -> Tensor:
-    """Return the hypothesis numbers of each row, [rows, hypotheses]: the default latents of `TwoPass`.
+    """Return the hypothesis numbers of each row, [rows, hypotheses], the default latents of `TwoPass`.
 
     Example:
         >>> hypothesis_numbers(2, 3)
@@ -35,16 +35,16 @@ def hypothesis_numbers(n_rows: int, n_hypotheses: int, device: torch.device | No
 
 
 class TwoPass(nn.Module):
-    """A model whose hypotheses are computed in chunks, and differentiated only where they have weight.
+    """Compute hypotheses in chunks, and backpropagate only through those with nonzero weight.
 
     Use it as the model of `mcl_step`; values and gradients equal those of all hypotheses at once. The forward pass
-    keeps no graph. `loss.backward()` recomputes chunks, with the same random numbers and under the same autocast, and
-    adds to the `.grad` of all parameters (`torch.autograd.grad` does not return those). Chunks without any gradient are
-    skipped. Parallel wrappers go inside, `TwoPass(DistributedDataParallel(model), 16)`: gradients are reduced once,
-    with the last chunk. Gradients also flow to inputs that require them, so an encoder in front of it runs only once.
+    keeps no graph. `loss.backward()` recomputes chunks, with the same random numbers and autocast, and adds to the
+    `.grad` of all parameters (`torch.autograd.grad` does not return those). Chunks without gradient are skipped. Put
+    parallel wrappers inside, `TwoPass(DistributedDataParallel(model), 16)`: gradients are reduced once, with the last
+    chunk. Inputs that require gradients receive them, so that an encoder in front of the model runs only once.
 
-    Score logits of the model itself have a gradient everywhere, so that no chunk is skipped; with `scorer` they come
-    from the inputs alone. Batch normalization normalizes each chunk alone; its running statistics are updated once.
+    Score logits of the model have nonzero gradients everywhere, so that no chunk is skipped; with `scorer` they depend
+    on the inputs only. Batch normalization normalizes each chunk separately and updates its running statistics once.
 
     Args:
         model: Function of inputs and latents [batch, chunk, ...], which returns `Predictions` or `Distributions` with
@@ -52,12 +52,12 @@ class TwoPass(nn.Module):
         n_hypotheses: Number of hypotheses in training; `forward` accepts a different number.
         chunk_size: Number of hypotheses that are computed together.
         latents: Function of the number of rows, the number of hypotheses and the device that returns an identifier of
-            each hypothesis, [rows, hypotheses, ...]: their numbers by default, or noise, `model.draw` of a
-            `LatentHypotheses` for example.
+            each hypothesis, [rows, hypotheses, ...]: hypothesis numbers by default, or noise, for example
+            `LatentHypotheses.draw`.
         scorer: Function that computes score logits [batch, n_hypotheses] from the inputs, called once with a graph.
-        independent_rows: Whether the output of a row depends on this row and its latent only: no dropout, no batch
-            normalization. The second pass then computes only the (row, hypothesis) pairs with weight: one per row with
-            winner-takes-all. Every input tensor whose first axis is as long as the batch is assumed to contain rows.
+        independent_rows: Whether the output of a row depends only on this row and its latent, without dropout and batch
+            normalization. The second pass then computes only the (row, hypothesis) pairs with nonzero weight, one per
+            row with winner-takes-all. An input tensor whose first axis is as long as the batch must contain rows.
 
     Raises:
         TypeError: If the model does not return predictions.
@@ -101,7 +101,7 @@ class TwoPass(nn.Module):
         """
         first = next((leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)), None)
         if first is None:
-            raise TypeError(bad_value("TwoPass", "inputs", "hold a tensor [batch, ...]", type(inputs).__name__))
+            raise TypeError(bad_value("TwoPass", "inputs", "contain a tensor [batch, ...]", type(inputs).__name__))
         latents = self.latents(len(first), n_hypotheses or self.n_hypotheses, first.device)
         calls, predictions = self._first_pass(inputs, latents)
         if torch.is_grad_enabled():
@@ -120,8 +120,7 @@ class TwoPass(nn.Module):
             chunk = slice(int(hypotheses[0]), int(hypotheses[-1]) + 1)
             calls.append(_Call(chunk, torch.get_rng_state(), *get_device_states(latents)))
             results.append(_checked(self.model(inputs, latents[:, chunk]), (len(latents), len(hypotheses))))
-        # Under autocast, casts of weights are cached; those made here have no graph, and would cut that of the second
-        # pass.
+        # Autocast caches the casts of weights; casts without a graph would break the graph of the second pass.
         torch.clear_autocast_cache()
         fields = [_tensors(result) for result in results]
         joined = {name: torch.cat([each[name] for each in fields], dim=1) for name in fields[0]}
@@ -129,7 +128,7 @@ class TwoPass(nn.Module):
 
 
 class _Call(NamedTuple):
-    """A call of the first pass: its hypotheses, and the random state before it."""
+    """Call of the first pass: its hypotheses, and the random state before it."""
 
     hypotheses: slice
     cpu_state: Tensor
@@ -145,8 +144,8 @@ class _Call(NamedTuple):
             yield
 
 
-class _Piece(NamedTuple):
-    """One call of the second pass."""
+class _Chunk(NamedTuple):
+    """Call of the second pass."""
 
     inputs: Any
     latents: Tensor
@@ -156,7 +155,7 @@ class _Piece(NamedTuple):
 
 @dataclass
 class _SecondPass:
-    """The second pass of a batch, called with the gradients of all predictions."""
+    """Second pass of a batch, called with the gradients of all predictions."""
 
     model: Callable[..., Predictions | Distributions]
     calls: list[_Call]
@@ -168,23 +167,23 @@ class _SecondPass:
         needed = torch.stack([each.reshape(*latents.shape[:2], -1).any(dim=-1) for each in gradients.values()]).any(
             dim=0
         )
-        pieces = (self._pairs if self.independent_rows else self._chunks)(inputs, latents, gradients, needed)
+        chunks = (self._pairs if self.independent_rows else self._chunks)(inputs, latents, gradients, needed)
         with _kept_buffers(self.model):
-            for number, piece in enumerate(pieces):
-                reduced = nullcontext() if number == len(pieces) - 1 else _without_reduction(self.model)
-                with reduced, piece.random_state:
+            for number, chunk in enumerate(chunks):
+                reduced = nullcontext() if number == len(chunks) - 1 else _without_reduction(self.model)
+                with reduced, chunk.random_state:
                     with torch.enable_grad(), self.autocast():
-                        result = _tensors(self.model(piece.inputs, piece.latents))
-                    torch.autograd.backward(list(result.values()), [piece.gradients[name] for name in result])
+                        result = _tensors(self.model(chunk.inputs, chunk.latents))
+                    torch.autograd.backward(list(result.values()), [chunk.gradients[name] for name in result])
 
-    def _chunks(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor], needed: Tensor) -> list[_Piece]:
+    def _chunks(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor], needed: Tensor) -> list[_Chunk]:
         """Return the chunks of the first pass in which any prediction has a gradient."""
         counts = torch.stack([needed[:, call.hypotheses].any() for call in self.calls]).int()
         if _is_parallel(self.model):  # the same chunks in all processes: calls of a sharded model are collective
             counts[0] = 1
             torch.distributed.all_reduce(counts, torch.distributed.ReduceOp.MAX)
         return [
-            _Piece(
+            _Chunk(
                 inputs,
                 latents[:, call.hypotheses],
                 {name: gradient[:, call.hypotheses] for name, gradient in gradients.items()},
@@ -194,21 +193,21 @@ class _SecondPass:
             if count
         ]
 
-    def _pairs(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor], needed: Tensor) -> list[_Piece]:
-        """Return the pairs with a gradient, in pieces of the size of a chunk."""
+    def _pairs(self, inputs: Any, latents: Tensor, gradients: dict[str, Tensor], needed: Tensor) -> list[_Chunk]:
+        """Return the pairs with a gradient, in chunks."""
         rows, hypotheses = needed.nonzero(as_tuple=True)
         size = len(latents) * (self.calls[0].hypotheses.stop - self.calls[0].hypotheses.start)
-        n_pieces = torch.tensor(-(-len(rows) // size), device=latents.device)
+        n_chunks = torch.tensor(-(-len(rows) // size), device=latents.device)
         if _is_parallel(self.model):
-            n_pieces.clamp_(min=1)
-            torch.distributed.all_reduce(n_pieces, torch.distributed.ReduceOp.MAX)
+            n_chunks.clamp_(min=1)
+            torch.distributed.all_reduce(n_chunks, torch.distributed.ReduceOp.MAX)
         places = [*zip(rows.split(size), hypotheses.split(size), strict=True)] if len(rows) else []
-        # For pieces that only other processes have, the first row is used, with gradient 0.
-        missing = int(n_pieces) - len(places)
+        # The first row with gradient 0 stands for chunks that only other processes have.
+        missing = int(n_chunks) - len(places)
         factors = [1] * len(places) + [0] * missing
         places += [(rows.new_zeros(1), rows.new_zeros(1))] * missing
         return [
-            _Piece(
+            _Chunk(
                 _rows_of(inputs, len(latents), row),
                 latents[row, hypothesis].unsqueeze(1),
                 {name: factor * gradient[row, hypothesis].unsqueeze(1) for name, gradient in gradients.items()},
@@ -219,7 +218,7 @@ class _SecondPass:
 
 
 class _Replayed(torch.autograd.Function):
-    """The predictions of the first pass; their backward pass is the second pass."""
+    """Predictions of the first pass, whose backward pass is the second pass."""
 
     @staticmethod
     def forward(ctx: Any, replay: _SecondPass, structure: Any, fields: Any, anchor: Tensor, *leaves: Any) -> Any:

@@ -18,7 +18,7 @@ def test_files_that_hold_something_else_are_refused(tmp_path, monkeypatch, capsy
     with pytest.raises(ValueError, match="must be an npz file of arrays"):
         read_predictions(path)
     np.savez(path, hypotheses=np.zeros((2, 2, 1)))
-    with pytest.raises(ValueError, match="hold an array `targets`, got hypotheses"):
+    with pytest.raises(ValueError, match="contain an array `targets`, got hypotheses"):
         read_predictions(path)
     np.savez(path, hypotheses=np.zeros((2, 2, 1)), targets=np.zeros((2, 1), dtype=int))
     with pytest.raises(ValueError, match="`targets`"):

@@ -71,7 +71,7 @@ def test_classes_of_pixels_agree_with_torch_and_ignore_masked_ones():
         lambda _: mcl.Predictions(h), mcl.Batch(t, t[:, 0]), mcl.WTA(), cost_fn=costs.pairwise_pixel_cross_entropy
     )
     assert step.matching.cost.shape == (2, 1, 3)
-    with pytest.raises(TypeError, match="must hold integer class ids"):
+    with pytest.raises(TypeError, match="must contain integer class ids"):
         costs.pairwise_pixel_cross_entropy(hypotheses=h, targets=t.double())
 
 
@@ -85,7 +85,7 @@ def test_a_sum_of_costs_is_the_sum_and_trains_in_a_step():
     torch.testing.assert_close(step.matching.cost, expected)
     partial = SumOfCosts([(1.0, functools.partial(mcl.pairwise_dice, smooth=2.0)), (1.0, mcl.pairwise_sq_euclidean)])
     assert "mask" not in costs.cost_declaration(partial).needs
-    with pytest.raises(ValueError, match="must hold at least one pair"):
+    with pytest.raises(ValueError, match="must contain at least one pair"):
         SumOfCosts([])
 
 

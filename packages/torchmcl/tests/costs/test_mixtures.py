@@ -70,7 +70,7 @@ def test_scores_must_not_be_trained_twice():
     batch = mcl.Batch(torch.zeros(4, 2), torch.zeros(4, 1, 1))
     with pytest.raises(ValueError, match="`score_weight`"):
         mcl.mcl_step(model, batch, mcl.WTA(), cost_fn=MixtureNLLWithCRPS())
-    with pytest.raises(ValueError, match="return score logits for a cost that takes them"):
+    with pytest.raises(ValueError, match="return score logits for a cost that requires them"):
         mcl.mcl_step(
             mcl.MultiHypothesisMLP(2, 1, 3, scales=True, scores=False),
             batch,

@@ -114,7 +114,7 @@ def blind(*, hypotheses, targets):
 
 @for_each("cost_fn", [blind, mcl.MixtureNLL(blind), mcl.Pairwise(torch.dist, 2, 2)])
 def test_a_mask_of_steps_is_never_ignored(cost_fn):
-    with pytest.raises(ValueError, match="must take `mask`"):
+    with pytest.raises(ValueError, match="must accept `mask`"):
         loss(PATHS, torch.randn(6, 1, 5, 2), torch.ones(6, 1, 5).bool(), cost_fn=cost_fn)
 
 

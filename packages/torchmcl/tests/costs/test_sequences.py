@@ -310,11 +310,11 @@ def test_batches_of_scenes_are_collated():
 STEPS = {"hypotheses": torch.zeros(2, 3, 5, 2), "targets": torch.zeros(2, 1, 5, 2)}
 BAD = {
     "too few axes": (mcl.pairwise_ade, {"hypotheses": torch.zeros(3, 2), "targets": torch.zeros(3, 2)}, "have shape"),
-    "other steps": (mcl.pairwise_fde, STEPS | {"targets": torch.zeros(2, 1, 4, 2)}, "end in the axes of one event"),
+    "other steps": (mcl.pairwise_fde, STEPS | {"targets": torch.zeros(2, 1, 4, 2)}, "end with the shape of one event"),
     "other batch": (mcl.pairwise_sq_ade, STEPS | {"targets": torch.zeros(4, 1, 5, 2)}, "leading axes"),
     "mask of floats": (mcl.pairwise_ade, STEPS | {"mask": torch.ones(2, 1, 5)}, "boolean"),
     "mask of targets": (mcl.pairwise_ade, STEPS | {"mask": torch.ones(2, 1).bool()}, "steps"),
-    "no scale": (mcl.pairwise_gaussian_nll, STEPS | {"scale": None, "event_dims": 2}, "`scale` must be given"),
+    "no scale": (mcl.pairwise_gaussian_nll, STEPS | {"scale": None, "event_dims": 2}, "`scale` is required"),
     "narrow scale": (
         mcl.pairwise_laplace_nll,
         STEPS | {"scale": torch.ones(4), "event_dims": 2},

@@ -307,12 +307,12 @@ def test_work_that_saves_is_asked_and_other_work_is_ended(number, code):
 
 
 def test_a_second_signal_ends_work_that_does_not_listen():
-    with pytest.raises(TrainingInterrupted, match="The last state that was saved is kept"):
+    with pytest.raises(TrainingInterrupted, match="The last saved state is kept"):
         work_that_does_not_listen(signal.SIGTERM, signal.SIGTERM, saves=True)
 
 
 def test_a_signal_that_comes_too_late_ends_the_work_after_it():
-    with pytest.raises(TrainingInterrupted, match="had just ended"):
+    with pytest.raises(TrainingInterrupted, match="had already ended"):
         work_that_is_nearly_done()
 
 

@@ -31,7 +31,7 @@ def test_a_network_comes_back_with_its_card(tmp_path):
 
 def test_networks_with_code_inside_are_refused(tmp_path):
     model = torchmcl.MultiHypothesisMLP(2, 1, 3, output_activation=torch.tanh)
-    with pytest.raises(ValueError, match=r"MultiHypothesisMLP\.save: `self`"):
+    with pytest.raises(ValueError, match=r"MultiHypothesisMLP\.save"):
         model.save_pretrained(tmp_path / "model")
 
 

@@ -56,7 +56,7 @@ def test_a_computation_without_a_folder_ends_at_once():
 
 def test_progress_of_another_computation_is_rejected_with_the_difference(tmp_path):
     train(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"hold the progress of the same call, got .*, which differs in rate, size"):
+    with pytest.raises(ValueError, match=r"contain the progress of the same call, got .*, which differs in rate, size"):
         train(tmp_path / "run", key={"rate": 0.2, "size": 3})
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")

@@ -122,7 +122,7 @@ def test_accumulated_batches_and_limited_epochs_count_as_the_steps_they_make():
 
 @for_each("limits", [{"max_epochs": -1}, {"max_time": {"seconds": 30}}])
 def test_a_training_without_an_end_is_refused(limits):
-    with pytest.raises(ValueError, match="MCLModule: `max_epochs`"):
+    with pytest.raises(ValueError, match="`max_epochs`"):
         watched(**limits)
 
 
@@ -134,7 +134,7 @@ class Endless(torch.utils.data.IterableDataset):
 
 def test_a_loader_without_an_end_needs_the_length_of_an_epoch(twelve_epochs):
     endless = DataLoader(Endless(), batch_size=6)
-    with pytest.raises(ValueError, match="MCLModule: `limit_train_batches`"):
+    with pytest.raises(ValueError, match="`limit_train_batches`"):
         watched(endless, max_steps=48)
     assert watched(endless, max_steps=48, limit_train_batches=4)[0] == twelve_epochs[0]
 

@@ -283,7 +283,7 @@ def test_functions_are_compared_by_the_rule_they_give():
     [
         (("auto",), TypeError, "`rule`"),
         ((mcl.AnnealedWTA,), TypeError, "`rule`"),
-        ((mcl.AutoAnnealing(),), ValueError, "`optimizer`"),
+        ((mcl.AutoAnnealing(),), ValueError, ".*`optimizer`"),
         ((mcl.WTA(), None, 0), ValueError, "`n_epochs`"),
     ],
 )

@@ -119,7 +119,7 @@ def test_transitions_are_the_new_maxima_of_the_count():
 def test_trajectories_that_show_no_cooling_are_refused():
     with pytest.raises(ValueError, match="observed_transitions: `temperatures`"):
         theory.observed_transitions(theory.Trajectory(torch.tensor([1.0]), torch.zeros(1, 3, 2)))
-    with pytest.raises(ValueError, match=r"`temperatures` must fall or stay, got a rise at step 1"):
+    with pytest.raises(ValueError, match=r"`temperatures` must be non-increasing, got a rise at step 1"):
         theory.observed_transitions(theory.Trajectory(torch.tensor([1.0, 2.0]), torch.zeros(2, 3, 2)))
     with pytest.raises(ValueError, match="`hypotheses`"):
         theory.observed_transitions(theory.Trajectory(torch.tensor([2.0, 1.0]), torch.zeros(3, 3, 2)))

@@ -134,7 +134,9 @@ def plain_pull(
     to_hypotheses = to_targets = to_logits = None
     parts = [part for part in (cost_grad, None if grad is None else weights * (grad / n)) if part is not None]
     if parts:
-        to_hypotheses, to_targets = distances.centered_pull(hypotheses, targets, sum(parts[1:], parts[0]), needs[:2])
+        to_hypotheses, to_targets = distances.centered_gradients(
+            hypotheses, targets, sum(parts[1:], parts[0]), needs[:2]
+        )
     if logits is not None and needs[2] and score_grad is not None:
         labels = logits.new_zeros(logits.shape).scatter(-1, winners.long().unsqueeze(-1), 1.0)
         to_logits = (logits.sigmoid() - labels) * (score_grad / (n * n_hypotheses))

@@ -249,7 +249,7 @@ class AnnealingRecords:
         names = [field.name for field in fields(cls)]
         rows = read_records("AnnealingRecords.load", Path(path), lambda row: [row[name] for name in names])
         if not rows:
-            raise ValueError(bad_value("AnnealingRecords.load", "path", "hold at least one record", "an empty file"))
+            raise ValueError(bad_value("AnnealingRecords.load", "path", "contain at least one record", "an empty file"))
         probes = rows[0]["probes"]
         with as_written("AnnealingRecords.load", "path", "`save`"):
             columns = {
@@ -317,6 +317,6 @@ def phase_transitions(
     if len(temperatures.unique()) < 2:
         advice = "A transition is detected between two temperatures: record more often."
         got = f"{len(temperatures.unique())} in {len(temperatures)} records"
-        raise ValueError(bad_value("phase_transitions", "records", "hold at least two temperatures", got, advice))
+        raise ValueError(bad_value("phase_transitions", "records", "contain at least two temperatures", got, advice))
     reach = network_tolerance(temperatures) if tolerance is None else tolerance
     return theory.observed_transitions(theory.Trajectory(temperatures, hypotheses), reach, lasting=True)

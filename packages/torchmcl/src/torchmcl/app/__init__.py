@@ -1,4 +1,4 @@
-"""The command line: parsing and dispatch only."""
+"""Command line: parsing and dispatch."""
 
 import argparse
 import sys
@@ -51,12 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("\n".join(_versions()) if options.verbose else f"torchmcl {__version__}")
         parser.exit()
     if options.verbose:
-        parser.error("--verbose goes with --version")
+        parser.error("`--verbose` requires `--version`")
     if options.run is None:
         parser.print_help()
         return 0
     try:
-        # Invalid input is detected before torch is loaded, which takes seconds. A check may return a plan to run.
+        # Invalid input is detected before torch is imported, which takes seconds. A check may return a plan to run.
         plan = None if options.check is None else options.check(options)
         return _run(options.run, options if plan is None else plan)
     except KeyboardInterrupt:  # before signals are handled, while packages are loaded
@@ -85,7 +85,7 @@ def _run(run: Callable[[Any], None], plan: Any) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="torchmcl",
-        description="Several answers instead of one: multiple choice learning and annealed MCL for PyTorch.",
+        description="Multiple choice learning and annealed MCL for PyTorch: several hypotheses and their scores.",
         epilog=_epilog(),
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")

@@ -12,9 +12,9 @@ from torchmcl.optional import optional_import
 
 __all__ = ["film_player", "film_script", "write_animation"]
 
-_SIDE, _HEAD = 300, 34  # pixels of a panel and of the line above it
+_SIDE, _HEAD = 300, 34  # height of a panel and of the line above it, in pixels
 _SHARPER = 2  # drawn twice as large and reduced, which smooths the edges
-_COLOURS = 40  # 60 frames stay well below a megabyte
+_COLORS = 40  # 60 frames stay well below a megabyte
 _MILLISECONDS, _LAST_MILLISECONDS = 110, 2500
 
 
@@ -28,8 +28,8 @@ def write_animation(film: dict[str, Any], path: Path) -> Path:
     images, drawing, fonts = (
         optional_import(f"PIL.{name}", extra="plots", needed_by=owner) for name in ("Image", "ImageDraw", "ImageFont")
     )
-    found = optional_import("matplotlib.font_manager", extra="plots", needed_by=owner).findfont("DejaVu Sans")
-    font = fonts.truetype(found, size=15 * _SHARPER)  # comes with matplotlib, and has Greek letters
+    font_file = optional_import("matplotlib.font_manager", extra="plots", needed_by=owner).findfont("DejaVu Sans")
+    font = fonts.truetype(font_file, size=15 * _SHARPER)  # included in matplotlib, with Greek letters
     size = (_SHARPER * _SIDE * len(film["methods"]), _SHARPER * (_SIDE + _HEAD))
     background = images.new("RGB", size, "white")
     _draw_points(drawing.Draw(background), film)
@@ -39,7 +39,7 @@ def write_animation(film: dict[str, Any], path: Path) -> Path:
         _draw_frame(drawing.Draw(frame, "RGBA"), film, place, int(epoch), font)
         frames.append(frame.resize((size[0] // _SHARPER, size[1] // _SHARPER), images.Resampling.LANCZOS))
     # One palette for all frames: with separate ones, colors would flicker and compression would fail.
-    palette = frames[-1].quantize(_COLOURS)
+    palette = frames[-1].quantize(_COLORS)
     indexed = [frame.quantize(palette=palette, dither=images.Dither.NONE) for frame in frames]
     durations = [_MILLISECONDS] * (len(frames) - 1) + [_LAST_MILLISECONDS]
     buffer = io.BytesIO()
@@ -66,9 +66,9 @@ def _draw_points(pencil: Any, film: dict[str, Any]) -> None:
 
 def _draw_frame(pencil: Any, film: dict[str, Any], place: int, epoch: int, font: Any) -> None:
     for panel, method in enumerate(film["methods"]):
-        answers = method["frames"][place]
-        top = max(*(score for _, _, score in answers), 1e-6)
-        for x, y, score in (answer for answer in answers if max(map(abs, answer[:2])) <= 1):
+        hypotheses = method["frames"][place]
+        top = max(*(score for _, _, score in hypotheses), 1e-6)
+        for x, y, score in (hypothesis for hypothesis in hypotheses if max(map(abs, hypothesis[:2])) <= 1):
             cx, cy = _place(x, y, panel)
             radius = 4.5 * _SHARPER
             opacity = round(255 * (0.12 + 0.88 * score / top))
@@ -89,7 +89,7 @@ def film_player(n_frames: int) -> str:
 
 
 def film_script(film: dict[str, Any]) -> str:
-    """Return the script of a page with `film_player`.
+    """Return the script of a report with `film_player`.
 
     Args:
         film: Dictionary of the `points` [[x, y], ...] behind the hypotheses, the `epochs` of the frames, and `methods`;

@@ -1,7 +1,7 @@
-"""Common arguments of several commands: their types, and a parser with uniform error messages.
+"""Argument types of the commands, and a parser with uniform error messages.
 
-A type converts the text of an option to its value, or raises an error with the violated rule, which the parser prefixes
-with the names of the command and the option. Nothing here loads torch: options are checked first.
+A type converts the text of an option to its value, or raises an error with the violated rule, to which the parser adds
+the names of the command and the option. This module does not import torch.
 """
 
 import argparse
@@ -34,30 +34,30 @@ __all__ = [
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
-# Far above any count of rows, epochs or files, and within the range of a C int.
+# Largest integer of an option: far above any number of rows, epochs or files, and within the range of a C int.
 _MOST = 2**31 - 1
-# The largest seed that NumPy and scikit-learn accept.
+# Largest seed that NumPy and scikit-learn accept.
 _LARGEST_SEED = 2**32 - 1
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that reports errors in the format of all other messages and exits with status 2."""
+    """Parser that reports errors in the format of all other messages and exits with status 2."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and a pointer to the help, and exit."""
         advice = "" if message.endswith(".") else "."
-        self.exit(2, f"{self.prog}: {_house_form(message)}{advice} See `{self.prog} --help`.\n")
+        self.exit(2, f"{self.prog}: {_formatted(message)}{advice} See `{self.prog} --help`.\n")
 
 
-def _house_form(message: str) -> str:
-    """Return argparse's error message about an option in the house style."""
+def _formatted(message: str) -> str:
+    """Return an error message of argparse in the format of all other messages."""
     if missing := re.fullmatch(r"the following arguments are required: (.+)", message, re.DOTALL):
         names = [name.split("/")[-1] for name in missing[1].split(", ")]
-        return f"{', '.join(f'`{name}`' for name in names)} must be given, got nothing"
-    told = re.fullmatch(r"argument (\S+): (.+)", message, re.DOTALL)
-    if told is None:
+        return f"{', '.join(f'`{name}`' for name in names)} {'is' if len(names) == 1 else 'are'} required"
+    about_option = re.fullmatch(r"argument (\S+): (.+)", message, re.DOTALL)
+    if about_option is None:
         return message
-    option, problem = told[1].split("/")[-1], told[2]
+    option, problem = about_option[1].split("/")[-1], about_option[2]
     if chosen := re.fullmatch(r"invalid choice: (.+) \(choose from (.+)\)", problem, re.DOTALL):
         return f"`{option}` must be one of {chosen[2]}, got {chosen[1]}"
     if problem == "expected one argument":
@@ -105,7 +105,7 @@ def names(text: str) -> list[str]:
     found = split_names(text)
     if not found:
         raise argparse.ArgumentTypeError(f"must name at least one, separated by commas, got {text!r}")
-    return _each_once(found)
+    return _without_duplicates(found)
 
 
 class AddNames(argparse.Action):
@@ -114,15 +114,15 @@ class AddNames(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         """Add the names to those of earlier options."""
         try:
-            setattr(namespace, self.dest, _each_once([*(getattr(namespace, self.dest) or []), *values]))
+            setattr(namespace, self.dest, _without_duplicates([*(getattr(namespace, self.dest) or []), *values]))
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentError(self, str(error)) from error
 
 
-def _each_once(found: list[str]) -> list[str]:
+def _without_duplicates(found: list[str]) -> list[str]:
     for name in found:
         if found.count(name) > 1:
-            raise argparse.ArgumentTypeError(f"must name each once, got {name!r} twice")
+            raise argparse.ArgumentTypeError(f"must have no duplicates, got {name!r} twice")
     return found
 
 

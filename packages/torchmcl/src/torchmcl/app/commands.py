@@ -1,4 +1,4 @@
-"""The commands of the core, `play` and `diagnose`; nothing here loads torch before a command runs."""
+"""The commands `play` and `diagnose`; torch is imported only when a command runs."""
 
 import argparse
 import zipfile
@@ -23,7 +23,7 @@ _BROKEN = (ValueError, KeyError, EOFError, TypeError, NotImplementedError, Runti
 
 
 def add_play_command(commands: Commands) -> None:
-    """Add the command."""
+    """Add the command `play`."""
     play = commands.add_parser(
         "play",
         help="write an interactive page: drag the temperature and watch hypotheses split",
@@ -47,12 +47,12 @@ def _play(options: argparse.Namespace) -> None:
 
 
 def add_diagnose_command(commands: Commands) -> None:
-    """Add the command."""
+    """Add the command `diagnose`."""
     diagnose = commands.add_parser(
         "diagnose",
         help="diagnose a trained network from a file of its predictions",
         description="Find unused and duplicate hypotheses and miscalibrated scores, and compare "
-        "the distortion with that of simpler answers. The file is written by numpy.savez with "
+        "the distortion with those of simpler predictions. The file is written by numpy.savez with "
         "the arrays hypotheses [rows, hypotheses, ...], targets [rows, ...], and optionally scores "
         "(probabilities) or score_logits [rows, hypotheses] and mask [rows, targets]. Records of a training run, "
         "written as .jsonl by torchmcl.loop.Recorder, give a shorter diagnosis.",
@@ -60,7 +60,7 @@ def add_diagnose_command(commands: Commands) -> None:
     )
     diagnose.add_argument("predictions", type=Path, metavar="PREDICTIONS.npz", help="file of arrays, or records.jsonl")
     diagnose.add_argument("--softmax", action="store_true", help="score_logits belong to a softmax, not to sigmoids")
-    diagnose.add_argument("-o", "--out", type=Path, help="also write a page")
+    diagnose.add_argument("-o", "--out", type=Path, help="also write an HTML report")
     diagnose.set_defaults(check=_check, run=_run)
 
 
@@ -69,7 +69,7 @@ def _check(options: argparse.Namespace) -> None:
         rule = "be a file"
         raise ValueError(bad_value(_DIAGNOSE, "PREDICTIONS.npz", rule, repr(str(options.predictions))))
     if options.predictions.suffix != ".jsonl" and not zipfile.is_zipfile(options.predictions):
-        rule, got = "be an npz file of arrays, or records in .jsonl", f"{str(options.predictions)!r}, which is neither"
+        rule, got = "be an npz file of arrays, or records in .jsonl", repr(str(options.predictions))
         advice = "Write one with numpy.savez(path, hypotheses=..., targets=...)."
         raise ValueError(bad_value(_DIAGNOSE, "PREDICTIONS.npz", rule, got, advice))
 
@@ -82,23 +82,23 @@ def _run(options: argparse.Namespace) -> None:
     from torchmcl.scoring import SigmoidScores, SoftmaxScores
 
     if options.predictions.suffix == ".jsonl":
-        found = diagnose(AnnealingRecords.load(options.predictions))
+        diagnosis = diagnose(AnnealingRecords.load(options.predictions))
     else:
         predictions, targets, mask, probabilities = read_predictions(options.predictions)
         reader = SoftmaxScores() if options.softmax else SigmoidScores()
-        found = diagnose(predictions, targets, mask, scores=reader if probabilities is None else probabilities)
-    say(found)
+        diagnosis = diagnose(predictions, targets, mask, scores=reader if probabilities is None else probabilities)
+    say(diagnosis)
     if options.out is not None:
         title = f"Diagnosis of {options.predictions.name}"
-        body = f"<h1>{escape(title)}</h1><pre>{escape(found)}</pre>"
+        body = f"<h1>{escape(title)}</h1><pre>{escape(diagnosis)}</pre>"
         write_atomically(options.out, html_report(title, body, command=_DIAGNOSE))
-        say(f"Open the page: {options.out.resolve().as_uri()}")
+        say(f"Open the report: {options.out.resolve().as_uri()}")
 
 
 def read_predictions(path: Path) -> "tuple[Predictions, Tensor, Tensor | None, Tensor | None]":
-    """Return predictions, targets [rows, ...], their mask and the probabilities [rows, hypotheses] of a file.
+    """Read predictions, targets [rows, ...], their mask and the probabilities [rows, hypotheses] from a file.
 
-    The file holds the arrays `hypotheses`, `targets`, and optionally `mask` and `scores` or `score_logits`.
+    The file contains the arrays `hypotheses`, `targets`, and optionally `mask` and `scores` or `score_logits`.
 
     Raises:
         ValueError: If it is not such a file, or exceeds the limit TORCHMCL_LIMIT_TABLE_BYTES.
@@ -114,7 +114,7 @@ def read_predictions(path: Path) -> "tuple[Predictions, Tensor, Tensor | None, T
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
                 raise ValueError("one array without a name")
-            # No more bytes of a member are read than the zip directory states.
+            # At most the number of bytes in the zip directory is read of each member.
             n_bytes = sum(int(member.file_size) for member in file.zip.infolist())
             check_limit(_DIAGNOSE, path.name, "table_bytes", n_bytes)
             arrays = {name: file[name] for name in _ARRAYS if name in file.files}
@@ -127,8 +127,8 @@ def read_predictions(path: Path) -> "tuple[Predictions, Tensor, Tensor | None, T
         raise ValueError(bad_value(_DIAGNOSE, path.name, rule, str(error)[:200].rstrip("."))) from error
     for name in ("hypotheses", "targets"):
         if name not in arrays:
-            rule = f"hold an array `{name}`"
-            raise ValueError(bad_value(_DIAGNOSE, path.name, rule, ", ".join(sorted(arrays)) or "none of the names"))
+            rule = f"contain an array `{name}`"
+            raise ValueError(bad_value(_DIAGNOSE, path.name, rule, ", ".join(sorted(arrays)) or "no array"))
     for name, array in arrays.items():
         if array.dtype.kind not in ("b" if name == "mask" else "f"):
             rule = "be booleans" if name == "mask" else "be floating numbers"

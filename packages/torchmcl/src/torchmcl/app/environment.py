@@ -1,4 +1,4 @@
-"""Details for a bug report: versions, processor, threads and GPUs, without names of folders, users or machines."""
+"""Details for bug reports: versions, processor, threads and GPUs, without names of folders, users or machines."""
 
 import importlib.metadata
 import os
@@ -13,13 +13,13 @@ from torchmcl.dispatch import active_kernels
 
 __all__ = ["environment"]
 
-# Distribution names; only versions are looked up, nothing is imported.
+# Names of distributions; only their versions are read, nothing is imported.
 _PACKAGES = (
     *("torchmcl-tables", "torchmcl-speech", "torchmcl-forecast"),
     *("safetensors", "scipy", "scikit-learn", "POT", "torchmetrics", "lightning", "pytorch-lightning", "polars"),
     *("pandas", "matplotlib", "tqdm", "pooch", "soundfile", "soxr", "PyYAML", "joblib", "distributed"),
 )
-# Variables that affect speed or the last digits of a sum.
+# Environment variables that affect speed or rounding.
 _VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES"),
     *("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET"),
@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
         >>> list(environment())[:4]
         ['torchmcl', 'python', 'system', 'processor']
     """
-    found = {
+    values = {
         "torchmcl": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, {' '.join(platform.libc_ver())}",
@@ -45,19 +45,17 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "threads": f"{torch.get_num_threads()} inside an operation, {torch.get_num_interop_threads()} between them",
         "linear algebra": _linear_algebra(),
-        "deterministic": "yes" if torch.are_deterministic_algorithms_enabled() else "not asked for",
+        "deterministic": "yes" if torch.are_deterministic_algorithms_enabled() else "no",
         "kernels": active_kernels(),
         "cuda": _cuda(),
         "triton": _version("triton") or "not installed",
         "numpy": np.__version__,
     }
     installed = {name: _version(name) for name in _PACKAGES}
-    found |= {name: version for name, version in installed.items() if version}
-    found["not installed"] = (
-        ", ".join(name for name, version in installed.items() if not version) or "nothing is missing"
-    )
-    found["variables"] = ", ".join(f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ) or "none"
-    return found
+    values |= {name: version for name, version in installed.items() if version}
+    values["not installed"] = ", ".join(name for name, version in installed.items() if not version) or "none"
+    values["variables"] = ", ".join(f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ) or "none"
+    return values
 
 
 def _version(package: str) -> str | None:

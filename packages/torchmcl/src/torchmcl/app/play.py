@@ -1,4 +1,4 @@
-"""The interactive page: one file, computed in the browser, without network requests."""
+"""Interactive HTML page that trains hypotheses in the browser, in one file without network requests."""
 
 import json
 from importlib.resources import files
@@ -9,7 +9,7 @@ from torchmcl.io import write_atomically
 
 __all__ = ["COMPUTING", "play_page", "play_script", "write_play_page"]
 
-#: The scripts without a user interface, in dependency order; they also run without a page.
+#: Scripts without a user interface, in dependency order; they also run outside of a page.
 COMPUTING = ("rules", "theory", "data", "simulation", "network", "state", "story")
 _SHOWING = ("drawing", "charts", "panels", "showing", "points_page", "network_page", "page")
 
@@ -35,10 +35,10 @@ def play_page() -> str:
         True
     """
     methods = {"wta": MCL, "relaxed": RELAXED, "annealed": AMCL, "top": PALETTE[2]}
-    colours = f"globalThis.torchmclPlay = {json.dumps({'palette': PALETTE, 'methods': methods})};"
-    script = "\n".join([colours, play_script(COMPUTING + _SHOWING)])
+    colors = f"globalThis.torchmclPlay = {json.dumps({'palette': PALETTE, 'methods': methods})};"
+    script = "\n".join([colors, play_script(COMPUTING + _SHOWING)])
     return html_report(
-        "Several answers, by hand: torchmcl",
+        "Hypotheses by hand: torchmcl",
         _text("index.html"),
         script,
         command="torchmcl play",

@@ -11,12 +11,12 @@ _START = time.perf_counter()
 
 
 class Progress:
-    """Count the steps of a long task; use it in a `with` block.
+    """Progress bar of a long task, for a `with` block.
 
     Args:
         total: Number of steps.
         what: Title of the bar.
-        show: False for no output.
+        show: Whether to show the bar.
         unit: Name of a step.
     """
 
@@ -37,7 +37,7 @@ class Progress:
             self._bar.update(n)
 
     def __enter__(self) -> "Progress":
-        """Show the bar."""
+        """Return the progress bar."""
         return self
 
     def __exit__(

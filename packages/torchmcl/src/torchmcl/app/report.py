@@ -1,4 +1,4 @@
-"""HTML reports: one file without network requests, with tables, figures, and numbers in one format."""
+"""HTML reports in one file without network requests: tables, figures and formatted numbers."""
 
 import base64
 import hashlib
@@ -48,9 +48,9 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 AMCL, MCL, RELAXED = PALETTE[0], PALETTE[1], PALETTE[3]
 INK, SOFT, GRAY, DATA = "#222222", "#555555", "#8a94a1", "#9fb8a0"
 _METHODS = {"amcl": AMCL, "annealed mcl": AMCL, "mcl": MCL, "pit": INK, "annealed epsilon": RELAXED}
-# Numbers that need more decimals are written with an exponent.
+# Number of decimals above which numbers are written with an exponent.
 _MAX_DECIMALS = 6
-# More points than a pointer can distinguish; beyond that, every n-th is kept, with a note on the page.
+# Maximum number of plotted points; of more points, every n-th is kept, with a note in the report.
 _MOST_POINTS = 3000
 _SCALES = ("linear", "log")
 
@@ -66,7 +66,7 @@ PLOT_SCRIPT = _beside("plot.js")
 
 
 _STYLE = _beside("page.css")
-# Nothing is loaded from the network; sounds may be files beside the page.
+# Nothing is loaded from the network; audio files may lie beside the report.
 _POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; media-src data: 'self' file:; "
     "style-src 'unsafe-inline'"
@@ -76,7 +76,7 @@ _POLICY = (
 _PLOT = '<div class="plot" data-plot="'  # escaped text cannot contain it
 
 
-# In the head of every page; pages are recognized by it.
+# Text in the head of every report, by which reports are recognized.
 _SIGNATURE, _SIGNED_BYTES = "<span>made by <code>torchmcl", 1 << 16
 
 
@@ -90,7 +90,7 @@ def escape(text: object) -> str:
 
 
 def check_report_folder(owner: str, folder: Path, *others: str) -> None:
-    """Check that a page can be written to a folder without replacing files that torchmcl did not write.
+    """Check that a report can be written to a folder without replacing files that torchmcl did not write.
 
     Args:
         owner: Name of the command in the error message.
@@ -98,7 +98,7 @@ def check_report_folder(owner: str, folder: Path, *others: str) -> None:
         *others: Names of further files that are replaced together with the report.
 
     Raises:
-        ValueError: If one of them exists without a page that torchmcl wrote.
+        ValueError: If one of them exists without a report that torchmcl wrote.
     """
     target = folder / "index.html"
     if target.is_file():
@@ -115,9 +115,9 @@ def check_report_folder(owner: str, folder: Path, *others: str) -> None:
 
 
 def html_report(title: str, body: str, script: str = "", *, command: str = "torchmcl", style: str = "") -> str:
-    """Return a complete page. `body`, `script` and `style` are trusted: escape external content.
+    """Return a complete HTML report. `body`, `script` and `style` are trusted: escape external content.
 
-    The page permits only its own script, by checksum, as a safeguard against unescaped content.
+    The report permits only its own script, by checksum, as a safeguard against unescaped content.
 
     Args:
         title: Title of the window.
@@ -146,7 +146,7 @@ def html_report(title: str, body: str, script: str = "", *, command: str = "torc
 def table(
     header: Iterable[object], rows: Iterable[Iterable[object]], best: int | None = None, identity: str = ""
 ) -> str:
-    """Return a table.
+    """Return an HTML table.
 
     Args:
         header: Heading of each column. Text is escaped unless it is `Html`; text after " | " is a smaller line below.
@@ -173,25 +173,25 @@ def _cell(content: object) -> str:
 
 
 def side_by_side(parts: Iterable[str]) -> str:
-    """Return parts of a page side by side on wide screens."""
+    """Return parts of a report that appear side by side on wide screens."""
     return '<div class="pair">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
 
 
 def image(figure: Any, alternative: str, caption: str = "") -> str:
-    """Return a matplotlib figure as an embedded picture, with its values as tooltips and as CSV."""
-    backend = optional_import("matplotlib.backends.backend_agg", extra="plots", needed_by="Drawing pages")
+    """Return a matplotlib figure as an embedded image, with its values as tooltips and as CSV."""
+    backend = optional_import("matplotlib.backends.backend_agg", extra="plots", needed_by="An HTML report")
     canvas = backend.FigureCanvasAgg(figure)
     canvas.draw()
-    # The bounding box of a tight picture, computed here because the values need it too.
+    # The bounding box of a tight image is computed here because the values depend on it.
     box = figure.get_tightbbox(canvas.get_renderer()).padded(0.1)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, bbox_inches=box)
     data = base64.b64encode(buffer.getvalue()).decode()
     values = plot_values(figure, tuple(figure.dpi * v for v in (box.x0, box.y0, box.width, box.height)))
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
-    picture = f'<img alt="{escape(alternative)}" src="data:image/png;base64,{data}">'
-    link = '<p class="note"><a download="values.csv">Values of this picture (CSV)</a></p>'
-    return f'<figure>{_PLOT}{escape(values)}">{picture}{link}</div>{below}</figure>'
+    image_tag = f'<img alt="{escape(alternative)}" src="data:image/png;base64,{data}">'
+    link = '<p class="note"><a download="values.csv">Values of this figure (CSV)</a></p>'
+    return f'<figure>{_PLOT}{escape(values)}">{image_tag}{link}</div>{below}</figure>'
 
 
 def method_color(method: str) -> str:
@@ -206,24 +206,24 @@ def method_color(method: str) -> str:
 
 
 def new_figure(width: float, height: float, **options: Any) -> Any:
-    """Return an empty matplotlib figure independent of pyplot: no window, and nothing to close."""
+    """Return an empty matplotlib figure without pyplot, which needs no window and no `close`."""
     figures = optional_import("matplotlib.figure", extra="plots", needed_by="Drawing the figures of a report")
     return figures.Figure(figsize=(width, height), **options)
 
 
-def draw_hypotheses(axis: Any, points: Sequence[Sequence[float]], answers: Sequence[Sequence[float]]) -> None:
-    """Draw data in the square [-1, 1]^2 and answers (x, y, score) over it, darker for higher scores."""
+def draw_hypotheses(axis: Any, points: Sequence[Sequence[float]], hypotheses: Sequence[Sequence[float]]) -> None:
+    """Draw data in the square [-1, 1]^2 and hypotheses (x, y, score), darker for higher scores."""
     axis.scatter([p[0] for p in points], [p[1] for p in points], s=5, c=DATA, alpha=0.45, linewidths=0)
-    x, y, scores = zip(*answers, strict=True)
+    x, y, scores = zip(*hypotheses, strict=True)
     top = max(*scores, 1e-12)
-    # A faint outline keeps even an answer with score 0 visible.
+    # The outline keeps a hypothesis with score 0 visible.
     shades = [(0.0, 0.28, 0.6, 0.12 + 0.88 * score / top) for score in scores]
     axis.scatter(x, y, s=46, c=shades, edgecolors="#00345f", linewidths=0.5)
     axis.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
 
 
 def plot_values(figure: Any, box: tuple[float, float, float, float]) -> str:
-    """Return the points of lines, scatter plots and bars of a drawn figure as JSON, with the positions of their axes.
+    """Return the points of the lines, scatter plots and bars of a figure as JSON, with the positions of the axes.
 
     Args:
         figure: Matplotlib figure that has been drawn.
@@ -235,8 +235,8 @@ def plot_values(figure: Any, box: tuple[float, float, float, float]) -> str:
         >>> json.loads(plot_values(figure, (0, 0, 400, 300)))["axes"][0]["series"]
         [{'label': 'loss', 'x': [1.0, 2.0], 'y': [3.0, 4.0]}]
     """
-    found = [_axis(axis, box) for axis in figure.axes if {axis.get_xscale(), axis.get_yscale()} <= set(_SCALES)]
-    axes = [axis for axis in found if axis["series"]]
+    axes = [_axis(axis, box) for axis in figure.axes if {axis.get_xscale(), axis.get_yscale()} <= set(_SCALES)]
+    axes = [axis for axis in axes if axis["series"]]
     total = sum(len(series["x"]) for axis in axes for series in axis["series"])
     every = -(-total // _MOST_POINTS) or 1
     if every > 1:
@@ -254,7 +254,7 @@ def _axis(axis: Any, box: tuple[float, float, float, float]) -> dict[str, Any]:
         "y": axis.get_ylabel(),
         "log": [axis.get_xscale() == "log", axis.get_yscale() == "log"],
         "limits": [_rounded(v) for v in (*axis.get_xlim(), *axis.get_ylim())],
-        # Fractions of the picture, from its left and top edges.
+        # Fractions of the image, from its left and top edges.
         "box": [
             _rounded((place.x0 - left) / width),
             _rounded((place.x1 - left) / width),
@@ -266,20 +266,20 @@ def _axis(axis: Any, box: tuple[float, float, float, float]) -> dict[str, Any]:
 
 
 def _series(axis: Any) -> list[dict[str, Any]]:
-    found = []
+    artists = []
     for line in axis.lines:
         if line.get_transform() == axis.transData:  # lines across the axes are not data
-            found.append((line, line.get_xydata()))
+            artists.append((line, line.get_xydata()))
     for points in axis.collections:
         if points.get_offset_transform() == axis.transData:
-            found.append((points, points.get_offsets()))
+            artists.append((points, points.get_offsets()))
     for bars in axis.containers:
         if hasattr(bars, "datavalues"):
             places = [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in bars.patches]
-            found.append((bars, places))
+            artists.append((bars, places))
     return [
         {"label": _label(artist), "x": [_rounded(x) for x, _ in pairs], "y": [_rounded(y) for _, y in pairs]}
-        for artist, pairs in found
+        for artist, pairs in artists
         if len(pairs)
     ]
 
@@ -295,7 +295,7 @@ def _rounded(value: Any) -> float | None:
 
 
 class Spread(NamedTuple):
-    """A mean, the standard deviation of the values, and the standard error of the mean."""
+    """Mean, standard deviation and standard error of the mean of some values."""
 
     mean: float
     std: float
@@ -304,7 +304,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Return mean, standard deviation and standard error.
+    """Compute mean, standard deviation and standard error.
 
     Example:
         >>> spread_of([1.0, 3.0])
@@ -324,18 +324,18 @@ def number(value: float | None, scale: float | None = None) -> str:
     return number_text(value, abs(value or 0.0) if scale is None else scale, grouped=True)
 
 
-def percent(share: float, decimals: int = 0) -> str:
+def percent(fraction: float, decimals: int = 0) -> str:
     """Return a fraction as a percentage.
 
     Example:
         >>> percent(0.123), percent(0.123, decimals=1)
         ('12 %', '12.3 %')
     """
-    return f"{100 * share:.{decimals}f} %"
+    return f"{100 * fraction:.{decimals}f} %"
 
 
 def mean_error(mean: float, error: float, decimals: int | None = None) -> str:
-    """Return a mean with its error or standard deviation, as text.
+    """Return a mean with its standard error or standard deviation, as text.
 
     Args:
         mean: Mean of the values.

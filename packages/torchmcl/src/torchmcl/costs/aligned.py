@@ -1,4 +1,4 @@
-"""Costs between shapes: distances after the best alignment, and the best order of interchangeable points."""
+"""Costs of shapes: distances after the best alignment."""
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ def pairwise_rmsd(
 ) -> Tensor:
     """Return the root mean squared distance between the points of every pair after optimal rotation and translation.
 
-    The Kabsch algorithm, in closed form from singular values: shapes are never actually rotated, and memory does not
-    grow with pairs times points.
+    The distance follows in closed form from singular values (Kabsch algorithm): no shape is rotated, and the memory
+    does not grow with the number of pairs times points.
 
     Args:
         hypotheses: Predicted shapes, [..., hypotheses, points, dim].
@@ -76,7 +76,7 @@ def _moments(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _masked_moments(hypotheses: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `_moments` of the points that are real in each target."""
+    """Return `_moments` of the valid points of each target."""
     wide = wide_dtype(hypotheses)
     hypotheses, targets, real = hypotheses.to(wide), targets.to(wide), mask.to(wide).unsqueeze(-1)
     n_real = real.sum(dim=-2).clamp_min(1)  # [..., targets, 1]

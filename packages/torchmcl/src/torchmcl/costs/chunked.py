@@ -1,9 +1,9 @@
-"""Costs between sequences, in chunks: weighted sums of distances, and summed negative log-likelihoods.
+"""Costs of sequences computed in chunks: weighted sums of distances, and summed negative log-likelihoods.
 
-Such a cost is a sum over [targets, hypotheses, steps, dim] for each sample. Written as a formula, each of its
-operations makes such a tensor for the whole batch, and autograd keeps several of them until the backward pass. In
-chunks that fit the cache, one coordinate at a time, nothing but the inputs is kept: the backward pass computes the
-formula again.
+Such a cost is a sum over [targets, hypotheses, steps, dim] for each sample. In a plain formula, each operation
+allocates such a tensor for the whole batch, and autograd keeps several of them until the backward pass. Here the
+formula is evaluated in chunks that fit into the cache, one coordinate at a time. Only the inputs are kept, and the
+backward pass evaluates the formula again.
 """
 
 import math
@@ -27,30 +27,30 @@ __all__ = [
     "weighted_distances",
 ]
 
-# Entries of one intermediate result: small enough for the cache of a core, large enough to hide the call overhead.
+# Entries of an intermediate result: few enough for the cache of a core, enough to hide the overhead of a call.
 _ENTRIES_ON_CPU = 1 << 16
 _ENTRIES_ELSEWHERE = 1 << 22
 
 
 class _Formula(NamedTuple):
-    """A cost formula that is evaluated on one chunk of samples at a time.
+    """Cost formula that is evaluated on one chunk of samples at a time.
 
     Attributes:
         value: Function that computes the cost from the tensors of a chunk.
-        pull: Function that writes gradients, given the tensors, the gradient of the cost and a tensor or None for each
-            leaf.
+        write_gradients: Function that writes gradients, given the tensors, the gradient of the cost and a tensor or
+            None for each leaf.
         definition: Function that computes the same cost with operations that autograd can follow.
         n_leaves: Number of leading tensors that have gradients.
     """
 
     value: Callable[..., Tensor]
-    pull: Callable[..., None]
+    write_gradients: Callable[..., None]
     definition: Callable[..., Tensor]
     n_leaves: int
 
 
 def _chunks(*tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Return the tensors of each chunk; the first two form all pairs, and None remains None."""
+    """Split tensors into chunks of samples; the first two form all pairs, and None remains None."""
     first, second = tensors[:2]
     assert first is not None
     assert second is not None
@@ -76,16 +76,16 @@ class _InChunks(torch.autograd.Function):
             needed, again = [tensor for tensor, is_needed in leaves if is_needed], torch.is_grad_enabled()
             with torch.enable_grad():
                 cost = formula.definition(*tensors)
-            found = iter(torch.autograd.grad(cost, needed, grad, create_graph=again))
-            return None, *(next(found) if is_needed else None for _, is_needed in leaves), *others
-        pulls = [torch.empty_like(tensor) if is_needed else None for tensor, is_needed in leaves]
-        for chunk in _chunks(*tensors, grad, *pulls):
-            formula.pull(*chunk)
-        return None, *pulls, *others
+            leaf_gradients = iter(torch.autograd.grad(cost, needed, grad, create_graph=again))
+            return None, *(next(leaf_gradients) if is_needed else None for _, is_needed in leaves), *others
+        gradients = [torch.empty_like(tensor) if is_needed else None for tensor, is_needed in leaves]
+        for chunk in _chunks(*tensors, grad, *gradients):
+            formula.write_gradients(*chunk)
+        return None, *gradients, *others
 
 
 def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, squared: bool = False) -> Tensor:
-    """Return sum_s weights_s |h_s - y_s| of every pair, [samples, targets, hypotheses].
+    """Compute sum_s weights_s |h_s - y_s| of every pair, [samples, targets, hypotheses].
 
     Args:
         hypotheses: Predicted sequences, [samples, hypotheses, steps, dim].
@@ -97,7 +97,7 @@ def weighted_distances(hypotheses: Tensor, targets: Tensor, weights: Tensor, *, 
         return all_weighted_distances(hypotheses, targets, weights, squared=squared)
     formula = _Formula(
         value=partial(_weighted, squared=squared),
-        pull=partial(_pull, squared=squared),
+        write_gradients=partial(_write_gradients, squared=squared),
         definition=partial(all_weighted_distances, squared=squared),
         n_leaves=2,
     )
@@ -127,7 +127,7 @@ def _distances(hypotheses: Tensor, targets: Tensor, squared: bool) -> tuple[Tens
     return distances if squared else distances.sqrt_(), differences
 
 
-def _pull(
+def _write_gradients(
     hypotheses: Tensor,
     targets: Tensor,
     weights: Tensor,
@@ -137,7 +137,7 @@ def _pull(
     *,
     squared: bool,
 ) -> None:
-    """Write the gradients of the points, given that of the cost."""
+    """Write the gradients of the points, given the gradient of the cost."""
     distances, differences = _distances(hypotheses, targets, squared)
     slope = grad.unsqueeze(-1) * weights.unsqueeze(-2)
     slope = slope.mul_(2) if squared else slope.div_(distances).masked_fill_(distances == 0, 0)
@@ -150,7 +150,7 @@ def _pull(
 
 
 class Family(ABC):
-    """A family of distributions with a location and a scale.
+    """Family of distributions with a location and a scale.
 
     Attributes:
         constant: Part of the negative log-density that depends on neither location nor scale.
@@ -163,7 +163,7 @@ class Family(ABC):
         """Return the negative log-density of target - location, without its constant."""
 
     @abstractmethod
-    def pulls(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of location and scale; slope is the gradient of the cost divided by the scale."""
 
 
@@ -174,7 +174,7 @@ class _Gaussian(Family):
         ratio = difference / scale
         return torch.addcmul(scale.log(), ratio, ratio, value=0.5)
 
-    def pulls(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
         ratio = difference.div_(scale)
         to_location = (ratio * slope).neg_()
         return to_location, slope.addcmul_(ratio, to_location)
@@ -186,7 +186,7 @@ class _Laplace(Family):
     def nll(self, difference: Tensor, scale: Tensor) -> Tensor:
         return torch.addcdiv(scale.log(), difference.abs(), scale)
 
-    def pulls(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, difference: Tensor, scale: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
         to_location = (difference.sign() * slope).neg_()
         return to_location, slope.addcmul_(difference.div_(scale), to_location)
 
@@ -195,7 +195,7 @@ GAUSSIAN, LAPLACE = _Gaussian(), _Laplace()
 
 
 def summed_nll(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
-    """Return the negative log-likelihood of every pair, [samples, targets, hypotheses].
+    """Compute the negative log-likelihood of every pair, [samples, targets, hypotheses].
 
     Args:
         family: Family of distributions, `GAUSSIAN` or `LAPLACE`.
@@ -218,7 +218,7 @@ def _without_constants(
         return all_likelihoods(family, locations, targets, scale, real)
     formula = _Formula(
         value=partial(_summed, family),
-        pull=partial(_pull_likelihoods, family),
+        write_gradients=partial(_write_likelihood_gradients, family),
         definition=partial(all_likelihoods, family),
         n_leaves=3,
     )
@@ -226,18 +226,18 @@ def _without_constants(
 
 
 def all_likelihoods(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
-    """Compute the same from a tensor of all coordinates: the definition, for compilers and transforms."""
+    """Compute `_without_constants` from a tensor of all coordinates: the definition, for compilers and transforms."""
     nll = family.nll(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale.unsqueeze(-3))
     return (nll if real is None else nll.masked_fill(~real.unsqueeze(-2), 0)).sum(dim=-1)
 
 
 def _summed(family: Family, locations: Tensor, targets: Tensor, scale: Tensor, real: Tensor | None) -> Tensor:
-    """Return the summed formula, with the mask applied in place: autograd does not record this computation."""
+    """Compute `all_likelihoods` with the mask applied in place, which is possible without autograd."""
     nll = family.nll(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale.unsqueeze(-3))
     return (nll if real is None else nll.masked_fill_(~real.unsqueeze(-2), 0)).sum(dim=-1)
 
 
-def _pull_likelihoods(
+def _write_likelihood_gradients(
     family: Family,
     locations: Tensor,
     targets: Tensor,
@@ -248,12 +248,12 @@ def _pull_likelihoods(
     to_targets: Tensor | None,
     to_scale: Tensor | None,
 ) -> None:
-    """Write the gradients of the inputs, given that of the cost."""
+    """Write the gradients of the inputs, given the gradient of the cost."""
     scale = scale.unsqueeze(-3)
     slope = grad.unsqueeze(-1) / scale
     if real is not None:
         slope = slope.masked_fill_(~real.unsqueeze(-2), 0)
-    located, scaled = family.pulls(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale, slope)
+    located, scaled = family.gradients(targets.unsqueeze(-2) - locations.unsqueeze(-3), scale, slope)
     for written, pull, axis in ((to_locations, located, 1), (to_scale, scaled, 1)):
         if written is not None:
             written.copy_(pull.squeeze(axis) if pull.shape[axis] == 1 else pull.sum(dim=axis))

@@ -1,4 +1,4 @@
-"""Costs made of other functions: any loss of one pair, weighted sums, and anchors."""
+"""Costs built from other functions: losses of a single pair, weighted sums, and anchors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ __all__ = ["AnchoredCost", "Pairwise", "SumOfCosts"]
 
 @dataclass(frozen=True)
 class Pairwise:
-    """Lift a loss of one hypothesis and one target to a pairwise cost.
+    """Pairwise cost from a loss of one hypothesis and one target.
 
-    The loss is called under `torch.vmap`, so it must not branch on values. The result is picklable
-    when the loss is, and works wherever a `pairwise_*` function does.
+    The loss is called under `torch.vmap`, so it must not branch on values. The cost is picklable if the loss is, and
+    can replace any `pairwise_*` function.
 
     Args:
         loss: Function of one hypothesis and one target that returns a scalar tensor. A parameter `mask` receives the
@@ -48,16 +48,16 @@ class Pairwise:
         check_callable("Pairwise", "loss", self.loss, "torchmcl.Pairwise(lambda hypothesis, target: ...)")
         for field in ("hypothesis_dims", "target_dims"):
             if getattr(self, field) not in range(8):
-                rule = "be a small number of axes >= 0"
+                rule = "be a number of axes from 0 to 7"
                 raise ValueError(bad_value("Pairwise", field, rule, repr(getattr(self, field))))
 
     @property
     def declaration(self) -> CostDeclaration:
-        """The axes given by the fields."""
+        """Axes of a hypothesis and of a target."""
         return CostDeclaration(self.hypothesis_dims, self.target_dims)
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the cost [..., targets, hypotheses]; a mask is [..., targets, steps], True where a step is valid."""
+        """Return the cost [..., targets, hypotheses]; a mask of valid steps is [..., targets, steps]."""
         check_tensor("Pairwise", "hypotheses", hypotheses)
         check_tensor("Pairwise", "targets", targets, floating=False)
         for name, value, dims in (
@@ -99,7 +99,7 @@ class Pairwise:
 
 @dataclass(frozen=True)
 class SumOfCosts:
-    """A weighted sum of costs of the same events, for example 20 focal + dice.
+    """Weighted sum of costs of the same events, for example 20 focal + dice.
 
     Args:
         terms: Pairs of a weight and a cost.
@@ -118,7 +118,9 @@ class SumOfCosts:
     def __post_init__(self) -> None:
         """Check the field."""
         if not self.terms:
-            raise ValueError(bad_value("SumOfCosts", "terms", "hold at least one pair of weight and cost", self.terms))
+            raise ValueError(
+                bad_value("SumOfCosts", "terms", "contain at least one pair of weight and cost", self.terms)
+            )
         for weight, cost_fn in self.terms:
             check_real("SumOfCosts", "terms", weight)
             check_callable("SumOfCosts", "terms", cost_fn, "(1.0, torchmcl.pairwise_dice)")
@@ -126,19 +128,19 @@ class SumOfCosts:
 
     @property
     def declaration(self) -> CostDeclaration:
-        """The axes that the terms share, and all their arguments; a mask only if every term takes it."""
+        """Axes of the terms, and all their arguments; a mask only if every term accepts it."""
         inner = [cost_declaration(cost_fn) for _, cost_fn in self.terms]
-        names = {name for each in inner for name in each.needs}
-        names -= {"mask"} if any("mask" not in each.needs for each in inner) else set()
-        known = [each for each in inner if isinstance(each.event_dims, int)] or inner
+        names = {name for term in inner for name in term.needs}
+        names -= {"mask"} if any("mask" not in term.needs for term in inner) else set()
+        known = [term for term in inner if isinstance(term.event_dims, int)] or inner
         return CostDeclaration(known[0].event_dims, known[0].target_dims, needs=tuple(sorted(names)))
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, **extras: Any) -> Tensor:
-        """Return the cost [..., targets, hypotheses]; further arguments go to the terms that take them."""
+        """Return the cost [..., targets, hypotheses]; further arguments are passed to the terms that accept them."""
         total: Tensor | None = None
         for weight, cost_fn in self.terms:
-            given = {name: value for name, value in extras.items() if name in cost_declaration(cost_fn).needs}
-            cost = weight * cost_fn(hypotheses=hypotheses, targets=targets, **given)
+            accepted = {name: value for name, value in extras.items() if name in cost_declaration(cost_fn).needs}
+            cost = weight * cost_fn(hypotheses=hypotheses, targets=targets, **accepted)
             total = cost if total is None else total + cost
         assert total is not None
         return total
@@ -146,10 +148,10 @@ class SumOfCosts:
 
 @dataclass(frozen=True, eq=False)
 class AnchoredCost:
-    """The cost of fixed anchors, one for each hypothesis: as the `cost_fn` of a step, it selects the winner.
+    """Cost of fixed anchors, one per hypothesis, which as the `cost_fn` of a step selects the winner.
 
-    The hypotheses are then trained by `loss_fn`. A hypothesis with targets near its anchor cannot die, and none can
-    move to a different mode: see `torchmcl.AnnealedWTA` for hypotheses that find their modes.
+    The hypotheses are then trained with `loss_fn`. A hypothesis with targets near its anchor always remains in use, but
+    no hypothesis can move to a different mode; with `torchmcl.AnnealedWTA`, hypotheses find their modes.
 
     Args:
         cost_fn: Cost of an anchor and a target, `pairwise_fde` for example.
@@ -177,7 +179,7 @@ class AnchoredCost:
 
     @property
     def declaration(self) -> CostDeclaration:
-        """The axes of `cost_fn`, and its arguments."""
+        """Axes and arguments of `cost_fn`."""
         inner = cost_declaration(self.cost_fn)
         return CostDeclaration(inner.event_dims, inner.target_dims, needs=inner.needs)
 
@@ -185,7 +187,7 @@ class AnchoredCost:
         """Return the cost [..., targets, anchors]; further arguments are those of `cost_fn`."""
         n_leading = hypotheses.ndim - self.anchors.ndim
         if n_leading < 0 or hypotheses.shape[n_leading:] != self.anchors.shape:
-            rule = f"end in the axes of the anchors, {tuple(self.anchors.shape)}"
+            rule = f"end with the shape of the anchors, {tuple(self.anchors.shape)}"
             raise ValueError(bad_value("AnchoredCost", "hypotheses", rule, tuple(hypotheses.shape)))
         fixed = self.anchors.to(hypotheses).expand(hypotheses.shape)
         cost: Tensor = self.cost_fn(hypotheses=fixed, targets=targets, **extras)

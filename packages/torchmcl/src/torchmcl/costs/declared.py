@@ -1,4 +1,4 @@
-"""Declared properties of a cost, for parts of the package that need more than its values.
+"""Declarations of costs: properties that cannot be derived from the values of a cost.
 
 `declare_cost` attaches them to a function, `cost_declaration` looks them up for any cost. An undeclared cost works
 wherever only its values are needed: `mcl_step` then infers the axes of a target from the shapes, `reduce` moves
@@ -51,7 +51,7 @@ _WEISZFELD_STEPS = 8
 
 @dataclass(frozen=True)
 class Center:
-    """The center of a group under a cost.
+    """Center of a group of points under a cost.
 
     Args:
         from_means: Function of the events [rows, hypotheses, ...], their weights in each group [rows, groups,
@@ -82,7 +82,7 @@ def _weiszfeld(events: Tensor, weights: Tensor, centers: Tensor) -> Tensor:
     wide = wide_dtype(events)
     points = events.transpose(1, 2).to(wide)  # [rows, steps, hypotheses, dim]
     weights, centers = weights.unsqueeze(1).to(wide), centers.transpose(1, 2).to(wide)
-    # Separately for each row: its result must not depend on the size of other rows.
+    # A tolerance per row, so that its result does not depend on the size of other rows.
     tiny = torch.finfo(wide).eps * points.abs().amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-30)
     for _ in range(_WEISZFELD_STEPS):
         distances = torch.cdist(centers, points, compute_mode="donot_use_mm_for_euclid_dist")
@@ -92,25 +92,25 @@ def _weiszfeld(events: Tensor, weights: Tensor, centers: Tensor) -> Tensor:
     return centers.transpose(1, 2).to(events)
 
 
-#: The mean, for squared distances.
+#: Mean, for squared distances.
 MEAN = Center()
-#: The geometric median, for the distance over all axes of an event.
+#: Geometric median, for the distance over all axes of an event.
 MEDIAN = Center(_median)
-#: The geometric median at each step, for the mean distance over steps.
+#: Geometric median at each step, for the mean distance over steps.
 MEDIAN_OF_STEPS = Center(_weiszfeld)
-#: The geometric median at the last step, means before it.
+#: Geometric median at the last step, means before it.
 MEDIAN_OF_LAST_STEP = Center(_median_of_last_step)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The optional parameters of a cost besides `hypotheses` and `targets`.
+# Optional parameters of a cost besides `hypotheses` and `targets`.
 _EXTRAS = ("mask", "scale", "score_logits", "event_dims")
 
 
 @dataclass(frozen=True)
 class NormFormula:
-    """A closed form: a power of the norm of hypothesis - target, over all axes of an event.
+    """Closed form: power of the norm of hypothesis - target, over all axes of an event.
 
     Args:
         order: Order of the norm, 1 or 2.
@@ -130,7 +130,7 @@ class NormFormula:
 
 @dataclass(frozen=True)
 class NormalMixtureFormula:
-    """A closed form: the negative log-likelihood of a mixture of normal hypotheses plus a multiple of its CRPS.
+    """Closed form: negative log-likelihood of a mixture of normal hypotheses plus a multiple of its CRPS.
 
     Args:
         crps: Weight of the CRPS.
@@ -141,7 +141,7 @@ class NormalMixtureFormula:
 
 @dataclass(frozen=True)
 class CostDeclaration:
-    """The declared properties of a cost; the defaults mean unknown.
+    """Declared properties of a cost; the defaults mean unknown.
 
     Attributes:
         event_dims: Number of axes of one hypothesis; `...` for any number.
@@ -164,7 +164,7 @@ class CostDeclaration:
         """Check the fields."""
         for name in ("event_dims", "target_dims"):
             if getattr(self, name) not in (None, ..., *range(8)):
-                rule = "be a small number of axes >= 0"
+                rule = "be a number of axes from 0 to 7"
                 raise ValueError(bad_value("CostDeclaration", name, rule, repr(getattr(self, name))))
         if unknown := set(self.needs) - set(_EXTRAS):
             raise ValueError(bad_value("CostDeclaration", "needs", f"be among {_EXTRAS}", sorted(unknown)))
@@ -179,7 +179,7 @@ def declare_cost(
 ) -> Callable[[F], F]:
     """Return a decorator that attaches a `CostDeclaration` to a cost, as the attribute `declaration`.
 
-    A class of costs has an attribute or a property of this name instead.
+    A class of costs defines an attribute or a property of this name instead.
 
     Args:
         event_dims: Number of axes of one hypothesis; `...` for any number.
@@ -206,9 +206,9 @@ def declare_cost(
 
 
 def cost_declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
-    """Return the declaration of a cost, with `needs` filled in.
+    """Return the declaration of a cost, including the arguments that it accepts.
 
-    A `functools.partial` and a wrapper keep the axes of their function; they may change the formula and the center.
+    A `functools.partial` or a wrapper has the axes of its function, but may compute another formula.
 
     Example:
         >>> from torchmcl import pairwise_ade
@@ -222,20 +222,20 @@ def cost_declaration(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
 
 
 def needs(cost_fn: Callable[..., Tensor]) -> tuple[str, ...]:
-    """Return which of `mask`, `scale`, `score_logits` and `event_dims` a cost takes."""
+    """Return the arguments that a cost accepts among `mask`, `scale`, `score_logits` and `event_dims`."""
     return cost_declaration(cost_fn).needs
 
 
 def axes_of_a_target(cost_fn: Callable[..., Tensor], event_dims: int) -> int | None:
-    """Return the number of axes of a target, given that of the hypotheses; None if it is not declared."""
+    """Return the number of axes of a target for hypotheses with `event_dims` axes; None if it is not declared."""
     declared = cost_declaration(cost_fn)
     if declared.event_dims not in (..., event_dims):
         return None
     return event_dims if declared.target_dims is None else declared.target_dims
 
 
-# The attribute set by `torch.compiler.assume_constant_result`, without the two seconds of importing the compiler: it
-# follows plain values, not the methods of a declaration.
+# Attribute set by `torch.compiler.assume_constant_result`, without importing the compiler, which takes two seconds. The
+# compiler does not trace the methods of a declaration.
 needs._dynamo_marked_constant = True  # type: ignore[attr-defined]
 axes_of_a_target._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
@@ -253,7 +253,7 @@ def _read(cost_fn: Callable[..., Tensor]) -> CostDeclaration:
 
 
 def _needs_of(cost_fn: Callable[..., Any]) -> tuple[str, ...]:
-    """Return which of the optional parameters a function has."""
+    """Return the optional parameters that a function has."""
     try:
         names = inspect.signature(cost_fn).parameters.keys()
     except (TypeError, ValueError):  # built-in functions have no readable signature
@@ -264,7 +264,7 @@ def _needs_of(cost_fn: Callable[..., Any]) -> tuple[str, ...]:
 def with_targets_axis(
     owner: str, batch: Batch, hypotheses: Tensor, cost_fn: Callable[..., Tensor], event_dims: int = 1
 ) -> tuple[Tensor, Tensor | None]:
-    """Return targets and mask with an axis of targets, added if the batch has one target per sample.
+    """Return targets and mask with an axis of targets, which is added if the batch has one target per sample.
 
     Args:
         owner: Name of the caller in messages.
@@ -304,14 +304,14 @@ def _unclear_axis(owner: str, targets: Tensor, hypotheses: Tensor, event_dims: i
 
 
 def _with_axis(mask: Tensor | None, leading: Sequence[int], event: Sequence[int]) -> Tensor | None:
-    """Return a mask with the axis of the targets, added if the mask fits targets without it."""
+    """Insert an axis of targets into the mask if it has none."""
     if mask is None or tuple(mask.shape[len(leading) :]) != tuple(event[: mask.ndim - len(leading)]):
         return mask
     return mask.unsqueeze(len(leading))
 
 
 def aligned_pair(owner: str, hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Check vectors, and return them in one dtype of at least float32, with equal leading axes."""
+    """Check vectors, and return them with equal leading axes in a common dtype of at least single precision."""
     if isinstance(hypotheses, Tensor) and isinstance(targets, Tensor) and hypotheses.ndim >= 2:
         same_type = hypotheses.dtype == targets.dtype and hypotheses.dtype in (torch.float32, torch.float64)
         same_shape = hypotheses.shape[:-2] == targets.shape[:-2] and hypotheses.shape[-1] == targets.shape[-1]
@@ -352,7 +352,7 @@ def call_cost(
     if mask is not None:
         check_takes_mask(owner, argument, cost_fn)
     if "score_logits" in extras and logits is None:
-        rule = "return score logits for a cost that takes them"
+        rule = "return score logits for a cost that requires them"
         raise ValueError(bad_value(owner, "model", rule, f"none for {_name(cost_fn)}", "Use a head with scores=True."))
     keywords: dict[str, Any] = {}
     if extras:
@@ -372,7 +372,7 @@ def call_cost(
         shape = _shape_of_pairs(owner, hypotheses, targets, event_dims)
     if isinstance(cost, Tensor) and cost.shape == shape:
         return cost
-    # A cost may take all hypotheses together, the likelihood of a mixture for example, if it takes their scores too.
+    # A cost of all hypotheses together, the likelihood of a mixture for example, also requires their scores.
     takes_all = logits is None or "score_logits" in extras
     if not (takes_all and isinstance(cost, Tensor) and cost.shape == (*shape[:-1], 1)):
         rule = f"return a cost [..., targets, hypotheses] of shape {shape} for targets {tuple(targets.shape)}"
@@ -387,22 +387,22 @@ def call_cost(
 def _shape_of_pairs(owner: str, hypotheses: Tensor, targets: Tensor, event_dims: int) -> tuple[int, ...]:
     """Return the shape [..., targets, hypotheses] that a cost must have.
 
-    Any other shape means that the samples of a batch were broadcast against each other.
+    Another shape means that the samples of a batch were broadcast against each other.
     """
     n_leading = hypotheses.ndim - event_dims - 1
-    leading, given = hypotheses.shape[:n_leading], targets.shape[:n_leading]
-    if targets.ndim <= n_leading or any(t not in (1, h) and h != 1 for h, t in zip(leading, given, strict=True)):
+    leading, others = hypotheses.shape[:n_leading], targets.shape[:n_leading]
+    if targets.ndim <= n_leading or any(t not in (1, h) and h != 1 for h, t in zip(leading, others, strict=True)):
         rule = f"have shape [batch, targets, ...] with the batch of `hypotheses` {tuple(hypotheses.shape)}"
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
-    both = (h if t == 1 else t for h, t in zip(leading, given, strict=True))
+    both = (h if t == 1 else t for h, t in zip(leading, others, strict=True))
     return (*both, targets.shape[n_leading], hypotheses.shape[n_leading])
 
 
 def check_takes_mask(owner: str, argument: str, cost_fn: Callable[..., Tensor]) -> None:
-    """Check that a cost takes the mask of the steps of each target, which must not be ignored."""
+    """Check that a cost accepts a step mask, which it must not ignore."""
     if "mask" not in needs(cost_fn):
-        rule = "take `mask`, the valid steps of each target, where the mask of the batch has an axis of steps"
-        advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences do."
+        rule = "accept `mask` for a batch with a step mask"
+        advice = "pairwise_ade, pairwise_gaussian_nll and other costs of sequences accept it."
         raise ValueError(bad_value(owner, argument, rule, _name(cost_fn), advice))
 
 
@@ -411,7 +411,7 @@ def _name(cost_fn: Callable[..., Tensor]) -> str:
 
 
 class Aligned(NamedTuple):
-    """Two sets of events with the same leading axes.
+    """Hypotheses and targets with the same leading axes.
 
     Attributes:
         hypotheses: Hypotheses, [..., hypotheses, *event], in at least single precision.
@@ -434,7 +434,7 @@ def aligned_events(
     ids: bool = False,
     whole_steps: bool = False,
 ) -> Aligned:
-    """Check two sets of events and return them with the same leading axes.
+    """Check hypotheses and targets, and return them with the same leading axes.
 
     Args:
         owner: Name of the caller in messages.
@@ -457,7 +457,7 @@ def aligned_events(
             raise ValueError(bad_value(owner, argument, rule, tuple(value.shape), advice))
     event = hypotheses.shape[-event_dims:] if not ids else hypotheses.shape[-event_dims:-1]
     if event != targets.shape[targets.ndim - target_dims :]:
-        rule = f"end in the axes of one event, {tuple(event)}, as `hypotheses` {tuple(hypotheses.shape)} do"
+        rule = f"end with the shape of one event, {tuple(event)}, as `hypotheses` {tuple(hypotheses.shape)} do"
         raise ValueError(bad_value(owner, "targets", rule, tuple(targets.shape)))
     left, right = hypotheses.shape[: -event_dims - 1], targets.shape[: targets.ndim - target_dims - 1]
     check_leading_axes(owner, hypotheses, targets, left, right)
@@ -476,7 +476,7 @@ def aligned_events(
 
 
 def aligned_mask(owner: str, mask: Tensor, targets: Tensor, target_dims: int, *, whole_steps: bool = False) -> Tensor:
-    """Check the shape of the mask, and return it expanded to the leading axes of the targets."""
+    """Check the shape of a mask, and expand it to the leading axes of the targets."""
     check_boolean(owner, "mask", mask)
     n_leading = targets.ndim - target_dims
     shape = targets.shape[: n_leading + 1 if whole_steps else max(mask.ndim, n_leading + 1)]

@@ -1,11 +1,11 @@
-"""Distances and inner products of all pairs: coordinate by coordinate for short vectors, slab by slab for long ones.
+"""Distances and inner products of all pairs, coordinate by coordinate or in slabs of several coordinates.
 
-Broadcasting would build [..., targets, hypotheses, dim] several times over and keep it for the backward pass. Looping
-over the coordinates keeps one [..., targets, hypotheses] tensor, saves nothing but the inputs, and takes each
-difference exactly, so that a large common offset costs no accuracy. |h|^2 + |t|^2 - 2 h.t would be one matrix product,
-but it needs a common origin, and its error grows with the distance from that origin: near pairs lose precision, equal
-points are not at distance 0, and an origin made of the targets lets padded targets change the cost of real ones. The
-gradients of squared distances are matrix products, around an origin to which padded targets do not contribute.
+Broadcasting would build [..., targets, hypotheses, dim] several times and keep it for the backward pass. A loop over
+the coordinates needs one [..., targets, hypotheses] tensor, saves only the inputs, and computes each difference
+exactly, so that a large common offset costs no accuracy. |h|^2 + |t|^2 - 2 h.t would be one matrix product, but its
+error grows with the distance from the origin: close pairs lose precision, and equal points are not at distance 0. If
+the origin depended on the targets, padded targets would change the cost of valid ones. The gradients of squared
+distances are matrix products, around an origin to which padded targets do not contribute.
 """
 
 from collections.abc import Callable
@@ -17,22 +17,22 @@ from torch import Tensor
 
 from torchmcl.dispatch import in_forward_mode, is_plain_eager, may_work_in_place, without_autocast
 
-__all__ = ["MAX_TURNS", "centered_pull", "squared_distances", "sum_of_absolutes", "sum_of_hubers", "wide_dtype"]
+__all__ = ["MAX_TURNS", "centered_gradients", "squared_distances", "sum_of_absolutes", "sum_of_hubers", "wide_dtype"]
 
-# Up to this many entries of [..., targets, hypotheses, dim] the formula itself is as fast, and its memory is small.
+# Number of entries of [..., targets, hypotheses, dim] up to which the plain formula is as fast and needs little memory.
 _FEW_ENTRIES = 1 << 20
-# The coordinate loop is unrolled by torch.compile, so it has at most this many iterations; beyond that each iteration
-# takes a slab of several coordinates.
+# Maximum number of iterations of the coordinate loop, which torch.compile unrolls. With more coordinates, an iteration
+# processes a slab of several.
 MAX_TURNS = 32
 _CHUNK_ENTRIES = 1 << 20
-# Upcasting goes a few samples at a time, about this many entries, so that the wide copies stay in the cache.
+# Number of entries that are converted to double precision at a time, so that the copies stay in the cache.
 _WIDE_ENTRIES = 1 << 20
-# From this many entries on, a GPU needs the rows cut into pieces to be busy.
+# Row length from which on a GPU is busy only if the rows are split.
 _LONG = 4096
 
 
 class _Element(NamedTuple):
-    """A function of one coordinate's difference, and its derivative; both may overwrite their argument."""
+    """Function of the difference in one coordinate, and its derivative; both may overwrite their argument."""
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
@@ -95,13 +95,13 @@ class _SumOverCoordinates(torch.autograd.Function):
         hypotheses: Tensor, targets: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
     ) -> Tensor:
         if hypotheses.ndim < 3 or hypotheses.device.type != "cpu" or not is_plain_eager():
-            return _walk(hypotheses, targets, value)
+            return _sum_over_slabs(hypotheses, targets, value)
         cost = hypotheses.new_empty(*hypotheses.shape[:-2], targets.shape[-2], hypotheses.shape[-2])
         chunks = _chunks(cost)
         if len(chunks) == 1:
-            return _walk(hypotheses, targets, value)
+            return _sum_over_slabs(hypotheses, targets, value)
         for rows in chunks:
-            cost[rows] = _walk(hypotheses[rows], targets[rows], value)
+            cost[rows] = _sum_over_slabs(hypotheses[rows], targets[rows], value)
         return cost
 
     @staticmethod
@@ -117,16 +117,16 @@ class _SumOverCoordinates(torch.autograd.Function):
         to_hypotheses = grad.new_empty(hypotheses.shape) if ctx.needs_input_grad[0] else None
         to_targets = grad.new_empty(targets.shape) if ctx.needs_input_grad[1] else None
         if grad.ndim < 3 or grad.device.type != "cpu" or not may_work_in_place(grad):
-            _pull(hypotheses, targets, grad, ctx.slope, to_hypotheses, to_targets)
+            _write_gradients(hypotheses, targets, grad, ctx.slope, to_hypotheses, to_targets)
             return to_hypotheses, to_targets, None, None
         for rows in _chunks(grad):
             parts = [None if part is None else part[rows] for part in (to_hypotheses, to_targets)]
-            _pull(hypotheses[rows], targets[rows], grad[rows], ctx.slope, *parts)
+            _write_gradients(hypotheses[rows], targets[rows], grad[rows], ctx.slope, *parts)
         return to_hypotheses, to_targets, None, None
 
 
 def _chunks(cost: Tensor) -> list[slice]:
-    """Return slices of a few samples that fit in the cache: on CPUs, fresh memory for intermediates is slow."""
+    """Return slices of a few samples that fit into the cache, because new memory for intermediate results is slow."""
     n_samples = max(1, _CHUNK_ENTRIES * len(cost) // max(cost.numel(), 1))
     return [slice(start, start + n_samples) for start in range(0, len(cost), n_samples)] or [slice(0, 0)]
 
@@ -137,14 +137,14 @@ def _slabs(n_dims: int) -> list[slice]:
 
 
 def _difference(hypotheses: Tensor, targets: Tensor, slab: slice) -> Tensor:
-    """Return differences [..., targets, hypotheses] in one coordinate; for several, with a trailing axis for them."""
+    """Return the differences in one coordinate, [..., targets, hypotheses], or in several, with an axis for them."""
     if slab.stop - slab.start == 1:
         return hypotheses[..., None, :, slab.start] - targets[..., :, None, slab.start]
     return hypotheses[..., None, :, slab] - targets[..., :, None, slab]
 
 
-def _walk(hypotheses: Tensor, targets: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the cost, coordinate by coordinate."""
+def _sum_over_slabs(hypotheses: Tensor, targets: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
+    """Compute the cost slab by slab."""
     cost = None
     for slab in _slabs(hypotheses.shape[-1]):
         part = value(_difference(hypotheses, targets, slab))
@@ -156,7 +156,7 @@ def _walk(hypotheses: Tensor, targets: Tensor, value: Callable[[Tensor], Tensor]
     return cost
 
 
-def _pull(
+def _write_gradients(
     hypotheses: Tensor,
     targets: Tensor,
     grad: Tensor,
@@ -164,7 +164,7 @@ def _pull(
     to_hypotheses: Tensor | None,
     to_targets: Tensor | None,
 ) -> None:
-    """Write the gradients of the points, given that of the cost."""
+    """Write the gradients of the points, given the gradient of the cost."""
     in_place = may_work_in_place(grad)
     for slab in _slabs(hypotheses.shape[-1]):
         pull = slope(_difference(hypotheses, targets, slab))
@@ -182,7 +182,7 @@ def _pull(
             to_targets[..., where] = pull.sum(dim=targets_axis + 1).neg_()
 
 
-# Coordinates that `torch.cdist` adds up at a time: it adds sequentially, and float32 errors accumulate.
+# Number of coordinates per call of `torch.cdist`, which adds sequentially, so that errors in single precision grow.
 _SLAB = 1024
 
 
@@ -204,14 +204,14 @@ class _LongSquares(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         hypotheses, targets = ctx.saved_tensors
-        return centered_pull(hypotheses, targets, grad, ctx.needs_input_grad)
+        return centered_gradients(hypotheses, targets, grad, ctx.needs_input_grad)
 
 
-def centered_pull(
+def centered_gradients(
     hypotheses: Tensor, targets: Tensor, grad: Tensor, needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of hypotheses and targets, None where not needed; differentiable by autograd."""
-    center = pulled_center(targets, grad)
+    """Compute the gradients of hypotheses and targets, None if not needed; differentiable by autograd."""
+    center = gradient_center(targets, grad)
     hypotheses, targets = hypotheses - center, targets - center
     to_hypotheses = to_targets = None
     grad = 2 * grad
@@ -227,16 +227,16 @@ def centered_pull(
     return to_hypotheses, to_targets
 
 
-def pulled_center(targets: Tensor, grad: Tensor) -> Tensor:
-    """Return the mean of the targets weighted by the size of their gradients, [..., 1, dim].
+def gradient_center(targets: Tensor, grad: Tensor) -> Tensor:
+    """Compute the mean of the targets, weighted by the size of their gradients, [..., 1, dim].
 
     Up to rounding, the gradients of points do not depend on the origin, so it needs no gradient itself. Padded targets
-    have the gradient 0 and do not count.
+    have a gradient of 0 and do not contribute.
     """
     with torch.no_grad():  # `detach` does not accept batched gradients
-        shares = grad.abs().sum(dim=-1, keepdim=True).nan_to_num(0.0, 0.0)
-    shares = shares / shares.sum(dim=-2, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
-    return (shares * targets.detach()).sum(dim=-2, keepdim=True)
+        weights = grad.abs().sum(dim=-1, keepdim=True).nan_to_num(0.0, 0.0)
+    weights = weights / weights.sum(dim=-2, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+    return (weights * targets.detach()).sum(dim=-2, keepdim=True)
 
 
 def wide_dtype(tensor: Tensor) -> torch.dtype:
@@ -247,7 +247,7 @@ def wide_dtype(tensor: Tensor) -> torch.dtype:
 def wide_products(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return inner products [..., targets, hypotheses] and the squared lengths of hypotheses and of targets.
 
-    Only the inputs are kept for the backward pass, which works in the dtype of the inputs.
+    Only the inputs are kept for the backward pass, which computes in the dtype of the inputs.
     """
     return _WideProducts.apply(hypotheses, targets)
 
@@ -276,9 +276,9 @@ class _WideProducts(torch.autograd.Function):
         to_hypotheses = to_targets = None
         with without_autocast(hypotheses):
             if ctx.needs_input_grad[0]:
-                to_hypotheses = _pull_products(hypotheses, grad_hypotheses, grad_cross.mT, targets)
+                to_hypotheses = _product_gradient(hypotheses, grad_hypotheses, grad_cross.mT, targets)
             if ctx.needs_input_grad[1]:
-                to_targets = _pull_products(targets, grad_targets, grad_cross, hypotheses)
+                to_targets = _product_gradient(targets, grad_targets, grad_cross, hypotheses)
         return to_hypotheses, to_targets
 
 
@@ -295,7 +295,7 @@ def _energy(rows: Tensor) -> Tensor:
 
 
 def _in_pieces(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `wide_products` by many short products: flat products of long rows leave a GPU idle."""
+    """Compute `wide_products` as a sum of products of short rows, because flat products leave a GPU idle."""
     n_pieces = next((n for n in (64, 50, 40, 32, 20, 16, 10, 8) if hypotheses.shape[-1] % n == 0), 1)
     pieces = [
         rows.unflatten(-1, (n_pieces, -1)).movedim(-2, -3).to(wide_dtype(rows), memory_format=torch.contiguous_format)
@@ -325,7 +325,7 @@ def _in_chunks(hypotheses: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Ten
     return cross, hypothesis_energy, target_energy
 
 
-def _pull_products(rows: Tensor, energy_grad: Tensor, cross_grad: Tensor, others: Tensor) -> Tensor:
+def _product_gradient(rows: Tensor, energy_grad: Tensor, cross_grad: Tensor, others: Tensor) -> Tensor:
     """Return the gradient of `rows`: 2 * energy_grad * rows + cross_grad @ others."""
     scaled = (2 * energy_grad).to(rows.dtype).unsqueeze(-1) * rows
     if rows.ndim == 3 and may_work_in_place(energy_grad, cross_grad):
@@ -338,7 +338,7 @@ SILENCE = 1e-30
 
 
 class InnerProducts(NamedTuple):
-    """Inner products and squared lengths of two sets of vectors.
+    """Inner products and squared lengths of hypotheses and targets.
 
     Attributes:
         cross: Inner product of each pair, [..., targets, hypotheses].

@@ -1,7 +1,7 @@
-"""Families of distributions around hypotheses: correlated normals and angles.
+"""Families of distributions around hypotheses: normals with correlated coordinates.
 
-A family is a pairwise cost (the negative log-likelihood), and also defines the scales of a `MultiHypothesisHead` and
-the components of a `torch.distributions` mixture: one object for training, sampling and regions.
+A family is a pairwise cost (the negative log-likelihood). It also defines the scales of a `MultiHypothesisHead` and the
+components of a `torch.distributions` mixture, for training, sampling and prediction sets.
 """
 
 import math
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _LOG_TAU = math.log(2 * math.pi)
-# Up to this size plain substitution is faster than a batched triangular solver (7 times at 2, 1.5 times at 4).
+# Number of coordinates up to which substitution is faster than a triangular solver (7 times at 2, 1.5 times at 4).
 _SMALL = 4
 # The density of two coordinates grows without limit as the correlation approaches 1.
 _LARGEST_CORRELATION = 0.99
@@ -33,10 +33,9 @@ _LARGEST_CORRELATION = 0.99
 
 @dataclass(frozen=True)
 class HypothesisFamily(ABC):
-    """Distributions over the last axis of an event, with location and scale; preceding axes of steps are independent.
+    """Base class of families of distributions over the last axis of an event; steps are independent.
 
-    An instance is a cost: call it, or pass it to `mcl_step` or `MixtureNLL`. A subclass implements the abstract methods
-    below.
+    An instance is a cost: call it, or pass it to `mcl_step` or `MixtureNLL`.
     """
 
     declaration = CostDeclaration(event_dims=...)
@@ -108,11 +107,11 @@ class HypothesisFamily(ABC):
         check_tensor(owner, "hypotheses", hypotheses)
         if scale is None:
             advice = f"A head with scales={owner}(...) gives them: Distributions(hypotheses, score_logits, scale)."
-            raise ValueError(bad_value(owner, "scale", "be given", "None", advice))
+            raise ValueError(f"{owner}: `scale` is required. {advice}")
         check_tensor(owner, "scale", scale)
         last = self.scale_shape(hypotheses.shape[-1])
         whole = torch.Size((*hypotheses.shape[:-1], *last))
-        try:  # the last axes must be given: standard deviations could be mistaken for a matrix
+        try:  # the last axes are required, because standard deviations could be mistaken for a matrix
             fits = scale.shape[-len(last) :] == last and broadcast_shapes(scale.shape, whole) == whole
         except RuntimeError:
             fits = False
@@ -124,7 +123,7 @@ class HypothesisFamily(ABC):
 
 @dataclass(frozen=True)
 class FullNormal(HypothesisFamily):
-    """A normal distribution with a full covariance; the scale is its Cholesky factor [..., dim, dim].
+    """Normal distribution with a full covariance; the scale is its Cholesky factor, [..., dim, dim].
 
     Example:
         >>> hypotheses, targets = torch.zeros(1, 2), torch.tensor([[1.0, 1.0]])
@@ -146,7 +145,7 @@ class FullNormal(HypothesisFamily):
         return dim * (dim + 1) // 2
 
     def scale(self, raw: Tensor, smallest: float) -> Tensor:
-        """Return a lower triangle from its diagonal, which gets a softplus, followed by the rows below it."""
+        """Return the Cholesky factor: softplus of its diagonal, followed by the rows below the diagonal."""
         dim = (math.isqrt(8 * raw.shape[-1] + 1) - 1) // 2
         diagonal = torch.nn.functional.softplus(raw[..., :dim]) + smallest
         entries = torch.cat([torch.zeros_like(raw[..., :1]), diagonal, raw[..., dim:]], dim=-1)
@@ -172,9 +171,9 @@ class FullNormal(HypothesisFamily):
 
 @dataclass(frozen=True)
 class BivariateNormal(FullNormal):
-    """A normal distribution in the plane; the scale is [..., 3]: two standard deviations and their correlation.
+    """Normal distribution in the plane; the scale is two standard deviations and their correlation, [..., 3].
 
-    As in MTR, Trajectron and Social-LSTM. The head keeps the correlation within 0.99.
+    It is used by MTR, Trajectron and Social-LSTM. The head keeps the correlation within 0.99.
 
     Example:
         >>> one = {"hypotheses": torch.zeros(1, 2), "targets": torch.tensor([[1.0, 1.0]])}
@@ -189,7 +188,7 @@ class BivariateNormal(FullNormal):
             ValueError: For other numbers of coordinates.
         """
         if dim != 2:
-            advice = "FullNormal() takes any number."
+            advice = "FullNormal() supports any number."
             raise ValueError(bad_value("BivariateNormal", "hypotheses", "have two coordinates", dim, advice))
         return (3,)
 
@@ -198,7 +197,7 @@ class BivariateNormal(FullNormal):
         return self.scale_shape(dim)[0]
 
     def scale(self, raw: Tensor, smallest: float) -> Tensor:
-        """Return softplus of two numbers and tanh of the third."""
+        """Return the scale: softplus of two numbers, and tanh of the third."""
         deviations = torch.nn.functional.softplus(raw[..., :2]) + smallest
         return torch.cat([deviations, _LARGEST_CORRELATION * raw[..., 2:].tanh()], dim=-1)
 
@@ -209,7 +208,7 @@ class BivariateNormal(FullNormal):
 
 
 def _one_axis_of_steps(tensor: Tensor, event_dims: int, n_last: int) -> Tensor:
-    """Return a tensor [..., n, *steps, *last] with exactly one axis of steps, of length 1 for vectors."""
+    """Return a tensor [..., n, *steps, *last] with exactly one axis of steps, which has length 1 for vectors."""
     first = tensor.ndim - n_last - (event_dims - 1)
     return tensor.unsqueeze(first) if event_dims == 1 else tensor.flatten(first, first + event_dims - 2)
 

@@ -1,4 +1,4 @@
-"""Negative log-likelihoods of hypotheses that are distributions, and scores of their mixture."""
+"""Negative log-likelihoods of hypotheses that are distributions, and of their mixture."""
 
 import functools
 import math
@@ -43,9 +43,11 @@ def pairwise_gaussian_nll(
     event_dims: int = 1,
     per_step: bool = False,
 ) -> Tensor:
-    """Return the negative log-density of every target under the normal distribution of every hypothesis.
+    r"""Return the negative log-density of every target under the normal distribution of every hypothesis.
 
-    Coordinates are independent given the hypothesis: the cost is a sum over the valid coordinates of a target.
+    .. math:: \sum_d \frac{(y_d - \mu_d)^2}{2 \sigma_d^2} + \log \sigma_d + \frac12 \log 2 \pi
+
+    The sum is over the valid coordinates of a target.
 
     Args:
         hypotheses: Means, [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
@@ -78,7 +80,9 @@ def pairwise_laplace_nll(
     event_dims: int = 1,
     per_step: bool = False,
 ) -> Tensor:
-    """Return the negative log-density of every target under the Laplace distribution of every hypothesis.
+    r"""Return the negative log-density of every target under the Laplace distribution of every hypothesis.
+
+    .. math:: \sum_d \frac{|y_d - \mu_d|}{b_d} + \log 2 b_d
 
     Args:
         hypotheses: Locations, [..., hypotheses, dim], or [..., hypotheses, steps, dim] with `event_dims=2`.
@@ -102,12 +106,12 @@ def pairwise_laplace_nll(
 
 @dataclass(frozen=True)
 class MixtureNLL:
-    """A negative log-likelihood that includes the log-score of its hypothesis: -log(score_k p_k(y)).
+    """Negative log-likelihood of a mixture component, -log(score_k p_k(y)), as a cost.
 
-    With it, `AnnealedWTA(1.0)` trains an exact mixture density network: the weights are the posterior of the
-    components, and the gradient of the loss is that of the mixture's negative log-likelihood. A temperature above 1
-    that falls to 1 is deterministic annealing of the mixture; towards 0 it becomes winner-takes-all. Scores are the
-    softmax of the logits and are trained by the cost, so use `score_weight=0`.
+    With this cost, `AnnealedWTA(1.0)` trains a mixture density network: the weights are the posterior probabilities of
+    the components, and the gradient of the loss is the gradient of the negative log-likelihood of the mixture. A
+    temperature that falls from above 1 to 1 is deterministic annealing of the mixture; at 0 the rule is
+    winner-takes-all. Scores are the softmax of the logits and are trained by the cost, so use `score_weight=0`.
 
     Args:
         nll: Negative log-likelihood, `pairwise_gaussian_nll` or `pairwise_laplace_nll` for example.
@@ -129,7 +133,7 @@ class MixtureNLL:
 
     @property
     def declaration(self) -> CostDeclaration:
-        """The axes of `nll`."""
+        """Axes of `nll`."""
         inner = cost_declaration(self.nll)
         return CostDeclaration(inner.event_dims, inner.target_dims)
 
@@ -162,7 +166,7 @@ def _nll(
     event_dims: int,
     per_step: bool,
 ) -> Tensor:
-    """Return the sum of a negative log-density over the valid coordinates of a target."""
+    """Compute the sum of a negative log-density over the valid coordinates of a target."""
     _check_scale(owner, scale, hypotheses)
     scale = scale.expand(hypotheses.shape)
     hypotheses, targets, mask = aligned_events(owner, hypotheses, targets, mask, event_dims)
@@ -184,7 +188,7 @@ def _nll(
 def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:
     if scale is None:
         advice = "A head with scales=True gives them: Distributions(hypotheses, score_logits, scale)."
-        raise ValueError(bad_value(owner, "scale", "be given", "None", advice))
+        raise ValueError(f"{owner}: `scale` is required. {advice}")
     check_tensor(owner, "scale", scale)
     check_tensor(owner, "hypotheses", hypotheses)
     try:
@@ -201,15 +205,15 @@ def _check_scale(owner: str, scale: Tensor, hypotheses: Tensor) -> None:
 
 @dataclass(frozen=True)
 class MixtureNLLWithCRPS:
-    """The negative log-likelihood of a target under all hypotheses together, plus a multiple of their CRPS.
+    """Negative log-likelihood of the mixture of all hypotheses, plus a multiple of its CRPS.
 
-    The hypotheses are normal distributions, their scores (the softmax of the logits) are the shares of a mixture.
-    The likelihood alone rewards certainty without bound where targets repeat, and is insensitive to distances where it
-    is low; the continuous ranked probability score (CRPS), the mean distance of a draw to the target minus half of that
-    between two draws, does the opposite. Their sum gave better densities on tables than either one.
+    The hypotheses are normal distributions, and their scores (the softmax of the logits) are the probabilities of a
+    mixture. The likelihood rewards certainty without bound where targets repeat, and is insensitive to distances where
+    it is low. The continuous ranked probability score (CRPS), E|X - y| - E|X - X'| / 2, behaves in the opposite way.
+    Their sum gave better densities on tables than either one.
 
-    There is one cost for each target, [..., targets, 1], so that every rule gives it the weight 1; scores are trained
-    by it, so use `score_weight=0`. For targets with several coordinates, the CRPS is summed over the coordinates.
+    There is one cost per target, [..., targets, 1], so that every rule gives it the weight 1. The cost trains the
+    scores, so use `score_weight=0`. For targets with several coordinates, the CRPS is summed over the coordinates.
 
     Args:
         crps: Weight of the CRPS, which has the units of the targets.
@@ -231,7 +235,7 @@ class MixtureNLLWithCRPS:
 
     @property
     def declaration(self) -> CostDeclaration:
-        """The cost of vectors, with a closed form for this CRPS weight."""
+        """Axes of a vector, and the closed form of the cost."""
         return CostDeclaration(event_dims=1, formula=NormalMixtureFormula(self.crps))
 
     def __call__(self, *, hypotheses: Tensor, targets: Tensor, scale: Tensor, score_logits: Tensor) -> Tensor:
@@ -244,28 +248,28 @@ class MixtureNLLWithCRPS:
             score_logits: Score logits, [..., hypotheses].
         """
         cost = pairwise_gaussian_nll(hypotheses=hypotheses, targets=targets, scale=scale)
-        log_shares = score_logits.to(cost.dtype).log_softmax(dim=-1).unsqueeze(-2)  # [..., 1, hypotheses]
-        likelihood = (log_shares - cost).logsumexp(dim=-1, keepdim=True)
+        log_probabilities = score_logits.to(cost.dtype).log_softmax(dim=-1).unsqueeze(-2)  # [..., 1, hypotheses]
+        likelihood = (log_probabilities - cost).logsumexp(dim=-1, keepdim=True)
         if self.crps == 0:
             return -likelihood
         scale = scale.to(cost.dtype).expand(hypotheses.shape)
-        crps = _crps(hypotheses.to(cost.dtype), targets.to(cost.dtype), scale, log_shares.exp())
+        crps = _crps(hypotheses.to(cost.dtype), targets.to(cost.dtype), scale, log_probabilities.exp())
         return self.crps * crps - likelihood
 
 
-def _crps(hypotheses: Tensor, targets: Tensor, scale: Tensor, shares: Tensor) -> Tensor:
-    """Return the CRPS of the mixture with shares [..., 1, hypotheses], summed over coordinates, [..., targets, 1]."""
+def _crps(hypotheses: Tensor, targets: Tensor, scale: Tensor, probabilities: Tensor) -> Tensor:
+    """Compute the CRPS for probabilities [..., 1, hypotheses], summed over coordinates, [..., targets, 1]."""
     offsets = targets.unsqueeze(-2) - hypotheses.unsqueeze(-3)  # [..., targets, hypotheses, dim]
-    near = (shares * mean_distance(offsets, scale.unsqueeze(-3)).sum(dim=-1)).sum(dim=-1, keepdim=True)
+    near = (probabilities * mean_distance(offsets, scale.unsqueeze(-3)).sum(dim=-1)).sum(dim=-1, keepdim=True)
     apart = hypotheses.unsqueeze(-2) - hypotheses.unsqueeze(-3)  # [..., hypotheses, hypotheses, dim]
     both = (scale.square().unsqueeze(-2) + scale.square().unsqueeze(-3)).sqrt()
     spread = mean_distance(apart, both).sum(dim=-1)
     with without_autocast(spread):
-        return near - (shares @ spread * shares).sum(dim=-1, keepdim=True) / 2
+        return near - (probabilities @ spread * probabilities).sum(dim=-1, keepdim=True) / 2
 
 
 def mean_distance(offset: Tensor, scale: Tensor) -> Tensor:
-    """Return the mean of |offset + scale z| for a standard normal z."""
+    """Compute the mean of |offset + scale z| for a standard normal z."""
     z = offset / scale
     bell = torch.exp(-z.square() / 2)
     return offset * torch.erf(z / math.sqrt(2)) + scale * bell * math.sqrt(2 / math.pi)

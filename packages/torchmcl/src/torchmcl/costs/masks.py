@@ -1,4 +1,4 @@
-"""Costs of masks and of class maps, computed from logits."""
+"""Costs of image masks and class maps, computed from logits."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +26,12 @@ __all__ = [
     "recomputed_sums",
 ]
 
-# Samples are processed in chunks with at least this many logits, in at most this many chunks.
+# Minimum number of logits in a chunk of samples, and maximum number of chunks.
 _ENTRIES, _MAX_CHUNKS = 1 << 18, 16
 
 
 class PixelFunctions(NamedTuple):
-    """A function of logits to be multiplied by targets, one to be summed over all pixels, and their derivatives."""
+    """Two functions of the logits, one to multiply by targets and one to sum over pixels, and their derivatives."""
 
     values: Callable[[Tensor], tuple[Tensor, Tensor]]
     slopes: Callable[[Tensor], tuple[Tensor | float, Tensor]]
@@ -56,7 +56,7 @@ CROSS_ENTROPY = PixelFunctions(lambda x: (-x, softplus(x)), lambda x: (-1.0, x.s
 def recomputed_sums(
     functions: PixelFunctions, logits: Tensor, targets: Tensor, real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the two sums over pixels, [samples, targets, hypotheses].
+    """Compute the two sums over pixels, [samples, targets, hypotheses]; the backward pass recomputes the functions.
 
     Args:
         functions: Functions of the logits.
@@ -133,7 +133,7 @@ class _Pixels(NamedTuple):
     real: Tensor | None
 
     def sums(self, values: Tensor) -> Tensor:
-        """Return the sum of values [..., hypotheses, pixels] over the pixels that count for each target."""
+        """Return the sum of values [..., hypotheses, pixels] over the valid pixels of each target."""
         if self.real is None:
             return values.sum(dim=-1, dtype=wide_dtype(values)).unsqueeze(-2)
         return inner_products(values, self.real.to(values)).cross
@@ -176,9 +176,11 @@ def _pixels(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None
 def pairwise_dice(
     *, hypotheses: Tensor, targets: Tensor, mask: Tensor | None = None, event_dims: int = 2, smooth: float = 1.0
 ) -> Tensor:
-    """Return the dice distance of every pair of a target and the sigmoid of a hypothesis, in [0, 1].
+    r"""Return the dice distance of every pair of a target and the sigmoid of a hypothesis, in [0, 1].
 
-    It is 1 - (2 |p t| + smooth) / (|p| + |t| + smooth), with sums over the pixels; 0 for equal masks.
+    .. math:: 1 - \frac{2 \sum p t + s}{\sum p + \sum t + s}
+
+    for the sigmoid p of the hypothesis, the target t and the smoothing constant s, with sums over pixels.
 
     Args:
         hypotheses: Logits, [..., hypotheses, height, width].
@@ -279,7 +281,7 @@ def pairwise_focal(
 ) -> Tensor:
     """Return the focal loss of every pair of masks, as a mean over pixels.
 
-    A target between 0 and 1 counts partly as inside and partly as outside.
+    A target between 0 and 1 interpolates between the losses of 0 and 1.
 
     Args:
         hypotheses: Logits, [..., hypotheses, height, width].
@@ -335,13 +337,13 @@ def pairwise_pixel_cross_entropy(*, hypotheses: Tensor, targets: Tensor, mask: T
 def _classes(owner: str, hypotheses: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return logits [..., hypotheses, pixels, classes], one-hot classes [..., targets, pixels, classes], and counts.
 
-    Masked pixels belong to no class; the counts [..., targets, 1] are those of the other pixels.
+    Masked pixels belong to no class. The counts are the numbers of valid pixels, [..., targets, 1].
     """
     if isinstance(hypotheses, Tensor) and hypotheses.ndim >= 4:
         hypotheses = hypotheses.movedim(-3, -1)
     logits, ids, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=3, ids=True)
     if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise TypeError(bad_value(owner, "targets", "hold integer class ids", ids.dtype, "Convert them: .long()."))
+        raise TypeError(bad_value(owner, "targets", "contain integer class ids", ids.dtype, "Convert them: .long()."))
     every = torch.arange(logits.shape[-1], device=ids.device)
     classes = (ids.flatten(-2).unsqueeze(-1) == every).to(logits.dtype)
     if mask is None:

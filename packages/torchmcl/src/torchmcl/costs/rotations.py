@@ -1,4 +1,4 @@
-"""Costs of directions: angles that wrap around, and rotations in space."""
+"""Costs of angles, which are periodic, and of rotations in space."""
 
 import math
 
@@ -16,7 +16,7 @@ __all__ = ["pairwise_geodesic", "pairwise_sq_angle", "rotation_matrices", "wrap_
 
 @declare_cost(event_dims=1)
 def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 * math.pi) -> Tensor:
-    """Return the sum of squared wrapped differences of every (target, hypothesis) pair of vectors of angles.
+    """Return the sum of squared angle differences of every (target, hypothesis) pair.
 
     Args:
         hypotheses: Predicted angles, [..., hypotheses, dim]; any real numbers, equivalent up to multiples of `period`.
@@ -39,7 +39,7 @@ def pairwise_sq_angle(*, hypotheses: Tensor, targets: Tensor, period: float = 2 
 
 
 def wrap_angle(difference: Tensor, period: float = 2 * math.pi) -> Tensor:
-    """Return differences of angles in [-period / 2, period / 2].
+    """Map differences of angles to [-period / 2, period / 2].
 
     Example:
         >>> wrap_angle(torch.tensor([0.1, 3.5, -3.5]))
@@ -143,7 +143,7 @@ def _axes(values: Tensor) -> int | None:
 
 
 def _direction(values: Tensor) -> Tensor:
-    """Return vectors [..., n] divided by their length; 0 if the length is too small."""
+    """Return vectors [..., n] divided by their length; 0 for vectors that are too short."""
     energy = values.square().sum(dim=-1, keepdim=True)
     faint = energy <= SILENCE
     return (values / energy.masked_fill(faint, 1).sqrt()).masked_fill(faint, 0)

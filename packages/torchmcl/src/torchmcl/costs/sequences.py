@@ -1,4 +1,4 @@
-"""Costs between sequences: average and final displacement, cross-entropy of tokens."""
+"""Costs of sequences: average and final displacement, cross-entropy of tokens."""
 
 import functools
 
@@ -123,7 +123,7 @@ def pairwise_token_cross_entropy(
         TypeError: If the targets are not integers.
 
     Example:
-        >>> logits = torch.zeros(2, 3, 4)  # two guesses of three tokens
+        >>> logits = torch.zeros(2, 3, 4)  # two hypotheses of three tokens
         >>> pairwise_token_cross_entropy(hypotheses=logits, targets=torch.tensor([[0, 3, 1]]))
         tensor([[1.3863, 1.3863]])
     """
@@ -131,8 +131,8 @@ def pairwise_token_cross_entropy(
     check_choice(owner, "reduction", reduction, ("mean", "sum"))
     logits, ids, mask = aligned_events(owner, hypotheses, targets, mask, event_dims=2, ids=True)
     if ids.dtype == torch.bool:
-        raise TypeError(bad_value(owner, "targets", "hold integer token ids", ids.dtype, "Convert them: .long()."))
-    # Steps first and tokens before hypotheses: picking then needs no [..., targets, hypotheses, steps, tokens].
+        raise TypeError(bad_value(owner, "targets", "contain integer token ids", ids.dtype, "Convert them: .long()."))
+    # Steps first and tokens before hypotheses: `gather` then needs no [..., targets, hypotheses, steps, tokens].
     log_probs = logits.log_softmax(dim=-1).movedim(-2, -3).mT  # [..., steps, tokens, hypotheses]
     picks = ids.long().mT.unsqueeze(-1).expand(*ids.mT.shape, logits.shape[-3])  # [..., steps, targets, hypotheses]
     picked = log_probs.gather(-2, picks).movedim(-3, -1)  # [..., targets, hypotheses, steps]
@@ -159,7 +159,7 @@ def _final_differences(owner: str, hypotheses: Tensor, targets: Tensor, mask: Te
     n_steps = mask.shape[-1]
     last = n_steps - 1 - mask.flip(-1).to(torch.uint8).argmax(dim=-1)  # [..., targets]
     final = targets.gather(-2, last[..., None, None].expand(*last.shape, 1, targets.shape[-1]))
-    # Taking the last step of each hypothesis for each target: [..., hypotheses, targets, dim], then transposed.
+    # Last step of each hypothesis for each target, [..., hypotheses, targets, dim], then transposed.
     picks = last[..., None, :, None].expand(*last.shape[:-1], hypotheses.shape[-3], last.shape[-1], targets.shape[-1])
     ends = hypotheses.gather(-2, picks).movedim(-2, -3)
     return (ends - final).masked_fill(~mask.any(dim=-1)[..., None, None], 0)

@@ -1,4 +1,4 @@
-"""Costs of vectors and of class ids."""
+"""Costs of vectors and class ids."""
 
 import torch
 from torch import Tensor
@@ -30,11 +30,12 @@ __all__ = [
 
 @declare_cost(event_dims=1, center=MEAN, formula=NormFormula(order=2, power=2))
 def pairwise_sq_euclidean(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared Euclidean cost of every (target, hypothesis) pair.
+    r"""Return the squared Euclidean cost of every (target, hypothesis) pair.
 
-    Differences are taken first, in any number of dimensions: the relative error of the cost in float32 stays below 1e-5
-    (up to 32 000 dimensions) for any common offset of the points, equal points are at distance 0 exactly, and no
-    target changes the cost of another.
+    .. math:: \|f_k(x) - y\|^2
+
+    It is computed from differences: the relative error in single precision is below 1e-5 (up to 32 000 dimensions) for
+    any common offset of the points, equal points are at distance 0 exactly, and no target changes the cost of another.
 
     Args:
         hypotheses: Predicted points, [..., hypotheses, dim].
@@ -122,8 +123,7 @@ def pairwise_huber(*, hypotheses: Tensor, targets: Tensor, delta: float = 1.0) -
 def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     """Return 1 - cosine similarity of every (target, hypothesis) pair, in [0, 2].
 
-    A zero vector (shorter than 1e-15) has no direction: its cosine counts as 0 and its cost as 1,
-    with zero gradient.
+    A zero vector (shorter than 1e-15) has no direction: its cosine is defined as 0, its cost as 1, with zero gradient.
 
     Args:
         hypotheses: Predicted points, [..., hypotheses, dim].
@@ -144,10 +144,9 @@ def pairwise_cosine(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     return (1 - cosine).clamp(0, 2).to(hypotheses.dtype)
 
 
-# For waveforms, inner products and energies are enough: differences are never built. They are accumulated in
-# float64: 1 - cos^2 is then accurate up to 100 dB and beyond, whereas float32 would lose its digits at 60 dB.
-# Values are confined to +-100 dB, far beyond what speech systems reach, so that a perfect
-# reconstruction has a finite value and a finite gradient.
+# Costs of waveforms need only inner products and energies, no differences. They are accumulated in double precision, so
+# that 1 - cos^2 is accurate beyond 100 dB; single precision would be accurate up to 60 dB. Values are limited to
+# +-100 dB, far beyond the results of speech systems, so that a perfect reconstruction has a finite value and gradient.
 _FLOOR = 1e-10
 
 
@@ -155,9 +154,8 @@ _FLOOR = 1e-10
 def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = False) -> Tensor:
     """Return the negative scale-invariant signal-to-distortion ratio of every pair, in dB.
 
-    The value lies between -100 dB (perfect) and 100 dB (orthogonal, or a silent hypothesis). A
-    silent target has cost 0 for every hypothesis, with zero gradient. Mask it out
-    if it should not count.
+    The value lies between -100 dB (perfect) and 100 dB (orthogonal, or a silent hypothesis). A silent target has cost 0
+    for every hypothesis, with zero gradient; exclude it by a mask if necessary.
 
     Args:
         hypotheses: Estimated waveforms, [..., hypotheses, samples].
@@ -189,8 +187,8 @@ def pairwise_neg_si_sdr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool 
 def pairwise_neg_snr(*, hypotheses: Tensor, targets: Tensor, zero_mean: bool = False) -> Tensor:
     """Return the negative signal-to-noise ratio of every pair, in dB.
 
-    A silent hypothesis has 0 dB; a silent target costs 0 with zero gradient, as for SI-SDR. The
-    value is at least -100 dB.
+    A silent hypothesis has 0 dB, and a silent target has cost 0 with zero gradient, as for SI-SDR. The value is at
+    least -100 dB.
 
     Args:
         hypotheses: Estimated waveforms, [..., hypotheses, samples].
@@ -256,7 +254,7 @@ def pairwise_cross_entropy(*, hypotheses: Tensor, targets: Tensor) -> Tensor:
     hypotheses = hypotheses.expand(*leading, *hypotheses.shape[-2:])
     n_hypotheses = hypotheses.shape[-2]
     ids = targets.long().expand(*leading, targets.shape[-1]).unsqueeze(-1)
-    # Normalising once per hypothesis and then picking needs no [..., targets, hypotheses, classes].
+    # Normalization per hypothesis before `gather` needs no [..., targets, hypotheses, classes].
     log_probs = hypotheses.log_softmax(dim=-1).mT  # [..., classes, hypotheses]
     ids = ids.expand(*ids.shape[:-1], n_hypotheses)
     try:
@@ -272,7 +270,7 @@ def _check(owner: str, hypotheses: Tensor, targets: Tensor) -> None:
     check_tensor(owner, "hypotheses", hypotheses)
     check_tensor(owner, "targets", targets, floating=False)
     if targets.is_floating_point() or targets.dtype == torch.bool:
-        rule = "hold integer class ids"
+        rule = "contain integer class ids"
         raise TypeError(bad_value(owner, "targets", rule, targets.dtype, "Convert them first: targets.long()."))
     if hypotheses.ndim < 2:
         rule = "have shape [..., hypotheses, classes]"

@@ -1,7 +1,7 @@
 """Mixtures of normals around hypotheses: density, samples, highest-density sets, and widths fitted on held-out targets.
 
-Highest-density sets are defined by the cells of a grid that is fine (an eighth of a width) around every hypothesis.
-Mixtures on the CPU go to faster functions, whose cells are cut where the set ends.
+Highest-density sets are unions of the cells of a grid with a spacing of an eighth of a width around every hypothesis.
+Faster functions for mixtures on the CPU divide the cells at the ends of the set.
 """
 
 import math
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 _LOG_TAU = math.log(2 * math.pi)
-#: Half width, in widths of the kernel, of the grid around each hypothesis: all but 1e-6 of a kernel is inside.
+#: Half width of the grid around each hypothesis, in widths of its kernel; it contains all but 1e-6 of the mass.
 REACH = 5.0
 _GRID = 81
-# Numbers per chunk: every kernel is evaluated at every cell of a grid.
+# Maximum number of values per chunk; every kernel is evaluated at every cell of the grid.
 _CHUNK = 2**23
 
 
@@ -166,16 +166,16 @@ class Mixture(Distribution):
         """Apply `change` to all tensors; its arguments are a tensor and the number of axes after the batch axes."""
         return type(self)(change(self.hypotheses, 2), change(self.probabilities, 1), change(self.widths, 2))
 
-    # ------------------------------------------------------------------ on the line
+    # ------------------------------------------------------------------ one dimension
 
     def highest_density(self, mass: float | Tensor, fill: float = 1.0) -> HighestDensitySet:
         """Compute the smallest unions of intervals with a mass, in one dimension.
 
         Args:
             mass: Mass in [0, 1], a number or a tensor [...].
-            fill: Depth in [0, 1] from which gaps are closed: two neighboring intervals are joined where the lowest
-                density between them is at least `fill` times that of the lower of their peaks. At 1 none are, at 0 all
-                are.
+            fill: Depth in [0, 1] from which gaps are closed: two neighboring intervals are joined if the lowest density
+                between them is at least `fill` times the density of the lower one of their peaks. At 1 no gap is
+                closed, at 0 every gap.
 
         Raises:
             ValueError: In more than one dimension.
@@ -208,9 +208,9 @@ class Mixture(Distribution):
     def gap_depth(self, mass: float | Tensor) -> Tensor:
         """Compute the depth of the deepest gap in the highest-density set with a mass, [...], in one dimension.
 
-        It is the lowest density between two neighboring intervals, divided by that of the lower of their peaks: near 0
-        between branches, 1 where the set is one interval. `highest_density(mass, fill)` is one interval where `fill`
-        is not above it.
+        The depth is the lowest density between two neighboring intervals, divided by the density of the lower one of
+        their peaks. It is near 0 between branches, and 1 if the set is one interval. `highest_density(mass, fill)` is
+        one interval if `fill` is not above it.
 
         Args:
             mass: Mass in [0, 1], a number or a tensor [...].
@@ -231,11 +231,11 @@ class Mixture(Distribution):
         return depths.to(self.hypotheses).view(self.batch_shape)
 
     def mass_above(self, value: Tensor) -> Tensor:
-        """Compute the mass of the region denser than at a value [..., 1], in one dimension, [...].
+        """Compute the mass of the region with a higher density than a value [..., 1], in one dimension, [...].
 
-        The value lies in the highest-density set of every larger mass, and of no smaller mass. For a value
-        drawn from the density itself it is uniform on [0, 1], which makes it a good conformity score. It is 1 where
-        the value is further than five widths from every hypothesis.
+        The value lies in the highest-density set of every larger mass, and of no smaller mass. For samples of the
+        density it is uniformly distributed on [0, 1], which makes it a good nonconformity. It is 1 if the value is more
+        than five widths away from every hypothesis.
         """
         self._check_one_dimension("mass_above")
         values = self._of_rows(value.squeeze(-1)).to(self.hypotheses)
@@ -247,7 +247,7 @@ class Mixture(Distribution):
         return masses.to(self.hypotheses).view(self.batch_shape)
 
     def univariate_kernels(self) -> Any:
-        """Return the faster functions for the kernels of each row, or None if those do not apply."""
+        """Return the faster functions for the kernels of each row, or None if they do not support the mixture."""
         if self.dim != 1:
             return None
         parts = (self.hypotheses, self.probabilities, self.widths)
@@ -259,9 +259,9 @@ class Mixture(Distribution):
         return values.expand(self.batch_shape).reshape(-1)
 
     def _cells(self, values: Tensor) -> Iterator[tuple["_Cells", Tensor]]:
-        """Yield the cells of a few densities at a time, with the corresponding part of values [rows].
+        """Yield the cells of a few densities at a time, with the corresponding values, of values [rows].
 
-        Cells are fine around each hypothesis; the mass outside (1e-6) is spread over them.
+        The mass outside of the grid (1e-6) is distributed over the cells.
         """
         n_rows, n = len(values), self.probabilities.shape[-1]
         flat = self.flat()
@@ -328,9 +328,9 @@ def mixture_distribution(
 class Bandwidth(NamedTuple):
     """Rule for the width of the normals at each input: sqrt(floor^2 + (spread * deviation)^2).
 
-    The deviation is the standard deviation of the scored hypotheses at that input: where the hypotheses lie far apart
-    because the noise is large, kernels should be wide; where they are separate branches, the fitted `spread` is 0 and
-    kernels stay narrow.
+    The deviation is the standard deviation of the hypotheses at that input, weighted by their scores. If hypotheses lie
+    far apart because of large noise, kernels should be wide; if they are separate branches, the fitted `spread` is 0
+    and kernels stay narrow.
 
     Attributes:
         floor: Smallest width.
@@ -392,11 +392,11 @@ def _variance(hypotheses: Tensor, probabilities: Tensor) -> Tensor:
     return (weights * (hypotheses - mean).square()).sum(dim=-2, keepdim=True).mean(dim=-1, keepdim=True)
 
 
-# ---------------------------------------------------------------------- cells on the line
+# ---------------------------------------------------------------------- cells in one dimension
 
 
 class _Cells(NamedTuple):
-    """Cells on the line: edges [..., cells + 1], the mass and the log density of each, [..., cells]."""
+    """Cells in one dimension: edges, [..., cells + 1], and the mass and the log density of each cell, [..., cells]."""
 
     edges: Tensor
     masses: Tensor
@@ -431,7 +431,7 @@ def _mass_above(cells: _Cells, value: Tensor) -> Tensor:
 
 
 def _inside(cells: _Cells, mass: Tensor) -> Tensor:
-    """Return a mask [..., cells] of the densest cells with `mass`."""
+    """Return which cells are the densest ones with `mass`, [..., cells]."""
     order = cells.height.argsort(dim=-1, descending=True, stable=True)
     sorted_masses = cells.masses.gather(-1, order)
     before = sorted_masses.cumsum(dim=-1) - sorted_masses
@@ -442,8 +442,8 @@ def _inside(cells: _Cells, mass: Tensor) -> Tensor:
 def _depths(height: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     """Return the depth of the gap after each interval, and the index of the last interval at or before each cell.
 
-    The depth is the lowest density of the gap, divided by that of the lower peak beside it. Intervals count from 1; the
-    depth is NaN where there is no gap between two intervals.
+    The depth is the lowest density of the gap, divided by the density of the lower one of the adjacent peaks. Intervals
+    are numbered from 1; the depth is NaN where there is no gap between two intervals.
     """
     starts = inside & ~torch.cat([torch.zeros_like(inside[..., :1]), inside[..., :-1]], dim=-1)
     interval = starts.cumsum(dim=-1)
@@ -457,7 +457,7 @@ def _depths(height: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def masked_first(values: Tensor, mask: Tensor) -> Tensor:
-    """Move the values inside a mask to the front of each row, padded with NaN to the largest count (at least 1).
+    """Move the values inside a mask to the front of each row, and pad the rows with NaN to the largest count.
 
     Example:
         >>> masked_first(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, False, True]]))

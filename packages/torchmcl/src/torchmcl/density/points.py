@@ -1,7 +1,7 @@
-"""The best points of a density: Lloyd's algorithm, for a batch of densities at once.
+"""Best points of a density: Lloyd's algorithm for a batch of densities.
 
-On the line the cells of the points are intervals, on which mass, mean and variance of normal kernels are known in
-closed form. In space each kernel is replaced by points of the same mean and covariance.
+In one dimension the cells of the points are intervals, on which mass, mean and variance of normal kernels have closed
+forms. In several dimensions each kernel is replaced by atoms with the same mean and covariance.
 """
 
 import math
@@ -17,23 +17,23 @@ from torchmcl.errors import bad_value
 
 __all__ = ["BestPoints", "best_points", "equal_mass_medians"]
 
-# A fixed number, so that the result for one density does not depend on the others in its batch.
+# Fixed numbers of iterations, so that the result for a density does not depend on the others in its batch.
 _ROUNDS = 20
 _HALVINGS = 10
-# Densities per chunk: intermediate results stay in the cache.
+# Number of densities per chunk, whose intermediate results stay in the cache.
 _CHUNK = 512
-# In space a density has at least this many atoms for each point: fewer would leave points without any.
+# Minimum number of atoms per point in several dimensions; with fewer, points could be without atoms.
 _ATOMS_PER_POINT = 8
-# Less mass than this counts as none; in single precision a difference of distribution functions has errors of 1e-7.
+# Masses that count as 0 in double and in single precision, where differences of probabilities have errors of 1e-7.
 _TINY, _FAINT = 1e-12, 1e-6
 
 
 class BestPoints(NamedTuple):
-    """Points that represent a density, and the mass nearest to each of them.
+    """Points that represent a density, and the masses of their cells.
 
     Attributes:
-        points: Points, [..., points, dim]; on the line in increasing order.
-        masses: Masses, [..., points], summing to 1; approximate in space, see `best_points`.
+        points: Points, [..., points, dim]; in one dimension in increasing order.
+        masses: Masses, [..., points], summing to 1; approximate in several dimensions, see `best_points`.
         deviations: Root mean squared deviation of a coordinate from its point, [..., points].
     """
 
@@ -46,18 +46,17 @@ class BestPoints(NamedTuple):
 def best_points(density: Mixture, n_points: int) -> BestPoints:
     """Compute points with a low mean squared distance from a sample of the density to the nearest point.
 
-    Each is the mean of its cell, so the mean of the density is kept. For a density on the line with one peak, the
-    points are optimal. Otherwise they may not be: with three branches, they are usually within a few percent of the
-    optimum.
+    Each point is the mean of its cell, so the points keep the mean of the density. In one dimension they are optimal
+    for a density with one peak, and usually within a few percent of the optimum for several branches.
 
-    On the line the faster functions choose among a few borders first, which finds branches that Lloyd's algorithm
-    misses, move points from up to four such choices, and keep the best; of equally good ones (to 1e-4), the lowest.
-    About one density in a thousand gets points that are over 1 % worse than from that algorithm alone, for example with
-    a light and narrow branch within the reach of a wide kernel.
+    In one dimension the faster functions try up to four initial sets of cells, which finds branches that Lloyd's
+    algorithm misses, and keep the best result (the lowest one of results that are equal to 1e-4). For about one density
+    in a thousand, the points are over 1 % worse than those of Lloyd's algorithm alone, for example for a light and
+    narrow branch beside a wide kernel.
 
-    In space each kernel is replaced by a few points with its mean and covariance, so that cells and masses are those of
-    these: masses are usually within 0.03 of the true ones. With fewer kernels than points they were off by up to 0.11,
-    and the mean squared distance was up to 1.3 times that of the best points.
+    In several dimensions each kernel is replaced by a few atoms with its mean and covariance, so that masses are
+    usually within 0.03 of the exact ones. With fewer kernels than points, errors of the masses reached 0.11, and the
+    mean squared distance was up to 1.3 times the optimum.
 
     Args:
         density: Mixture, or a batch [...] of them.
@@ -83,7 +82,7 @@ def best_points(density: Mixture, n_points: int) -> BestPoints:
     else:  # far from 0, rounding errors would be large: each density is centered at its mean
         center = density.mean
         kernels = _Kernels.of(density, center.unsqueeze(-2))
-        solve = _on_the_line if density.dim == 1 else _in_space
+        solve = _in_one_dimension if density.dim == 1 else _in_several_dimensions
         parts = [solve(_Kernels(*rows), n_points) for rows in zip(*(x.split(_CHUNK) for x in kernels), strict=True)]
     points, masses, deviations = (torch.cat(part).to(density.hypotheses) for part in zip(*parts, strict=True))
     return BestPoints(
@@ -95,7 +94,7 @@ def best_points(density: Mixture, n_points: int) -> BestPoints:
 
 @full_precision
 def equal_mass_medians(density: Mixture, n_points: int) -> Tensor:
-    """Compute the medians of cells of equal mass on the line, [rows, points], a replacement for random samples."""
+    """Compute the medians of cells of equal mass in one dimension, [rows, points], in place of random samples."""
     return _quantiles(_Kernels.of(density), n_points, n_halvings=50)
 
 
@@ -113,17 +112,17 @@ class _Kernels(NamedTuple):
         return cls(centers, density.probabilities.reshape(-1, n), density.widths.reshape(-1, n, dim))
 
 
-# ---------------------------------------------------------------------- on the line
+# ---------------------------------------------------------------------- one dimension
 
 
-def _on_the_line(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
-    # Iterations need little precision, and single precision is several times as fast. The last round is in double.
+def _in_one_dimension(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
+    # Single precision, which is several times as fast, is enough for all iterations but the last one.
     rough, exact = _Kernels(*(part.float() for part in kernels)), _Kernels(*(part.double() for part in kernels))
     points = _quantiles(rough, n_points)
     for _ in range(_ROUNDS):
         masses, sums = _cells((points[:, 1:] + points[:, :-1]) / 2, rough)
         moved = torch.where(masses > _FAINT, sums / masses.clamp_min(_FAINT), points)
-        points = moved.sort(dim=-1).values  # rounding may let points of nearly empty cells pass each other
+        points = moved.sort(dim=-1).values  # rounding may change the order of points of nearly empty cells
     borders = (points[:, 1:] + points[:, :-1]).double() / 2
     masses, sums = _cells(borders, exact)
     masses = masses.clamp_min(0)
@@ -158,7 +157,7 @@ def _heights(offsets: Tensor, kernels: _Kernels) -> Tensor:
 
 
 def _between(up_to: Tensor, whole: Tensor, weights: Tensor) -> Tensor:
-    """Return integrals over the cells, [rows, points], given those of each kernel up to the borders and in total."""
+    """Turn the integrals of each kernel up to the borders and in total into integrals over cells, [rows, points]."""
     total = (whole * weights).sum(dim=-1, keepdim=True)
     inner = torch.einsum("rnk,rk->rn", up_to, weights)
     return torch.cat([torch.zeros_like(total), inner, total], dim=-1).diff(dim=-1)
@@ -181,19 +180,19 @@ def _squares(borders: Tensor, kernels: _Kernels) -> Tensor:
     return _between(up_to, energy, kernels.weights)
 
 
-# ---------------------------------------------------------------------- in space
+# ---------------------------------------------------------------------- several dimensions
 
 
-def _in_space(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
+def _in_several_dimensions(kernels: _Kernels, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
     n_rows, _, dim = kernels.centers.shape
     frames = _n_frames(kernels, n_points)
-    solved = [kernels.centers.new_empty(n_rows, n_points, *tail) for tail in ((dim,), (), ())]
+    results = [kernels.centers.new_empty(n_rows, n_points, *tail) for tail in ((dim,), (), ())]
     for n_frames in frames.unique().tolist():
         rows = frames == n_frames
         parts = _lloyd(_Kernels(*(part[rows] for part in kernels)), n_points, n_frames)
-        for whole, part in zip(solved, parts, strict=True):
+        for whole, part in zip(results, parts, strict=True):
             whole[rows] = part
-    points, masses, deviations = solved
+    points, masses, deviations = results
     return points, masses, deviations
 
 
@@ -215,7 +214,7 @@ def _n_frames(kernels: _Kernels, n_points: int) -> Tensor:
 
 
 def _lloyd(kernels: _Kernels, n_points: int, n_frames: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return points, masses and deviations by Lloyd's algorithm on atoms."""
+    """Run Lloyd's algorithm on the atoms; return points, masses and standard deviations."""
     atoms, weights = _atoms(kernels, n_frames)
     if n_frames == 1:
         points = _far_apart(kernels.centers, kernels.weights, n_points)
@@ -234,15 +233,14 @@ def _lloyd(kernels: _Kernels, n_points: int, n_frames: int) -> tuple[Tensor, Ten
 def _atoms(kernels: _Kernels, n_frames: int) -> tuple[Tensor, Tensor]:
     """Return points [rows, atoms, dim] and weights [rows, atoms] with the mean and covariance of each kernel.
 
-    The points of a kernel lie on both sides of its center, along the coordinate axes and along those of further frames,
+    The atoms of a kernel lie on both sides of its center, along the coordinate axes and the axes of further frames,
     which are random but fixed.
     """
     dim = kernels.centers.shape[-1]
     turned = torch.randn(n_frames, dim, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     frames = torch.linalg.qr(turned).Q
     frames[0] = torch.eye(dim)
-    # At different distances, with the mean square given by the variance: atoms on a single shell would leave out the
-    # middle.
+    # Distances differ, and their mean square is the variance. Atoms at a single distance would leave out the center.
     sizes = torch.sqrt(dim * (torch.arange(n_frames) + 0.5) / n_frames * 2).view(-1, 1, 1)
     axes = (sizes * frames).flatten(0, 1).to(kernels.centers)
     steps = kernels.widths.unsqueeze(-2) * torch.cat([axes, -axes])  # [rows, kernels, atoms of one, dim]
@@ -251,7 +249,7 @@ def _atoms(kernels: _Kernels, n_frames: int) -> tuple[Tensor, Tensor]:
 
 
 def _far_apart(centers: Tensor, weights: Tensor, n_points: int) -> Tensor:
-    """Return initial points [rows, points, dim]: the most probable atom, then repeatedly the worst represented one."""
+    """Select initial points, [rows, points, dim]: the most probable atom, then repeatedly the worst represented one."""
     chosen = weights.argmax(dim=-1)
     nearest = torch.full_like(weights, math.inf)
     points = []
@@ -275,7 +273,7 @@ def _nearest(atoms: Tensor, weights: Tensor, points: Tensor) -> tuple[Tensor, Te
 
 
 def _deviations(variances: Tensor, masses: Tensor, kernels: _Kernels) -> Tensor:
-    """Return positive deviations: for empty or degenerate cells, that of the narrowest kernel."""
+    """Return positive deviations; empty or degenerate cells have a thousandth of the narrowest width."""
     least = kernels.widths.flatten(1).amin(dim=-1, keepdim=True) * 1e-3
     deviations = variances.clamp_min(0).sqrt()
     return torch.where(masses > _TINY, deviations, 0.0).clamp_min(least)

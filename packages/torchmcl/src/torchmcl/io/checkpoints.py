@@ -98,7 +98,7 @@ class CheckpointSeries:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
             return step, value
         if damaged is not None:
-            rule, advice = "hold an intact checkpoint", "Delete it to start again."
+            rule, advice = "contain an intact checkpoint", "Delete it to start again."
             got = f"{str(self.folder)!r} where the newest is damaged ({damaged})"
             raise CheckpointError(bad_value("CheckpointSeries", "folder", rule, got, advice))
         return None
@@ -243,14 +243,14 @@ class Checkpoint:
         key_file = folder / _KEY_FILE
         if not key_file.is_file():
             if not folder.is_dir() or any(folder.iterdir()):
-                rule, advice = "be new, empty or hold saved progress", "Give another name, or remove it first."
+                rule, advice = "be new, empty or contain saved progress", "Give another name, or remove it first."
                 raise ValueError(bad_value(self.owner, "checkpoint", rule, repr(str(folder)), advice))
             return
         saved = read_json(self.owner, key_file)
         saved = saved if isinstance(saved, dict) else {}
         differing = sorted(name for name in {*saved, *self.key} if saved.get(name) != self.key.get(name))
         if differing:
-            rule, advice = "hold the progress of the same call", "Give another folder, or delete it to start again."
+            rule, advice = "contain the progress of the same call", "Give another folder, or delete it to start again."
             got = f"{str(folder)!r}, which differs in {', '.join(differing)}"
             raise ValueError(bad_value(self.owner, "checkpoint", rule, got, advice))
 

@@ -1,4 +1,4 @@
-"""Files that may be interrupted, damaged or hostile: atomic writes, size-limited reads, JSON lines, saved headers.
+"""Robust files: atomic writes, reads with size limits, JSON lines, and headers of saved models.
 
 A file is written in the destination folder under a random name, and then renamed. If the destination is a link, the
 link is kept and its target is replaced. A killed process leaves at most such a temporary file behind; files older than
@@ -138,7 +138,7 @@ def json_value(owner: str, name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except RecursionError:  # not chained: a traceback of a thousand frames is useless
-        raise ValueError(bad_value(owner, name, "be JSON", "lists in lists without end")) from None
+        raise ValueError(bad_value(owner, name, "be JSON", "a nesting that is too deep")) from None
     except ValueError as error:
         raise ValueError(bad_value(owner, name, "be JSON", str(error))) from error
 
@@ -179,7 +179,7 @@ def as_written(owner: str, argument: str, by: str) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         got = f"{type(error).__name__}: {error}".partition("\n")[0]
         got = got if len(got) <= 300 else got[:297] + "..."
-        advice = "It is damaged: write it again."
+        advice = "The file is damaged: write it again."
         raise ValueError(bad_value(owner, argument, f"be as {by} wrote it", got, advice)) from error
 
 
@@ -443,7 +443,7 @@ def read_header(path: Path, kind: str | None = None) -> Header:
     with path.open("rb") as file:
         n_bytes = int.from_bytes(file.read(8), "little")
         if n_bytes > path.stat().st_size:
-            raise bad_file(path, "be a complete safetensors file", "one that is cut short", "It is damaged.")
+            raise bad_file(path, "be a complete safetensors file", "a truncated one", "It is damaged.")
         check_limit("read_checkpoint", path.name, "file_bytes", n_bytes)
         content = file.read(n_bytes)
     try:
@@ -483,7 +483,7 @@ def saved_contents(owner: str, folder: Path, kind: str, by: str, read: Callable[
     try:
         return read(path, kind)
     except CheckpointError as error:
-        raise ValueError(bad_value(owner, "folder", f"hold what {by} wrote", str(error).rstrip("."))) from error
+        raise ValueError(bad_value(owner, "folder", f"contain what {by} wrote", str(error).rstrip("."))) from error
 
 
 def check_free(owner: str, folder: Path, by: str) -> bool:
@@ -500,6 +500,6 @@ def check_free(owner: str, folder: Path, by: str) -> bool:
     except ValueError:
         holds_model = False
     if not holds_model and (others or (folder.exists() and not folder.is_dir())):
-        rule, advice = f"be new, empty or hold a model of {by}", "Give another name, or remove it first."
+        rule, advice = f"be new, empty or contain a model of {by}", "Give another name, or remove it first."
         raise ValueError(bad_value(owner, "folder", rule, repr(str(folder)), advice))
     return holds_model

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the process saves its state and exits with the conventional code."""
+"""Signals: on SIGTERM and Ctrl-C, the process saves its state and exits with the conventional code."""
 
 import contextlib
 import os
@@ -18,19 +18,19 @@ __all__ = [
     "stop_requested",
 ]
 
-# The number of active sections that save on request, and the signal that requested it.
+# Number of active sections that save on request, and the received signal.
 _n_savers = 0
 _received: int | None = None
 _lock = threading.Lock()
 
 
 class TrainingInterrupted(SystemExit):
-    """Raised after a signal; if uncaught, the process ends with code 128 + signal (143, 130).
+    """Raised after a signal; if it is not caught, the process ends with code 128 + signal (143, 130).
 
     Attributes:
         code: Exit code of the process.
         signal: Number of the signal.
-        message: What is saved, and how to resume.
+        message: Description of what is saved and how to resume.
     """
 
     code: int
@@ -49,10 +49,9 @@ class TrainingInterrupted(SystemExit):
 def stop_on_signals() -> Iterator[None]:
     """Stop the work in a `with` block cleanly on SIGTERM and Ctrl-C.
 
-    `Checkpoint`, `Fleet.fit`, Lightning with `Checkpoints`, and the command line then save at the next step, epoch
-    or batch and raise `TrainingInterrupted`; other work is interrupted at once, and a second signal interrupts
-    everything.
-    Outside the main thread, where Python delivers no signals, it has no effect.
+    `Checkpoint`, `Fleet.fit`, Lightning with `Checkpoints`, and the command line then save at the next step, epoch or
+    batch and raise `TrainingInterrupted`; other work is interrupted at once, and a second signal interrupts all work.
+    Outside of the main thread, where Python delivers no signals, it has no effect.
 
     Example:
         >>> import os
@@ -80,7 +79,7 @@ def stop_on_signals() -> Iterator[None]:
 
 
 def stop_requested() -> bool:
-    """Return whether a signal requests a save and an exit."""
+    """Whether a signal requests a save and an exit."""
     return _received is not None
 
 
@@ -103,7 +102,7 @@ def saves_when_stopped() -> Iterator[None]:
     finally:
         end_saving()
     if _n_savers == 0:
-        check_stop("The work had just ended.")
+        check_stop("The work had already ended.")
 
 
 def begin_saving() -> None:
@@ -129,4 +128,4 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
             os.write(2, b"\ntorchmcl: saving, then stopping; once more to stop at once.\n")
         return
     _received = number
-    raise TrainingInterrupted(number, "The last state that was saved is kept." if _n_savers else "")
+    raise TrainingInterrupted(number, "The last saved state is kept." if _n_savers else "")

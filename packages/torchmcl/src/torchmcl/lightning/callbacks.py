@@ -1,4 +1,4 @@
-"""Callbacks: logging of the rule, records for reports, a warning on collapse, and checkpoints without pickle."""
+"""Callbacks for Lightning: logging of the rule, records, a warning on collapse, and checkpoints without pickle."""
 
 import json
 import time
@@ -30,8 +30,8 @@ _KIND = "lightning"
 class RuleLogger(pl.Callback):  # type: ignore[name-defined]
     """Log the fields of the rule that change (temperature, epsilon, ...) and show them in the progress bar.
 
-    They are logged when an epoch starts; the temperature of `AutoAnnealing` when it ends, as the first temperature
-    depends on the costs of its epoch.
+    They are logged at the start of an epoch. The temperature of `AutoAnnealing` is logged at the end, because the first
+    temperature depends on the costs of the epoch.
     """
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
@@ -52,7 +52,7 @@ class RuleLogger(pl.Callback):  # type: ignore[name-defined]
 
 
 class RecordWriter(pl.Callback):  # type: ignore[name-defined]
-    """Write one line of JSON per epoch: losses, metrics, learning rate, and the rule with its fields as numbers.
+    """Write one JSON line per epoch: losses, metrics, learning rate, and the rule with its fields.
 
     When training resumes from a checkpoint, the lines of repeated epochs are replaced.
 
@@ -150,10 +150,10 @@ def _is_warm(rule: Any) -> bool:
 
 
 class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
-    """Writes Lightning's checkpoints in the format of `torchmcl.io`: safetensors and JSON, with a checksum.
+    """Lightning checkpoints in the format of `torchmcl.io`: safetensors and JSON with a checksum.
 
-    `Checkpoints` enables it; with Lightning's own `ModelCheckpoint`, which still names its files .ckpt,
-    pass it to the trainer: `Trainer(plugins=[SafeCheckpointIO()])`.
+    `Checkpoints` enables it. For Lightning's `ModelCheckpoint`, whose files are still called .ckpt, pass it to the
+    trainer: `Trainer(plugins=[SafeCheckpointIO()])`.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Path | str, storage_options: Any = None) -> None:
@@ -182,9 +182,9 @@ class SafeCheckpointIO(pl.plugins.CheckpointIO):  # type: ignore[name-defined]
 
 
 class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
-    """Save after each epoch, and stop on SIGTERM and Ctrl-C under `stop_on_signals`.
+    """Checkpoints after each epoch, and on SIGTERM and Ctrl-C under `stop_on_signals`.
 
-    After a signal, training ends with the current batch. The next run repeats the epoch from its beginning, with the
+    After a signal, training ends with the current batch. The next run repeats the epoch from its beginning, and has the
     same results as an uninterrupted run.
 
     Args:
@@ -218,7 +218,7 @@ class Checkpoints(pl.callbacks.Checkpoint):  # type: ignore[name-defined]
         """Stop if a signal requests it.
 
         Raises:
-            TrainingInterrupted: With the number of saved epochs.
+            TrainingInterrupted: If a signal was received; the message states the number of saved epochs.
         """
         if stop_requested():
             check_stop(self._saved_in_words())

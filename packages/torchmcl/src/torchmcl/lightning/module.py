@@ -109,8 +109,7 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         if not callable(learning_rate):
             check_non_negative("MCLModule", "learning_rate", learning_rate)
         elif plateau is not None:
-            demand = "be None with a scheduled `learning_rate`"
-            raise ValueError(bad_value("MCLModule", "plateau", demand, plateau, "Choose one of the two."))
+            raise ValueError("MCLModule: `plateau` requires a constant `learning_rate`. Choose one of the two.")
         self.model = model
         self.rule = rule
         self.cost_fn = cost_fn
@@ -130,8 +129,8 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         self._waiting: list[tuple[int, StepOutput, Batch]] = []  # until the optimizer step
         self.annealing = ModelAnnealing(rule, model) if isinstance(rule, AutoAnnealing) else None
         if self.annealing is not None and (plateau is not None or callable(learning_rate)):
-            demand = "be a number without a plateau where AutoAnnealing has the tail of the rate"
-            raise ValueError(bad_value("MCLModule", "learning_rate", demand, learning_rate))
+            message = "`AutoAnnealing` requires a constant `learning_rate` and no `plateau`, because it sets the rate."
+            raise ValueError(f"MCLModule: {message}")
 
     def rule_at(self, epoch: float) -> AssignmentRule:
         """Return the rule of an epoch; AutoAnnealing also accepts fractions of epochs."""
@@ -153,16 +152,16 @@ class MCLModule(pl.LightningModule):  # type: ignore[name-defined]
         if trainer.max_steps != -1 and trainer.num_training_batches:
             n_epochs = min(n_epochs, trainer.max_steps / self._steps_of_an_epoch())
         if math.isinf(n_epochs):
-            advice = "Give Trainer one of them: AutoAnnealing needs the length of the training run."
-            raise ValueError(bad_value("MCLModule", "max_epochs", "be set, or `max_steps`", "neither", advice))
+            advice = "They are arguments of the Trainer."
+            raise ValueError(f"MCLModule: `AutoAnnealing` requires `max_epochs` or `max_steps`. {advice}")
         return n_epochs
 
     def _steps_of_an_epoch(self) -> int:
         n_batches = self.trainer.num_training_batches
         if math.isinf(n_batches):
-            demand = "be set where `max_steps` ends a training on a loader without a length"
+            message = "`max_steps` requires `limit_train_batches` for a loader without a length."
             advice = "It is the number of batches in an epoch of AutoAnnealing."
-            raise ValueError(bad_value("MCLModule", "limit_train_batches", demand, "none", advice))
+            raise ValueError(f"MCLModule: {message} {advice}")
         return math.ceil(n_batches / self.trainer.accumulate_grad_batches)
 
     def forward(self, inputs: Tensor) -> Predictions:

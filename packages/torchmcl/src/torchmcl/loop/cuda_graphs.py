@@ -1,4 +1,4 @@
-"""The forward and backward passes of a model as CUDA graphs."""
+"""Forward and backward passes of a model as CUDA graphs."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ __all__ = ["CUDAGraphModel", "without_garbage_collection"]
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Pause the collector: freeing a CUDA graph or event of an earlier training run would invalidate a capture."""
+    """Pause garbage collection, because freeing a CUDA graph or event would invalidate a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -26,15 +26,15 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 class CUDAGraphModel:
-    """Call a model by replaying recorded CUDA graphs if that gives the same result.
+    """Model whose training passes are captured as CUDA graphs and replayed.
 
-    A network of many small kernels, such as `torchmcl_speech.nn.DPRNN`, keeps a GPU waiting for Python. The passes of
-    the first training batch are recorded and replayed for every later batch of that shape; for other shapes, evaluation
-    and other devices, the model itself is called. Parameters and gradients are those of the model: optimizers, clipping
-    and checkpoints work as usual.
+    A GPU waits for Python in a network of many small kernels, such as `torchmcl_speech.nn.DPRNN`. The passes of the
+    first training batch are captured and replayed for every later batch of the same shape; for other shapes, evaluation
+    and other devices, the model itself is called. Parameters and gradients are those of the model, so that optimizers,
+    clipping and checkpoints work as usual.
 
-    The model must do the same for every batch of one shape: no random numbers outside of PyTorch's, no data-dependent
-    control flow. Use the predictions of a batch before the next one, which overwrites them.
+    The model must perform the same operations for every batch of a shape: no random numbers other than those of
+    PyTorch, and no data-dependent control flow. The next batch overwrites the predictions.
 
     Args:
         model: Function of one tensor that returns `Predictions`.
@@ -48,8 +48,11 @@ class CUDAGraphModel:
     def __init__(self, model: Callable[[Tensor], Predictions | Distributions]) -> None:
         self.model = model
         self._replay: Callable[[Tensor], tuple[Tensor, ...]] | None = None
-        self._recorded: object = None
-        self._form: tuple[Any, tuple[str, ...]] = (Predictions, ())  # the kind of predictions, fields that are not None
+        self._key: object = None
+        self._form: tuple[Any, tuple[str, ...]] = (
+            Predictions,
+            (),
+        )  # type of the predictions, names of fields other than None
 
     def __call__(self, inputs: Tensor) -> Predictions | Distributions:
         """Return the predictions of the model."""
@@ -59,11 +62,11 @@ class CUDAGraphModel:
         half = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
         key = (inputs.shape, inputs.dtype, inputs.device, half)
         if self._replay is None:
-            self._recorded = key
+            self._key = key
             wrapped = _Tensors(model)
-            self._replay = _recorded(wrapped, inputs, half)
+            self._replay = _captured(wrapped, inputs, half)
             self._form = wrapped.form
-        if key != self._recorded:
+        if key != self._key:
             return model(inputs)
         kind, names = self._form
         predictions: Predictions | Distributions = kind(
@@ -73,7 +76,7 @@ class CUDAGraphModel:
 
 
 class _Tensors(nn.Module):
-    """A model that returns its predictions as a tuple of tensors, as recording requires."""
+    """Model that returns its predictions as a tuple of tensors, as a capture requires."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -82,16 +85,16 @@ class _Tensors(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         predictions = self.model(inputs)
-        given = {name: part for name, part in predictions._asdict().items() if part is not None}
-        self.form = (type(predictions), tuple(given))
-        return tuple(given.values())
+        fields = {name: value for name, value in predictions._asdict().items() if value is not None}
+        self.form = (type(predictions), tuple(fields))
+        return tuple(fields.values())
 
 
-def _recorded(wrapped: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    # The recording keeps gradient accumulation nodes of a different stream alive. If a batch of a different shape calls
-    # the model itself, autograd synchronizes with that stream, which is correct and needs no warning.
+def _captured(wrapped: nn.Module, inputs: Tensor, half: torch.dtype | None) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    # The capture keeps gradient accumulation nodes of another stream alive. If a batch of another shape calls the model
+    # itself, autograd synchronizes with that stream, which is correct and needs no warning.
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-    # A cached cast would be made once, inside the recording, and never again.
+    # A cached cast would be computed only once, in the capture.
     with torch.autocast("cuda", dtype=half or torch.bfloat16, enabled=half is not None, cache_enabled=False):
         wrapped.train()
         sample = torch.zeros_like(inputs).normal_()  # never the batch itself, which must not change

@@ -1,4 +1,4 @@
-"""NaN and infinite losses: reported with their batch before they reach the weights."""
+"""Detection of NaN and infinite losses before they reach the weights."""
 
 import math
 import warnings
@@ -10,9 +10,17 @@ from torch import Tensor, nn
 from torchmcl.checks import check_non_negative_int
 from torchmcl.types import Batch, StepOutput, as_batch
 
+__all__ = [
+    "FiniteGuard",
+    "NonFiniteLossError",
+    "first_not_finite",
+    "largest_gradient",
+    "parts_of",
+]
+
 
 class NonFiniteLossError(FloatingPointError):
-    """The loss or gradient of a batch is NaN or infinite; the weights are unchanged.
+    """Raised if the loss or the gradient of a batch is NaN or infinite; the weights are unchanged.
 
     Attributes:
         place: Description of the batch in messages.
@@ -25,9 +33,9 @@ class NonFiniteLossError(FloatingPointError):
 
 
 class FiniteGuard:
-    """Check for non-finite losses before each optimizer step, so that a bad batch never reaches the weights.
+    """Check of the loss and the gradient before each optimizer step.
 
-    It reads one number from the device per step.
+    It reads one number per step from the device.
 
     Args:
         parameters: Parameters of the model, whose gradients are checked.
@@ -65,7 +73,7 @@ class FiniteGuard:
             place: Description of the batch in messages, "batch 17 of epoch 3" for example.
 
         Raises:
-            NonFiniteLossError: For a bad batch when no more may be skipped.
+            NonFiniteLossError: If the batch is not finite and no more batches may be skipped.
         """
         loss = output.loss.detach()
         if bool(torch.stack([loss.sum(), largest_gradient(self.parameters).to(loss)]).isfinite().all()):
@@ -75,7 +83,7 @@ class FiniteGuard:
         return False
 
     def skip(self, place: str, loss: float, cause: str) -> None:
-        """Count a bad batch, and warn.
+        """Count a skipped batch, and warn.
 
         Args:
             place: Description of the batch in messages.
@@ -83,7 +91,7 @@ class FiniteGuard:
             cause: Name of the first tensor that is not finite, "" if unknown.
 
         Raises:
-            NonFiniteLossError: When no more may be skipped.
+            NonFiniteLossError: If no more batches may be skipped.
         """
         self.n_skipped += 1
         what = f"loss of {place} is {loss:g}" if not math.isfinite(loss) else f"gradient of {place} is not finite"
@@ -103,10 +111,10 @@ class FiniteGuard:
 
 
 def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> dict[str, Tensor | None]:
-    """Return the quantities of a step in the order of their computation."""
+    """Return the tensors of a step in the order of their computation."""
     batch = as_batch(batch)
     targets = batch.targets
-    if batch.mask is not None:  # the contents of padded targets are ignored
+    if batch.mask is not None:  # padded targets are ignored
         mask = batch.mask.view(*batch.mask.shape, *[1] * (targets.ndim - batch.mask.ndim))
         targets = targets.masked_fill(~mask, 0)
     flat = [_local(parameter.detach()).reshape(-1) for parameter in parameters]
@@ -122,7 +130,7 @@ def parts_of(output: StepOutput, batch: Batch, parameters: Iterable[Tensor]) -> 
 
 
 def first_not_finite(parts: Mapping[str, Tensor | None]) -> str:
-    """Return the name of the first quantity with a NaN or an infinity, "" if there is none."""
+    """Return the name of the first tensor with a NaN or an infinity, "" if there is none."""
     for name, part in parts.items():
         if isinstance(part, Tensor) and part.is_floating_point() and not bool(part.detach().isfinite().all()):
             return name
@@ -130,7 +138,7 @@ def first_not_finite(parts: Mapping[str, Tensor | None]) -> str:
 
 
 def largest_gradient(parameters: Iterable[Tensor]) -> Tensor:
-    """Return the largest absolute gradient, which is NaN or infinite if any is, without synchronization."""
+    """Return the largest absolute gradient without synchronization; it is NaN or infinite if any gradient is."""
     gradients = [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
     gradients = [gradient for gradient in gradients if gradient.numel()]
     if not gradients:

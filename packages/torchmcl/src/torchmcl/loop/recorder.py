@@ -1,4 +1,4 @@
-"""A low-overhead recorder of annealing for training loops."""
+"""Recorder of annealing statistics in training loops."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,20 +16,22 @@ from torchmcl.rules.winners import AssignmentRule
 from torchmcl.scoring import ScoreObjective, SigmoidScores, check_score_objective
 from torchmcl.types import Predictions, StepOutput
 
+__all__ = ["Recorder"]
+
 _SIGMOID_SCORES = SigmoidScores()
-# Without probes the hypotheses of these first rows of a batch are kept.
+# Number of first rows of a batch whose hypotheses are recorded without probes.
 _N_ROWS = 4
-# Records stay on the device until there are this many: one transfer for all of them.
+# Number of records that are transferred from the device together.
 _N_WAITING = 200
 
 
 class Recorder:
-    """A recorder to call after each step; every `every`-th step is recorded.
+    """Recorder of annealing statistics, to be called after each training step.
 
-    It records temperature, distortion, soft distortion, entropy, free energy, rate, usage, and hypotheses, from which
-    the number of distinct ones follows. All values except the hypotheses at `probes` are taken from the step, and
-    nothing is read on the host until there are many records. The model is evaluated at the probes in evaluation
-    mode: recording changes neither its statistics nor its random numbers.
+    It records temperature, distortion, soft distortion, entropy, free energy, rate, usage, and hypotheses of every
+    `every`-th step. All values except the hypotheses at `probes` are taken from the step, and values are read on the
+    host for many records at a time. The model is evaluated at the probes in evaluation mode: recording changes neither
+    its running statistics nor its random numbers.
 
     Args:
         every: Number of steps between records.
@@ -84,7 +86,7 @@ class Recorder:
 
     @torch.no_grad()
     def __call__(self, step: int, output: StepOutput, rule: AssignmentRule) -> None:
-        """Record a step, if it is due.
+        """Record the step if its number is a multiple of `every`.
 
         Args:
             step: Training step.
@@ -124,14 +126,14 @@ class Recorder:
                 self.records().save(self._path)
 
     def records(self) -> AnnealingRecords:
-        """Return everything recorded so far.
+        """Return all records so far.
 
         Raises:
             ValueError: If there are no records yet.
         """
         self._fetch()
         if not self._done:
-            raise ValueError(bad_value("Recorder", "records", "hold at least one record", "none", "Train first."))
+            raise ValueError(bad_value("Recorder", "records", "contain at least one record", "none", "Train first."))
         table = torch.cat(self._done)
         n_rows, n_hypotheses, dim = self._shape
         n_places = n_rows * n_hypotheses
@@ -166,7 +168,7 @@ class Recorder:
 
 @contextmanager
 def _evaluating(model: Callable[[Tensor], Predictions]) -> Iterator[None]:
-    """Put a module into evaluation mode inside a `with` block, and restore the mode of each part afterwards."""
+    """Put a module into evaluation mode inside a `with` block; afterwards, restore the mode of each submodule."""
     modes = {part: part.training for part in model.modules()} if isinstance(model, nn.Module) else {}
     for part in modes:
         part.training = False

@@ -1,4 +1,4 @@
-"""A rule scheduler for any training loop, like `torch.optim.lr_scheduler` for learning rates."""
+"""Scheduler of assignment rules for training loops, like `torch.optim.lr_scheduler` for learning rates."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,15 +13,17 @@ from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AssignmentRule
 from torchmcl.types import StepOutput
 
+__all__ = ["RuleScheduler"]
+
 
 class RuleScheduler:
-    """A scheduler of the rule of a training loop, for every kind of rule.
+    """Scheduler of the assignment rule of a training loop.
 
-    A rule is constant, a function is called with the number of calls of `step`, and `AutoAnnealing` uses the batches
-    passed to `observe`. `AutoAnnealing` also sets the learning rate of `optimizer`, relative to its initial
-    value, for the next epoch: it falls to 0 at the end. Calls of `step` may reset `model` to its initial weights, early
-    on, and change the hypotheses of its head. On a GPU nothing is read on the host except a few numbers in each call
-    of `step`. With `torch.distributed`, all processes make the same decisions.
+    An assignment rule remains constant, a function is called with the number of calls of `step`, and `AutoAnnealing`
+    depends on the batches passed to `observe`. `AutoAnnealing` also sets the learning rate of `optimizer` for the next
+    epoch, relative to its initial value; it falls to 0 at the end. Calls of `step` may reset `model` to its initial
+    weights early in the training, and change the hypotheses of its head. On a GPU, only a few numbers are read on the
+    host in each call of `step`. With `torch.distributed`, all processes make the same decisions.
 
     Args:
         rule: Assignment rule, function step -> rule such as those of `annealed`, or `AutoAnnealing`.
@@ -34,7 +36,7 @@ class RuleScheduler:
             rate of a long training run, as in a fleet.
 
     Raises:
-        TypeError: If `rule` is none of the three.
+        TypeError: If `rule` has another type.
         ValueError: If `AutoAnnealing` lacks `optimizer` or `n_epochs`.
 
     Example:
@@ -75,14 +77,14 @@ class RuleScheduler:
             if optimizer is None or n_epochs is None:
                 name = "optimizer" if optimizer is None else "n_epochs"
                 advice = "For example RuleScheduler(AutoAnnealing(), optimizer, model=model, n_epochs=100)."
-                raise ValueError(bad_value("RuleScheduler", name, "be given with AutoAnnealing", "None", advice))
+                raise ValueError(f"RuleScheduler: `AutoAnnealing` requires `{name}`. {advice}")
             self._automatic = _Automatic(ModelAnnealing(rule, model), optimizer, n_epochs, n_optimizer_steps)
             self._automatic.annealing.begin(optimizer)
             self._automatic.set_rates(0)
 
     @property
     def rule(self) -> AssignmentRule:
-        """The rule of the current step."""
+        """Assignment rule of the current step."""
         if self._automatic is not None:
             return self._automatic.annealing.rule(self.n_steps, self._automatic.n_epochs)
         assert not isinstance(self._rule, AutoAnnealing)
@@ -108,12 +110,12 @@ class RuleScheduler:
             auto.set_rates(self.n_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for resumption, in addition to that of the optimizer."""
+        """Return the state for resumption; save the state of the optimizer too."""
         annealing = None if self._automatic is None else self._automatic.annealing.state_dict()
         return {"n_steps": self.n_steps, "rule": rule_description(self._rule, self.n_steps), "annealing": annealing}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state, after the optimizer has loaded its own.
+        """Resume from a saved state, after the state of the optimizer is loaded.
 
         Raises:
             ValueError: If it is not the state of a scheduler, or was saved under a different rule.
@@ -134,7 +136,7 @@ class RuleScheduler:
 
 
 class _Automatic(NamedTuple):
-    """The properties of a training run that `AutoAnnealing` needs."""
+    """Attributes of a training run with `AutoAnnealing`."""
 
     annealing: ModelAnnealing
     optimizer: torch.optim.Optimizer

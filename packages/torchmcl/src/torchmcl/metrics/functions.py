@@ -1,4 +1,4 @@
-"""Metrics of a matching and of predictions. Without any valid target they are NaN: there is nothing to average."""
+"""Metrics of a matching and of predictions. Without a valid target they are NaN."""
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ __all__ = [
     "variogram_score",
 ]
 
-# Makes two empty masks equal; areas are pixel counts, so this changes nothing else.
+# Makes two empty masks equal; relative to areas, which are pixel counts, it is negligible.
 _EMPTY = 1e-6
 
 
@@ -200,10 +200,10 @@ def oracle_rmse(predictions: Predictions, targets: Tensor, mask: Tensor | None =
 def energy_score(
     predictions: Predictions, targets: Tensor, mask: Tensor | None = None, *, scores: ScoreObjective | None = None
 ) -> Sums:
-    """Mean energy score of the hypotheses with their scores, a proper score: lower is better.
+    """Mean energy score of the hypotheses with their scores, a proper scoring rule; lower is better.
 
-    For a target y and X, X' drawn independently from the hypotheses with their normalized scores it
-    is E|X - y| - E|X - X'| / 2; in one dimension this is the CRPS.
+    It is E|X - y| - E|X - X'| / 2 for a target y and independent samples X, X' of the hypotheses with their normalized
+    scores; in one dimension this is the CRPS.
 
     Args:
         predictions: Hypotheses [..., hypotheses, dim] and score logits; without scores all have the same weight.
@@ -235,8 +235,8 @@ def crps(
 ) -> Sums:
     """Continuous ranked probability score of the hypotheses with their scores, averaged over coordinates.
 
-    E|X - y| - E|X - X'| / 2 for each coordinate, a proper score; lower is better. `energy_score` compares all
-    coordinates together.
+    It is E|X - y| - E|X - X'| / 2 for each coordinate, a proper scoring rule; lower is better. `energy_score` compares
+    all coordinates together.
 
     Args:
         predictions: Hypotheses [..., hypotheses, dim] or sequences, and score logits; without scores all have the
@@ -254,7 +254,7 @@ def crps(
     hypotheses, vectors, weights, present = given.vectors()
     to_target = (hypotheses.unsqueeze(-3) - vectors.unsqueeze(-2)).abs()  # [..., targets, hypotheses, coordinates]
     to_target = torch.einsum("...tkc,...k->...tc", to_target, weights)
-    # Half the mean distance of two draws is the integral of F (1 - F), a sum over the gaps between sorted values.
+    # Half the mean distance of two samples is the integral of F (1 - F), a sum over the gaps between sorted values.
     ordered, order = hypotheses.sort(dim=-2)
     below = weights.unsqueeze(-1).expand_as(ordered).gather(-2, order).cumsum(dim=-2)[..., :-1, :]
     spread = (below * (1 - below) * ordered.diff(dim=-2)).sum(dim=-2, keepdim=True)
@@ -272,9 +272,9 @@ def variogram_score(
     *,
     scores: ScoreObjective | None = None,
 ) -> Sums:
-    """Variogram score of the hypotheses with their scores: how well differences of coordinates match the targets'.
+    """Variogram score of the hypotheses with their scores, a comparison of the differences of coordinates.
 
-    Mean over pairs of coordinates of (|y_i - y_j|^p - E|X_i - X_j|^p)^2, where p is the order. The score is sensitive
+    It is the mean over pairs of coordinates of (|y_i - y_j|^p - E|X_i - X_j|^p)^2 with order p. The score is sensitive
     to correlations that the energy score hardly detects; lower is better.
 
     Args:
@@ -302,7 +302,7 @@ def variogram_score(
         return (values.unsqueeze(-1) - values.unsqueeze(-2)).abs() ** order
 
     expected = differences(hypotheses.select(-2, 0)) * weights[..., 0, None, None]
-    for k in range(1, hypotheses.shape[-2]):  # one at a time: pairs of coordinates are many
+    for k in range(1, hypotheses.shape[-2]):  # one hypothesis at a time, because there are many pairs of coordinates
         expected = expected + differences(hypotheses.select(-2, k)) * weights[..., k, None, None]
     counted = present.to(expected.dtype)
     pairs = counted.unsqueeze(-1) * counted.unsqueeze(-2) - torch.diag_embed(counted)

@@ -1,4 +1,4 @@
-"""What all metrics have in common: checked inputs with named axes, and the decorator that turns sums into means."""
+"""Checked inputs of metrics with named axes, and the decorator that turns sums into metrics."""
 
 import functools
 import inspect
@@ -76,7 +76,7 @@ def metric(result: Callable[[Sums], Tensor] = Sums.mean) -> Callable[[Callable[P
 
 
 def masked_sums(values: Tensor, real: Tensor) -> Sums:
-    """Return the sum and the number of the values that count."""
+    """Return the sum and the number of the valid values."""
     return Sums(values.masked_fill(~real, 0).sum(), real.sum())
 
 
@@ -104,7 +104,7 @@ class Events(NamedTuple):
         hypotheses: Hypotheses, [..., hypotheses, *event].
         targets: Targets, [..., targets, *event], 0 where masked.
         probabilities: Normalized scores, [..., hypotheses]; equal without scores.
-        real: Mask [..., targets] of the targets that count.
+        real: Valid targets, [..., targets].
         steps: Valid steps, [..., targets, *first axes of an event], or None.
     """
 
@@ -122,9 +122,9 @@ class Events(NamedTuple):
             vectors = targets.flatten(n)
             return Vectors(hypotheses.flatten(n), vectors, self.probabilities, torch.ones_like(vectors).bool())
         present = self.steps.view(*self.steps.shape, *[1] * (targets.ndim - self.steps.ndim)).expand_as(targets)
-        each = hypotheses.unsqueeze(n - 1).where(present.unsqueeze(n), 0)  # [..., targets, hypotheses, *event]
+        masked = hypotheses.unsqueeze(n - 1).where(present.unsqueeze(n), 0)  # [..., targets, hypotheses, *event]
         targets, present = targets.unsqueeze(n).flatten(n + 1), present.unsqueeze(n).flatten(n + 1)
-        return Vectors(each.flatten(n + 1), targets, self.probabilities.unsqueeze(-2), present)
+        return Vectors(masked.flatten(n + 1), targets, self.probabilities.unsqueeze(-2), present)
 
 
 def events(

@@ -1,7 +1,7 @@
-"""Metrics of trajectories: several hypotheses for each agent, one true future.
+"""Metrics of trajectories: several hypotheses for each agent, and one true trajectory.
 
 Papers compute quantities of the same name differently; `docs/sequences.rst` lists their conventions. An agent without
-any valid step is left out, and without any agent the result is NaN. NaN or infinity at a valid step is an error.
+a valid step is ignored, and without agents the result is NaN. NaN or infinity at a valid step is an error.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ __all__ = [
     "miss_rate",
 ]
 
-# Pairs are compared in chunks of this many numbers: a crowded scene has millions of pairs and steps.
+# Number of values per chunk of pairs; a crowded scene has millions of pairs and steps.
 _CHUNK = 1 << 24
 
 

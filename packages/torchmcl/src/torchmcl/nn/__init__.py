@@ -1,4 +1,4 @@
-"""Modules that return Predictions."""
+"""Networks and layers that return `Predictions`."""
 
 from torchmcl.nn.latents import ConcatLatent, EmbeddedLatent, LatentHypotheses, NormalLatent
 from torchmcl.nn.networks import MultiHypothesisHead, MultiHypothesisMLP

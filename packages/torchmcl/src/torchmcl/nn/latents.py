@@ -1,4 +1,4 @@
-"""Sampled hypotheses: a network with a latent input gives one hypothesis per latent."""
+"""Sampled hypotheses: networks with a latent input that return one hypothesis per latent vector."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["ConcatLatent", "EmbeddedLatent", "LatentHypotheses", "NormalLatent"]
 
 
 class NormalLatent(nn.Module):
-    """Standard normal noise, drawn on each call, for any number of hypotheses.
+    """Standard normal latents, sampled in each call, for any number of hypotheses.
 
     Args:
         size: Size of one latent vector.
@@ -29,16 +29,16 @@ class NormalLatent(nn.Module):
         self.size = size
 
     def draw(self, n_rows: int, n_hypotheses: int, device: torch.device | None = None) -> Tensor:
-        """Return noise [rows, hypotheses, size]."""
+        """Sample latents, [rows, hypotheses, size]."""
         return torch.randn(n_rows, n_hypotheses, self.size, device=device)
 
     def forward(self, latents: Tensor) -> Tensor:
-        """Return the noise itself."""
+        """Return the latents unchanged."""
         return latents
 
 
 class EmbeddedLatent(nn.Module):
-    """A learned vector per hypothesis.
+    """Learned latent vector of each hypothesis.
 
     Args:
         n_hypotheses: Number of vectors, and largest number of hypotheses.
@@ -61,7 +61,7 @@ class EmbeddedLatent(nn.Module):
         """Return the indices of the hypotheses, [rows, hypotheses]."""
         if n_hypotheses > self.n_hypotheses:
             rule = f"be at most the number of embeddings {self.n_hypotheses}"
-            advice = "NormalLatent gives any number."
+            advice = "NormalLatent supports any number."
             raise ValueError(bad_value("EmbeddedLatent", "n_hypotheses", rule, n_hypotheses, advice))
         return torch.arange(n_hypotheses, device=device).expand(n_rows, n_hypotheses)
 
@@ -72,7 +72,7 @@ class EmbeddedLatent(nn.Module):
 
 
 class ConcatLatent(nn.Module):
-    """Latents appended to the last axis of the inputs: the network has `size` more input features.
+    """Concatenation of latents to the last axis of the inputs; the network has `size` more input features.
 
     Example:
         >>> ConcatLatent()(nn.Linear(3 + 2, 1), torch.randn(6, 3), torch.randn(6, 2)).shape
@@ -86,11 +86,11 @@ class ConcatLatent(nn.Module):
 
 
 class LatentHypotheses(nn.Module):
-    """A network with a single output and a latent input, as a model with several hypotheses.
+    """Model with several hypotheses from a network with a single output and a latent input.
 
-    Training draws `n_hypotheses` latents, and inference any number: `model(inputs, n_hypotheses=200)`, which
-    `torchmcl.postprocess.reduce` reduces to a few. For large networks, `TwoPass(model, 16, latents=model.draw)` trains
-    one hypothesis after the other.
+    Training samples `n_hypotheses` latents, and inference any number: `model(inputs, n_hypotheses=200)`.
+    `torchmcl.postprocess.reduce` then reduces them to a few. For large networks, `TwoPass(model, 16,
+    latents=model.draw)` trains one hypothesis after the other.
 
     Args:
         network: Network that returns one hypothesis, as a tensor [rows, ...] or as `Predictions`.
@@ -119,7 +119,7 @@ class LatentHypotheses(nn.Module):
         self.injection = ConcatLatent() if injection is None else injection
 
     def draw(self, n_rows: int, n_hypotheses: int | None = None, device: torch.device | None = None) -> Tensor:
-        """Return latents [rows, hypotheses, ...]."""
+        """Sample latents, [rows, hypotheses, ...]."""
         return self.latent.draw(n_rows, n_hypotheses or self.n_hypotheses, device)
 
     def forward(
@@ -136,13 +136,13 @@ class LatentHypotheses(nn.Module):
             latents = self.draw(len(inputs), n_hypotheses, inputs.device)
         batch, n_latents = latents.shape[:2]
         repeated = inputs.repeat_interleave(n_latents, dim=0)
-        answer = self.injection(self.network, repeated, self.latent(latents).flatten(0, 1))
-        if isinstance(answer, Tensor):
-            return Predictions(answer.unflatten(0, (batch, n_latents)))
-        if not isinstance(answer, Predictions | Distributions) or answer.hypotheses.shape[1] != 1:
+        output = self.injection(self.network, repeated, self.latent(latents).flatten(0, 1))
+        if isinstance(output, Tensor):
+            return Predictions(output.unflatten(0, (batch, n_latents)))
+        if not isinstance(output, Predictions | Distributions) or output.hypotheses.shape[1] != 1:
             rule = "return a tensor, or Predictions of one hypothesis"
-            raise TypeError(bad_value("LatentHypotheses", "network", rule, type(answer).__name__))
-        fields = {name: value for name, value in answer._asdict().items() if value is not None}
-        return answer._replace(
+            raise TypeError(bad_value("LatentHypotheses", "network", rule, type(output).__name__))
+        fields = {name: value for name, value in output._asdict().items() if value is not None}
+        return output._replace(
             **{name: value.squeeze(1).unflatten(0, (batch, n_latents)) for name, value in fields.items()}
         )

@@ -18,11 +18,10 @@ __all__ = ["MultiHypothesisHead", "MultiHypothesisMLP"]
 
 
 class MultiHypothesisHead(nn.Module):
-    """A layer from features [..., in_features] to Predictions with `n_hypotheses` hypotheses.
+    """Layer that computes `Predictions` with `n_hypotheses` hypotheses from features [..., in_features].
 
-    One linear layer computes all hypotheses and scores: their weights have the same initial
-    distribution, as the number of inputs is the same, and one matrix product is faster than many
-    small ones. Its first n_hypotheses * out_features outputs are the hypotheses, then come the scores, then the scales.
+    One linear layer computes hypotheses, scores and scales, because one matrix product is faster than many small ones.
+    Its first n_hypotheses * out_features outputs are the hypotheses, followed by the scores and the scales.
 
     Args:
         in_features: Size of the features.
@@ -93,14 +92,14 @@ class MultiHypothesisHead(nn.Module):
             raise ValueError(bad_value("MultiHypothesisHead", "features", rule, tuple(features.shape)))
         _, n_scores, n_scales = self.output_sizes
         if n_scores and self.detach_scores:
-            weight, bias = self.linear.weight, self.linear.bias  # in a fleet they have a model axis in front
+            weight, bias = self.linear.weight, self.linear.bias  # with a leading axis of models in a fleet
             parts = zip(weight.split(self.output_sizes, dim=-2), bias.split(self.output_sizes, dim=-1), strict=True)
             sources = (features, features.detach(), features)
             values, score_logits, raw_scale = (
                 nn.functional.linear(source, *part) for source, part in zip(sources, parts, strict=True)
             )
         else:
-            # split, not slices: its gradient is one concatenation
+            # The gradient of a split is a single concatenation, unlike the gradient of slices.
             values, score_logits, raw_scale = self.linear(features).split(self.output_sizes, dim=-1)
         hypotheses = values.unflatten(-1, (self.n_hypotheses, *self.event))
         if self.output_activation is not None:
@@ -115,12 +114,12 @@ class MultiHypothesisHead(nn.Module):
         return Distributions(hypotheses, logits, self.scales.scale(raw_scale, self.min_scale))
 
     def extra_repr(self) -> str:
-        """Return the arguments shown by `print`."""
+        """Return the arguments that `print` shows."""
         return f"n_hypotheses={self.n_hypotheses}, out_features={self.out_features}, detach_scores={self.detach_scores}"
 
 
 class MultiHypothesisMLP(SharedNetwork):
-    """A network from inputs [..., in_features] to Predictions, with hidden ReLU layers.
+    """Multilayer perceptron that computes `Predictions` from inputs [..., in_features].
 
     Args:
         in_features: Size of the input.
@@ -169,7 +168,7 @@ class MultiHypothesisMLP(SharedNetwork):
             layers += [nn.Linear(width, size), activation(), *([nn.Dropout(dropout)] if dropout else [])]
             width = size
         self.trunk = nn.Sequential(*layers)
-        #: The arguments that rebuild the network, with ReLU and without an output activation.
+        #: Arguments that rebuild the network, with ReLU and without an output activation.
         self.config: dict[str, Any] = {
             "in_features": in_features,
             "out_features": list(out_features) if isinstance(out_features, Sequence) else out_features,
@@ -204,7 +203,7 @@ class MultiHypothesisMLP(SharedNetwork):
         kinds = (nn.Linear, nn.ReLU, nn.Dropout)
         if self.head.output_activation is not None or not all(isinstance(layer, kinds) for layer in self.trunk):
             rule, advice = "have ReLU activations and no output activation", "Save its `state_dict()`."
-            raise ValueError(bad_value("MultiHypothesisMLP.save", "self", rule, "others", advice))
+            raise ValueError(f"MultiHypothesisMLP.save: The network must {rule}. {advice}")
         super().save(folder)
 
     @classmethod

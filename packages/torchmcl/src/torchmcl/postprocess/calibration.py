@@ -1,4 +1,4 @@
-"""Calibration of scores to the frequency of winning, on held-out rows."""
+"""Calibration of scores: temperature scaling to the frequency of winning, on held-out rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,20 +14,20 @@ from torchmcl.types import Distributions, Matching, Predictions, check_predictio
 
 __all__ = ["ScoreCalibration", "calibrate_scores", "score_error"]
 
-# The range of 1 / T. Scores with no finite optimal temperature, constant ones for example, end at a limit.
+# Range of 1 / T. Scores without a finite optimal temperature, constant ones for example, end at a limit.
 _COLDEST, _HOTTEST = 1e3, 1e-3
 _NEWTON_STEPS = 100
-# Groups of scores in which mean score and frequency of winning are compared.
+# Number of groups of scores in which the mean score is compared with the frequency of winning.
 _N_BINS = 10
-# Group boundaries are computed from at most about this many scores.
+# Approximate maximum number of scores from which the boundaries of the groups are computed.
 _SCORES_SORTED = 100_000
 
 
 @dataclass(frozen=True)
 class ScoreCalibration:
-    """Probabilities raised to the power 1 / temperature and normalized; called on predictions.
+    """Temperature scaling of scores: probabilities are raised to the power 1 / temperature and normalized.
 
-    The order of the scores does not change.
+    Call it on predictions. The order of the scores does not change.
 
     Attributes:
         temperature: Temperature, above 1 for overconfident scores.
@@ -77,7 +77,7 @@ def calibrate_scores(
 
     Example:
         >>> import torchmcl as mcl
-        >>> logits = torch.tensor([[4.0, -4.0]]).expand(100, 2)  # nearly sure of the first
+        >>> logits = torch.tensor([[4.0, -4.0]]).expand(100, 2)  # nearly certain of the first
         >>> first_wins = (torch.arange(100) % 4 < 3).view(-1, 1, 1)  # three times of four
         >>> cost = torch.where(first_wins, torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0]))
         >>> matching = mcl.assign(cost, mcl.WTA())

@@ -1,7 +1,7 @@
-"""Conformal regions: sets that contain the target with a given probability, for any network.
+"""Conformal prediction sets: regions that contain the target with a given probability, for any network.
 
-The guarantee holds for rows that are exchangeable with the calibration rows, which must not be training rows: a new
-target lies in its region with probability at least `coverage`, on average over calibration rows and new rows.
+A new target lies in its region with probability at least `coverage`, on average over calibration rows and new rows, if
+the new rows are exchangeable with the calibration rows. Training rows must not be used for calibration.
 """
 
 import math
@@ -45,17 +45,17 @@ __all__ = [
 
 
 def effective_counts(weights: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Divide the weights by the expected weight of a new row; they then sum to the effective sample size.
+    """Divide the weights by the expected weight of a new row, so that they sum to the effective sample size.
 
-    Weighted rows represent a population from which rows are drawn in proportion to their weights. The conformal
-    quantile is that of the weighted scores, with the weight of the new row at infinity. This weight is unknown. A row
-    of the weighted population has the mean weight sum(w^2) / sum(w), which is used instead. In these units, the new
-    row has weight 1, and the calibration rows together have sum(w)^2 / sum(w^2), Kish's effective sample size. Rows of
-    a unit are dependent, and a new row belongs to a new unit; w are then the weights of the units.
+    Rows are sampled from the weighted population in proportion to their weights. The conformal quantile is the quantile
+    of the weighted scores, with the weight of the new row at infinity. As this weight is unknown, the mean weight
+    sum(w^2) / sum(w) of a row of the weighted population is used. In units of it, the new row has weight 1, and the
+    calibration rows together have sum(w)^2 / sum(w^2), Kish's effective sample size. If the rows of a unit are
+    dependent, and a new row belongs to a new unit, w are the weights of the units.
 
     Args:
         weights: Weights, [rows].
-        units: Unit that each row belongs to, [rows].
+        units: Index of the unit of each row, [rows].
 
     References:
         R. Tibshirani et al., *Conformal prediction under covariate shift*, NeurIPS 2019, arXiv:1904.06019, Equation
@@ -94,9 +94,10 @@ def rows_needed(alpha: float) -> int:
 
 
 class Nonconformity(ABC):
-    """Score of a target, larger for worse fits; a region contains the values with scores up to a quantile.
+    """Base class of nonconformity scores: functions of a target that are larger for worse predictions.
 
-    It is immutable, and must not be fitted on the calibration rows.
+    A region contains the values with scores up to a quantile. A score is immutable, and must not be fitted on the
+    calibration rows.
     """
 
     @abstractmethod
@@ -121,8 +122,8 @@ class BallNonconformity(Nonconformity):
     """Cost of the nearest hypothesis: regions are unions of balls around the hypotheses.
 
     Args:
-        cost_fn: Any `pairwise_*` function.
-        power: Exponent by which balls grow with the probability of their hypothesis: the cost of each is divided by
+        cost_fn: Cost function, any `pairwise_*` function.
+        power: Exponent with which balls grow with the probability of their hypothesis: costs are divided by
             (n p)^power. With 0, all balls of a row are equal.
 
     Example:
@@ -167,8 +168,8 @@ class BallNonconformity(Nonconformity):
 class TubeNonconformity(Nonconformity):
     """Largest scaled distance over the steps to the nearest hypothesis: regions are tubes around hypotheses.
 
-    A target is in the region if all its steps are in the tube of the same hypothesis: coverage is joint over the steps.
-    Coordinates of a vector are steps of dimension 1.
+    A target lies in the region if all its steps lie in the tube of the same hypothesis, so that coverage is joint over
+    the steps. The coordinates of a vector are steps of dimension 1.
 
     Args:
         scales: Radius of each step relative to the others, from `TubeNonconformity.fit`. None for equal radii.
@@ -199,7 +200,7 @@ class TubeNonconformity(Nonconformity):
         fraction: float = 0.9,
         power: float = 0.0,
     ) -> "TubeNonconformity":
-        """Fit scales: a quantile of the distance to the nearest hypothesis at each step.
+        """Fit the scales, which are quantiles of the distance to the nearest hypothesis at each step.
 
         Args:
             predictions: Predictions for rows other than the calibration rows.
@@ -218,7 +219,7 @@ class TubeNonconformity(Nonconformity):
         distances = _step_distances(given.hypotheses, targets.to(given.hypotheses))  # [rows, hypotheses, steps]
         mask = torch.ones_like(distances[:, 0], dtype=torch.bool) if mask is None else mask
         spread = distances.masked_fill(~mask.unsqueeze(1), 0)
-        # The nearest hypothesis by the mean over steps, each in units of its typical size: no single step dominates.
+        # The nearest hypothesis by the mean distance over steps in units of their typical sizes: no step dominates.
         unit = (spread.amin(dim=1).sum(dim=0) / mask.sum(dim=0).clamp_min(1)).clamp_min(1e-12)
         nearest = (spread / unit).mean(dim=-1).argmin(dim=-1)
         nearest_distances = distances[torch.arange(len(distances), device=nearest.device), nearest]
@@ -236,7 +237,7 @@ class TubeNonconformity(Nonconformity):
     def volume(
         self, given: WeightedHypotheses, level: float, n_samples: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Compute the volume of the union of the tubes' cross-sections, as a mean over the steps."""
+        """Compute the volume of the cross-sections of the union of tubes, averaged over the steps."""
         events = _as_steps(given.hypotheses).transpose(1, 2)  # [rows, steps, hypotheses, dim]
         growth = level * _growth(given.probabilities, self.power)
         radii = growth.unsqueeze(1) * self._radii(events[..., 0].mT).unsqueeze(-1)
@@ -272,7 +273,7 @@ class MixtureNonconformity(Nonconformity):
     def __call__(self, given: WeightedHypotheses, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the negative log density at the targets."""
         if mask is not None:
-            advice = "Leave out rows that are cut short, or use `TubeNonconformity`."
+            advice = "Leave out truncated rows, or use `TubeNonconformity`."
             raise ValueError(bad_value("MixtureNonconformity", "mask", "be None", "a mask", advice))
         return -self._mixture(given).log_prob(targets)
 
@@ -300,13 +301,13 @@ class MixtureNonconformity(Nonconformity):
 
 @dataclass(frozen=True)
 class Conformal:
-    """Calibrated regions: the values with a nonconformity score up to a level.
+    """Calibrated prediction sets: regions of values with a nonconformity score up to a level.
 
     Attributes:
         nonconformity: Nonconformity score.
         level: Calibrated level, a quantile of the scores of the calibration rows.
         coverage: Expected fraction of new targets inside.
-        scores: Objective that turns score logits into probabilities; None if probabilities were given.
+        scores: Objective that turns score logits into probabilities; None if the calibration used probabilities.
         n_rows: Number of calibration rows.
     """
 
@@ -328,7 +329,7 @@ class Conformal:
         sample_weights: Any = None,
         scores: Scores | None = None,
     ) -> "Conformal":
-        """Calibrate regions that contain a new target with probability `coverage`, on held-out rows.
+        """Calibrate, on held-out rows, regions that contain a new target with probability `coverage`.
 
         Args:
             nonconformity: Nonconformity, such as `BallNonconformity()`, `TubeNonconformity()` or
@@ -392,13 +393,13 @@ class Conformal:
         n_samples: int = 1000,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Compute the volume of the region of each row, [rows]; exact for balls and tubes on the line.
+        """Compute the volume of the region of each row, [rows]; exact for balls and tubes in one dimension.
 
         Args:
             predictions: Hypotheses [rows, hypotheses, ...] and scores.
             scores: Objective of the scores, or probabilities; as in the calibration by default.
-            n_samples: Number of draws if the volume is estimated.
-            generator: Generator of these draws; torch's global generator by default.
+            n_samples: Number of samples if the volume is estimated.
+            generator: Random generator of these samples; torch's global generator by default.
         """
         check_positive_int("Conformal.volume", "n_samples", n_samples)
         return self.nonconformity.volume(self._weighted(predictions, scores), self.level, n_samples, generator)
@@ -413,7 +414,7 @@ class Conformal:
 def _scores_of(owner: str, nonconformity: Any, given: WeightedHypotheses, targets: Any, mask: Tensor | None) -> Tensor:
     """Return the nonconformity of each row in double precision, [rows], after checking the targets.
 
-    Rounded to single precision, a level could exclude targets exactly on it.
+    With single precision, rounding of the level could exclude targets exactly on it.
     """
     if not isinstance(nonconformity, Nonconformity):
         rule, advice = "be a Nonconformity", "BallNonconformity() or TubeNonconformity() for example."
@@ -440,8 +441,8 @@ def _as_steps(events: Tensor) -> Tensor:
 def _union_volume(centers: Tensor, radii: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
     """Return the volume of the union of balls [rows, balls, dim] with radii [rows, balls] of each row, [rows].
 
-    Exact on the line. Otherwise it is estimated from samples in the balls, each weighted by 1 / (number of balls that
-    contain it), without bias.
+    It is exact in one dimension. Otherwise it is an unbiased estimate from samples in the balls, weighted by 1 /
+    (number of balls that contain the sample).
     """
     if centers.shape[-1] == 1:
         lower, order = (centers.squeeze(-1) - radii).sort(dim=-1)

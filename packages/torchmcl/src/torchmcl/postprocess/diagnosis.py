@@ -1,4 +1,4 @@
-"""Diagnosis of a trained network: unused, merged and misplaced hypotheses, scores and distortions, as numbers."""
+"""Diagnosis of a trained network: unused, duplicated and misplaced hypotheses, scores and distortions."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,13 +21,13 @@ from torchmcl.types import Distributions, Predictions
 
 __all__ = ["Diagnosis", "diagnose"]
 
-# A hypothesis that wins less than this fraction of 1 / n is starved.
+# Fraction of 1 / n below which the wins of a hypothesis count as starved.
 _STARVED = 0.1
-# Hypotheses closer than this fraction of the typical error count as equal (as in `theory.thermal_tolerance`).
+# Fraction of the typical error below which hypotheses count as equal (as in `theory.thermal_tolerance`).
 _EQUAL = 0.1
-# Residuals for k-means: all pairs of them are compared.
+# Number of residuals for k-means, which compares all pairs of them.
 _N_RESIDUALS = 1000
-# Numbers processed at a time, in double precision.
+# Number of values that are processed at a time in double precision.
 _CHUNK = 1_000_000
 # Maximum number of listed hypotheses.
 _N_LISTED = 25
@@ -35,7 +35,7 @@ _N_LISTED = 25
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`, printed as a table. Values that are missing in records are None.
+    """Result of `diagnose`, printed as a table. Values that records do not contain are None.
 
     Attributes:
         win_rates: Fraction of the targets that each hypothesis wins; they sum to 1.
@@ -75,7 +75,7 @@ class Diagnosis:
         return tuple(i for i, rate in enumerate(self.win_rates) if rate < _STARVED / len(self.win_rates))
 
     def __str__(self) -> str:
-        """Return the table."""
+        """Return the diagnosis as a table."""
         pairs = ", ".join(f"{i} and {j}" for i, j in self.duplicated[:5]) + (" ..." if len(self.duplicated) > 5 else "")
         entries: dict[str, str | float | None] = {
             "distortion": self.distortion,
@@ -135,10 +135,10 @@ def diagnose(
     owner = "diagnose"
     if isinstance(predictions, (Recorder, AnnealingRecords)):
         if targets is not None or mask is not None or scores is not None:
-            raise ValueError(bad_value(owner, "targets", "be None, as mask and scores, for records", "something"))
+            raise ValueError(f"{owner}: `targets`, `mask` and `scores` must be None for records.")
         return _of_records(predictions.records() if isinstance(predictions, Recorder) else predictions)
     if targets is None:
-        raise ValueError(f"{owner}: `targets` is required with predictions.")
+        raise ValueError(f"{owner}: `targets` is required for predictions.")
     hypotheses, probabilities, _ = weighted_hypotheses(owner, predictions, scores)
     rows = _checked(owner, hypotheses, targets, mask)
     nearest, winners = rows.cost(rows.hypotheses).min(dim=-1)  # [rows, targets]
@@ -166,7 +166,7 @@ def diagnose(
 
 
 def _of_records(records: AnnealingRecords) -> Diagnosis:
-    """Return the diagnosis from the last tenth of the records of a training run, with the first split temperature."""
+    """Diagnose a training run from the last tenth of its records, and its first split."""
     last = slice(-max(len(records) // 10, 1), None)
     win_rates = records.usage[last].double().mean(dim=0)
     distortion = float(records.distortion[last].double().mean())
@@ -252,7 +252,7 @@ def _equal_hypotheses(
         products += vectors @ vectors.mT
     products /= n_rows
     squares = products.diagonal().unsqueeze(0) + products.diagonal().unsqueeze(1) - 2 * products
-    # The rounding error of a difference of numbers of this size: equal hypotheses may not give exactly 0.
+    # Because of rounding, the distance of equal hypotheses may differ from 0.
     tolerance = max(_EQUAL**2 * distortion, 1e-12 * float(products.diagonal().max()))
     first, second = (squares <= tolerance).triu(1).nonzero(as_tuple=True)
     return tuple(zip(first.tolist(), second.tolist(), strict=True)), n_collapsed / n_rows if n > 1 else 0.0

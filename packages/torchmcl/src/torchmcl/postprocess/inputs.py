@@ -1,4 +1,4 @@
-"""Checked inputs of the package: hypotheses with probabilities, targets, and costs between events of any shape."""
+"""Checked inputs of `torchmcl.postprocess`: hypotheses with probabilities, targets, and costs of any events."""
 
 import warnings
 from collections.abc import Callable
@@ -32,9 +32,9 @@ CostFn: TypeAlias = Callable[..., Tensor]
 #: Objective of the score logits, or the probabilities themselves [rows, hypotheses].
 Scores: TypeAlias = ScoreObjective | Tensor
 
-# The rounding error of a sum of a few hundred probabilities in single precision.
+# Rounding error of a sum of a few hundred probabilities in single precision.
 _SUM_TOLERANCE = 1e-4
-# Sums of sigmoids within this factor of 1 are accepted: scores on new rows are not exactly calibrated.
+# Factor within which sums of sigmoids may differ from 1, because scores of new rows are not exactly calibrated.
 _SIGMOID_SUM = 2.0
 
 
@@ -107,21 +107,21 @@ def weighted_hypotheses(owner: str, predictions: Any, scores: Scores | None) -> 
 def warn_unless_sigmoid(owner: str, logits: Tensor, stacklevel: int = 4) -> None:
     """Warn if sigmoids of score logits [rows, hypotheses] do not sum to about 1.
 
-    `SigmoidScores` trains each sigmoid to the probability of winning, and exactly one hypothesis wins. Softmax
-    logits have an arbitrary offset.
+    `SigmoidScores` trains each sigmoid to the probability of winning, and exactly one hypothesis wins. The logits of a
+    softmax have an arbitrary offset.
     """
     total = float(logits.detach().double().sigmoid().sum(dim=-1).mean())
     if logits.shape[-1] > 1 and not 1 / _SIGMOID_SUM < total < _SIGMOID_SUM:  # a single one always has probability 1
         message = (
-            f"{owner}: `scores` is not given, and the sigmoids of the score logits sum to {total:.2g} on average, not "
-            "to 1 as SigmoidScores() trains them. Give the objective of the training, scores=SoftmaxScores() for "
-            "example; scores=SigmoidScores() uses them unchanged."
+            f"{owner}: the sigmoids of the score logits sum to {total:.2g} on average, not to 1 as with "
+            "SigmoidScores(). Pass the objective of the training, scores=SoftmaxScores() for example; "
+            "scores=SigmoidScores() suppresses this warning."
         )
         warnings.warn(message, UserWarning, stacklevel=stacklevel)
 
 
 def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: Tensor) -> Tensor:
-    """Convert score logits to probabilities [rows, hypotheses], or check given ones; equal without scores."""
+    """Convert score logits to probabilities [rows, hypotheses], or check probabilities; equal without scores."""
     shape = hypotheses.shape[:2]
     if isinstance(scores, (str, type)):
         rule = "be a ScoreObjective or probabilities"
@@ -150,7 +150,7 @@ def probabilities_of(owner: str, score_logits: Any, scores: Scores, hypotheses: 
     bad = probabilities.isnan().any(dim=-1)
     if bad.any():
         row = int(bad.nonzero()[0])
-        rule = "have a finite logit in every row, and none that is infinite upwards"
+        rule = "have a finite logit in every row, and no infinite one"
         raise ValueError(bad_value(owner, "predictions.score_logits", rule, f"{logits[row].tolist()[:4]} in row {row}"))
     return probabilities
 
@@ -169,7 +169,7 @@ def logits_of(probabilities: Tensor, scores: Scores) -> Tensor:
 
 
 def row_weights(owner: str, sample_weights: Any, n_rows: int) -> Tensor:
-    """Check weights [rows]: finite, >= 0 and not all 0; they are returned in float64."""
+    """Check weights, [rows]: finite, >= 0 and not all 0; return them in double precision."""
     weights = as_tensor(owner, "sample_weights", sample_weights)
     check_sample_weights(owner, weights, torch.Size((n_rows,)))
     weights = finite_tensor(owner, "sample_weights", weights.double()).expand(n_rows)

@@ -18,8 +18,8 @@ from torchmcl.types import Distributions, Predictions, check_predictions
 
 __all__ = ["expected_cost", "greedy_medoids", "reduce"]
 
-# Elements of a tensor [rows, hypotheses, hypotheses] processed at a time: they fit into the cache of a CPU, and keep a
-# GPU busy without filling its memory.
+# Entries of a tensor [rows, hypotheses, hypotheses] per chunk: they fit into the cache of a CPU, and keep a GPU busy
+# without filling its memory.
 _CHUNK = {"cpu": 4_000_000, "cuda": 200_000_000}
 _LLOYD_ROUNDS = 30
 
@@ -33,20 +33,20 @@ def reduce(
     moved: bool = True,
     scores: Scores | None = None,
 ) -> Predictions:
-    """Reduce the hypotheses to k with a low expected cost if the truth is drawn from the given ones by their scores.
+    """Reduce the hypotheses to k with a low expected cost, for targets sampled from the hypotheses by their scores.
 
-    Hypotheses are selected greedily. With `moved` they then go to the centers of their groups by Lloyd's algorithm;
-    otherwise they are swapped for others as long as the expected cost falls. No random numbers are used, and rows are
-    independent of each other.
+    Hypotheses are selected greedily. With `moved`, they then move to the centers of their groups by Lloyd's algorithm;
+    otherwise they are swapped for others while this lowers the expected cost. The reduction is deterministic, and rows
+    are independent.
 
     Args:
         predictions: Hypotheses [rows, hypotheses, ...] and scores; without scores all have the same weight.
         k: Number of hypotheses to keep.
         cost_fn: Any `pairwise_*` function that takes hypotheses for targets. For costs of vectors, the axes of a
             hypothesis are flattened.
-        moved: Whether hypotheses may move, as in k-means; otherwise k of them are kept unchanged, as in k-medoids.
-            They move to means for squared costs, to geometric medians for distances, and for other costs to means if
-            that lowers the cost.
+        moved: Whether hypotheses may move, as in k-means; otherwise k of them remain unchanged, as in k-medoids. They
+            move to means for squared costs, to geometric medians for distances, and for other costs to means if that
+            lowers the cost.
         scores: Objective that the scores were trained with, `SigmoidScores()` by default, or probabilities
             [rows, hypotheses].
 
@@ -99,7 +99,7 @@ def expected_cost(
     cost_fn: CostFn = pairwise_sq_euclidean,
     scores: Scores | None = None,
 ) -> Tensor:
-    """Compute the expected cost of the nearest of a few hypotheses if the truth is drawn from many.
+    """Compute the expected cost of the nearest of a few hypotheses, for targets sampled from many hypotheses.
 
     Args:
         few: Hypotheses, [rows, k, ...]; their scores are ignored.
@@ -128,7 +128,7 @@ def expected_cost(
 
 
 def greedy_medoids(loss: Tensor, weights: Tensor, k: int) -> Tensor:
-    """Select candidates one by one, each time the one that lowers the expected loss most.
+    """Select candidates greedily, each time the candidate that lowers the expected loss most.
 
     Args:
         loss: Loss [rows, candidates, hypotheses] of each candidate for each hypothesis, as many candidates as
@@ -158,7 +158,7 @@ def greedy_medoids(loss: Tensor, weights: Tensor, k: int) -> Tensor:
 
 
 class _Candidates(NamedTuple):
-    """Weighted hypotheses of which a few centers are wanted.
+    """Weighted hypotheses, which are candidates for the centers.
 
     Attributes:
         hypotheses: Hypotheses, [rows, hypotheses, *event].
@@ -186,7 +186,7 @@ class _Candidates(NamedTuple):
         return torch.zeros_like(cost).scatter_(1, nearest, self.weights.unsqueeze(1))
 
     def centers(self, groups: Tensor, before: Tensor) -> Tensor:
-        """Return the best center of each group [rows, centers, *event], the previous center for an empty group."""
+        """Return the best center of each group, [rows, centers, *event]; an empty group keeps its center."""
         wide = groups.to(wide_dtype(groups))  # far from 0, sums in single precision lose the differences
         mass = wide.sum(dim=-1, keepdim=True)
         means = torch.bmm(wide, self.hypotheses.flatten(2).to(wide)) / mass.clamp_min(1e-30)
@@ -203,7 +203,7 @@ class _Candidates(NamedTuple):
 
 
 def _lloyd(candidates: _Candidates, centers: Tensor) -> Tensor:
-    """Return the centers [rows, k, *event] after Lloyd's algorithm."""
+    """Return the centers after Lloyd's algorithm, [rows, k, *event]."""
     groups = None
     for _ in range(_LLOYD_ROUNDS):
         before, groups = groups, candidates.groups(candidates.cost(centers))
@@ -214,7 +214,7 @@ def _lloyd(candidates: _Candidates, centers: Tensor) -> Tensor:
 
 
 def _take(values: Tensor, index: Tensor) -> Tensor:
-    """Return values [rows, n, ...] at index [rows, k]; copies of entire rows are faster than a gather of numbers."""
+    """Return values [rows, n, ...] at index [rows, k]; copying entire rows is faster than `gather`."""
     rows, n = values.shape[:2]
     offsets = torch.arange(0, rows * n, n, device=index.device).unsqueeze(-1)
     flat = values.reshape(rows * n, *values.shape[2:])
@@ -222,7 +222,7 @@ def _take(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _swapped(loss: Tensor, weights: Tensor, medoids: Tensor) -> Tensor:
-    """Return medoids [rows, k] after swaps that lower the expected loss, until none does or a limit is reached."""
+    """Return medoids, [rows, k], after swaps that lower the expected loss, up to a maximum number of swaps."""
     medoids = medoids.clone()
     k = medoids.shape[1]
     active = torch.arange(len(medoids), device=medoids.device)

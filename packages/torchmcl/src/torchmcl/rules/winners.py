@@ -286,7 +286,7 @@ class SceneWinners(AssignmentRule):
         check_rule("SceneWinners", self.rule)
         check_tensor("SceneWinners", "scene", self.scene, floating=False)
         if self.scene.is_floating_point() or self.scene.is_complex() or self.scene.dtype == torch.bool:
-            rule = "hold integers"
+            rule = "contain integers"
             raise TypeError(bad_value("SceneWinners", "scene", rule, self.scene.dtype, "Convert it: scene.long()."))
 
     def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:

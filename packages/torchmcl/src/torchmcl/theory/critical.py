@@ -21,6 +21,18 @@ from torchmcl.dispatch import full_precision, is_plain_eager
 from torchmcl.errors import bad_value
 from torchmcl.theory.free_energy import boltzmann_weights, covariance_blocks
 
+__all__ = [
+    "Trajectory",
+    "Transition",
+    "covariance",
+    "critical_temperature_of_residuals",
+    "first_critical_temperature",
+    "n_distinct",
+    "next_critical_temperatures",
+    "observed_transitions",
+    "thermal_tolerance",
+]
+
 # Just below a critical temperature T_c (1 - u) two halves of a Gaussian are sqrt(2 T_c u) apart, so a tenth of sqrt(T)
 # detects a split half a percent below T_c, and is still well above the noise of a trained network.
 _THERMAL_FRACTION = 0.1
@@ -82,7 +94,7 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
         mask: Valid samples, [..., samples]; None if all are valid.
 
     Returns:
-        T_c [...], in the units of the squared Euclidean cost.
+        Critical temperature, [...], in the units of the squared Euclidean cost.
 
     Example:
         >>> first_critical_temperature(torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, -0.5]]))
@@ -99,10 +111,9 @@ def first_critical_temperature(samples: Tensor, mask: Tensor | None = None) -> T
 def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return 2 lambda_max of the second moment around 0 of a trained model's residuals.
 
-    With the residuals y - E[y | x] this is the critical temperature of the covariance averaged
-    over x, E_x[C(x)]: that of each input where the noise is the same everywhere, and never above
-    the largest one of all inputs. An error of the model's mean adds to it, which errs on the hot
-    side: a start above it is a start above the split.
+    For the residuals y - E[y | x] it is the critical temperature of the mean covariance E_x[C(x)]: equal to the
+    critical temperature of every input if the noise is homogeneous, and never above the largest one. Errors of the mean
+    of the model increase it, so that a start above it is above the split.
 
     Args:
         residuals: Residuals, [..., samples, dim], targets less the model's conditional mean, such as the mean of its
@@ -110,7 +121,7 @@ def critical_temperature_of_residuals(residuals: Tensor, mask: Tensor | None = N
         mask: Valid samples, [..., samples]; None if all are valid.
 
     Returns:
-        [...]
+        Critical temperature, [...].
 
     Example:
         >>> critical_temperature_of_residuals(torch.tensor([[0.5], [-0.5], [0.5]]))
@@ -125,8 +136,8 @@ def next_critical_temperatures(
 ) -> Tensor:
     """Return 2 lambda_max(C_kk) for each hypothesis: the temperature at which its cluster would split.
 
-    Coinciding hypotheses share the samples, and the value, of their cluster. A cluster is stable while T is above its
-    value. The blocks depend on T, so the value is an estimate while T is far above it, and exact when T reaches it.
+    Coinciding hypotheses have the samples and the value of their cluster, which is stable while T is above its value.
+    The blocks depend on T, so the value is an estimate while T is far above it, and exact when T reaches it.
 
     Args:
         samples: Samples, [..., samples, dim].
@@ -135,7 +146,7 @@ def next_critical_temperatures(
         mask: Valid samples, [..., samples]; None if all are valid.
 
     Returns:
-        [..., hypotheses]; 0 for a hypothesis without weight.
+        Critical temperatures, [..., hypotheses]; 0 for a hypothesis without weight.
 
     Example:
         >>> samples = torch.tensor([[-4.0], [-2.0], [3.0], [3.0]])
@@ -156,8 +167,9 @@ def next_critical_temperatures(
 def thermal_tolerance(temperature: float | Tensor) -> Tensor:
     """Return the distance below which two hypotheses count as one at a temperature, 0.1 sqrt(T).
 
-    Below sqrt(T) two hypotheses hardly differ for samples. A tenth of it detects the split of a Gaussian half a percent
-    below its critical temperature, and scales with the data. At T = 0 only equal hypotheses count as one.
+    Hypotheses closer than sqrt(T) have nearly equal weights. A tenth of this distance detects the split of a Gaussian
+    half a percent below its critical temperature, and scales with the data. At T = 0 only equal hypotheses count as
+    one.
 
     Example:
         >>> thermal_tolerance(0.25)
@@ -204,7 +216,7 @@ def n_distinct(hypotheses: Tensor, tolerance: float | Tensor = 0.01) -> Tensor:
             suits targets of unit scale; `thermal_tolerance` suits a cooling of any scale.
 
     Returns:
-        [...], integers; nothing is read on the host on GPUs.
+        Numbers of positions, [...], integers; on GPUs nothing is read on the host.
 
     Example:
         >>> n_distinct(torch.tensor([[[0.0], [0.001], [0.5]], [[0.0], [0.2], [0.5]]]))
@@ -226,11 +238,11 @@ def observed_transitions(
         trajectory: Temperatures [steps] from hot to cold, hypotheses [steps, hypotheses, dim].
         tolerance: Tolerance of `n_distinct`; a float, or one per step. By default `thermal_tolerance` of
             each step's temperature.
-        lasting: Whether to count only splits that last for the rest of the cooling, so that a network's hypotheses
-            that have not come together yet, or part for a moment, do not count as split.
+        lasting: Whether to count only splits that last for the rest of the cooling, and no hypotheses of a network that
+            have not merged yet or separate temporarily.
 
     Returns:
-        The transitions in order; empty if nothing split.
+        Transitions in order; empty if nothing splits.
 
     Raises:
         ValueError: If there are fewer than two steps, or the temperature rises.
@@ -246,7 +258,7 @@ def observed_transitions(
     check_tensor(owner, "hypotheses", hypotheses)
     if temperatures.ndim != 1 or len(temperatures) < 2:
         advice = "A split is detected between two records: record more often."
-        rule = "hold at least two temperatures [steps]"
+        rule = "contain at least two temperatures [steps]"
         raise ValueError(bad_value(owner, "temperatures", rule, f"shape {tuple(temperatures.shape)}", advice))
     if hypotheses.ndim != 3 or len(hypotheses) != len(temperatures):
         rule = f"have shape [steps, hypotheses, dim] with {len(temperatures)} steps"
@@ -255,7 +267,7 @@ def observed_transitions(
     if not bool((temperatures.diff() <= 0).all()):
         step = int((temperatures.diff() > 0).nonzero()[0]) + 1
         got = f"a rise at step {step}"
-        raise ValueError(bad_value(owner, "temperatures", "fall or stay", got, "Reverse the records."))
+        raise ValueError(bad_value(owner, "temperatures", "be non-increasing", got, "Reverse the records."))
     seen = n_distinct(hypotheses, thermal_tolerance(temperatures) if tolerance is None else tolerance)
     counts = (seen.flip(0).cummin(dim=0).values.flip(0) if lasting else seen).tolist()
     transitions = []

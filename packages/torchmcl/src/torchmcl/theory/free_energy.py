@@ -24,11 +24,22 @@ from torchmcl.dispatch import full_precision
 from torchmcl.errors import bad_value
 from torchmcl.rules.winners import AnnealedWTA
 
+__all__ = [
+    "assignment_entropy",
+    "boltzmann_weights",
+    "covariance_blocks",
+    "free_energy",
+    "free_energy_hessian",
+    "hypothesis_masses",
+    "soft_barycenters",
+    "soft_distortion",
+]
+
 
 def boltzmann_weights(cost: Tensor, temperature: float | Tensor, mask: Tensor | None = None) -> Tensor:
     """Return q_T, the Boltzmann distribution over the hypotheses of each target.
 
-    The same numbers as `torchmcl.AnnealedWTA(temperature)`: detached, padded rows 0.
+    The weights equal those of `torchmcl.AnnealedWTA(temperature)`: detached, and 0 in padded rows.
 
     Args:
         cost: Cost, [..., targets, hypotheses], lower is better.
@@ -62,7 +73,7 @@ def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None
         mean_axes: Number of the last axes of [..., targets] to average over.
 
     Returns:
-        [..., targets] without its last `mean_axes` axes, differentiable in the cost.
+        Soft distortion, [..., targets] without its last `mean_axes` axes, differentiable in the cost.
 
     Example:
         >>> cost = torch.tensor([[1.0, 2.0], [4.0, 3.0]])
@@ -82,8 +93,8 @@ def soft_distortion(cost: Tensor, weights: Tensor, *, mask: Tensor | None = None
 def assignment_entropy(weights: Tensor, *, mask: Tensor | None = None, mean_axes: int = 1) -> Tensor:
     """Return H(q), the entropy of each target's weights, in nats.
 
-    This is the entropy given the target, which the free energy contains. `torchmcl.metrics.usage_entropy`
-    is that of the weights averaged over a sample's targets; their difference is the mutual information.
+    This is the entropy given the target, as in the free energy. `torchmcl.metrics.usage_entropy` is the entropy of the
+    weights averaged over the targets of a sample; the difference of the two is the mutual information.
 
     Args:
         weights: Weights, [..., targets, hypotheses], rows of valid targets sum to 1.
@@ -105,9 +116,9 @@ def assignment_entropy(weights: Tensor, *, mask: Tensor | None = None, mean_axes
 def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | None = None, mean_axes: int = 1) -> Tensor:
     """Return F = D(q_T, f) - T H(q_T) by its closed form -T log sum_k exp(-cost_k / T).
 
-    It is the smallest value that D(q, f) - T H(q) takes over all weights q, and its gradient in the
-    cost is q_T: the gradient of F in f is that of annealed MCL with detached weights. As T goes to 0 it becomes the
-    hard distortion.
+    It is the minimum of D(q, f) - T H(q) over all weights q. Its gradient with respect to the cost is q_T, so that the
+    gradient of F with respect to f equals the gradient of annealed MCL with detached weights. Its limit as T goes to 0
+    is the hard distortion.
 
     Args:
         cost: Cost, [..., targets, hypotheses].
@@ -117,8 +128,8 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
         mean_axes: Number of the last axes of [..., targets] to average over.
 
     Returns:
-        [..., targets] without its last `mean_axes` axes, differentiable in the cost. A hypothesis of infinite cost
-        counts as absent.
+        Free energy, [..., targets] without its last `mean_axes` axes, differentiable in the cost. Hypotheses of
+        infinite cost are ignored.
 
     Example:
         >>> cost = torch.tensor([[0.3, 0.1, 0.2]])
@@ -143,7 +154,7 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
         cost = cost.masked_fill(~mask.expand(cost.shape[:-1]).unsqueeze(-1), 0)
     t = torch.as_tensor(temperature, dtype=cost.dtype, device=cost.device)
     cold, hot = t <= 0, t == torch.inf
-    # Relative to the cheapest hypothesis no exponential overflows. That constant cancels in the gradient.
+    # Relative to the cheapest hypothesis, no exponential overflows. This constant cancels in the gradient.
     lowest = cost.detach().amin(dim=-1, keepdim=True)
     lowest = lowest.masked_fill(lowest.isinf(), 0)
     warm = t.masked_fill(cold | hot, 1)
@@ -156,8 +167,8 @@ def free_energy(cost: Tensor, temperature: float | Tensor, *, mask: Tensor | Non
 def _infinitely_hot(cost: Tensor) -> Tensor:
     """Return the limit of the free energy as T goes to infinity, [..., targets, 1].
 
-    That is the mean cost minus T log n for the n hypotheses of finite cost: minus infinity, the cost itself for a
-    single one, and infinity for none.
+    It is the mean cost minus T log n for n hypotheses of finite cost: minus infinity for several hypotheses, the cost
+    itself for one, and infinity for none.
     """
     finite = cost != torch.inf
     n_finite = finite.sum(dim=-1, keepdim=True)
@@ -173,7 +184,7 @@ def hypothesis_masses(weights: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: Valid targets, [..., targets]; None if all are valid.
 
     Returns:
-        [..., hypotheses], summing to 1; 0 without any valid target.
+        Masses, [..., hypotheses], summing to 1; 0 without a valid target.
 
     Example:
         >>> hypothesis_masses(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
@@ -209,7 +220,7 @@ def soft_barycenters(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
             such as its current position; NaN when None.
 
     Returns:
-        [..., hypotheses, dim]
+        Barycenters, [..., hypotheses, dim].
 
     Example:
         >>> soft_barycenters(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[1.0, 0], [1, 0], [0, 1]]))
@@ -225,7 +236,7 @@ def soft_barycenters(samples: Tensor, weights: Tensor, *, otherwise: Tensor | No
     dtype = torch.promote_types(samples.dtype, weights.dtype)
     samples, weights = samples.to(dtype), weights.to(dtype)
     mass = weights.sum(dim=-2).unsqueeze(-1)  # [..., hypotheses, 1]
-    # Around the mean sample, so that a common offset costs no precision; padded samples have no weight in it.
+    # Relative to the mean sample, so that a common offset costs no precision; padded samples have no weight.
     totals = weights.sum(dim=-1, keepdim=True)
     center = (totals * samples).sum(dim=-2, keepdim=True) / totals.sum(dim=-2, keepdim=True).clamp_min(1e-30)
     barycenters = center + weights.mT @ (samples - center) / mass
@@ -248,7 +259,7 @@ def covariance_blocks(samples: Tensor, hypotheses: Tensor, weights: Tensor) -> T
         weights: Weights, [..., samples, hypotheses], 0 where padded.
 
     Returns:
-        [..., hypotheses, dim, dim]; 0 for a hypothesis without weight.
+        Covariances, [..., hypotheses, dim, dim]; 0 for a hypothesis without weight.
 
     Example:
         >>> samples = torch.tensor([[-1.0], [1.0], [5.0]])
@@ -291,7 +302,7 @@ def free_energy_hessian(
         mask: Valid samples, [..., samples]; None if all are valid.
 
     Returns:
-        [..., hypotheses * dim, hypotheses * dim], symmetric, hypotheses outermost.
+        Hessian, [..., hypotheses * dim, hypotheses * dim], with hypotheses outermost.
 
     Example:
         >>> samples = torch.tensor([[-1.0], [1.0]])

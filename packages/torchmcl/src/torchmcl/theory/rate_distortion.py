@@ -25,12 +25,12 @@ from torchmcl.rules.winners import WTA
 from torchmcl.theory.critical import covariance
 from torchmcl.theory.free_energy import assignment_entropy, hypothesis_masses, soft_barycenters
 
-# Updates in the log domain give the bound and keep the numbers in range. Between two of them come plain products of
-# matrices, ten times as fast: few at first, while masses change by orders of magnitude.
+# Updates in the log domain compute the bound and avoid underflow. Plain matrix products between them are ten times as
+# fast; there are few of them at first, while masses change by orders of magnitude.
 _FIRST_QUICK_UPDATES = 8
 _MAX_QUICK_UPDATES = 64
-_QUICK_BELOW = 20.0  # only where no mass grows by more than e^20 in one update
-# Rows of the distance matrix held at a time: 1024 rows of 100 000 float32 samples are 400 MB.
+_QUICK_BELOW = 20.0  # only if no mass grows by more than e^20 in one update
+# Rows of the distance matrix per chunk: 1024 rows of 100 000 samples in single precision are 400 MB.
 _CHUNK = 1024
 
 __all__ = [
@@ -75,7 +75,7 @@ def mutual_information(weights: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: Valid targets, [..., targets]; None if all are valid.
 
     Returns:
-        [...]
+        Mutual information in bits, [...].
 
     Example:
         >>> mutual_information(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
@@ -116,9 +116,8 @@ def blahut_arimoto(
 ) -> RatePoints:
     """Return points of the rate-distortion curve of a discrete source, in the log domain.
 
-    From equal masses of the reproductions, each update never increases D + T I. The update also
-    bounds the remaining gain (`gap`), in any state, so a curve that has not
-    converged is detected.
+    The iteration begins with equal masses of the reproductions, and no update increases D + T I. Each update also
+    bounds the remaining gain (`gap`), which shows whether a curve has converged.
 
     Args:
         cost: Cost, [..., sources, reproductions], the distortion of every pair; infinite where a reproduction must not
@@ -191,8 +190,7 @@ def rate_of_samples(
 ) -> RatePoints:
     """Return points of R(D) of equally likely samples under the squared Euclidean cost.
 
-    This is R(D) of the samples themselves, N of them: it ends at log2 N bits, and follows that of
-    the distribution they come from while it is well below.
+    It ends at log2 N bits for N samples, and approximates R(D) of the distribution of the samples at rates well below.
 
     Args:
         samples: Samples, [..., samples, dim].
@@ -217,8 +215,8 @@ def rate_of_samples(
 def gaussian_rate(distortion: float | Tensor, covariance: float | Tensor) -> Tensor:
     """Return R(D) of a Gaussian in bits, by reverse water-filling.
 
-    Each principal axis of variance v is described to min(v, level), the level being such that these
-    add up to D: axes below the water are not described at all.
+    The distortion of a principal axis with variance v is min(v, level), and the level is such that the distortions add
+    up to D. Axes with a variance below the level are not encoded.
 
     Args:
         distortion: Distortion, >= 0; a float, or a tensor that broadcasts against the leading axes. The rate is
@@ -227,7 +225,7 @@ def gaussian_rate(distortion: float | Tensor, covariance: float | Tensor) -> Ten
             Axes without variance cost nothing.
 
     Returns:
-        [...]
+        Rate in bits, [...].
 
     Example:
         >>> gaussian_rate(0.25, 1.0)  # log2(1 / 0.25) / 2
@@ -245,9 +243,9 @@ def gaussian_rate(distortion: float | Tensor, covariance: float | Tensor) -> Ten
     # With the k smallest axes under water: D = their sum + (dim - k) level. The right k is the first whose level
     # does not reach the next axis.
     dim = variances.shape[-1]
-    drowned = variances.cumsum(dim=-1) - variances  # sum of the axes below
+    submerged = variances.cumsum(dim=-1) - variances  # sum of the axes below
     n_left = torch.arange(dim, 0, -1, dtype=variances.dtype, device=variances.device)
-    levels = (d - drowned) / n_left
+    levels = (d - submerged) / n_left
     fits = levels <= variances
     index = fits.to(torch.uint8).argmax(dim=-1, keepdim=True)  # the first that fits
     level = torch.where(fits.any(dim=-1, keepdim=True), levels.gather(-1, index), math.inf)
@@ -266,7 +264,7 @@ def gaussian_distortion(rate: float | Tensor, covariance: float | Tensor) -> Ten
         covariance: Variance (a number or a tensor without axes), or matrices [..., dim, dim].
 
     Returns:
-        [...]
+        Distortion, [...].
 
     Example:
         >>> gaussian_distortion(1.0, 1.0)
@@ -331,15 +329,15 @@ def shannon_lower_bound(distortion: float | Tensor, *, entropy: float | Tensor, 
 def differential_entropy(samples: Tensor, n_neighbors: int = 3) -> Tensor:
     """Return an estimate of the differential entropy of the distribution of the samples, in bits.
 
-    The estimator of Kozachenko and Leonenko, from the distance of each sample to its nearest neighbors. Samples that
-    repeat come from a distribution with atoms, whose entropy is minus infinity, and so is the estimate.
+    It is the estimator of Kozachenko and Leonenko, from the distances of the samples to their nearest neighbors. For
+    repeated samples, which come from a distribution with atoms, it is minus infinity.
 
     Args:
         samples: Samples, [..., samples, dim], more than `n_neighbors` of them.
         n_neighbors: Rank of the nearest neighbor to use. A larger number gives a smoother estimate, with more bias.
 
     Returns:
-        [...]
+        Entropy in bits, [...].
 
     Example:
         >>> samples = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
