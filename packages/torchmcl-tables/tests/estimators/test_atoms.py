@@ -84,5 +84,5 @@ def test_a_value_that_calibrates_and_is_none_of_the_few_is_in_no_set():
     X, y = rng.uniform(size=(400, 2)), rng.integers(0, 3, size=400).astype(float)
     model = DensityRegressor(**SHORT).fit(X, y)
     rows = Rows(X[:3], np.array([[0.0], [0.5], [7.0]]), np.ones(3), np.arange(3))
-    assert AtomCalibrator.fit(model._answers.predictive, rows, np.zeros(1)).scores.tolist()[1:] == [np.inf, np.inf]
+    assert AtomCalibrator.fit(model._fitted.predictive, rows, np.zeros(1)).scores.tolist()[1:] == [np.inf, np.inf]
     assert not model.predict_interval(X).contains(np.full(400, 0.5)).all()

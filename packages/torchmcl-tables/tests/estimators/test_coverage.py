@@ -106,7 +106,7 @@ def test_a_row_that_comes_again_in_another_batch_is_in_the_same_share():
         held_out.append({tuple(row) for row in model._continuation.held_out[1].inputs})
     assert 20 < len(held_out[0]) < 60
     assert held_out[0] == held_out[1] == held_out[2]
-    assert model._answers.calibrator.counts.sum() == pytest.approx(len(held_out[0]))  # copies are no further rows
+    assert model._fitted.calibrator.counts.sum() == pytest.approx(len(held_out[0]))  # copies are no further rows
 
 
 def test_one_row_at_a_time_is_held_out_or_trained_on():

@@ -117,5 +117,5 @@ def test_calibrating_rows_beyond_the_bounds_widen_the_sets():
     X, y = noisy(200)
     model = DensityRegressor(**SHORT).fit(X, np.abs(y))
     beyond = Rows(X[:40], -np.abs(y[:40, None]), np.ones(40), np.arange(40))
-    calibrator = Calibrator.fit(model._answers.predictive, beyond, np.ones(1))
-    assert np.isinf(calibrator(model._answers.predictive, X, 0.9)[1]).all()
+    calibrator = Calibrator.fit(model._fitted.predictive, beyond, np.ones(1))
+    assert np.isinf(calibrator(model._fitted.predictive, X, 0.9)[1]).all()

@@ -185,7 +185,7 @@ def test_networks_that_all_diverge_are_no_model(how):
     model = DensityRegressor(**{**QUICK, "learning_rate": 1e30, "validation_fraction": 0.0, "n_restarts": 1})
     with pytest.raises(ValueError, match=r"`learning_rate` must let the training converge, got 1e\+30"):
         getattr(model, how)(X, y)
-    assert not hasattr(model, "_answers")
+    assert not hasattr(model, "_fitted")
 
 
 def test_further_rows_far_away_are_no_divergence():
@@ -257,7 +257,7 @@ def test_kinds_member_weights_and_numbers_of_networks():
     for n_bins in (0, 10):
         one_kind = DensityRegressor(**{**quick, "n_bins": n_bins}).fit(X, y)
         assert list(one_kind.member_weights_) == ["networks", "forest", "background"]
-        assert one_kind._answers.predictive.encoders[0].has_bins == (n_bins > 0)
+        assert one_kind._fitted.predictive.encoders[0].has_bins == (n_bins > 0)
     single = DensityRegressor(**{**quick, "n_bins": None}, ensemble=False).fit(X, y)
     assert list(single.member_weights_) == ["networks", "background"]
     assert len(single.modules_) == 1
@@ -276,7 +276,7 @@ def test_order_copies_and_equal_weights_do_not_matter_to_the_last_bit(integers):
     alike = DensityRegressor(**quick).fit(*many, np.full(len(order), 3))
     for one, two in ((weighted, repeated), (repeated, alike)):
         assert one.member_weights_ == two.member_weights_
-        np.testing.assert_array_equal(one._answers.targets.bounds, two._answers.targets.bounds)
+        np.testing.assert_array_equal(one._fitted.targets.bounds, two._fitted.targets.bounds)
         np.testing.assert_array_equal(one.transform(X), two.transform(X))
         for left, right in zip(one.predict_interval(X), two.predict_interval(X), strict=True):
             np.testing.assert_array_equal(left, right)
@@ -291,12 +291,12 @@ def test_without_held_out_rows_all_members_count_alike():
 def test_partial_fit_chooses_member_weights_again_and_keeps_the_forest(tmp_path):
     X, y = forked(300)
     model = DensityRegressor(**SHORT).fit(X, y)
-    before, forest = model.member_weights_, model._answers.predictive.forest
+    before, forest = model.member_weights_, model._fitted.predictive.forest
     model.partial_fit(*forked(300, seed=1))
     assert model.member_weights_.keys() == before.keys()
     assert model.member_weights_ != before
-    assert list(model.member_weights_.values()) == model._answers.predictive.weights.tolist()
-    assert model._answers.predictive.forest is forest
+    assert list(model.member_weights_.values()) == model._fitted.predictive.weights.tolist()
+    assert model._fitted.predictive.forest is forest
     fresh = DensityRegressor(**SHORT).partial_fit(X[:1], y[:1])
     assert fresh.member_weights_ == {"networks": 0.95, "background": 0.05}
     fresh.save(tmp_path / "model")
@@ -342,7 +342,7 @@ def test_any_number_of_answers_comes_of_one_fit(model):
 
 def test_the_mean_leaves_out_what_the_answers_leave_out():
     model = DensityRegressor(**SHORT).fit(*noisy(200))
-    assert model._answers.predictive.trim > 0
+    assert model._fitted.predictive.trim > 0
     X = noisy(20)[0]
     values, probabilities = model.predict_hypotheses(X)
     np.testing.assert_allclose((values[..., 0] * probabilities).sum(axis=1), model.predict(X), atol=1e-4)

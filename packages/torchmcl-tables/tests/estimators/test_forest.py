@@ -146,7 +146,7 @@ def test_a_forest_that_asks_for_further_columns_is_refused(grown):
 
 def test_a_file_with_a_forged_forest_is_not_loaded(tmp_path):
     model = DensityRegressor(**{**QUICK, "n_epochs": 1, "n_restarts": 1}).fit(*forked(60))
-    forest = model._answers.predictive.forest
+    forest = model._fitted.predictive.forest
     object.__setattr__(forest, "children", changed(forest.children, 0, 10**6))
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"`folder` must be as `save` wrote it.*of a forest"):

@@ -93,5 +93,5 @@ def test_means_are_those_of_the_kernels(targets):
     X, y = rng.normal(size=(120, 2)), rng.normal(size=(120, 2))
     y = {"one": y[:, 0], "two": y, "few values": y[:, 0].round()}[targets]
     model = DensityRegressor(n_epochs=2, hidden=(4,), n_restarts=2, random_state=0).fit(X, y)
-    blend = model._answers.predictive
+    blend = model._fitted.predictive
     assert torch.equal(blend.means(X), blend.kernels(X, knowing=True).means())

@@ -184,7 +184,7 @@ def test_an_ensemble_answers_with_the_points_that_stand_for_the_density_of_all()
     assert values.shape == (200, 5, 1)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     assert fitted.transform(X).shape[1] == len(fitted.get_feature_names_out()) == 10
-    parts = fitted._answers.predictive
+    parts = fitted._fitted.predictive
     every, shares = network_answers(parts.modules, parts.encoder(X, np.float64), "cpu")
     assert every.shape == (200, 5 * n_networks, 1)
     points = best_points(Mixture(every, shares, fitted.bandwidth_(every, shares)), 5)
@@ -414,7 +414,7 @@ def test_networks_that_all_diverge_are_no_model(rule, how):
     model = MCLRegressor(**{**QUICK, "learning_rate": 1e30, "rule": rule, "validation_fraction": 0.0, "n_restarts": 1})
     with pytest.raises(ValueError, match=r"`learning_rate` must let the training converge, got 1e\+30"):
         getattr(model, how)(X, y)
-    assert not hasattr(model, "_answers")
+    assert not hasattr(model, "_fitted")
 
 
 def test_further_rows_far_away_are_no_divergence():

@@ -21,7 +21,7 @@ def binned(rows, n_bins, weights=None):
 
 
 def encoder_of(model):
-    return model._answers.predictive.encoder if isinstance(model, MCLRegressor) else model._mixture.encoder
+    return model._fitted.predictive.encoder if isinstance(model, MCLRegressor) else model._mixture.encoder
 
 
 def steps(n=400, seed=0):

@@ -28,7 +28,7 @@ def numbers_in(folder):
 def test_a_private_model_holds_no_row_and_answers_nearly_the_same(regressor, tmp_path):
     regressor.save(tmp_path / "plain")
     regressor.save(tmp_path / "private", private=True)
-    targets = regressor._answers.targets.scaler
+    targets = regressor._fitted.targets.scaler
     units = (Y - targets.mean[0]) / targets.scale[0]
     leaves = numbers_in(tmp_path / "plain")
     assert np.isclose(units[:, None], leaves[None], atol=1e-9).any(axis=1).mean() > 0.8  # the need for it
@@ -42,7 +42,7 @@ def test_a_private_model_holds_no_row_and_answers_nearly_the_same(regressor, tmp
     assert DensityRegressor.load(tmp_path / "private").predict_interval(X[:3]).lower.shape[0] == 3
 
 
-BLEND = "fitted___answers__$Answers__predictive__$Blend__"
+BLEND = "fitted___fitted__$FittedDensity__predictive__$Blend__"
 FORGERIES = [
     ({f"{BLEND}n_points": 10**8}, "must be an integer from 1 to 10,000"),
     ({f"{BLEND}n_points": "5"}, "must be an integer from 1 to 10,000"),

@@ -36,7 +36,7 @@ def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit):
     assert (np.abs(samples) < 4).mean() > 0.95
     assert np.mean(model.log_prob(X, far)) + np.log(unit) > -2
     # The density keeps the stray kernels that the mean leaves out, and the background.
-    blend = replace(model._answers.predictive, trim=0.0)
+    blend = replace(model._fitted.predictive, trim=0.0)
     mean, unknown = back(blend.mean(X.astype(np.float64))[:, 0]), model.member_weights_["background"]
     if unknown < 0.3:  # else it is part of the answers
         mean = (1 - unknown) * mean + unknown * back(blend.targets.scaler.mean)

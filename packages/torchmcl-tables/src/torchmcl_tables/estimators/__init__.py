@@ -4,13 +4,12 @@ A fit is a pipeline of frozen parts: rows are checked and split, an encoder conv
 networks, a predictive distribution is made of them, and a calibrator returns prediction sets.
 """
 
-from torchmcl_tables.estimators.answers import PredictionIntervals, PredictionRegions
-from torchmcl_tables.estimators.classifier import MCLClassifier, TopClasses
+from torchmcl_tables.estimators.classifier import MCLClassifier
 from torchmcl_tables.estimators.density import DensityRegressor
 from torchmcl_tables.estimators.frames import TableEncoder
-from torchmcl_tables.estimators.parameters import Cooling
-from torchmcl_tables.estimators.predictive import Hypotheses
 from torchmcl_tables.estimators.regressor import MCLRegressor
+from torchmcl_tables.estimators.results import Hypotheses, PredictionIntervals, PredictionRegions, TopClasses
+from torchmcl_tables.estimators.training import Cooling
 
 __all__ = [
     "Cooling",

@@ -23,10 +23,9 @@ from torchmcl_tables.estimators.kernels import (
     mixed,
     network_pass,
 )
-from torchmcl_tables.estimators.predictive import Hypotheses
-from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
+from torchmcl_tables.estimators.preprocessing import Encoder, check_n_answers, check_numbers
+from torchmcl_tables.estimators.results import Hypotheses
 from torchmcl_tables.estimators.rows import Rows
-from torchmcl_tables.estimators.saving import check_n_answers
 from torchmcl_tables.estimators.tables import Targets
 
 
@@ -81,6 +80,11 @@ class Blend:
     def atoms(self) -> Tensor | None:
         """The values of discrete targets, in standardized units."""
         return None if self.values is None else self.targets.standardized(self.values[:, None])[:, 0]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the first kind of network."""
+        return self.encoders[0]
 
     @property
     def n_answers(self) -> int:

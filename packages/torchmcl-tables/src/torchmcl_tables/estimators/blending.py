@@ -15,15 +15,15 @@ from torchmcl import WTA, Cosine, MultiHypothesisMLP
 from torchmcl.costs import MixtureNLLWithCRPS
 from torchmcl_fleet import build_modules, default_batch_size
 from torchmcl_tables.estimators import training
-from torchmcl_tables.estimators.answers import Answers, check_converged
 from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps, width_of
+from torchmcl_tables.estimators.calibration import FittedDensity
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
-from torchmcl_tables.estimators.parameters import check_parameters, seed_of
 from torchmcl_tables.estimators.preprocessing import MANY_ROWS, N_BINS, Encoder
-from torchmcl_tables.estimators.regressor import first_split, further_split
+from torchmcl_tables.estimators.regression import check_converged, first_split, further_split
 from torchmcl_tables.estimators.rows import Rows, Split
 from torchmcl_tables.estimators.tables import RegressionTable, Targets, checked_regression
+from torchmcl_tables.estimators.training import check_parameters, seed_of
 from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
 
 _WEIGHT_DECAY = 0.05
@@ -96,10 +96,10 @@ def blend_of(
     blend = weighed(blend, split.train, split.selection, n_trees, seed)
     fill = supported_gaps(blend, split.selection)
     check_converged(blend, blend.encoders[0], split.train, estimator.learning_rate)
-    answers = Answers(blend, calibrated(blend, split.calibration, fill))
+    fitted = FittedDensity(blend, calibrated(blend, split.calibration, fill))
     state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
     moments: list[Any] = [None] * len(blend.encoders)
-    return {**attributes, **_attributes(table, frame, answers), "_continuation": state, "_moments": moments}
+    return {**attributes, **_attributes(table, frame, fitted), "_continuation": state, "_moments": moments}
 
 
 def _checked(
@@ -119,10 +119,10 @@ def _checked(
     return frame, table if frame is None else table._replace(described=frame.described)
 
 
-def _attributes(table: RegressionTable, frame: FrameColumns | None, answers: Answers) -> dict[str, Any]:
-    blend: Blend = answers.predictive
-    found = {"_frame": frame, "member_weights_": blend.member_weights, "target_values_": blend.values}
-    return {**table.described, **found, **answers.attributes}
+def _attributes(table: RegressionTable, frame: FrameColumns | None, fitted: FittedDensity) -> dict[str, Any]:
+    blend: Blend = fitted.predictive
+    values = {"_fitted": fitted, "_frame": frame}
+    return {**table.described, **values, "member_weights_": blend.member_weights, "target_values_": blend.values}
 
 
 def _encoders(estimator: Any, train: Rows, targets: Targets, seed: int) -> list[Encoder]:
@@ -330,7 +330,7 @@ def _not_failed(scores: Tensor) -> list[int]:
 def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
     """Return the fitted attributes of `DensityRegressor.partial_fit`."""
     check_parameters(estimator)
-    before: Answers | None = getattr(estimator, "_answers", None)
+    before: FittedDensity | None = getattr(estimator, "_fitted", None)
     targets = None if before is None else before.targets
     frame, table = _checked(estimator, X, y, sample_weight, getattr(estimator, "_frame", None), targets, n_needed=1)
     state, split = further_split(estimator, table)
@@ -345,10 +345,10 @@ def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[st
     else:
         fill = before.calibrator.fill
     check_converged(blend, blend.encoders[0], split.train, estimator.learning_rate)
-    answers = Answers(blend, calibrated(blend, calibration, fill))
+    fitted = FittedDensity(blend, calibrated(blend, calibration, fill))
     kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
-    fitted = {**kept, **_attributes(table, frame, answers), "n_epochs_": state.n_epochs}
-    return {**fitted, "_continuation": state, "_moments": moments}
+    known = {**kept, **_attributes(table, frame, fitted), "n_epochs_": state.n_epochs}
+    return {**known, "_continuation": state, "_moments": moments}
 
 
 def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -> Blend:
@@ -362,7 +362,7 @@ def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -
     return Blend([encoder], [networks], weights, targets, int(estimator.n_hypotheses), estimator.device)
 
 
-def _widened(before: Answers, table: RegressionTable) -> Blend:
+def _widened(before: FittedDensity, table: RegressionTable) -> Blend:
     """Return a blend without the bounds and discrete values that further targets contradict."""
     blend: Blend = before.predictive
     contradicted = blend.values is not None and not np.isin(table.y, blend.values).all()

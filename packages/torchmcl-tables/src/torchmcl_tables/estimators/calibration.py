@@ -19,6 +19,7 @@ from torch import Tensor
 from torchmcl.density import REACH, Mixture, masked_first
 from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.estimators.rows import Rows
+from torchmcl_tables.estimators.tables import Targets
 
 # Scores up to 1 are masses. Where the density is almost 0: 1 plus the distance to the nearest hypothesis in bandwidths.
 _BEYOND = 1.0
@@ -266,6 +267,24 @@ class Calibrator:
         # A set that must contain everything ignores the bounds.
         lower, upper = np.where(np.isinf(levels), -np.inf, lower), np.where(np.isinf(levels), np.inf, upper)
         return np.moveaxis(lower, -1, 1), np.moveaxis(upper, -1, 1)
+
+
+@dataclass(frozen=True)
+class FittedDensity:
+    """Predictive distribution and calibrator of a fitted regressor.
+
+    Attributes:
+        predictive: `Predictive` or `Blend`.
+        calibrator: Calibrator of its prediction sets.
+    """
+
+    predictive: Any
+    calibrator: Calibrator
+
+    @property
+    def targets(self) -> Targets:
+        """Names, units and bounds of the targets."""
+        return self.predictive.targets
 
 
 def _mass_between(density: Mixture) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

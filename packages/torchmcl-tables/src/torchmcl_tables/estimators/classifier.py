@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor, nn
 
-from torchmcl import MixtureNLL, MultiHypothesisHead, MultiHypothesisMLP, io, pairwise_cross_entropy
+from torchmcl import MixtureNLL, MultiHypothesisHead, MultiHypothesisMLP, pairwise_cross_entropy
 from torchmcl.errors import bad_value
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, MixtureLogLoss, build_modules, default_batch_size
-from torchmcl_tables.estimators import saving, training
+from torchmcl_tables.estimators import training
 from torchmcl_tables.estimators.classes import (
     ClassMixture,
     dealt_folds,
@@ -26,10 +26,10 @@ from torchmcl_tables.estimators.classes import (
     log_shares,
     watched_folds,
 )
-from torchmcl_tables.estimators.parameters import as_given, check_parameters, searched, seed_of, trainer_of
 from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder
-from torchmcl_tables.estimators.results import Framed
+from torchmcl_tables.estimators.results import TopClasses
 from torchmcl_tables.estimators.rows import Rows, split_rows
+from torchmcl_tables.estimators.saving import SavedEstimator
 from torchmcl_tables.estimators.tables import (
     checked_classes,
     checked_groups,
@@ -37,6 +37,7 @@ from torchmcl_tables.estimators.tables import (
     ids_and_factors,
     set_fitted,
 )
+from torchmcl_tables.estimators.training import as_given, check_parameters, searched, seed_of, trainer_of
 
 #: -log(score p(class)) of each hypothesis.
 CLASS_COST = MixtureNLL(pairwise_cross_entropy)
@@ -56,34 +57,8 @@ _N_EVALUATIONS = 100
 _JUDGED_ROWS, _DIVERGED_SHARE, _NO_PROBABILITY = 256, 0.2, 1e-20
 
 
-class _TopClasses(NamedTuple):
-    values: NDArray[Any]
-    probabilities: NDArray[Any]
-
-
-class TopClasses(_TopClasses, Framed):
-    """Several classes for each row, the most probable first.
-
-    Attributes:
-        values: [rows, classes], different classes.
-        probabilities: [rows, classes], of these classes; all other classes have the remaining probability.
-    """
-
-    def to_frame(self) -> Any:
-        """Return the classes as a data frame of the same library as X, with its index; see `Hypotheses.to_frame`.
-
-        Example:
-            >>> TopClasses(np.array([["left", "up"]]), np.array([[0.6, 0.4]])).to_frame().to_dict("records")
-            [{'class0': 'left', 'class1': 'up', 'probability0': 0.6, 'probability1': 0.4}]
-        """
-        parts = {"class": self.values, "probability": self.probabilities}
-        return self._labels.frame(
-            {f"{name}{k}": column for name, part in parts.items() for k, column in enumerate(part.T)}
-        )
-
-
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
-class MCLClassifier(io.Shareable, ClassifierMixin, BaseEstimator):
+class MCLClassifier(ClassifierMixin, SavedEstimator):
     """Several guesses of the class of each row, with calibrated probabilities.
 
     A network returns `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple
@@ -145,12 +120,6 @@ class MCLClassifier(io.Shareable, ClassifierMixin, BaseEstimator):
     progress: bool = False
     class_weight: Mapping[Any, float] | str | None = None
 
-    def __sklearn_tags__(self) -> Any:
-        """Return the capabilities of the estimator."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLClassifier":
@@ -195,7 +164,7 @@ class MCLClassifier(io.Shareable, ClassifierMixin, BaseEstimator):
         probabilities = self.predict_proba(X)
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.n_answers_]
         found = TopClasses(self.classes_[order], np.take_along_axis(probabilities, order, axis=1))
-        return found.labelled(X)
+        return found.labeled(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely class of each row, [rows]."""
@@ -211,25 +180,9 @@ class MCLClassifier(io.Shareable, ClassifierMixin, BaseEstimator):
         right = (values == truth[:, None]).any(axis=1)
         return float(np.average(right, weights=sample_weight))
 
-    def export(self, path: str | Path) -> Path:
-        """Write the probabilities of the classes to an ONNX file, which runs with onnxruntime and NumPy alone.
-
-        The input "X" is [rows, columns] in double precision, NaN where a value is missing; the output is
-        "probabilities", [rows, classes]. The JSON list "classes" in the metadata of the file contains the labels.
-
-        Args:
-            path: File name ending with ".onnx".
-
-        Returns:
-            The path.
-
-        Raises:
-            ImportError: if the packages of the extra `export` are missing.
-            ValueError: if the suffix is another one.
-        """
-        from torchmcl_tables.estimators.exporting import export
-
-        return export(self, path)
+    def _first_predictions(self) -> list[NDArray[Any]]:
+        mixture = replace(self._mixture, device="cpu")
+        return [mixture(np.zeros((1, mixture.encoder.n_inputs)))]
 
     classes_: NDArray[Any] = field(init=False)
     _mixture: ClassMixture = field(init=False)
@@ -249,10 +202,6 @@ class MCLClassifier(io.Shareable, ClassifierMixin, BaseEstimator):
         """The number of predicted classes per row."""
         head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
         return min(head.n_hypotheses, len(self.classes_))
-
-    save = saving.save
-    load = classmethod(saving.load)
-    _codec, _without_rows = saving.CODEC, saving.without_rows
 
 
 def classifier_by_rule(

@@ -2,42 +2,24 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from torch import nn
 
-from torchmcl import io
 from torchmcl.schedules import Schedule
-from torchmcl_tables.data.schema import RECORDS, TableSchema
-from torchmcl_tables.estimators import answers, saving
-from torchmcl_tables.estimators.blend import AtomCalibrator, Blend
+from torchmcl_tables.data.schema import TableSchema
+from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.blending import blend_further, blend_of
-from torchmcl_tables.estimators.forest import Forest, blurred
+from torchmcl_tables.estimators.forest import blurred
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
+from torchmcl_tables.estimators.regression import DensityEstimator
 from torchmcl_tables.estimators.tables import checked_table, set_fitted
-
-#: The codec of all estimators.
-CODEC = saving.estimator_codec(AtomCalibrator, Blend, Forest, FrameColumns, *RECORDS)
-
-
-def without_rows(estimator: Any) -> Any:
-    """Return a copy of a fitted estimator without rows of the table: no held-out rows, and averaged leaves.
-
-    Means, quantiles, bounds, categories and the values of discrete targets remain.
-    """
-    bare = saving.without_rows(estimator)
-    answers = getattr(estimator, "_answers", None)
-    if answers is not None and isinstance(answers.predictive, Blend) and answers.predictive.forest is not None:
-        blend = replace(answers.predictive, forest=blurred(answers.predictive.forest))
-        bare._answers = replace(answers, predictive=blend)
-    return bare
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
-class DensityRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
+class DensityRegressor(DensityEstimator):
     """A density for each row, several answers that represent it, and calibrated intervals.
 
     The density of a row is a *blend*: mixture density networks on columns scaled by their relevance, others on columns
@@ -127,15 +109,6 @@ class DensityRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstim
     random_state: Any = None
     progress: bool = False
 
-    def __sklearn_tags__(self) -> Any:
-        """Return the capabilities of the estimator."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.required = True
-        tags.transformer_tags.preserves_dtype = ["float64"]  # answers are in the units of y, not those of X
-        return tags
-
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "DensityRegressor":
@@ -174,55 +147,28 @@ class DensityRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstim
         set_fitted(self, blend_further(self, X, y, sample_weight))
         return self
 
-    # ------------------------------------------------------------------ answers
-
-    predict = answers.predict
-    predict_hypotheses = answers.predict_hypotheses
-    predict_distribution = answers.predict_distribution
-    predict_interval = answers.predict_interval
-    predict_region = answers.predict_region
-    sample = answers.sample
-    log_prob = answers.log_prob
-    distortion = answers.distortion
-    transform = answers.transform
-    get_feature_names_out = answers.get_feature_names_out
-
-    def export(self, path: str | Path) -> Path:
-        """Write the conditional mean of each row to an ONNX file, which runs with onnxruntime and NumPy alone.
-
-        The output is "mean". A model of an array has the input "X", [rows, columns] in double precision, NaN where a
-        value is missing. A model of a data frame has an input [rows] for each column: numbers in double precision;
-        dates as days since 1970 in double precision; categories as text, "" where one is missing. The JSON list
-        "dates" in the metadata of the file contains the names of the date columns.
-
-        Args:
-            path: File name ending with ".onnx".
-
-        Returns:
-            The path.
-
-        Raises:
-            ImportError: if the packages of the extra `export` are missing.
-            ValueError: if the suffix is another one.
-        """
-        from torchmcl_tables.estimators.exporting import export
-
-        return export(self, path)
-
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""
         frame, X = read_frame(type(self).__name__, X, self._frame, reset=False)
         return checked_table(self, X, reset=frame is not None)[0]
 
-    # ------------------------------------------------------------------ fitted parts
-
-    _answers: answers.Answers = field(init=False)
     _frame: FrameColumns | None = field(init=False)
+
+    def without_rows(self) -> Self:
+        """Return a copy of a fitted estimator without rows of the table: no held-out rows, and averaged leaves.
+
+        Means, quantiles, bounds, categories and the values of discrete targets remain.
+        """
+        bare = super().without_rows()
+        blend: Blend = self._fitted.predictive
+        if blend.forest is not None:
+            bare._fitted = replace(self._fitted, predictive=replace(blend, forest=blurred(blend.forest)))
+        return bare
 
     @property
     def modules_(self) -> list[nn.Module]:
         """The networks that were kept, kind by kind."""
-        return [module for kind in self._answers.predictive.networks for module in kind]
+        return [module for kind in self._fitted.predictive.networks for module in kind]
 
     @property
     def schema_(self) -> TableSchema:
@@ -230,7 +176,3 @@ class DensityRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstim
         if self._frame is None:
             raise AttributeError("schema_: the model was fitted to columns of numbers")
         return self._frame.schema
-
-    save = saving.save
-    load = classmethod(saving.load)
-    _codec, _without_rows = CODEC, without_rows

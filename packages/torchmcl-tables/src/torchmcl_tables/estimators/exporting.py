@@ -22,6 +22,7 @@ from torchmcl.errors import bad_value
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.classes import ClassMixture, mixed_log_probabilities
+from torchmcl_tables.estimators.classifier import MCLClassifier
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.kernels import Kernels, background, network_kernels
@@ -217,7 +218,7 @@ def _restored(values: Tensor, targets: Targets) -> Tensor:
 def export(estimator: Any, path: str | Path) -> Path:
     """Write the means of a fitted regressor, or the probabilities of a classifier, to an ONNX file.
 
-    See `MCLRegressor.export`.
+    See `SavedEstimator.export`.
     """
     check_is_fitted(estimator)
     owner, path = f"{type(estimator).__name__}.export", Path(path)
@@ -225,10 +226,13 @@ def export(estimator: Any, path: str | Path) -> Path:
         advice = "A file for Python is written by `save`."
         raise ValueError(bad_value(owner, "path", "end with .onnx", repr(str(path)), advice))
     metadata = {"model": type(estimator).__name__}
-    fitted: Any = estimator._mixture if hasattr(estimator, "_mixture") else estimator._answers.predictive
-    if isinstance(fitted, ClassMixture):
+    frame = None
+    if isinstance(estimator, MCLClassifier):
+        fitted: Any = estimator._mixture
         metadata["classes"] = json.dumps(np.asarray(estimator.classes_).tolist())
-    frame = getattr(estimator, "_frame", None)
+    else:
+        fitted = estimator._fitted.predictive
+        frame = estimator._frame if isinstance(fitted, Blend) else None
     for package in ("onnx", "onnxscript"):
         optional.optional_import(package, extra="export", needed_by=owner)
     if isinstance(fitted, Blend):

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torchmcl.density import Bandwidth, Mixture, best_points, fit_bandwidth
 from torchmcl.errors import bad_value
 from torchmcl_fleet import placement
 from torchmcl_tables.estimators.preprocessing import Encoder, check_numbers
-from torchmcl_tables.estimators.results import Framed, hypothesis_names
+from torchmcl_tables.estimators.results import Hypotheses
 from torchmcl_tables.estimators.rows import Rows
 from torchmcl_tables.estimators.tables import Targets
 
@@ -26,35 +26,6 @@ _ROWS_AT_ONCE = 65_536
 _FEWEST_ROWS, _ROWS_IN_CACHE = 64, 1024
 
 _Joined = TypeVar("_Joined")
-
-
-class _Hypotheses(NamedTuple):
-    values: NDArray[Any]
-    probabilities: NDArray[Any]
-
-
-class Hypotheses(_Hypotheses, Framed):
-    """Several answers for each row.
-
-    Attributes:
-        values: [rows, hypotheses, outputs], in the units of y.
-        probabilities: [rows, hypotheses], summing to 1.
-    """
-
-    def to_frame(self) -> Any:
-        """Return the answers as named columns, those of `transform`.
-
-        The frame is of the library of X (pandas or polars), with its index; for arrays and Arrow tables it is one of
-        pandas, or of polars where pandas is not installed.
-
-        Example:
-            >>> Hypotheses(np.array([[[1.0], [2.0]]]), np.array([[0.25, 0.75]])).to_frame().columns.tolist()
-            ['y_hypothesis0', 'y_hypothesis1', 'probability0', 'probability1']
-        """
-        n_rows, n_hypotheses, n_outputs = self.values.shape
-        columns = [*self.values.reshape(n_rows, -1).T, *self.probabilities.T]
-        names = hypothesis_names(self._targets(n_outputs), n_hypotheses)
-        return self._labels.frame(dict(zip(names, columns, strict=True)))
 
 
 @dataclass(frozen=True)

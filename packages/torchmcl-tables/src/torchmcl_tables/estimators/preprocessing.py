@@ -30,6 +30,19 @@ def check_numbers(name: str, numbers: Any, *, positive: bool = False) -> None:
         raise ValueError(f"{name} must be finite{' and positive' if positive else ''}")
 
 
+_MOST_ANSWERS = 10_000
+
+
+def check_n_answers(number: Any) -> None:
+    """Check the number of hypotheses from a file, because the memory per row is proportional to it.
+
+    Raises:
+        ValueError: If it is not an integer, or implausibly large.
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _MOST_ANSWERS:
+        raise ValueError(f"the number of hypotheses must be an integer from 1 to {_MOST_ANSWERS:,}, got {number!r}")
+
+
 @dataclass(frozen=True)
 class Scaler:
     """Mean and scale of each column; the scale of a constant column is 1. Missing values (NaN) become the mean."""

@@ -1,26 +1,24 @@
 """MCLRegressor: several plausible outcomes for each row of a table, by multiple choice learning."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from torch import Tensor, nn
 
-from torchmcl import MultiHypothesisMLP, io, pairwise_sq_euclidean
+from torchmcl import MultiHypothesisMLP, pairwise_sq_euclidean
 from torchmcl.density import Bandwidth
 from torchmcl.schedules import Schedule
 from torchmcl_fleet import FleetSearch, build_modules, default_batch_size
-from torchmcl_tables.estimators import answers, saving, tables, training
-from torchmcl_tables.estimators.answers import Answers, check_converged
-from torchmcl_tables.estimators.calibration import Calibrator, supported_gaps
-from torchmcl_tables.estimators.parameters import as_given, check_parameters, searched, seed_of, trainer_of
+from torchmcl_tables.estimators import tables, training
+from torchmcl_tables.estimators.calibration import Calibrator, FittedDensity, supported_gaps
 from torchmcl_tables.estimators.predictive import Predictive
 from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder
-from torchmcl_tables.estimators.rows import Rows, Split, fixed_borders, split_rows
+from torchmcl_tables.estimators.regression import DensityEstimator, check_converged, first_split, further_split
+from torchmcl_tables.estimators.rows import Rows, Split
+from torchmcl_tables.estimators.training import as_given, check_parameters, searched, seed_of, trainer_of
 
 _WEIGHT_DECAY = 0.05
 # Networks by default; for a table of `MANY_ROWS` one network is enough, and predicts faster.
@@ -32,7 +30,7 @@ _ENOUGH_TO_SELECT = 20
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
-class MCLRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstimator):
+class MCLRegressor(DensityEstimator):
     """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
 
     Networks are trained by multiple choice learning: each returns `n_hypotheses` answers with scores, and one
@@ -119,15 +117,6 @@ class MCLRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstimator
     random_state: Any = None
     progress: bool = False
 
-    def __sklearn_tags__(self) -> Any:
-        """Return the capabilities of the estimator."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.required = True
-        tags.transformer_tags.preserves_dtype = ["float64"]  # answers are in the units of y, not of X
-        return tags
-
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLRegressor":
@@ -159,56 +148,15 @@ class MCLRegressor(io.Shareable, RegressorMixin, TransformerMixin, BaseEstimator
         tables.set_fitted(self, fitted_further(self, X, y, sample_weight))
         return self
 
-    predict = answers.predict
-    predict_hypotheses = answers.predict_hypotheses
-    predict_distribution = answers.predict_distribution
-    predict_interval = answers.predict_interval
-    predict_region = answers.predict_region
-    sample = answers.sample
-    log_prob = answers.log_prob
-    distortion = answers.distortion
-    transform = answers.transform
-    get_feature_names_out = answers.get_feature_names_out
-
-    def export(self, path: str | Path) -> Path:
-        """Write the conditional mean of each row to an ONNX file, which runs with onnxruntime and NumPy alone.
-
-        The input "X" is [rows, columns] in double precision, NaN where a value is missing. The output is "mean"; of a
-        single network, there are also "hypotheses" and "probabilities".
-
-        Args:
-            path: File name ending with ".onnx".
-
-        Returns:
-            The path.
-
-        Raises:
-            ImportError: if the packages of the extra `export` are missing.
-            ValueError: if the suffix is another one.
-        """
-        from torchmcl_tables.estimators.exporting import export
-
-        return export(self, path)
-
-    def _numbers(self, X: Any) -> NDArray[Any]:
-        """Return a checked table as numbers, [rows, columns]."""
-        return tables.checked_table(self, X, reset=False)[0]
-
-    _answers: answers.Answers = field(init=False)
-
     @property
     def modules_(self) -> list[nn.Module]:
         """The selected networks."""
-        return self._answers.predictive.modules
+        return self._fitted.predictive.modules
 
     @property
     def bandwidth_(self) -> Bandwidth:
         """The rule for the bandwidth, in standard deviations of y."""
-        return self._answers.predictive.bandwidth
-
-    save = saving.save
-    load = classmethod(saving.load)
-    _codec, _without_rows = saving.CODEC, saving.without_rows
+        return self._fitted.predictive.bandwidth
 
 
 def fitted_by_rule(
@@ -236,25 +184,9 @@ def fitted_by_rule(
         attributes["seconds_"] += float(final.history.seconds)
         split = split._replace(selection=selection.head(0))  # these rows can no longer be used for selection
     check_converged(predictive, encoder, split.train, estimator.learning_rate)
-    answers = Answers(predictive, Calibrator.fit(predictive, split.calibration, fill))
+    fitted = FittedDensity(predictive, Calibrator.fit(predictive, split.calibration, fill))
     state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
-    return {**table.described, **attributes, **answers.attributes, "_continuation": state}
-
-
-def first_split(estimator: Any, table: tables.RegressionTable, groups: Any, seed: int) -> tuple[Split, tables.Targets]:
-    """Return the split of a table, and its targets with bounds from all rows except the calibration rows."""
-    owner = type(estimator).__name__
-    tables.check_targets_vary(owner, table)
-    together = tables.checked_groups(owner, groups, len(table.X))
-    shares = _held_out_shares(estimator.validation_fraction)
-    split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **shares)
-    return split, tables.Targets.fit(owner, table, split.train, split.train.joined(split.selection))
-
-
-def _held_out_shares(fraction: float) -> dict[str, Any]:
-    """Return the fractions of the rows for selection and calibration."""
-    third = float(fraction) / 3
-    return {"selecting": 2 * third, "calibrating": third}
+    return {**table.described, **attributes, "_fitted": fitted, "_continuation": state}
 
 
 def _network(estimator: Any, encoder: Encoder, targets: tables.Targets) -> nn.Module:
@@ -295,7 +227,7 @@ def _trained(
 def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
     """Return the fitted attributes of `MCLRegressor.partial_fit`."""
     check_parameters(estimator)
-    before: Answers | None = getattr(estimator, "_answers", None)
+    before: FittedDensity | None = getattr(estimator, "_fitted", None)
     targets = None if before is None else before.targets
     table = tables.checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=1)
     state, split = further_split(estimator, table)
@@ -314,24 +246,9 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
         trainer = _epoch_trainer(estimator, len(split.train))
         examples = training.Preprocessor(encoder, targets)(split.train)
         modules, state = state.one_epoch(trainer, modules, examples, _costs, targets.n_outputs)
-    answers = _selected(estimator, before, (modules, encoder, targets), state, split.train)
+    fitted = _selected(estimator, before, (modules, encoder, targets), state, split.train)
     kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
-    fitted = {**kept, **table.described, **answers.attributes}
-    return {**fitted, "n_epochs_": state.n_epochs, "_continuation": state}
-
-
-def further_split(estimator: Any, table: tables.RegressionTable) -> tuple[training.Continuation, Split]:
-    """Return the state of a continued training run, with the held-out rows of the new split added, and the split."""
-    state: training.Continuation | None = getattr(estimator, "_continuation", None)
-    if state is not None:
-        split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
-        return state.holding_out(split), split
-    borders = fixed_borders(**_held_out_shares(estimator.validation_fraction))
-    state = training.Continuation(seed_of(estimator.random_state), 0, borders)
-    split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=borders)
-    if not len(split.train):  # the first call must have training rows
-        split = split_rows(table.X, table.y, table.weights, seed=state.seed)
-    return state.holding_out(split), split
+    return {**kept, **table.described, "_fitted": fitted, "n_epochs_": state.n_epochs, "_continuation": state}
 
 
 def _epoch_trainer(estimator: Any, n_rows: int) -> training.Trainer:
@@ -347,8 +264,10 @@ def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
     return pairwise_sq_euclidean(hypotheses=module(examples.inputs).hypotheses, targets=examples.targets)
 
 
-def _selected(estimator: Any, before: Answers | None, parts: Any, state: training.Continuation, train: Rows) -> Answers:
-    """Return the answers, with bandwidth, gaps and levels fitted to held-out rows if there are enough."""
+def _selected(
+    estimator: Any, before: FittedDensity | None, parts: Any, state: training.Continuation, train: Rows
+) -> FittedDensity:
+    """Return the fitted density, with bandwidth, gaps and levels fitted to held-out rows if there are enough."""
     selection, calibration = state.held_out
     if before is None or len(selection) >= _ENOUGH_TO_SELECT:
         judges = selection if len(selection) else train
@@ -359,4 +278,4 @@ def _selected(estimator: Any, before: Answers | None, parts: Any, state: trainin
         modules, _, targets = parts
         predictive, fill = replace(before.predictive, modules=modules, targets=targets), before.calibrator.fill
     check_converged(predictive, predictive.encoder, train, estimator.learning_rate)
-    return Answers(predictive, Calibrator.fit(predictive, calibration, fill))
+    return FittedDensity(predictive, Calibrator.fit(predictive, calibration, fill))

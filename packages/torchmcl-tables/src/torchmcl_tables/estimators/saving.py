@@ -5,28 +5,31 @@ from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from torchmcl import AutoAnnealing, MultiHypothesisMLP, checks, density, io, rules, schedules
 from torchmcl.errors import bad_value
 from torchmcl_fleet import Candidate, FleetSearch
-from torchmcl_tables.estimators.answers import Answers
-from torchmcl_tables.estimators.calibration import Calibrator
+from torchmcl_tables.data.schema import RECORDS
+from torchmcl_tables.estimators.blend import AtomCalibrator, Blend
+from torchmcl_tables.estimators.calibration import Calibrator, FittedDensity
 from torchmcl_tables.estimators.classes import ClassMixture
-from torchmcl_tables.estimators.parameters import Cooling
+from torchmcl_tables.estimators.forest import Forest
+from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.predictive import Predictive
-from torchmcl_tables.estimators.preprocessing import Encoder, Scaler
+from torchmcl_tables.estimators.preprocessing import Encoder, Scaler, check_n_answers
 from torchmcl_tables.estimators.rows import Rows
 from torchmcl_tables.estimators.tables import Targets
-from torchmcl_tables.estimators.training import Continuation
+from torchmcl_tables.estimators.training import Continuation, Cooling
 
 _KIND = "torchmcl estimator"
-_MOST_ANSWERS = 10_000
 # Types that are saved by name: rules, schedules, and the records of densities.
 _KNOWN: dict[str, Any] = {
     name: getattr(module, name) for module in (rules, schedules, density) for name in module.__all__
@@ -36,24 +39,14 @@ _KNOWN: dict[str, Any] = {
 def estimator_codec(*records: type[Any]) -> io.Codec:
     """Return the codec of fitted estimators, with additional dataclasses."""
     known = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
-    own = (Answers, AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FleetSearch)
+    own = (AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FittedDensity, FleetSearch)
     parts = (Encoder, Predictive, Rows, Scaler, Targets)
     network = io.Form("network", _encode_network, _decode_network)
     forms = {MultiHypothesisMLP: network, type: _BY_NAME, FunctionType: _BY_NAME}
     return io.Codec(*known, *own, *parts, *records, forms=forms)
 
 
-def check_n_answers(number: Any) -> None:
-    """Check the number of answers from a file, because the memory per row is proportional to it.
-
-    Raises:
-        ValueError: if it is not an integer, or implausibly large.
-    """
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _MOST_ANSWERS:
-        raise ValueError(f"the number of answers must be an integer from 1 to {_MOST_ANSWERS:,}, got {number!r}")
-
-
-def to_state(estimator: Any, codec: io.Codec) -> tuple[Any, dict[str, Tensor]]:
+def to_state(estimator: Any) -> tuple[Any, dict[str, Tensor]]:
     """Return a fitted estimator as JSON values, and tensors by name.
 
     Raises:
@@ -71,16 +64,16 @@ def to_state(estimator: Any, codec: io.Codec) -> tuple[Any, dict[str, Tensor]]:
         if name not in parameters and not name.startswith("_sklearn")
     }
     try:
-        return codec.encode({"estimator": kind, "parameters": parameters, "fitted": fitted})
+        return CODEC.encode({"estimator": kind, "parameters": parameters, "fitted": fitted})
     except TypeError as error:
         rule = "have parameters made of numbers, strings and torchmcl's own rules and schedules to be saved"
         advice = "Pickle supports more, but load pickles only from trusted sources."
         raise ValueError(bad_value(f"{kind}.save", "self", rule, str(error).rstrip("."), advice)) from error
 
 
-def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]], codec: io.Codec) -> Any:
+def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]]) -> Any:
     """Return the estimator from the result of `to_state`; it must be an instance of one of the classes."""
-    content = codec.decode(state, tensors)
+    content = CODEC.decode(state, tensors)
     estimator = {kind.__name__: kind for kind in kinds}[content["estimator"]](**content["parameters"])
     check_n_answers(estimator.n_hypotheses)
     for name, value in content["fitted"].items():
@@ -99,54 +92,86 @@ def _rehearse(estimator: Any) -> None:
     """
     torch.device(estimator.device)
     checks.check_positive_int(type(estimator).__name__, "n_features_in_", estimator.n_features_in_)
-    if hasattr(estimator, "_mixture"):
-        mixture = replace(estimator._mixture, device="cpu")
-        found = [mixture(np.zeros((1, mixture.encoder.n_inputs)))]
-    else:
-        predictive = replace(estimator._answers.predictive, device="cpu")
-        encoder = predictive.encoders[0] if hasattr(predictive, "encoders") else predictive.encoder
-        row = np.zeros((1, encoder.n_inputs))
-        found = [predictive.mean(row), predictive.standardized(row).mean.numpy(), *predictive.hypotheses(row)]
+    found = estimator._first_predictions()
     if not all(np.isfinite(each).all() for each in found):
         raise ValueError("the answers of the model are not finite")
 
 
-def without_rows(estimator: Any) -> Any:
-    """Return a copy of a fitted estimator without its held-out rows, which only `partial_fit` needs."""
-    bare = copy.copy(estimator)
-    bare._continuation = replace(estimator._continuation, held_out=())
-    return bare
+class SavedEstimator(io.Shareable, BaseEstimator):
+    """Base class of estimators that are saved to a folder and exported."""
 
+    _continuation: Continuation
 
-def save(self: Any, folder: str | Path, *, private: bool = False) -> None:
-    """Write the fitted estimator to a folder: `model.safetensors`.
+    def __sklearn_tags__(self) -> Any:
+        """Return the capabilities of the estimator."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
-    Args:
-        self: the estimator.
-        folder: new, empty or with a saved model, which is replaced atomically.
-        private: leave out rows of the table: held-out rows, which `partial_fit` uses, and rows in the leaves of a
-            forest, which are averaged. Means, quantiles, bounds and categories remain.
+    def _first_predictions(self) -> list[NDArray[Any]]:
+        """Return predictions for one row, by which a loaded model is checked."""
+        raise NotImplementedError
 
-    Raises:
-        ValueError: if the folder contains something else, or a parameter cannot be stored as JSON.
-    """
-    check_is_fitted(self)
-    folder = Path(folder)
-    io.check_free(f"{type(self).__name__}.save", folder, "`save`")
-    state, tensors = to_state(self._without_rows() if private else self, self._codec)
-    io.write_checkpoint(folder / io.MODEL_FILE, _KIND, state=state, tensors=tensors)
+    def without_rows(self) -> Self:
+        """Return a copy without its held-out rows, which only `partial_fit` needs."""
+        bare = copy.copy(self)
+        bare._continuation = replace(self._continuation, held_out=())
+        return bare
 
+    def save(self, folder: str | Path, *, private: bool = False) -> None:
+        """Write the fitted estimator to a folder: `model.safetensors`.
 
-def load(cls: Any, folder: str | Path) -> Any:
-    """Return the estimator written by `save`; a folder without one raises a ValueError."""
-    return read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
+        Args:
+            folder: Folder that is new, empty or has a saved model, which is replaced atomically.
+            private: Whether to leave out rows of the table: held-out rows, which `partial_fit` uses, and rows in the
+                leaves of a forest, which are averaged. Means, quantiles, bounds and categories remain.
+
+        Raises:
+            ValueError: If the folder contains something else, or a parameter cannot be stored as JSON.
+        """
+        check_is_fitted(self)
+        folder = Path(folder)
+        io.check_free(f"{type(self).__name__}.save", folder, "`save`")
+        state, tensors = to_state(self.without_rows() if private else self)
+        io.write_checkpoint(folder / io.MODEL_FILE, _KIND, state=state, tensors=tensors)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the estimator written by `save`; a folder without one raises a ValueError."""
+        return read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
+
+    def export(self, path: str | Path) -> Path:
+        """Write an ONNX file, which runs with onnxruntime and NumPy alone.
+
+        It computes the "mean" of each row, or the "probabilities" of the classes of `MCLClassifier`, whose labels are
+        the JSON list "classes" in the metadata of the file. A single network of `MCLRegressor` also has the outputs
+        "hypotheses" and "probabilities".
+
+        A model of an array has the input "X", [rows, columns] in double precision, NaN where a value is missing. A
+        model of a data frame has an input [rows] for each column: numbers in double precision; dates as days since 1970
+        in double precision; categories as text, "" where one is missing. The JSON list "dates" in the metadata contains
+        the names of the date columns.
+
+        Args:
+            path: File name ending with ".onnx".
+
+        Returns:
+            The path.
+
+        Raises:
+            ImportError: If the packages of the extra `export` are missing.
+            ValueError: If the suffix is another one.
+        """
+        from torchmcl_tables.estimators.exporting import export
+
+        return export(self, path)
 
 
 def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
     """Return the estimator in a folder; it must be an instance of one of the classes.
 
     Raises:
-        ValueError: if the folder contains no such model, a damaged one, or one of an unsupported version.
+        ValueError: If the folder contains no such model, a damaged one, or one of an unsupported version.
     """
     checkpoint = io.saved_contents(owner, folder, _KIND, "`save`", io.read_checkpoint)
     name = checkpoint.state.get("estimator") if isinstance(checkpoint.state, dict) else None
@@ -155,7 +180,7 @@ def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
         advice = f"Use {name}.load." if isinstance(name, str) else ""
         raise ValueError(bad_value(owner, "folder", f"hold a saved {' or '.join(names)}", repr(name), advice))
     with io.as_written(owner, "folder", "`save`"):
-        return from_state(checkpoint.state, checkpoint.tensors, kinds, kinds[0]._codec)
+        return from_state(checkpoint.state, checkpoint.tensors, kinds)
 
 
 def _encode_network(module: MultiHypothesisMLP, part: Any) -> Any:
@@ -192,5 +217,5 @@ def _encode_known(value: Any, part: Any) -> Any:
 
 
 _BY_NAME = io.Form("known", _encode_known, lambda contents, part: _KNOWN[contents])
-#: Of `MCLRegressor` and `MCLClassifier`.
-CODEC = estimator_codec()
+#: Codec of all estimators of tables.
+CODEC = estimator_codec(AtomCalibrator, Blend, Forest, FrameColumns, *RECORDS)

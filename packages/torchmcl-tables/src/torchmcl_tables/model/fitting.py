@@ -18,7 +18,6 @@ from torchmcl_tables.data.splits import Split, choose_split, times_of
 from torchmcl_tables.data.values import moment_text
 from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor
 from torchmcl_tables.estimators.rows import units_of
-from torchmcl_tables.estimators.saving import without_rows
 from torchmcl_tables.model.classes import class_summary, evaluated_classes, fitted_classifier, set_apart_words
 from torchmcl_tables.model.evaluation import evaluated, summary_of_data, trajectory
 from torchmcl_tables.model.model import ClassModel, TableModel
@@ -157,7 +156,8 @@ def _fitted_regressor(
     regressor = (MCLRegressor if by_rule else DensityRegressor)(**parameters)
     regressor.fit(inputs, y.to_series() if len(how.targets) == 1 else y, checkpoint=checkpoint)
     regressor.progress = False
-    return without_rows(regressor)
+    regressor._continuation = replace(regressor._continuation, held_out=())
+    return regressor
 
 
 def _rows(

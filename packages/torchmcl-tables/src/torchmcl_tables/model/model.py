@@ -18,8 +18,7 @@ from torchmcl.app.progress import Progress
 from torchmcl_fleet import placement
 from torchmcl_tables.data import Table, TableSchema, Unfit
 from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor, PredictionIntervals
-from torchmcl_tables.estimators.density import CODEC, without_rows
-from torchmcl_tables.estimators.saving import from_state, to_state
+from torchmcl_tables.estimators.saving import CODEC, from_state, to_state
 from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 
 # Rows read from the table at once, and rows passed through the network at once, which fit in the cache.
@@ -285,7 +284,7 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
         OSError: if it cannot be written.
     """
     check_folder(folder)
-    estimator, weights = to_state(without_rows(model.estimator) if private else model.estimator, CODEC)
+    estimator, weights = to_state(model.estimator.without_rows() if private else model.estimator)
     model = replace(model, evaluation=None) if private else model
     evaluation, metrics = _json(model.evaluation), _json(model.metrics)
     content = {
@@ -323,9 +322,7 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
     kept = records and (folder / _EVALUATION).is_file()
     evaluation = _read_evaluation(folder) if kept else None
     with io.as_written("load_table_model", "folder", "`torchmcl fit`"):
-        estimator = from_state(
-            state.pop("classifier" if "classifier" in state else "regressor"), tensors, _KINDS, CODEC
-        )
+        estimator = from_state(state.pop("classifier" if "classifier" in state else "regressor"), tensors, _KINDS)
         content = CODEC.decode(state, tensors)
         schema, metrics = content["schema"], content["metrics"]
         if not isinstance(schema, TableSchema) or not isinstance(metrics, dict):
