@@ -40,7 +40,8 @@ OF_RULES = [
 ]
 CASES = [
     *((kind, case) for kind in (MCLRegressor, MCLClassifier, DensityRegressor) for case in OF_ALL),
-    *((kind, case) for kind in (MCLRegressor, MCLClassifier) for case in OF_RULES),
+    *((MCLRegressor, case) for case in OF_RULES),
+    *((MCLClassifier, {name: case[name] for name in case if name != "final_fit_on_all_rows"}) for case in OF_RULES),
     (MCLClassifier, {"class_weight": "balanced", "weighted": True, "grouped": True}),
     (MCLClassifier, {"class_weight": {"low": 2.0, "middle": 1.0, "high": 0.5}, "search": SEARCH}),
     (DensityRegressor, {"keep_best": False, "validation_fraction": 0, "n_bins": 10}),
@@ -118,17 +119,16 @@ def test_every_setting_answers_is_saved_and_learns_on(kind, case, tmp_path):
     assert_same(answers(loaded, fresh, truth), found)
     model.set_params(n_hypotheses=7, hidden=(3,), n_bins=0, weight_decay=1.0)
     assert_same(answers(model, fresh, truth), found)  # until the next fit
-    weights = {name: value for name, value in how.items() if name == "sample_weight"}
-    further = answers(loaded.partial_fit(X, y, **weights), fresh, truth)
-    assert further.keys() == found.keys()
+    if kind is MCLRegressor:
+        weights = {name: value for name, value in how.items() if name == "sample_weight"}
+        assert answers(loaded.partial_fit(X, y, **weights), fresh, truth).keys() == found.keys()
 
 
-@pytest.mark.parametrize(("kind", "case"), CASES, ids=name_of)
-def test_every_setting_learns_batch_by_batch(kind, case, tmp_path):
+@pytest.mark.parametrize("case", [case for kind, case in CASES if kind is MCLRegressor])
+def test_every_setting_learns_batch_by_batch(case, tmp_path):
+    kind = MCLRegressor
     X, y, how = table(kind, case)
     further = {"sample_weight": how["sample_weight"]} if "sample_weight" in how else {}
-    if kind is MCLClassifier:
-        further["classes"] = np.unique(y)
     model = kind(**{**SMALL, **{name: value for name, value in case.items() if name not in WORDS}})
     model.partial_fit(X, y, **further).partial_fit(X, y, **further)
     model.save(tmp_path / "model")

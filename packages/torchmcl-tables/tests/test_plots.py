@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from tables import QUICK, forked, two_outputs
 from torchmcl_tables import DensityRegressor
-from torchmcl_tables.plots import plot_calibration, plot_density, plot_intervals, plot_pit
+from torchmcl_tables.plots import plot_calibration, plot_density, plot_intervals
 
-PLOTS = {"density": plot_density, "intervals": plot_intervals, "calibration": plot_calibration, "pit": plot_pit}
+PLOTS = {"density": plot_density, "intervals": plot_intervals, "calibration": plot_calibration}
 SHORT = {**QUICK, "n_epochs": 5, "n_restarts": 1, "n_bins": 0}
 
 
@@ -38,7 +37,7 @@ def model():
 
 def test_new_axes_are_the_default(model):
     figures = pyplot.get_fignums()
-    axis = plot_pit(model, *forked(80))
+    axis = plot_calibration(model, *forked(80))
     try:
         assert pyplot.get_fignums() == [*figures, axis.figure.number]
         assert axis.has_data()
@@ -76,31 +75,6 @@ def test_coverage_and_frequencies_are_those_of_the_rows(fitted):
     held = axis.get_lines()[1].get_ydata()
     expected = [model.predict_interval(X, level).contains(y).reshape(len(X), -1)[:, 0].mean() for level in (0.3, 0.6)]
     np.testing.assert_allclose(held, expected)
-    bars = plot_pit(model, X, y, n_bins=5, ax=Figure().subplots()).patches
-    assert np.mean([bar.get_height() for bar in bars[:5]]) == pytest.approx(1)
-    if model.target_values_ is None:
-        levels = model.predict_distribution(X).marginal(0).cdf(torch.from_numpy(y.reshape(len(X), -1)[:, :1])).numpy()
-        expected = 5 * np.histogram(levels, bins=5, range=(0, 1))[0] / len(X)
-        np.testing.assert_allclose([bar.get_height() for bar in bars[:5]], expected)
-
-
-@pytest.mark.parametrize("fitted", ["integers"], indirect=True)
-def test_discrete_targets_are_spread_over_the_steps_of_the_distribution_function(fitted):
-    model, X, y = fitted
-    density = model.predict_distribution(X).marginal(0)
-    low, high = (density.cdf(torch.from_numpy(y + side)[:, None]).numpy() for side in (-0.5, 0.5))
-    assert (high - low).mean() > 0.2
-    bars = plot_pit(model, X, y, n_bins=50, ax=Figure().subplots()).patches[:50]
-    mean = np.average([bar.get_x() + 0.01 for bar in bars], weights=[bar.get_height() for bar in bars])
-    assert mean == pytest.approx((low + high).mean() / 2, abs=0.04)
-
-
-def test_the_band_of_frequencies_holds_19_of_20_bars(model):
-    X, y = forked(80)
-    band = plot_pit(model, X, y, n_bins=4, ax=Figure().subplots()).patches[4]
-    low, high = band.get_y(), band.get_y() + band.get_height()
-    counts = np.random.default_rng(0).binomial(80, 0.25, size=20_000)
-    assert 0.94 < ((low <= 4 * counts / 80) & (4 * counts / 80 <= high)).mean() < 0.98
 
 
 @pytest.mark.parametrize("fitted", ["two"], indirect=True)
@@ -116,13 +90,6 @@ def test_the_second_output_is_drawn_on_demand(fitted):
     assert words == ["y0", "y1"]
 
 
-def test_targets_may_be_a_column(model):
-    X, y = forked(80)
-    for plot in (plot_calibration, plot_intervals):
-        flat, column = (plot(model, X, each, ax=Figure().subplots()).get_lines()[-1] for each in (y, y[:, None]))
-        np.testing.assert_array_equal(flat.get_ydata(), column.get_ydata())
-
-
 def test_infinite_sets_are_drawn_to_the_edge(model):
     X, y = forked(80)
     axis = plot_intervals(model, X, y, coverage=0.999, ax=Figure().subplots())
@@ -136,13 +103,10 @@ def test_infinite_sets_are_drawn_to_the_edge(model):
     ("call", "message"),
     [
         (lambda model, X, y: plot_density(model, X), "plot_density: `X` must have at most 6 rows, got 80"),
-        (lambda model, X, y: plot_pit(model, X, y, output=1), "`output` must be an integer from 0 to 0, got 1"),
         (lambda model, X, y: plot_intervals(model, X, y, output=1), "`output` must be an integer from 0 to 0, got 1"),
-        (lambda model, X, y: plot_pit(model, X, y[:5]), "`y` must have 80 rows, as X"),
-        (lambda model, X, y: plot_pit(model, X, np.stack([y, y], axis=1)), "`y` must have 80 rows, as X, and 1 col"),
+        (lambda model, X, y: plot_intervals(model, X, y[:5]), "`y` must have 80 rows, as X"),
         (lambda model, X, y: plot_calibration(model, X, y[:1]), "`y` must have the shape"),
         (lambda model, X, y: plot_calibration(model, X, y, levels=()), "`levels` must have at least one level"),
-        (lambda model, X, y: plot_pit(model, X, y, n_bins=0), "plot_pit: `n_bins` must be"),
         (lambda model, X, y: plot_calibration(model, X, y, levels=[1.0]), "plot_calibration: `levels` must"),
     ],
 )

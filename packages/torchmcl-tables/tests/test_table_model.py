@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import shutil
 
 import numpy as np
 import polars as pl
@@ -11,7 +10,6 @@ import pytest
 
 from forged import forge
 from house_tables import houses, write_csv
-from torchmcl_fleet import least_distortions
 from torchmcl_tables.data import Table, read_table
 from torchmcl_tables.model import TableFit, fit_summary, fit_table, load_table_model, save_table_model, table_records
 from torchmcl_tables.model.fitting import _rows
@@ -70,14 +68,6 @@ def test_answers_do_not_depend_on_how_many_rows_are_asked_at_once(model, path, m
                 np.testing.assert_allclose(np.array(one, float), np.array(other, float), rtol=1e-4)
         else:
             np.testing.assert_allclose(left, right, rtol=1e-4)
-
-
-def test_the_bar_moves_after_each_piece(model, path, monkeypatch):
-    monkeypatch.setattr("torchmcl_tables.model.model._ROWS_IN_CACHE", 100)
-    steps = []
-    monkeypatch.setattr("torchmcl.app.progress.Progress.step", lambda bar, n=1, note="": steps.append(n))
-    model.predict(read_table(path), interval=0.9)
-    assert steps == [100, 100, 100]
 
 
 def test_messages_count_rows_from_the_start_of_the_table(model, path, monkeypatch):
@@ -176,14 +166,6 @@ def test_a_saved_model_answers_to_the_same_bits(model, path, tmp_path):
     assert again.metrics == model.metrics
     save_table_model(again, tmp_path / "model")  # replaces
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_no_row_of_the_table_is_stored_but_those_the_report_shows(model, tmp_path):
-    from safetensors.numpy import load_file
-
-    save_table_model(model, tmp_path / "model")
-    sizes = {name: array.shape for name, array in load_file(tmp_path / "model" / "model.safetensors").items()}
-    assert not any("held_out" in name for name in sizes)
 
 
 @pytest.mark.parametrize(
@@ -293,12 +275,6 @@ def test_records_are_measures_of_the_rows_set_apart(model, path):
     assert shown["truth"][0] == pytest.approx(float(table.frame.get_column("price")[shown["row"] - 1]), rel=1e-4)
 
 
-def test_the_trajectory_of_a_blend_has_the_scores_of_the_epochs_that_were_trained(model):
-    found = table_records(model)["training"]
-    assert found["temperature"] is None
-    assert 0 <= found["kept_epoch"] < len(found["loss"]) == len(found["validation"]) <= 60
-
-
 def test_records_of_another_table_leave_those_of_the_fit(model, path, tmp_path):
     other = write_csv(tmp_path / "other.csv", houses(20, seed=1))
     records = table_records(model, read_table(other))
@@ -317,31 +293,12 @@ def test_without_rows_set_apart_the_report_asks_for_data(tmp_path):
         table_records(fitted, read_table(no_target))
 
 
-def test_the_floor_of_one_gaussian_is_its_rate_distortion_function():
-    import torch
-
-    from torchmcl.density import Mixture
-
-    density = Mixture(torch.zeros(3, 1, 1).double(), torch.ones(3, 1).double(), widths=2.0)
-    floor = least_distortions(density, [1, 2, 4])
-    # R(D) = log2(variance / D) / 2, so D(log2 n) = variance / n^2
-    assert floor == pytest.approx([4.0, 1.0, 0.25], rel=0.05)
-
-
 def test_the_floor_lies_below_what_the_model_reaches_in_expectation(model):
     found = table_records(model)["evaluation"]["by_number"]
     floor = [value for value in found["floor"] if value is not None]
     assert len(floor) >= 3
     assert all(a > b for a, b in itertools.pairwise(floor))
     assert floor[0] > 0
-
-
-def test_the_folder_needs_no_pickle(model, tmp_path):
-    save_table_model(model, tmp_path / "model")
-    for file in (tmp_path / "model").iterdir():
-        assert file.suffix in (".json", ".safetensors")
-        assert b"pickle" not in file.read_bytes()
-    shutil.rmtree(tmp_path / "model")
 
 
 def test_a_model_of_another_format_is_refused_with_the_way_out(model, tmp_path):

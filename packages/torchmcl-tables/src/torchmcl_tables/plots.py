@@ -1,4 +1,4 @@
-"""Pictures of predictions on matplotlib axes: densities, sets, coverage, and the probability integral transform.
+"""Diagnostic plots of density estimators on matplotlib axes: densities, prediction sets and coverage.
 
 Each function takes a fitted regressor and rows, draws on `ax` (new axes by default) and returns the axes.
 """
@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.stats import binom
 
 from torchmcl import checks, optional
 from torchmcl.app import report
 from torchmcl.errors import bad_value
 from torchmcl_tables.verdict import chance_band
 
-__all__ = ["plot_calibration", "plot_density", "plot_intervals", "plot_pit"]
+__all__ = ["plot_calibration", "plot_density", "plot_intervals"]
 
 _BLUE, _ORANGE, *_ = report.PALETTE
 _GRID, _MOST_DENSITIES = 400, 6
@@ -132,48 +130,6 @@ def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LE
         for line, name in zip(lines, model.target_names_, strict=True):
             line.set_label(name)
     return _with_legend(axis, len(lines) > 1)
-
-
-# Of the band of a PIT histogram: the probability that a bar lies outside.
-_DOUBT = 0.05
-
-
-def plot_pit(model: Any, X: Any, y: Any, *, n_bins: int = 10, ax: Any = None, output: int = 0) -> Any:
-    """Draw the histogram of the probability integral transform: the distribution function at each target.
-
-    It is flat for a calibrated density. Bars that are high at both ends mean a density that is too narrow, a hill one
-    that is too wide, a slope one that is shifted. A bar lies in the gray band with a probability of 95 %.
-
-    Args:
-        model: a fitted `DensityRegressor` or `MCLRegressor`.
-        X: rows that were not used in the fit.
-        y: their targets.
-        n_bins: of the histogram.
-        ax: matplotlib axes; new ones by default.
-        output: which output to draw.
-    """
-    checks.check_positive_int("plot_pit", "n_bins", n_bins)
-    density = model.predict_distribution(X).marginal(_place(model, output))
-    targets = _targets(model, y, len(density.hypotheses), output)
-    transformed = _transformed(density, targets, getattr(model, "target_values_", None) is not None)
-    counts, edges = np.histogram(transformed, bins=n_bins, range=(0, 1))
-    axis, n_rows = _axes(ax), len(transformed)
-    low, high = (n_bins * binom.ppf(level, n_rows, 1 / n_bins) / n_rows for level in (_DOUBT / 2, 1 - _DOUBT / 2))
-    axis.bar(edges[:-1], n_bins * counts / n_rows, width=1 / n_bins, align="edge", color=_BLUE, alpha=0.75, lw=0)
-    axis.axhspan(low, high, color=report.GRAY, alpha=0.3, lw=0)
-    axis.axhline(1, color=report.INK, lw=0.8)
-    axis.set(xlabel=f"distribution function at {_name(model, output)}", ylabel="relative frequency", xlim=(0, 1))
-    return axis
-
-
-def _transformed(density: Any, targets: NDArray[Any], is_discrete: bool) -> NDArray[Any]:
-    """Return the distribution function at each target, [rows]; for discrete targets, a random value within the step."""
-    at = torch.from_numpy(np.array(targets)).unsqueeze(1)
-    if not is_discrete:
-        return density.cdf(at).numpy()
-    step = 6 * density.widths.amax(dim=(-2, -1)).unsqueeze(1)
-    low, high = density.cdf(at - step).numpy(), density.cdf(at + step).numpy()
-    return low + (high - low) * np.random.default_rng(0).uniform(size=len(low))
 
 
 def _limits(density: Any) -> tuple[float, float]:

@@ -55,23 +55,6 @@ def test_a_table_goes_in_and_several_answers_come_out(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answers.csv", "houses.csv", "model", "new.csv"]
 
 
-def test_a_uci_set_from_csv_to_parquet(tmp_path, monkeypatch):
-    path = UCI / "yacht" / "data.npz"
-    if not path.is_file():
-        pytest.skip("the UCI sets are not at hand (../shared/data/uci)")
-    with np.load(path) as arrays:
-        rows = arrays["data"]
-    names = [*(f"x{i}" for i in range(rows.shape[1] - 1)), "resistance"]
-    pl.DataFrame(dict(zip(names, rows.T, strict=True))).write_parquet(tmp_path / "yacht.parquet")
-    monkeypatch.chdir(tmp_path)
-    fit = ["fit", "yacht.parquet", "--target", "resistance", "--epochs", "60", "--restarts", "2", "-o", "model"]
-    assert main([*fit, "--quiet"]) == 0
-    measures = json.loads((tmp_path / "model" / "metrics.json").read_text())["set_apart"]
-    assert measures["nearest_rmse"][0] < measures["rmse"][0] < 6  # the deviation of the target is 15
-    assert main(["predict", "model", "yacht.parquet", "-o", "answers.jsonl.gz"]) == 0
-    assert pl.read_ndjson(tmp_path / "answers.jsonl.gz").height == len(rows)
-
-
 def test_the_commands_of_the_tutorial_run(tmp_path, monkeypatch):
     page = (ROOT / "docs" / "command_line.rst").read_text(encoding="utf-8")
     program = re.search(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
@@ -151,14 +134,6 @@ def test_a_device_that_is_not_there_gives_exit_code_2(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["houses.csv"]
 
 
-@pytest.mark.parametrize("command", ["fit", "predict", "report"])
-def test_help_teaches_with_examples(command, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main([command, "--help"])
-    assert stop.value.code == 0
-    assert f"  torchmcl {command} " in capsys.readouterr().out
-
-
 def test_ten_rows_and_one_answer_are_enough(tmp_path):
     path = write_csv(tmp_path / "houses.csv", houses(10))
     model = str(tmp_path / "model")
@@ -167,17 +142,6 @@ def test_ten_rows_and_one_answer_are_enough(tmp_path):
     answers = tmp_path / "answers.csv"
     assert main(["predict", model, str(path), "-o", str(answers), "--interval", "0.9", "--quiet"]) == 0
     assert '"[-inf, inf]"' in answers.read_text()  # one row is too few to calibrate with
-
-
-def test_refitting_replaces_the_model_and_gives_the_same_answers(tmp_path):
-    path = write_csv(tmp_path / "houses.csv", houses(60))
-    texts = []
-    for _ in range(2):
-        command = ["fit", str(path), "--target", "price", "-o", str(tmp_path / "model"), "--overwrite", *FAST]
-        assert main(command) == 0
-        assert main(["predict", str(tmp_path / "model"), str(path), "-o", str(tmp_path / "a.csv"), "--quiet"]) == 0
-        texts.append((tmp_path / "a.csv").read_text())
-    assert texts[0] == texts[1]
 
 
 def test_a_model_is_replaced_only_when_told_so(tmp_path, capsys):
@@ -274,13 +238,6 @@ def test_infinite_sets_are_told_with_the_largest_probability_that_can_be_asked_f
     assert "infinite" not in capsys.readouterr().err
 
 
-def test_diagnose_names_a_file_that_holds_no_arrays(tmp_path, capsys):
-    for name in ("a.npz", "a.csv"):
-        (tmp_path / name).write_text("hello")
-        assert main(["diagnose", str(tmp_path / name)]) == 2
-        assert "must be an npz file of arrays, or records in .jsonl, got" in capsys.readouterr().err
-
-
 def test_a_private_model_holds_no_rows_and_answers(tmp_path, capsys):
     table = write_csv(tmp_path / "houses.csv", houses(60))
     assert main(["fit", str(table), "--target", "price", "-o", str(tmp_path / "model"), "--private", *FAST]) == 0
@@ -348,13 +305,3 @@ def test_the_example_is_a_table_to_learn_from_and_to_answer_for(tmp_path, monkey
     assert Path("diabetes.csv").read_text() == "mine"
     assert main(["fit", "-o", "third", *FAST]) == 2
     assert "torchmcl fit: `table` is required" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("rule", "cools"), [("auto", True), ("mcl", False)])
-def test_the_report_draws_the_temperatures_of_the_training(tmp_path, rule, cools):
-    path, out = write_csv(tmp_path / "houses.csv", houses(60)), tmp_path / "model"
-    options = ["--target", "price", "-o", str(out), "--epochs", "12", "--restarts", "1", "--rule", rule]
-    assert main(["fit", str(path), *options, "--hidden", "8", "--quiet"]) == 0
-    found = json.loads((out / "evaluation.json").read_text())["training"]["temperature"]
-    assert (len(found) == 12 and found[0] > found[-1] and len(set(found)) > 2) if cools else found is None
-    assert main(["report", str(out), "--quiet"]) == 0

@@ -269,13 +269,6 @@ def test_the_first_command_works_and_so_do_the_others(tmp_path, case, capsys, mo
     assert "missing  values" in capsys.readouterr().out
 
 
-def test_decisions_are_quiet_if_asked(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path, *TABLES["identifiers"][:2])
-    assert main(["fit", "a.csv", "--target", "price", "-o", "model", *SMALLEST, "--quiet"]) == 0
-    assert capsys.readouterr() == ("", "")
-
-
 def test_suspicious_columns_come_with_the_command_that_leaves_them_out(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     columns = {"no.": range(100, N + 100), "row": range(N), "in dollars": [1.1 * p for p in PRICES], "area": AREAS}

@@ -2,15 +2,13 @@
 
 import datetime
 import json
-import shlex
 
 import numpy as np
 import polars as pl
 import pytest
 
-from torchmcl.app import _parser
 from torchmcl_tables.data import NumberColumn, Table, TableError, Unfit, infer_schema, read_table
-from torchmcl_tables.data.table import as_polars, speaking_for
+from torchmcl_tables.data.table import as_polars
 
 
 def table(**columns):
@@ -151,26 +149,12 @@ def test_text_and_few_integers_are_classes(values, classes):
     assert infer_schema(data, ["a"], task="classes").classes if len(values) > 30 else True
 
 
-def test_one_column_of_classes_is_predicted_at_a_time():
-    data = table(a=[str(i) for i in range(20)], y=["u", "v"] * 10, z=[str(i * i) for i in range(20)])
-    with pytest.raises(ValueError, match=r"`--target` must name one column if it contains classes, got y. Fit a model"):
-        infer_schema(data, ["y", "z"])
-
-
 def test_a_column_that_names_the_class_is_suspicious():
     kinds = ["u", "v", "w"] * 20
     data = table(a=[str(i % 7) for i in range(60)], code=[{"u": "1", "v": "2", "w": "3"}[k] for k in kinds], y=kinds)
     (found,) = schema_of(data).suspicious
     assert found.name == "code"
     assert found.reason == "it gives y away (each of its values goes with one class)"
-
-
-def test_names_and_notes_are_dropped_unless_kept():
-    data = table(name=[f"n{i}" for i in range(30)], b=[f"{i * i}" for i in range(30)], y=[str(i) for i in range(30)])
-    (dropped,) = schema_of(data).dropped
-    assert (dropped.name, dropped.option) == ("name", "--keep-column name")
-    assert "differs in most rows (30 different in 30)" in dropped.reason
-    assert schema_of(data, keep=["name"]).features == ("name", "b")
 
 
 def test_a_new_category_is_none_of_the_known_ones_and_an_error_if_asked():
@@ -232,31 +216,6 @@ def test_codes_with_leading_zeros_and_words_are_no_numbers():
         (column,) = schema_of(table(code=texts, y=Y), categorical=["code"]).categories
         assert not column.numeric
         assert set(column.categories) == set(texts)
-
-
-def test_integers_that_no_float_can_hold_stay_apart():
-    ids = ["12345678901234567891", "12345678901234567892"] * 2
-    (column,) = schema_of(table(c=ids, y=Y), categorical=["c"]).categories
-    assert set(column.categories) == set(ids)
-
-
-@pytest.mark.parametrize("name", ["count", "n", "text", "len", "literal"])
-def test_columns_may_have_any_name(name):
-    (column,) = schema_of(table(**{name: ["a", "b", "a", "b"]}, y=Y)).categories
-    assert column.categories == ("a", "b")
-
-
-@pytest.mark.parametrize("name", ["Individual ID", "Last, first", "it's", "-x"])
-def test_advised_options_can_be_pasted(name):
-    (dropped,) = schema_of(
-        table(**{name: [f"t{i}" for i in range(60)]}, b=[i * i for i in range(60)], y=range(60))
-    ).dropped
-    words = shlex.split(f"fit t.csv --target y -o model {dropped.option}")
-    assert _parser().parse_args(words).keep_column == [name]
-    schema = schema_of(table(**{name: [1.5 * i for i in range(60)]}, b=[i * i % 7 for i in range(60)], y=range(60)))
-    (warning,) = schema.warnings()
-    words = shlex.split(f"fit t.csv --target y -o model {warning[warning.rindex('--drop') :]}")
-    assert _parser().parse_args(words).drop == [name]
 
 
 def categories_of(frame):
@@ -351,16 +310,3 @@ def test_a_column_is_parsed_once_and_its_values_go_with_the_rows_that_are_taken(
         rows = np.array([3, 1])
         taken, again = data.take(rows), table(**{name: data.frame[name].to_list() for name in data.columns})
         np.testing.assert_array_equal(taken.reading(column).values, again.reading(column).values[rows])
-
-
-def test_errors_name_the_function_that_was_called_or_whom_it_works_for(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"^read_table: `file` must exist"):
-        read_table(tmp_path / "none.csv")
-    with pytest.raises(FileNotFoundError, match=r"^torchmcl fit: `file` must exist"), speaking_for("torchmcl fit"):
-        read_table(tmp_path / "none.csv")
-    with (
-        pytest.raises(TableError, match=r"^DensityRegressor: t.csv has 2 problems") as caught,
-        speaking_for("DensityRegressor"),
-    ):
-        infer_schema(table(a=Y, y=Y), ["u", "v"])
-    assert [problem.wrong for problem in caught.value.problems] == ["u", "v"]

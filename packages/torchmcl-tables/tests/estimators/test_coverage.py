@@ -95,30 +95,6 @@ def test_weights_times_a_constant_change_nothing(factor):
     np.testing.assert_array_equal(once.predict_interval(X).lower, more.predict_interval(X).lower)
 
 
-def test_a_row_that_comes_again_in_another_batch_is_in_the_same_share():
-    rng = np.random.default_rng(0)
-    X, y = rough(rng, 200)
-    model = DensityRegressor(**BY_HEART)
-    held_out = []
-    for _ in range(3):
-        for batch in np.array_split(rng.permutation(200), 2):
-            model.partial_fit(X[batch], y[batch])
-        held_out.append({tuple(row) for row in model._continuation.held_out[1].inputs})
-    assert 20 < len(held_out[0]) < 60
-    assert held_out[0] == held_out[1] == held_out[2]
-    assert model._fitted.calibrator.counts.sum() == pytest.approx(len(held_out[0]))  # copies are no further rows
-
-
-def test_one_row_at_a_time_is_held_out_or_trained_on():
-    rng = np.random.default_rng(0)
-    X, y = rough(rng, 30)
-    model = DensityRegressor(**BY_HEART)
-    for row in range(30):
-        model.partial_fit(X[row : row + 1], y[row : row + 1])
-    n_held_out = sum(map(len, model._continuation.held_out))
-    assert 4 < n_held_out == 30 - model.n_epochs_
-
-
 def test_groups_that_do_not_fit_are_named():
     X, y = rough(np.random.default_rng(0), 20)
     with pytest.raises(ValueError, match=r"DensityRegressor: `groups` must have a label for each of 20 rows, got"):

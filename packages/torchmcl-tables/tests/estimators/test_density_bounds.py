@@ -1,7 +1,6 @@
 """What targets never leave, answers and sets do not leave either."""
 
 import numpy as np
-import pytest
 
 from tables import QUICK, noisy
 from torchmcl_tables import DensityRegressor
@@ -49,12 +48,6 @@ def test_weights_count_as_copies_and_their_scale_does_not_matter():
     assert bounds(targets, np.ones(705))[1, 0] == np.inf
 
 
-def test_each_output_has_its_own():
-    targets = np.stack([np.linspace(1, 2, 9), np.linspace(-2, -1, 9), np.linspace(-1, 1, 9)], axis=1)
-    expected = [[0, -np.inf, -np.inf], [np.inf, 0, np.inf]]
-    np.testing.assert_array_equal(bounds(targets), expected)
-
-
 def test_bounds_that_further_targets_leave_are_given_up():
     known = np.array([[0.0, -1.0], [np.inf, 1.0]])
     np.testing.assert_array_equal(without_crossed(known, np.array([[0.0, 1.0]])), known)
@@ -82,15 +75,6 @@ def test_a_censored_scale_is_not_left_at_its_end():
     sets = model.predict_interval(X)
     assert sets.upper.max() == 2.5
     assert sets.contains(y).mean() > 0.9  # the end itself belongs to the sets
-
-
-def test_negative_targets_that_come_later_are_believed():
-    X, y = noisy(100)
-    model = DensityRegressor(**{**SHORT, "learning_rate": 0.2}).fit(X, np.abs(y))
-    assert model.predict_interval(X).hull[0].min() == pytest.approx(0, abs=1e-9)
-    for _ in range(8):
-        model.partial_fit(X, -np.abs(y))
-    assert model.predict(X).min() < -0.5
 
 
 def test_the_bound_itself_belongs_to_the_sets():

@@ -32,12 +32,6 @@ def test_both_branches_are_found_with_their_probabilities(model):
     np.testing.assert_allclose(answer.probabilities.sum(axis=1), 1.0)
 
 
-def test_mean_is_the_weighted_mean_of_the_hypotheses(model):
-    X, _ = forked(20, seed=1)
-    values, probabilities = model.predict_hypotheses(X)
-    np.testing.assert_allclose(model.predict(X), (values[..., 0] * probabilities).sum(axis=1), atol=1e-5)
-
-
 def test_density_of_a_row_integrates_to_one_in_the_units_of_y(model):
     X, y = forked(300)
     scaled = clone(model).set_params(**SHORT).fit(X, 1000 * y)
@@ -59,21 +53,6 @@ def test_intervals_are_unions_where_the_answer_forks(model):
     assert intervals.width[0] < upper[0] - lower[0]
 
 
-def test_wider_intervals_for_a_larger_coverage(model):
-    X, _ = forked(50, seed=3)
-    narrow, wide = model.predict_interval(X, 0.7).width, model.predict_interval(X, 0.95).width
-    assert (wide >= narrow).all()
-    assert wide.mean() > narrow.mean()
-
-
-def test_too_few_calibration_rows_give_infinite_intervals():
-    X, y = forked(40)
-    intervals = DensityRegressor(**SHORT).fit(X, y).predict_interval(X[:2], 0.99)
-    assert np.isneginf(intervals.lower).all()
-    assert np.isposinf(intervals.upper).all()
-    assert intervals.n_pieces.tolist() == [1, 1]
-
-
 def test_several_outputs(double):
     X, Y = two_outputs()
     assert double.predict(X).shape == Y.shape
@@ -86,38 +65,12 @@ def test_several_outputs(double):
     assert double.predict_distribution(X[:3]).event_shape == (2,)
 
 
-def test_a_weight_is_a_number_of_copies_also_in_minibatches():
-    X, y = forked(60)
-    weights = np.random.default_rng(0).integers(0, 4, size=60)
-    settings = {**QUICK, "batch_size": 16, "n_epochs": 5, "n_restarts": 2}
-    weighted = DensityRegressor(**settings).fit(X, y, sample_weight=weights)
-    repeated = DensityRegressor(**settings).fit(X.repeat(weights, axis=0), y.repeat(weights))
-    np.testing.assert_array_equal(weighted.predict(X), repeated.predict(X))
-    np.testing.assert_array_equal(weighted.predict_interval(X).lower, repeated.predict_interval(X).lower)
-
-
-def test_the_best_of_several_restarts_is_kept():
-    X, y = forked(200)
-    fitted = DensityRegressor(**{**SHORT, "n_restarts": 4}, ensemble=False).fit(X, y)
-    assert fitted.validation_distortions_.shape == (4,)
-    assert fitted.best_restart_ == fitted.validation_distortions_.argmin()
-    assert len(fitted.modules_) == 1
-    assert fitted.predict_hypotheses(X).values.shape == (200, 5, 1)
-
-
 def test_small_tables_have_five_networks_and_large_ones_one():
     X, y = noisy(60)
     settings = {"n_epochs": 1, "hidden": (2,), "batch_size": 60_000, "random_state": 0, "ensemble": False}
     assert len(DensityRegressor(**settings).fit(X, y).validation_distortions_) == 5
     X, y = noisy(60_000)
     assert len(DensityRegressor(**settings).fit(X, y).validation_distortions_) == 1
-
-
-def test_a_setting_that_is_changed_after_the_fit_changes_no_answer():
-    X, y = noisy(60)
-    fitted = DensityRegressor(**SHORT).fit(X, y)
-    before = fitted.predict_hypotheses(X).values
-    np.testing.assert_array_equal(fitted.set_params(n_hypotheses=2).predict_hypotheses(X).values, before)
 
 
 def test_the_best_epoch_is_kept_and_epochs_without_progress_end_the_training():
@@ -133,69 +86,6 @@ def test_the_best_epoch_is_kept_and_epochs_without_progress_end_the_training():
     ended = DensityRegressor(**quick, keep_best=False, patience=5).fit(X, y)
     assert ended.best_epoch_ == -1
     assert ended.n_epochs_ < 80
-
-
-def test_answers_are_double_whatever_the_question(model):
-    X, y = forked(10)
-    for rows in (X, X.astype(np.float32)):
-        assert model.predict(rows).dtype == model.sample(rows).dtype == model.log_prob(rows, y).dtype == np.float64
-        assert {part.dtype for part in model.predict_hypotheses(rows)} == {np.dtype(np.float64)}
-        assert {ends.dtype for ends in model.predict_interval(rows)} == {np.dtype(np.float64)}
-        assert model.predict_distribution(rows).hypotheses.dtype == torch.float64
-    np.testing.assert_allclose(model.predict(X.astype(np.float32)), model.predict(X), rtol=1e-4, atol=1e-5)
-
-
-def test_partial_fit_goes_on_after_fit_and_from_one_row():
-    X, y = forked(100)
-    fitted = DensityRegressor(**SHORT).fit(X, y)
-    before = fitted.predict(X)
-    fitted.partial_fit(X[:1], y[:1])
-    assert not np.array_equal(before, fitted.predict(X))
-    assert np.abs(before - fitted.predict(X)).max() < 1.5
-    alone = DensityRegressor(**SHORT).partial_fit(X[:1], y[:1])
-    assert np.isfinite(alone.predict(X)).all()
-
-
-def test_bad_tables_are_named(model):
-    X, y = forked(20)
-    with pytest.raises(ValueError, match=r"DensityRegressor: `y` must vary, got the constant 3 in column 'y'"):
-        DensityRegressor().fit(X, np.full(20, 3.0))
-    with pytest.raises(ValueError, match=r"`y` must vary, got the constant 1 in column 'y1'"):
-        DensityRegressor().fit(X, np.stack([y, np.ones(20)], axis=1))
-    with pytest.raises(ValueError, match="minimum of 2 is required"):
-        DensityRegressor().fit(X[:1], y[:1])
-    with pytest.raises(ValueError, match="infinity"):
-        DensityRegressor().fit(np.where(X > 0.9, np.inf, X), y)
-    with pytest.raises(ValueError, match="NaN"):
-        DensityRegressor().fit(X, np.where(y > 0, np.nan, y))
-    with pytest.raises(ValueError, match="at least one non-zero"):
-        DensityRegressor().fit(X, y, sample_weight=np.zeros(20))
-    with pytest.raises(ValueError, match=r"DensityRegressor: `coverage` must lie in \(0, 1\), got 0"):
-        model.predict_interval(X, 0)
-    with pytest.raises(ValueError, match=r"DensityRegressor: `y` must have 20 rows and 1 columns, got \(19, 1\)"):
-        model.log_prob(X, y[:19])
-    with pytest.raises(ValueError, match=r"DensityRegressor: `y` must have 1 columns, as in the first fit, got 2"):
-        clone(model).set_params(**SHORT).fit(X, y).partial_fit(X, np.stack([y, y], axis=1))
-
-
-@pytest.mark.parametrize("how", ["fit", "partial_fit"])
-@pytest.mark.filterwarnings("ignore")
-def test_networks_that_all_diverge_are_no_model(how):
-    X, y = noisy(100)
-    model = DensityRegressor(**{**QUICK, "learning_rate": 1e30, "validation_fraction": 0.0, "n_restarts": 1})
-    with pytest.raises(ValueError, match=r"`learning_rate` must let the training converge, got 1e\+30"):
-        getattr(model, how)(X, y)
-    assert not hasattr(model, "_fitted")
-
-
-def test_further_rows_far_away_are_no_divergence():
-    X, y = noisy(100)
-    model = DensityRegressor(**{**QUICK, "learning_rate": 0.01}).partial_fit(X, y)
-    for scale in (1e6, 1e9):
-        model.partial_fit(scale * X, y)
-        model.partial_fit(scale * X[:1], y[:1])
-        model.partial_fit(X, scale * y)
-        assert np.isfinite(model.predict(X)).all()
 
 
 def test_wide_tables_have_no_bins_by_default():
@@ -234,16 +124,6 @@ def test_integer_targets_are_answered_by_integers(n_hypotheses):
     np.testing.assert_allclose(samples, samples.round(), atol=0.05)
     assert model.predict_interval(X).contains(y).mean() > 0.85
     assert model.score(X, y) > 0.3
-
-
-def test_a_value_between_that_comes_later_ends_the_atoms():
-    rng = np.random.default_rng(0)
-    X, y = rng.uniform(size=(200, 2)), rng.integers(0, 3, size=200).astype(float)
-    model = DensityRegressor(**SHORT).fit(X, y)
-    assert model.target_values_ is not None
-    assert model.partial_fit(X, y).target_values_ is not None
-    assert model.partial_fit(X[:5], y[:5] + 0.5).target_values_ is None
-    assert np.isfinite(model.predict(X)).all()
 
 
 def test_kinds_member_weights_and_numbers_of_networks():
@@ -286,24 +166,6 @@ def test_without_held_out_rows_all_members_count_alike():
     model = DensityRegressor(**SHORT, validation_fraction=0.0).fit(*forked(60))
     assert model.member_weights_ == pytest.approx({"networks": 0.475, "forest": 0.475, "background": 0.05})
     assert np.isinf(model.predict_interval([[0.5, 0.5]]).lower).all()
-
-
-def test_partial_fit_chooses_member_weights_again_and_keeps_the_forest(tmp_path):
-    X, y = forked(300)
-    model = DensityRegressor(**SHORT).fit(X, y)
-    before, forest = model.member_weights_, model._fitted.predictive.forest
-    model.partial_fit(*forked(300, seed=1))
-    assert model.member_weights_.keys() == before.keys()
-    assert model.member_weights_ != before
-    assert list(model.member_weights_.values()) == model._fitted.predictive.weights.tolist()
-    assert model._fitted.predictive.forest is forest
-    fresh = DensityRegressor(**SHORT).partial_fit(X[:1], y[:1])
-    assert fresh.member_weights_ == {"networks": 0.95, "background": 0.05}
-    fresh.save(tmp_path / "model")
-    assert (
-        DensityRegressor.load(tmp_path / "model").partial_fit(X, y).member_weights_
-        == fresh.partial_fit(X, y).member_weights_
-    )
 
 
 @pytest.mark.parametrize("n_rows", [*range(2, 8), 12, 20])
@@ -351,59 +213,3 @@ def test_the_mean_leaves_out_what_the_answers_leave_out():
 def everything(model, X):
     sets = model.predict_interval(X)
     return [model.predict(X), model.transform(X), sets.lower, model.sample(X, 2, random_state=0), model.loss_curve_]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_fit_that_fails_leaves_the_model_as_it_was():
-    X, y = noisy(100)
-    model = DensityRegressor(**{**QUICK, "n_epochs": 5, "n_restarts": 1}).fit(X, y)
-    before, names = everything(model, X), set(vars(model))
-    wide = np.hstack([X, X, X])
-    for targets, parameters in (
-        (np.ones(100), {}),
-        (np.where(y > 0, np.nan, y), {}),
-        (y, {"learning_rate": 1e30, "validation_fraction": 0.0}),
-        (y, {"n_epochs": 0}),
-    ):
-        old = model.get_params()
-        with pytest.raises(ValueError, match=r"must|NaN"):
-            model.set_params(**parameters).fit(wide, targets)
-        model.set_params(**old)
-        assert set(vars(model)) == names
-        for one, two in zip(everything(model, X), before, strict=True):
-            np.testing.assert_array_equal(one, two)
-    with pytest.raises(ValueError, match="features"):
-        model.partial_fit(wide, y)
-    for one, two in zip(everything(model, X), before, strict=True):
-        np.testing.assert_array_equal(one, two)
-
-
-def test_a_fit_that_was_saved_is_not_repeated_and_another_one_is_refused(tmp_path):
-    X, y = forked(60)
-    settings = {**QUICK, "n_epochs": 5, "n_restarts": 2}
-    whole, saved = DensityRegressor(**settings).fit(X, y), DensityRegressor(**settings).fit(X, y, checkpoint=tmp_path)
-    plans = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("plan.json"))
-    assert plans == [f"kind-{place}/{part}plan.json" for place in (0, 1) for part in ("cooling/", "")]
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = DensityRegressor(**settings).fit(X, y, checkpoint=tmp_path)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
-    for model in (saved, again):
-        np.testing.assert_array_equal(model.predict(X), whole.predict(X))
-    with pytest.raises(ValueError, match=r"Fleet.fit: `checkpoint` must be empty or contain this training run"):
-        DensityRegressor(**{**settings, "random_state": 5}).fit(X, y, checkpoint=tmp_path)
-
-
-@pytest.mark.parametrize(
-    "parameters", [{"n_bins": 7, "keep_best": False}, {"ensemble": False, "validation_fraction": 0}]
-)
-def test_a_saved_model_answers_alike_and_learns_on(parameters, tmp_path):
-    X, y = forked(100)
-    model = DensityRegressor(**{**SHORT, **parameters}).fit(X, y)
-    model.save(tmp_path / "model")
-    loaded = DensityRegressor.load(tmp_path / "model")
-    assert loaded.get_params() == model.get_params()
-    for one, two in zip(everything(loaded, X), everything(model, X), strict=True):
-        np.testing.assert_array_equal(one, two)
-    further = everything(loaded.partial_fit(X, y), X), everything(model.partial_fit(X, y), X)
-    for one, two in zip(*further, strict=True):
-        np.testing.assert_array_equal(one, two)

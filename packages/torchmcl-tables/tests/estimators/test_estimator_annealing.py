@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 
 from tables import QUICK, forked
-from torchmcl import WTA, AnnealedWTA, Constant, Cosine, MultiHypothesisMLP, annealed
+from torchmcl import WTA, Cosine, MultiHypothesisMLP
 from torchmcl.annealing import AutoAnnealing
 from torchmcl_fleet import Candidate, FleetSearch
 from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
@@ -58,42 +56,6 @@ def test_the_search_goes_on_with_what_was_best(tmp_path):
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     assert loaded.trials_ == model.trials_
     assert loaded.search == SEARCH
-
-
-def test_a_search_has_64_candidates_by_default():
-    X, y = forked(60)
-    model = MCLRegressor(n_hypotheses=2, search=FleetSearch(), **(SEARCHED | {"n_epochs": 2})).fit(X, y)
-    assert len(model.trials_) == 64
-
-
-@pytest.mark.parametrize(("name", "value"), [("rule", WTA()), ("learning_rate", 0.05), ("weight_decay", 0.0)])
-@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
-def test_what_a_search_chooses_cannot_be_given_too(kind, name, value):
-    X, y = forked(40)
-    model = kind(search=SEARCH, **{name: value})
-    message = (
-        rf"{kind.__name__}: `{name}` must be left at its default with `search`, which chooses it, got .*FleetSearch"
-    )
-    for fit in (model.fit, model.partial_fit):
-        with pytest.raises(ValueError, match=message):
-            fit(X, y > 0)
-
-
-def test_a_search_is_an_object():
-    with pytest.raises(TypeError, match=r"MCLRegressor: `search` must be None or a FleetSearch, got 'fleet'"):
-        MCLRegressor(search="fleet").fit(*forked(40))
-
-
-def test_a_policy_of_your_own_is_used_kept_and_searched_over(tmp_path):
-    X, y = forked(60)
-    policy = AutoAnnealing(cooling=0.5, noise_decay=0.0)
-    model = MCLRegressor(rule=policy, **(QUICK | {"n_epochs": 3})).fit(X, y)
-    assert model.rule_ == clone(model).rule == policy
-    model.save(tmp_path / "model")
-    assert MCLRegressor.load(tmp_path / "model").rule == policy
-    grid = {"rule": [policy, None, annealed(AnnealedWTA, temperature=Constant(0.1))]}
-    search = GridSearchCV(clone(model).set_params(n_restarts=1), grid, cv=2, error_score="raise").fit(X, y)
-    assert len(search.cv_results_["params"]) == 3
 
 
 def test_a_repeated_row_is_searched_as_a_row_of_weight_two():
@@ -167,14 +129,6 @@ def test_more_rows_are_annealed_on_the_way_by_themselves(tmp_path):
     assert model.distortion(*forked(300, seed=99)) < 0.05
 
 
-def test_what_was_annealed_by_itself_goes_on_cold():
-    X, y = forked()
-    model = MCLRegressor(n_hypotheses=2, rule=AutoAnnealing(), **(QUICK | {"n_epochs": 150})).fit(X, y)
-    for seed in range(3):
-        model.partial_fit(*forked(100, seed=seed))
-    assert model.distortion(X, y) < 0.05
-
-
 # ------------------------------------------------------------------ what was used
 
 
@@ -210,12 +164,3 @@ def test_the_course_that_was_decided_in_training_is_kept(options, tmp_path):
     assert rates[temperatures > 0].min() == pytest.approx(0.05)  # the rate falls when all is cold
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(MCLRegressor.load(tmp_path / "model").temperature_curve_, temperatures)
-
-
-def test_the_course_of_what_the_search_found_is_kept():
-    X, y = forked(60)
-    search = FleetSearch([Candidate("hard", WTA(), learning_rate=0.125)])
-    model = MCLRegressor(search=search, **(SEARCHED | {"n_epochs": 4})).fit(X, y)
-    assert model.rule_ == WTA()
-    assert model.temperature_curve_ is None
-    assert model.learning_rate_curve_.tolist() == [0.125] * 4

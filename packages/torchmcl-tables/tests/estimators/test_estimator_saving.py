@@ -6,7 +6,7 @@ import pytest
 import torchmcl as mcl
 from forged import answers_of_forged
 from tables import QUICK, forked, two_outputs
-from torchmcl.io import read_checkpoint, write_checkpoint
+from torchmcl.io import write_checkpoint
 from torchmcl.schedules import JoinedSchedule
 from torchmcl_tables import Cooling, MCLClassifier, MCLRegressor
 
@@ -65,16 +65,6 @@ def test_a_loaded_model_learns_on_as_the_saved_one(tmp_path):
     fitted.save(tmp_path / "model")
     again = MCLRegressor.load(tmp_path / "model")
     assert_same_answers(again.partial_fit(X, y), fitted.partial_fit(X, y), X)
-
-
-@pytest.mark.parametrize("labels", [("no", "yes"), (3, 7), (False, True)])
-def test_classes_of_all_kinds_are_kept(labels, tmp_path):
-    X, y = forked(60)
-    fitted = MCLClassifier(**SHORT).fit(X, np.where(y > 0, labels[1], labels[0]))
-    fitted.save(tmp_path / "model")
-    again = MCLClassifier.load(tmp_path / "model")
-    assert again.classes_.dtype == fitted.classes_.dtype
-    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
 
 
 def test_names_of_columns_are_kept(tmp_path):
@@ -147,13 +137,6 @@ def test_a_changed_file_is_detected(model, tmp_path):
         MCLRegressor.load(tmp_path / "model")
 
 
-def test_a_model_file_of_another_program_is_not_replaced(model, tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"not ours")
-    with pytest.raises(ValueError, match="must be new, empty or hold a model of `save`"):
-        model.save(tmp_path)
-    assert (tmp_path / "model.safetensors").read_bytes() == b"not ours"
-
-
 @pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
 def test_a_fit_that_was_saved_is_not_repeated_and_another_one_is_refused(kind, tmp_path):
     X, y = forked(60)
@@ -172,19 +155,6 @@ def test_a_fit_that_was_saved_is_not_repeated_and_another_one_is_refused(kind, t
 
 
 @pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
-def test_a_private_model_holds_no_rows_and_answers_alike(kind, tmp_path):
-    X, y = forked(100)
-    y = y > 0 if kind is MCLClassifier else y
-    model = kind(**SHORT).fit(X, y)
-    model.save(tmp_path / "model", private=True)
-    names = read_checkpoint(tmp_path / "model" / "model.safetensors").tensors
-    assert not any("held_out" in name for name in names)
-    loaded = kind.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    loaded.partial_fit(X, y)  # begins with no held-out rows
-
-
-@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
 def test_arrays_that_do_not_fit_are_refused_and_others_give_numbers(kind, tmp_path):
     X, y = forked(60)
     X = X.round(1)
@@ -197,15 +167,6 @@ def test_arrays_that_do_not_fit_are_refused_and_others_give_numbers(kind, tmp_pa
         assert np.isfinite(np.asarray(mean, dtype=float)).all(), change
         assert np.isfinite(np.asarray(values, dtype=float)).all(), change
     assert not [name for name, _ in answers if "encoder" in name or "modules" in name]
-
-
-@pytest.mark.parametrize("kind", [MCLRegressor, MCLClassifier])
-def test_an_estimator_comes_back(kind, tmp_path):
-    X = np.random.default_rng(0).normal(size=(80, 2))
-    y = X[:, 0].round() if kind is MCLClassifier else X[:, 0]
-    model = kind(**SHORT).fit(X, y)
-    model.save_pretrained(tmp_path)
-    np.testing.assert_array_equal(kind.from_pretrained(str(tmp_path)).predict(X), model.predict(X))
 
 
 def test_another_kind_of_model_is_refused(tmp_path):

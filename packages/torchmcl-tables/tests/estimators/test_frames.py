@@ -95,13 +95,6 @@ def test_frames_of_numbers_with_gaps_are_arrays(frame):
     np.testing.assert_array_equal(model.predict(X), same.predict(array))
 
 
-def test_arrow_tables_of_numbers_are_arrays():
-    X = arrow_table().select(["area", "rooms"])
-    model = DensityRegressor(**FAST).fit(X, PRICE)
-    assert not hasattr(model, "schema_")
-    assert model.predict(X).shape == (N,)
-
-
 def test_missing_numbers_are_told_to_the_regressor():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 2))
@@ -109,17 +102,6 @@ def test_missing_numbers_are_told_to_the_regressor():
     X[y > 0, 1] = np.nan
     model = DensityRegressor(**{**QUICK, "n_epochs": 60}).fit(X, y)
     assert np.abs(model.predict(X) - y).mean() < 2.5  # 5 without
-
-
-def test_another_fit_forgets_the_frame():
-    model = fitted(pandas_frame)
-    with pytest.raises(
-        ValueError, match=r"DensityRegressor: `X` must be a data frame with the columns 'area', .*ndarray"
-    ):
-        model.predict(np.zeros((2, 6)))
-    model = copy.deepcopy(model).fit(RANDOM.normal(size=(N, 2)), PRICE)
-    assert not hasattr(model, "schema_")
-    assert not hasattr(model, "feature_names_in_")
 
 
 def test_all_that_is_wrong_with_a_frame_is_in_one_message():
@@ -178,13 +160,6 @@ def test_labels_survive_pickle_and_change_no_unpacking():
     assert values.shape[:2] == probabilities.shape
     assert pickle.loads(pickle.dumps(answers)).to_frame().equals(answers.to_frame())
     assert copy.deepcopy(answers).to_frame().equals(answers.to_frame())
-
-
-def test_read_only_columns_of_pandas_are_accepted_as_targets():
-    X, y = pandas_frame(), pd.Series(PRICE)
-    model = fitted(pandas_frame)  # of a series
-    assert np.isfinite(model.log_prob(X, y.to_numpy())).all()
-    assert model.predict_region(X, 0.5).contains(y.to_numpy()).shape == y.shape
 
 
 def test_a_shared_model_gives_the_same_answers(tmp_path):

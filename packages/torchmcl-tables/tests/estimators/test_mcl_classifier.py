@@ -156,23 +156,10 @@ def test_missing_values_are_an_input_of_their_own():
     assert np.isfinite(fitted.predict_proba(X)).all()
 
 
-def test_partial_fit_learns_batch_by_batch():
-    fitted = MCLClassifier(n_hypotheses=2, hidden=(16,), learning_rate=0.05, n_epochs=20, random_state=0)
-    for seed in range(40):
-        fitted.partial_fit(*ambiguous(100, seed=seed), classes=["left", "other", "right"])
-    assert fitted.oracle_score(*ambiguous(seed=99)) > 0.9
-
-
 def test_bad_input_is_named(model):
     X, y = ambiguous(20)
     with pytest.raises(NotFittedError):
         MCLClassifier().predict(X)
-    with pytest.raises(ValueError, match=r"MCLClassifier: `classes` must be given in the first call, got None"):
-        MCLClassifier().partial_fit(X, y)
-    with pytest.raises(
-        ValueError, match=r"MCLClassifier: `y` must hold classes among \['left', 'right'\], got .*other"
-    ):
-        MCLClassifier(**QUICK).partial_fit(X, y, classes=["left", "right"])
     with pytest.raises(ValueError, match=r"MCLClassifier: `y` must have 20 rows, got 19"):
         model.oracle_score(X, y[:19])
     with pytest.raises(ValueError, match="Unknown label type"):

@@ -89,11 +89,6 @@ def test_values_repeat_in_half_of_the_columns():
     assert not has_bins(np.hstack([levels, numbers, -numbers]))
 
 
-def test_rows_that_stand_twice_are_no_values_that_repeat():
-    X, y = forked(200)
-    assert not encoder_of(MCLRegressor(**QUICK).fit(X.repeat(3, axis=0), y.repeat(3))).has_bins
-
-
 def test_networks_of_a_rule_have_bins_by_default_where_values_repeat():
     X, y = steps()
     model = MCLRegressor(**QUICK).fit(X, y)
@@ -133,27 +128,6 @@ def test_a_value_that_is_missing_in_no_other_row_is_a_mean_one(n_bins):
     np.testing.assert_allclose(encoder(missing, np.float64), encoder(mean, np.float64), atol=1e-12)
 
 
-def test_a_value_that_is_missing_in_a_held_out_row_only_does_no_harm():
-    X, y = forked(40)
-    for row in range(0, 40, 5):  # in whatever share it is
-        gappy = X.copy()
-        gappy[row, 0] = np.nan
-        model = MCLRegressor(**{**QUICK, "n_epochs": 1, "n_bins": None}).fit(gappy, y)
-        assert np.isfinite(model.transform(gappy)).all()
-    whole = MCLRegressor(**QUICK).fit(X, y)
-    assert np.isfinite(whole.predict([[np.nan, 0.5], [np.nan, np.nan]])).all()
-
-
-def test_bins_are_saved(tmp_path):
-    X, y = steps()
-    model = MCLRegressor(**{**QUICK, "n_restarts": 2}).fit(X, y)
-    model.save(tmp_path / "model")
-    loaded = MCLRegressor.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    assert loaded.n_bins is None
-    loaded.partial_fit(X, y)
-
-
 def test_the_classifier_takes_bins_when_told():
     X, y = steps()
     labels = (y > 0).astype(int)
@@ -161,9 +135,3 @@ def test_the_classifier_takes_bins_when_told():
     model = MCLClassifier(**USUAL, n_bins=7).fit(X, labels)
     assert encoder_of(model).has_bins
     assert model.oracle_score(X, labels) > 0.9
-
-
-@pytest.mark.parametrize("value", [-1, 2.5, True, "many"])
-def test_a_number_of_bins_that_is_none_is_refused(value):
-    with pytest.raises((TypeError, ValueError), match="`n_bins` must"):
-        MCLRegressor(n_bins=value).fit(*forked())

@@ -42,17 +42,6 @@ def test_it_works_in_a_pipeline_and_a_grid_search():
     assert len(search.cv_results_["params"]) == 4
 
 
-def test_a_search_may_ask_for_low_distortion():
-    X, y = forked(200)
-
-    def low_distortion(model, X, y):
-        return -model.distortion(X, y)
-
-    quick = {**QUICK, "n_epochs": 60, "n_restarts": 2}
-    search = GridSearchCV(MCLRegressor(**quick), {"n_hypotheses": [1, 2]}, cv=2, scoring=low_distortion).fit(X, y)
-    assert search.best_params_ == {"n_hypotheses": 2}
-
-
 def test_cross_val_predict_gives_a_row_for_each_row():
     X, y = forked(90)
     assert cross_val_predict(MCLRegressor(**{**QUICK, "n_epochs": 5}), X, y, cv=3).shape == (90,)
@@ -118,19 +107,6 @@ def test_predictions_side_by_side_in_threads_are_the_same_and_leave_the_networks
     assert all(isinstance(p, torch.nn.Parameter) for module in model.modules_ for p in module.parameters())
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-def test_the_dask_backend_gives_the_same_scores():
-    distributed = pytest.importorskip("distributed")
-    X, y = forked(90)
-    model = MCLRegressor(**{**QUICK, "n_epochs": 5})
-    alone = cross_val_score(model, X, y, cv=2)
-    # Threads, not processes: quick to start, and the estimator still travels through dask's own scheduler.
-    client = distributed.Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None)
-    with client, joblib.parallel_backend("dask"):
-        np.testing.assert_allclose(cross_val_score(model, X, y, cv=2, n_jobs=2), alone)
-
-
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
 def test_data_frames_in_named_columns_out(frame):
     X, Y = two_outputs(60)
@@ -147,20 +123,3 @@ def test_data_frames_in_named_columns_out(frame):
     ]
     plain = MCLRegressor(**{**QUICK, "n_epochs": 5}, n_hypotheses=2).fit(X, Y)
     np.testing.assert_array_equal(fitted.predict(table), plain.predict(X))
-
-
-@pytest.mark.parametrize("series", [pd.Series, pl.Series])
-def test_a_series_gives_its_name_to_the_target(series):
-    X, y = forked(60)
-    named = series(name="price", data=y) if series is pd.Series else series("price", y)
-    fitted = MCLRegressor(**{**QUICK, "n_epochs": 5}, n_hypotheses=1).fit(X, named)
-    assert fitted.get_feature_names_out().tolist() == ["price_hypothesis0", "probability0"]
-    assert fitted.predict(X).shape == (60,)
-
-
-def test_columns_in_another_order_are_refused():
-    X, y = forked(60)
-    table = pd.DataFrame({"width": X[:, 0], "height": X[:, 1]})
-    fitted = MCLRegressor(**{**QUICK, "n_epochs": 5}).fit(table, y)
-    with pytest.raises(ValueError, match="same order"):
-        fitted.predict(table[["height", "width"]])

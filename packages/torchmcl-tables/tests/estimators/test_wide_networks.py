@@ -9,7 +9,7 @@ import torch
 from tables import noisy
 from torchmcl_tables import DensityRegressor
 from torchmcl_tables.estimators.blend import width_of
-from torchmcl_tables.estimators.blending import _not_failed, _of_wide, _trainer, still_learn
+from torchmcl_tables.estimators.blending import _not_failed, still_learn
 from torchmcl_tables.estimators.training import Trained
 
 SMALL = {"hidden": (8,), "n_bins": 0, "n_restarts": 1, "random_state": 0}
@@ -44,43 +44,6 @@ def test_a_table_without_noise_gets_wider_networks(model):
 
 def test_a_noisy_table_has_none():
     assert "wide networks" not in DensityRegressor(**SMALL).fit(*noisy(200)).member_weights_
-
-
-def test_they_are_saved_and_trained_further(model, tmp_path):
-    X, y = smooth()
-    model.save(tmp_path / "model")
-    loaded = DensityRegressor.load(tmp_path / "model")
-    assert np.array_equal(loaded.predict(X), model.predict(X))
-    loaded.partial_fit(X + 0.01, y)
-    assert list(loaded.member_weights_) == list(model.member_weights_)
-    assert not np.array_equal(loaded.predict(X), model.predict(X))
-    # Steps of Adam are proportional to the learning rate, which is lower for wide networks.
-    steps = [
-        torch.cat([(after - before).abs().flatten() for after, before in zip(*each, strict=True)]).mean()
-        for each in (
-            (one.parameters(), other.parameters()) for one, other in zip(loaded.modules_, model.modules_, strict=True)
-        )
-    ]
-    assert steps[1] < 0.6 * steps[0]
-
-
-@pytest.mark.slow
-def test_a_single_wide_network_is_trained_further_at_its_lower_rate():
-    X, y = smooth()
-    model = widened(X, y, ensemble=False)
-    (wide,) = model.modules_
-    assert wide.trunk[0].out_features > SMALL["hidden"][0]
-    before = [parameter.clone() for parameter in wide.parameters()]
-    model.set_params(batch_size=len(y)).partial_fit(X, y)
-    changes = zip(model.modules_[0].parameters(), before, strict=True)
-    furthest = max(float((after - old).detach().abs().max()) for after, old in changes)
-    assert 0 < furthest < 0.6 * model.learning_rate  # the first step of Adam is the learning rate
-
-
-def test_wide_networks_have_no_weight_decay_of_their_own():
-    for given, used in ((None, 0.0), (0.02, 0.02)):
-        estimator = DensityRegressor(weight_decay=given)
-        assert _of_wide(_trainer(estimator, 0.01, 5, 64), estimator).weight_decay == used
 
 
 @pytest.mark.slow
@@ -125,12 +88,6 @@ def test_networks_still_learn_if_half_of_them_were_best_late(options, best, lear
 def test_without_held_out_rows_nothing_is_known():
     trained = replace(TRAINED, distortions=torch.full((3,), torch.inf), best_epochs=torch.full((3,), -1))
     assert not still_learn(DensityRegressor(), trained, 100)
-
-
-def test_networks_without_hidden_layers_are_fitted():
-    X, y = smooth(60)
-    model = DensityRegressor(**SMALL | {"hidden": ()}, n_epochs=2).fit(X, y)
-    assert list(model.member_weights_) == ["networks", "forest", "background"]
 
 
 def test_a_network_fails_by_a_clear_difference_only():

@@ -1,6 +1,5 @@
 """The verdict on a model of a table: each reason alone, and that a good model has none."""
 
-import copy
 import json
 import math
 from types import SimpleNamespace
@@ -181,26 +180,6 @@ def test_only_sets_in_pieces_are_forks(pieces, sentence):
     assert forks(found).startswith(sentence)
 
 
-def test_several_targets_have_reasons_of_their_own():
-    found, other = records(), records(seed=5)
-    answers = found["evaluation"]["answers"]
-    for name in ("truth", "hypotheses"):
-        pair = [np.array(each["evaluation"]["answers"][name]) for each in (found, other)]
-        answers[name] = np.concatenate([pair[0], np.roll(pair[1], name == "truth", axis=0)], axis=-1).tolist()
-    found["evaluation"]["targets"].append({"name": "days"})
-    for entry in found["evaluation"]["coverage"]:
-        entry["covered"], entry["width"] = 2 * entry["covered"], [1.0, 1.0]
-    expected = "the answers for days are not clearly better than 5 constant answers"
-    assert verdict_on(found).reasons == (expected,)
-
-
-def test_records_without_shares_are_judged_too():
-    found = copy.deepcopy(records())
-    del found["member_weights"]
-    assert verdict_on(found).word == "good"
-    assert verdict_on(found | {"member_weights": None}).word == "good"
-
-
 def test_fit_prints_the_verdict_and_writes_it_as_json(tmp_path, capsys):
     table = str(write_csv(tmp_path / "houses.csv", houses(60)))
     small = ["--target", "price", "--epochs", "2", "--hidden", "4", "--restarts", "1"]
@@ -224,19 +203,6 @@ def test_without_rows_set_apart_there_is_no_verdict(tmp_path, capsys):
     assert "Verdict: none, because there are no test rows" in capsys.readouterr().out
     metrics = json.loads((tmp_path / "model" / "metrics.json").read_text())
     assert metrics["verdict"] is metrics["member_weights"] is metrics["forks"] is None
-
-
-def test_fit_and_report_print_the_same_verdict_on_classes(tmp_path, capsys):
-    table = str(write_csv(tmp_path / "houses.csv", houses(60)))
-    small = ["--target", "city", "--epochs", "2", "--hidden", "4", "--restarts", "1"]
-    assert main(["fit", table, "-o", str(tmp_path / "model"), *small]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Verdict: careful"))
-    assert json.loads((tmp_path / "model" / "metrics.json").read_text())["verdict"]["word"] == "careful"
-    assert main(["report", str(tmp_path / "model")]) == 0
-    assert line in capsys.readouterr().out
-    page = (tmp_path / "model" / "report.html").read_text()
-    assert "rows, so all measures are rough" in page
-    assert "Confusion of the classes" in page
 
 
 def class_records(probabilities, truth, names=("no", "yes")):

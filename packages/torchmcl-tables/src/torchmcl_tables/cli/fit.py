@@ -44,11 +44,47 @@ if TYPE_CHECKING:
     from torchmcl_tables.model import TableFit
 
 _OWNER = "torchmcl fit"
-# Options of `fit` that are parameters of the estimators, with their names there.
-_PARAMETERS = {
-    **{name: name for name in ("hidden", "batch_size", "learning_rate", "weight_decay", "device")},
-    **{"hypotheses": "n_hypotheses", "bins": "n_bins", "epochs": "n_epochs", "restarts": "n_restarts"},
-    "validation": "validation_fraction",
+# Options that are parameters of the estimators: name there, type, default and help.
+_PARAMETERS: dict[str, tuple[str, Any, Any, str]] = {
+    "--hypotheses": ("n_hypotheses", arguments.positive, 5, "predictions for each row (default: %(default)s)"),
+    "--hidden": ("hidden", arguments.sizes, (64, 64), "hidden layers (default: 64,64)"),
+    "--bins": ("n_bins", arguments.natural, None, "bins per column (default: by the columns and the number of rows)"),
+    "--epochs": ("n_epochs", arguments.positive, None, "most passes over the rows (default: by the number of rows)"),
+    "--batch-size": ("batch_size", arguments.positive, None, "rows per step (default: by the number of rows)"),
+    "--learning-rate": (
+        "learning_rate",
+        arguments.positive_number,
+        None,
+        "initial learning rate (default: 0.01 for the blend, 0.02 with a rule and for classes)",
+    ),
+    "--weight-decay": (
+        "weight_decay",
+        arguments.non_negative_number,
+        None,
+        "weight decay (default: 0.05, more for small tables with classes; with --rule auto, set during training)",
+    ),
+    "--restarts": (
+        "n_restarts",
+        arguments.positive,
+        None,
+        "networks of each kind (default: 5; without a rule 3 from 10,000 rows on; 1 from 50,000 rows on)",
+    ),
+    "--validation": (
+        "validation_fraction",
+        arguments.fraction,
+        None,
+        "fraction of held-out rows, two thirds for selection and one third for calibration (default: 0.15); for "
+        "classes, the fraction that each network holds out (default: 0.2)",
+    ),
+    "--device": ("device", arguments.device, "cpu", "cpu or cuda (default: %(default)s)"),
+}
+_FLAGS = {
+    "--search": "train 64 candidates and keep the best; excludes --rule, --learning-rate and --weight-decay",
+    "--overwrite": "replace an existing model",
+    "--restart": "discard an unfinished training run instead of resuming it",
+    "--private": "write a model without rows of the table: no evaluation.json, and averaged leaves",
+    "--example": "use a small real table, which is written to diabetes.csv",
+    "--quiet": "no progress bar, column decisions or summary",
 }
 # Options that the plan holds as they are.
 _PLAIN = ("rule", "search", "out", "restart", "private", "example", "quiet")
@@ -62,87 +98,27 @@ def add_fit_command(commands: arguments.Commands) -> None:
     parts.add_target_options(fit, default=None)
     fit.add_argument("-o", "--out", type=Path, required=True, help="folder for the model")
     parts.add_column_options(fit)
-    _add_parameters(fit)
-    fit.add_argument(
-        "--test",
-        type=arguments.fraction,
-        default=0.1,
-        help="fraction of test rows for the report (default: %(default)s)",
-    )
-    fit.add_argument(
-        "--split",
-        choices=("time", "group", "random"),
-        help="test rows: the last ones, whole groups, or a random sample (default: time if a column has dates, "
-        "otherwise random)",
-    )
-    fit.add_argument(
-        "--split-column", default="", help="column of times or groups for --split (default: the column of dates)"
-    )
-    fit.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
-    fit.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
-    fit.add_argument("--overwrite", action="store_true", help="replace an existing model")
-    fit.add_argument("--restart", action="store_true", help="discard an unfinished training run instead of resuming it")
-    fit.add_argument(
-        "--private",
-        action="store_true",
-        help="write a model without rows of the table: no evaluation.json, and averaged leaves",
-    )
-    fit.add_argument("--example", action="store_true", help="use a small real table, which is written to diabetes.csv")
-    fit.add_argument("--quiet", action="store_true", help="no progress bar, column decisions or summary")
-
-
-def _add_parameters(fit: argparse.ArgumentParser) -> None:
-    """Add the options of `_PARAMETERS`, and `--search`."""
-    fit.add_argument(
-        "--hypotheses", type=arguments.positive, default=5, help="predictions for each row (default: %(default)s)"
-    )
     fit.add_argument(
         "--rule",
         choices=("annealed", "auto", "mcl", "relaxed"),
         help="train hypotheses by a rule; auto sets the temperature during training (default: a blend of networks and "
         "a forest; for classes: annealed)",
     )
-    fit.add_argument("--hidden", type=arguments.sizes, default=(64, 64), help="hidden layers (default: 64,64)")
+    for option, (_, kind, default, words) in _PARAMETERS.items():
+        fit.add_argument(option, type=kind, default=default, help=words)
+    words = "fraction of test rows for the report (default: %(default)s)"
+    fit.add_argument("--test", type=arguments.fraction, default=0.1, help=words)
     fit.add_argument(
-        "--bins",
-        type=arguments.natural,
-        help="bins per column (default: networks without bins and with 32 bins; without from 50,000 rows on; with a "
-        "rule 32 if values repeat)",
+        "--split",
+        choices=("time", "group", "random"),
+        help="test rows: the last ones, whole groups, or a random sample (default: time if a column has dates, "
+        "otherwise random)",
     )
-    fit.add_argument(
-        "--epochs",
-        type=arguments.positive,
-        help="largest number of passes over the rows (default: depends on the number of rows)",
-    )
-    fit.add_argument(
-        "--batch-size", type=arguments.positive, help="rows per step (default: depends on the number of rows)"
-    )
-    fit.add_argument(
-        "--learning-rate",
-        type=arguments.positive_number,
-        help="initial learning rate (default: 0.01 for the blend, 0.02 with a rule and for classes)",
-    )
-    fit.add_argument(
-        "--weight-decay",
-        type=arguments.non_negative_number,
-        help="weight decay (default: 0.05, more for small tables with classes; with --rule auto, set during training)",
-    )
-    fit.add_argument(
-        "--search",
-        action="store_true",
-        help="train 64 candidates and keep the best; excludes --rule, --learning-rate and --weight-decay",
-    )
-    fit.add_argument(
-        "--restarts",
-        type=arguments.positive,
-        help="networks of each kind (default: 5; without a rule 3 from 10,000 rows on; 1 from 50,000 rows on)",
-    )
-    fit.add_argument(
-        "--validation",
-        type=arguments.fraction,
-        help="fraction of held-out rows, two thirds for selection and one third for calibration (default: 0.15); for "
-        "classes, the fraction that each network holds out (default: 0.2)",
-    )
+    words = "column of times or groups for --split (default: the column of dates)"
+    fit.add_argument("--split-column", default="", help=words)
+    fit.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
+    for option, words in _FLAGS.items():
+        fit.add_argument(option, action="store_true", help=words)
 
 
 @dataclass(frozen=True)
@@ -220,7 +196,7 @@ def _plan(options: argparse.Namespace) -> FitPlan:
     if not options.quiet:
         parts.print_decisions(schema, options.words, split.describe() if options.test else "")
     names = {"task": "task", "test": "test_fraction", "split": "split", "split_column": "split_column", "seed": "seed"}
-    given = {there: getattr(options, here) for here, there in _PARAMETERS.items()}
+    given = {there: getattr(options, parts.attribute(option)) for option, (there, *_) in _PARAMETERS.items()}
     return FitPlan(
         path=path,
         table=table,

@@ -111,10 +111,11 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
 
 def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:
     """Return the options as arguments of `infer_schema`."""
-    return {name: getattr(options, _attribute(option)) for option, (name, _) in _OPTIONS.items()}
+    return {name: getattr(options, attribute(option)) for option, (name, _) in _OPTIONS.items()}
 
 
-def _attribute(option: str) -> str:
+def attribute(option: str) -> str:
+    """Return the attribute of the parsed options that has the value of an option."""
     return option.removeprefix("--").replace("-", "_")
 
 

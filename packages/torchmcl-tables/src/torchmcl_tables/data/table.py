@@ -190,11 +190,11 @@ def is_data_frame(value: Any) -> bool:
     return any((kind.__module__.partition(".")[0], kind.__name__) in _KINDS for kind in type(value).__mro__)
 
 
-def has_only_numbers(frame: Any) -> bool:
-    """Return whether all columns of a pandas or polars data frame are numbers or booleans."""
-    if _package(frame) == "polars":
-        return all(dtype.is_numeric() or str(dtype) == "Boolean" for dtype in frame.dtypes)
-    return all(getattr(dtype, "kind", "O") in "biuf" and str(dtype) != "category" for dtype in frame.dtypes)
+def is_number(dtype: Any) -> bool:
+    """Return whether a pandas or polars type is one of numbers or booleans."""
+    if isinstance(dtype, pl.DataType):
+        return dtype.is_numeric() or dtype == pl.Boolean
+    return getattr(dtype, "kind", "O") in "biuf" and str(dtype) != "category"
 
 
 def as_polars(frame: Any) -> Any:

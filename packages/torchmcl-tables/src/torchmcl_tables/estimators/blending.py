@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from torchmcl import WTA, Cosine, MultiHypothesisMLP
 from torchmcl.costs import MixtureNLLWithCRPS
-from torchmcl_fleet import build_modules, default_batch_size
-from torchmcl_tables.estimators import training
+from torchmcl_fleet import default_batch_size
+from torchmcl_tables.estimators import tables, training
 from torchmcl_tables.estimators.atoms import atoms_of
-from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps, width_of
+from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps
 from torchmcl_tables.estimators.calibration import FittedDensity
-from torchmcl_tables.estimators.frames import FrameColumns, read_frame
+from torchmcl_tables.estimators.frames import read_frame
 from torchmcl_tables.estimators.preprocessing import MANY_ROWS, N_BINS, Encoder
-from torchmcl_tables.estimators.regression import check_converged, first_split, further_split
+from torchmcl_tables.estimators.regression import check_converged, first_split
 from torchmcl_tables.estimators.rows import Rows, Split
-from torchmcl_tables.estimators.tables import RegressionTable, Targets, checked_regression
+from torchmcl_tables.estimators.tables import Targets
 from torchmcl_tables.estimators.training import check_parameters, seed_of
-from torchmcl_tables.estimators.weighing import BACKGROUND_WEIGHT, CRPS_WEIGHT, reweighed, weighed
+from torchmcl_tables.estimators.weighing import CRPS_WEIGHT, weighed
 
 _WEIGHT_DECAY = 0.05
 # Kernels of one network. Answers are points of the joint density, so their number is independent of this.
@@ -77,8 +77,6 @@ class _Course:
 # trained for longer, at a lower rate and without weight decay. On noisy tables networks stop earlier.
 _LATE, _WIDER, _LONGER, _SLOWER = 0.8, 4, 4.0, 0.3
 _WIDE_RESTARTS = 2
-# With fewer held-out rows, partial_fit keeps the weights and gaps that earlier rows selected.
-_ENOUGH_TO_SELECT = 20
 
 
 def blend_of(
@@ -87,7 +85,9 @@ def blend_of(
     """Return the fitted attributes of `DensityRegressor.fit`."""
     check_parameters(estimator)
     seed = seed_of(estimator.random_state)
-    frame, table = _checked(estimator, X, y, sample_weight, None, None, n_needed=2)
+    frame, X = read_frame(type(estimator).__name__, X, None, reset=True)
+    table = tables.checked_regression(estimator, X, y, sample_weight, targets=None, n_needed=2)
+    table = table if frame is None else table._replace(described=frame.described)
     split, targets = first_split(estimator, table, groups, seed)
     encoders = _encoders(estimator, split.train, targets, seed)
     blend, attributes = _trained(estimator, encoders, targets, split, seed, checkpoint)
@@ -97,32 +97,13 @@ def blend_of(
     fill = supported_gaps(blend, split.selection)
     check_converged(blend, blend.encoders[0], split.train, estimator.learning_rate)
     fitted = FittedDensity(blend, calibrated(blend, split.calibration, fill))
-    state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
-    moments: list[Any] = [None] * len(blend.encoders)
-    return {**attributes, **_attributes(table, frame, fitted), "_continuation": state, "_moments": moments}
-
-
-def _checked(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    frame: FrameColumns | None,
-    targets: Targets | None,
-    *,
-    n_needed: int,
-) -> tuple[FrameColumns | None, RegressionTable]:
-    """Return the reader of the columns of X, None if all are numbers, and the checked table."""
-    frame, X = read_frame(type(estimator).__name__, X, frame, reset=targets is None)
-    reset = targets is None or frame is not None
-    table = checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=n_needed, reset=reset)
-    return frame, table if frame is None else table._replace(described=frame.described)
-
-
-def _attributes(table: RegressionTable, frame: FrameColumns | None, fitted: FittedDensity) -> dict[str, Any]:
-    blend: Blend = fitted.predictive
-    values = {"_fitted": fitted, "_frame": frame}
-    return {**table.described, **values, "member_weights_": blend.member_weights, "target_values_": blend.values}
+    values = {
+        "_fitted": fitted,
+        "_frame": frame,
+        "member_weights_": blend.member_weights,
+        "target_values_": blend.values,
+    }
+    return {**table.described, **attributes, **values}
 
 
 def _encoders(estimator: Any, train: Rows, targets: Targets, seed: int) -> list[Encoder]:
@@ -290,9 +271,8 @@ def _absorbed(trained: training.Trained, factors: Tensor | None) -> training.Tra
 
 
 def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> training.Trainer:
-    decay = _WEIGHT_DECAY if estimator.weight_decay is None else float(estimator.weight_decay)
     cost = MixtureNLLWithCRPS(CRPS_WEIGHT)  # a single cost per target, so that the rule has no effect
-    return training.Trainer(WTA(), rate, decay, n_epochs, batch, (), cost, estimator.device, score_weight=0.0)
+    return training.Trainer(WTA(), rate, 0.0, n_epochs, batch, (), cost, estimator.device, score_weight=0.0)
 
 
 def cooled(trainer: training.Trainer, trained: training.Trained, train: training.Examples) -> training.Trained:
@@ -325,70 +305,3 @@ def _not_failed(scores: Tensor) -> list[int]:
     bound = middle + (_FAILED - 1) * middle.abs().clamp_min(_LEAST_SCORE)
     kept = [place for place, value in enumerate(scores) if value <= bound]
     return kept or list(range(len(scores)))  # all of them, without held-out rows
-
-
-def blend_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
-    """Return the fitted attributes of `DensityRegressor.partial_fit`."""
-    check_parameters(estimator)
-    before: FittedDensity | None = getattr(estimator, "_fitted", None)
-    targets = None if before is None else before.targets
-    frame, table = _checked(estimator, X, y, sample_weight, getattr(estimator, "_frame", None), targets, n_needed=1)
-    state, split = further_split(estimator, table)
-    moments = [None] if before is None else estimator._moments
-    blend = _new_blend(estimator, table, split.train, state.seed) if before is None else _widened(before, table)
-    if len(split.train):
-        blend, state, moments = _one_epoch(estimator, blend, split.train, state, moments)
-    selection, calibration = state.held_out
-    if before is None or len(selection) >= _ENOUGH_TO_SELECT:
-        blend = reweighed(blend, selection)
-        fill = supported_gaps(blend, selection)
-    else:
-        fill = before.calibrator.fill
-    check_converged(blend, blend.encoders[0], split.train, estimator.learning_rate)
-    fitted = FittedDensity(blend, calibrated(blend, calibration, fill))
-    kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
-    known = {**kept, **_attributes(table, frame, fitted), "n_epochs_": state.n_epochs}
-    return {**known, "_continuation": state, "_moments": moments}
-
-
-def _new_blend(estimator: Any, table: RegressionTable, train: Rows, seed: int) -> Blend:
-    """Return a blend of untrained networks of one kind."""
-    encoder = Encoder.fit(train, estimator.n_bins, default=0)
-    targets = Targets.fit(type(estimator).__name__, table, train, None)
-    n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
-    factory = partial(_network, _hidden(estimator), encoder, targets.n_outputs, 0)
-    networks = build_modules(factory, training.seeds_of(seed, n_networks))
-    weights = np.array([1 - BACKGROUND_WEIGHT, BACKGROUND_WEIGHT])
-    return Blend([encoder], [networks], weights, targets, int(estimator.n_hypotheses), estimator.device)
-
-
-def _widened(before: FittedDensity, table: RegressionTable) -> Blend:
-    """Return a blend without the bounds and discrete values that further targets contradict."""
-    blend: Blend = before.predictive
-    contradicted = blend.values is not None and not np.isin(table.y, blend.values).all()
-    targets = blend.targets.without_bounds_crossed_by(table.y)
-    return replace(blend, targets=targets, values=None if contradicted else blend.values)
-
-
-def _of_wide(trainer: training.Trainer, estimator: Any) -> training.Trainer:
-    """Return the trainer with the rate and decay of wide networks, unless the user has set them."""
-    rate = trainer.learning_rate
-    decay = 0.0 if estimator.weight_decay is None else trainer.weight_decay
-    return replace(trainer, learning_rate=rate if callable(rate) else _SLOWER * rate, weight_decay=decay)
-
-
-def _one_epoch(
-    estimator: Any, blend: Blend, train: Rows, state: training.Continuation, moments: list[Any]
-) -> tuple[Blend, training.Continuation, list[Any]]:
-    """Return a blend after one more epoch of all its networks, and the new state."""
-    batch = int(estimator.batch_size or default_batch_size(len(train)))
-    trainer = _trainer(estimator, estimator.learning_rate, int(estimator.n_epochs or training.PARTIAL_EPOCHS), batch)
-    networks, states, usual = [], [], max(_hidden(estimator)[:1], default=0)
-    for encoder, modules, own in zip(blend.encoders, blend.networks, moments, strict=True):
-        examples = training.Preprocessor(encoder, blend.targets)(train)
-        how = _of_wide(trainer, estimator) if width_of(modules[0]) > usual else trainer
-        trained, after = replace(state, moments=own).one_epoch(how, modules, examples)
-        networks.append(trained)
-        states.append(after)
-    after = replace(state, n_epochs=state.n_epochs + 1)
-    return replace(blend, networks=networks), after, [each.moments for each in states]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchmcl import MixtureNLL, MultiHypothesisHead, MultiHypothesisMLP, pairwise_cross_entropy
 from torchmcl.errors import bad_value
 from torchmcl.schedules import Schedule
-from torchmcl_fleet import FleetSearch, MixtureLogLoss, build_modules, default_batch_size
+from torchmcl_fleet import FleetSearch, MixtureLogLoss, default_batch_size
 from torchmcl_tables.estimators import training
 from torchmcl_tables.estimators.classes import (
     ClassMixture,
@@ -53,8 +53,7 @@ _PATIENT_SHARE, _MIN_PATIENCE = 0.2, 20
 # Evaluations on held-out rows per training run.
 _N_EVALUATIONS = 100
 # Rows for the detection of diverged networks: on at least this share of them, the true class has probability 0.
-# Further rows may contradict earlier ones, so `partial_fit` only requires finite numbers.
-_JUDGED_ROWS, _DIVERGED_SHARE, _NO_PROBABILITY = 256, 0.2, 1e-20
+_JUDGED_ROWS, _DIVERGED_FRACTION, _NO_PROBABILITY = 256, 0.2, 1e-20
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
@@ -82,7 +81,6 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
         validation_fraction: share of the rows held out by each network, rounded to 1/2, 1/3, 1/4 ...; at most
             10 000 rows. At 0 the last epoch is kept and nothing is calibrated.
         patience: by default a fifth of the epochs, at least 20.
-        final_fit_on_all_rows: false by default.
         class_weight: weights of the classes by label, or "balanced" for the same weight of all classes.
 
     Attributes:
@@ -113,7 +111,6 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
     patience: int | None = None
     n_restarts: int | None = None
     ensemble: bool = True
-    final_fit_on_all_rows: bool = False
     search: FleetSearch | None = None
     device: str | torch.device = "cpu"
     random_state: Any = None
@@ -134,24 +131,6 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
             checkpoint: folder for checkpoints during training; after an interruption, the same call resumes from there.
         """
         set_fitted(self, classifier_by_rule(self, X, y, sample_weight, groups, checkpoint))
-        return self
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "MCLClassifier":
-        """Continue training from the last call (or `fit`) for one epoch, on further rows.
-
-        One network is trained, or `n_restarts` if set; after `fit`, the networks that it kept. Nothing is held out, so
-        any calibration of the probabilities is kept unchanged.
-
-        Args:
-            X: [rows, features]
-            y: [rows], class labels.
-            classes: all classes of this and later calls; required in the first call.
-            sample_weight: [rows], how much each row counts.
-
-        Raises:
-            ValueError: if the first call has no `classes`, or a label is not among them.
-        """
-        set_fitted(self, classifier_further(self, X, y, classes, sample_weight))
         return self
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
@@ -217,16 +196,15 @@ def classifier_by_rule(
     rows = split_rows(table.X, ids, table.weights, seed=seed, groups=together, factors=factors).train
     encoder = Encoder.fit(rows, estimator.n_bins)
     mixture, attributes = _trained(estimator, rows, training.Preprocessor(encoder), len(classes), seed, checkpoint)
-    _check_converged(owner, mixture, rows, estimator.learning_rate, _DIVERGED_SHARE)
-    state = training.Continuation(seed, attributes["n_epochs_"])
-    return {**table.described, **attributes, "classes_": classes, "_mixture": mixture, "_continuation": state}
+    _check_converged(owner, mixture, rows, estimator.learning_rate)
+    return {**table.described, **attributes, "classes_": classes, "_mixture": mixture}
 
 
-def _check_converged(owner: str, mixture: ClassMixture, rows: Rows, learning_rate: Any, most: float = 1.0) -> None:
+def _check_converged(owner: str, mixture: ClassMixture, rows: Rows, learning_rate: Any) -> None:
     rows = rows.head(_JUDGED_ROWS)
     shares = mixture(rows.inputs)
     impossible = np.take_along_axis(shares, rows.targets.reshape(-1, 1), axis=1) < _NO_PROBABILITY
-    if not np.isfinite(shares).all() or impossible.mean() > most:
+    if not np.isfinite(shares).all() or impossible.mean() > _DIVERGED_FRACTION:
         rule, advice = "let the training converge", "The networks diverged; try 0.02."
         raise ValueError(bad_value(owner, "learning_rate", rule, repr(learning_rate), advice))
 
@@ -261,11 +239,6 @@ def _trained(
     attributes = trained.attributes(trainer.rule) | found
     attributes["validation_losses_"] = attributes.pop("validation_distortions_")
     temperature = fitted_temperature([logs[place] for place in kept], [held_out[place] for place in kept])
-    if estimator.final_fit_on_all_rows and estimator.validation_fraction:
-        one = replace(trainer, seeds=[trainer.seeds[place] for place in kept])
-        final = one.on_all_rows(modules, preprocessor(rows), trained.moments_of(kept))
-        modules, seconds = final.modules, float(final.history.seconds)
-        attributes["seconds_"] += seconds
     return ClassMixture(modules, preprocessor.encoder, temperature, estimator.device), attributes
 
 
@@ -294,55 +267,9 @@ def _trainer(
     return trainer_of(estimator, way, n_epochs, batch, seeds, **own), found
 
 
-def classifier_further(estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any) -> dict[str, Any]:
-    """Return the fitted attributes of `MCLClassifier.partial_fit`."""
-    check_parameters(estimator)
-    before: ClassMixture | None = getattr(estimator, "_mixture", None)
-    table = checked_classes(estimator, X, y, sample_weight, reset=before is None, n_needed=1)
-    if before is not None:
-        state, classes = estimator._continuation, estimator.classes_
-    elif classes is None:
-        advice = "For example classes=np.unique(all_labels)."
-        raise ValueError(bad_value(type(estimator).__name__, "classes", "be given in the first call", None, advice))
-    else:
-        state, classes = training.Continuation(seed_of(estimator.random_state), 0), np.unique(classes)
-    ids, factors = ids_and_factors(estimator, table, classes)
-    rows = split_rows(table.X, ids, table.weights, seed=state.seed, factors=factors).train
-    if before is None:
-        encoder = Encoder.fit(rows, estimator.n_bins, default=0)
-        n_networks = int(estimator.n_restarts or 1) if estimator.ensemble else 1
-        factory = partial(_network, estimator, encoder, len(classes))
-        before = ClassMixture(
-            build_modules(factory, training.seeds_of(state.seed, n_networks)), encoder, 1.0, estimator.device
-        )
-    horizon = int(estimator.n_epochs or training.PARTIAL_EPOCHS)
-    way = as_given(estimator.rule, 0.0, estimator.weight_decay, _MIN_DECAY, horizon)
-    trainer = training.Trainer(
-        *(way.rule, estimator.learning_rate, way.weight_decay, horizon),
-        batch_size=int(estimator.batch_size or default_batch_size(len(rows))),
-        seeds=(),
-        cost_fn=CLASS_COST,
-        device=estimator.device,
-        score_weight=0.0,
-        models_at_once=len(before.modules),
-    )
-    examples = training.Preprocessor(before.encoder)(rows)
-    modules, state = state.one_epoch(trainer, before.modules, examples, _costs, len(classes))
-    mixture = replace(before, modules=modules)
-    _check_converged(type(estimator).__name__, mixture, rows, estimator.learning_rate)
-    kept = {name: value for name, value in vars(estimator).items() if name.endswith("_")}
-    fitted = {**kept, **table.described, "classes_": classes, "n_epochs_": state.n_epochs}
-    return {**fitted, "_mixture": mixture, "_continuation": state}
-
-
 def _network(estimator: Any, encoder: Encoder, n_classes: int) -> nn.Module:
     hidden = tuple(int(size) for size in estimator.hidden)
     return MultiHypothesisMLP(encoder.n_columns, n_classes, int(estimator.n_hypotheses), hidden=hidden)
-
-
-def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
-    hypotheses, scores, *_ = module(examples.inputs)
-    return CLASS_COST(hypotheses=hypotheses, targets=examples.targets, score_logits=scores)
 
 
 def _log_loss(logs: Tensor, held_out: training.Examples) -> float:

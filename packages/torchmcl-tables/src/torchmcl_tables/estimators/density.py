@@ -1,5 +1,6 @@
 """DensityRegressor: a density for each row of a table, by a blend of mixture density networks and a forest."""
 
+import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -10,8 +11,7 @@ from torch import nn
 
 from torchmcl.schedules import Schedule
 from torchmcl_tables.data.schema import TableSchema
-from torchmcl_tables.estimators.blend import Blend
-from torchmcl_tables.estimators.blending import blend_further, blend_of
+from torchmcl_tables.estimators.blending import blend_of
 from torchmcl_tables.estimators.forest import blurred
 from torchmcl_tables.estimators.frames import FrameColumns, read_frame
 from torchmcl_tables.estimators.regression import DensityEstimator
@@ -41,7 +41,7 @@ class DensityRegressor(DensityEstimator):
         hidden: sizes of the hidden layers.
         n_bins: bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By default
             there are networks with 0 and with 32 below 50 000 rows to train on, and with 0 above or with more than 128
-            columns that take more than two values; a number is for all networks. None for `partial_fit`.
+            columns that take more than two values; a number is for all networks.
         n_epochs: maximum number of passes. By default 2500 to 3000 optimizer steps, depending on the number of
             rows, and 12 epochs for 50 000 rows or more; if networks were best on the selecting rows after 80 % of them
             (little noise, or many rows), up to two with layers four times as wide follow, trained four times as long.
@@ -130,23 +130,6 @@ class DensityRegressor(DensityEstimator):
         set_fitted(self, blend_of(self, X, y, sample_weight, groups, checkpoint))
         return self
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "DensityRegressor":
-        """Continue training from the last call (or `fit`) for one epoch, on further rows.
-
-        The learning rate stays at its first value if it is not a schedule. Inputs and targets are standardized as in
-        the first call. Without an earlier `fit` there is no forest. The held-out share of each call joins the rows that
-        select and calibrate, of which the latest 4096 are kept. A repeated row always falls into the same share; a call
-        with only held-out rows does not train. One network is trained, or `n_restarts` of them if that is
-        given with `ensemble`; after `fit`, those that it kept.
-
-        Args:
-            X: [rows, features]
-            y: [rows] or [rows, outputs]
-            sample_weight: [rows], how much each row counts.
-        """
-        set_fitted(self, blend_further(self, X, y, sample_weight))
-        return self
-
     def _numbers(self, X: Any) -> NDArray[Any]:
         """Return a checked table as numbers, [rows, columns]."""
         frame, X = read_frame(type(self).__name__, X, self._frame, reset=False)
@@ -155,12 +138,11 @@ class DensityRegressor(DensityEstimator):
     _frame: FrameColumns | None = field(init=False)
 
     def without_rows(self) -> Self:
-        """Return a copy of a fitted estimator without rows of the table: no held-out rows, and averaged leaves.
+        """Return a copy of a fitted estimator without rows of the table: the leaves of its forest are averaged.
 
         Means, quantiles, bounds, categories and the values of discrete targets remain.
         """
-        bare = super().without_rows()
-        blend: Blend = self._fitted.predictive
+        bare, blend = copy.copy(self), self._fitted.predictive
         if blend.forest is not None:
             bare._fitted = replace(self._fitted, predictive=replace(blend, forest=blurred(blend.forest)))
         return bare

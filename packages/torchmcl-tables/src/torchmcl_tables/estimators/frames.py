@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torchmcl.errors import bad_value
 from torchmcl_tables.data.inference import infer_schema
 from torchmcl_tables.data.schema import TableSchema
-from torchmcl_tables.data.table import Table, TableError, as_polars, has_only_numbers, is_data_frame, speaking_for
+from torchmcl_tables.data.table import Table, TableError, as_polars, is_data_frame, is_number, speaking_for
 
 _WAY_OUT = "Or make numbers of the columns first: sklearn.compose.ColumnTransformer with OneHotEncoder in a Pipeline."
 
@@ -65,7 +65,7 @@ def read_frame(owner: str, X: Any, frame: FrameColumns | None, *, reset: bool) -
     frame = None if reset else frame
     if is_data_frame(X):
         X = as_polars(X) if type(X).__module__.partition(".")[0] == "pyarrow" else X
-        if reset and not has_only_numbers(X):
+        if reset and not all(map(is_number, X.dtypes)):
             frame = FrameColumns.fit(owner, X)
         return (None, X) if frame is None else (frame, frame(owner, X))
     if frame is not None:

@@ -13,13 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 from torchmcl import checks
 from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
-from torchmcl_tables.estimators import tables, training
+from torchmcl_tables.estimators import tables
 from torchmcl_tables.estimators.calibration import FittedDensity, blocks
 from torchmcl_tables.estimators.preprocessing import Encoder
 from torchmcl_tables.estimators.results import Hypotheses, PredictionIntervals, PredictionRegions, hypothesis_names
-from torchmcl_tables.estimators.rows import Rows, Split, fixed_borders, split_rows
+from torchmcl_tables.estimators.rows import Rows, Split, split_rows
 from torchmcl_tables.estimators.saving import SavedEstimator
-from torchmcl_tables.estimators.training import seed_of
 
 
 class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
@@ -200,26 +199,12 @@ def first_split(estimator: Any, table: tables.RegressionTable, groups: Any, seed
     owner = type(estimator).__name__
     tables.check_targets_vary(owner, table)
     together = tables.checked_groups(owner, groups, len(table.X))
-    shares = _held_out_shares(estimator.validation_fraction)
-    split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **shares)
+    fractions = held_out_fractions(estimator.validation_fraction)
+    split = split_rows(table.X, table.y, table.weights, seed=seed, groups=together, **fractions)
     return split, tables.Targets.fit(owner, table, split.train, split.train.joined(split.selection))
 
 
-def _held_out_shares(fraction: float) -> dict[str, Any]:
+def held_out_fractions(fraction: float) -> dict[str, Any]:
     """Return the fractions of the rows for selection and calibration."""
     third = float(fraction) / 3
     return {"selecting": 2 * third, "calibrating": third}
-
-
-def further_split(estimator: Any, table: tables.RegressionTable) -> tuple[training.Continuation, Split]:
-    """Return the state of a continued training run, with the held-out rows of the new split added, and the split."""
-    state: training.Continuation | None = getattr(estimator, "_continuation", None)
-    if state is not None:
-        split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
-        return state.holding_out(split), split
-    borders = fixed_borders(**_held_out_shares(estimator.validation_fraction))
-    state = training.Continuation(seed_of(estimator.random_state), 0, borders)
-    split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=borders)
-    if not len(split.train):  # the first call must have training rows
-        split = split_rows(table.X, table.y, table.weights, seed=state.seed)
-    return state.holding_out(split), split

@@ -1,9 +1,10 @@
 """MCLRegressor: several plausible outcomes for each row of a table, by multiple choice learning."""
 
-from dataclasses import dataclass, replace
+import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,8 @@ from torchmcl_tables.estimators import tables, training
 from torchmcl_tables.estimators.calibration import Calibrator, FittedDensity, supported_gaps
 from torchmcl_tables.estimators.predictive import Predictive
 from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder
-from torchmcl_tables.estimators.regression import DensityEstimator, check_converged, first_split, further_split
-from torchmcl_tables.estimators.rows import Rows, Split
+from torchmcl_tables.estimators.regression import DensityEstimator, check_converged, first_split, held_out_fractions
+from torchmcl_tables.estimators.rows import Rows, Split, fixed_borders, split_rows
 from torchmcl_tables.estimators.training import as_given, check_parameters, searched, seed_of, trainer_of
 
 _WEIGHT_DECAY = 0.05
@@ -148,6 +149,14 @@ class MCLRegressor(DensityEstimator):
         tables.set_fitted(self, fitted_further(self, X, y, sample_weight))
         return self
 
+    _continuation: training.Continuation = field(init=False)
+
+    def without_rows(self) -> Self:
+        """Return a copy without the held-out rows, which only `partial_fit` needs."""
+        bare = copy.copy(self)
+        bare._continuation = replace(self._continuation, held_out=())
+        return bare
+
     @property
     def modules_(self) -> list[nn.Module]:
         """The selected networks."""
@@ -230,7 +239,7 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
     before: FittedDensity | None = getattr(estimator, "_fitted", None)
     targets = None if before is None else before.targets
     table = tables.checked_regression(estimator, X, y, sample_weight, targets=targets, n_needed=1)
-    state, split = further_split(estimator, table)
+    state, split = _further_split(estimator, table)
     if before is None:
         encoder = Encoder.fit(split.train, estimator.n_bins, default=0)
         targets = tables.Targets.fit(type(estimator).__name__, table, split.train, None)
@@ -249,6 +258,20 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
     fitted = _selected(estimator, before, (modules, encoder, targets), state, split.train)
     kept = {} if before is None else {name: value for name, value in vars(estimator).items() if name.endswith("_")}
     return {**kept, **table.described, "_fitted": fitted, "n_epochs_": state.n_epochs, "_continuation": state}
+
+
+def _further_split(estimator: Any, table: tables.RegressionTable) -> tuple[training.Continuation, Split]:
+    """Return the state of a continued training run, with the held-out rows of the new split added, and the split."""
+    state: training.Continuation | None = getattr(estimator, "_continuation", None)
+    if state is not None:
+        split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
+        return state.holding_out(split), split
+    borders = fixed_borders(**held_out_fractions(estimator.validation_fraction))
+    state = training.Continuation(seed_of(estimator.random_state), 0, borders)
+    split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=borders)
+    if not len(split.train):  # the first call must have training rows
+        split = split_rows(table.X, table.y, table.weights, seed=state.seed)
+    return state.holding_out(split), split
 
 
 def _epoch_trainer(estimator: Any, n_rows: int) -> training.Trainer:

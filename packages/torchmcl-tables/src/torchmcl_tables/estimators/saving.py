@@ -1,8 +1,7 @@
 """Estimators on disk, as a checkpoint in a folder. No pickle."""
 
-import copy
 from collections.abc import Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Self
@@ -100,8 +99,6 @@ def _rehearse(estimator: Any) -> None:
 class SavedEstimator(io.Shareable, BaseEstimator):
     """Base class of estimators that are saved to a folder and exported."""
 
-    _continuation: Continuation
-
     def __sklearn_tags__(self) -> Any:
         """Return the capabilities of the estimator."""
         tags = super().__sklearn_tags__()
@@ -113,18 +110,16 @@ class SavedEstimator(io.Shareable, BaseEstimator):
         raise NotImplementedError
 
     def without_rows(self) -> Self:
-        """Return a copy without its held-out rows, which only `partial_fit` needs."""
-        bare = copy.copy(self)
-        bare._continuation = replace(self._continuation, held_out=())
-        return bare
+        """Return a copy without rows of the table."""
+        return self
 
     def save(self, folder: str | Path, *, private: bool = False) -> None:
         """Write the fitted estimator to a folder: `model.safetensors`.
 
         Args:
             folder: Folder that is new, empty or has a saved model, which is replaced atomically.
-            private: Whether to leave out rows of the table: held-out rows, which `partial_fit` uses, and rows in the
-                leaves of a forest, which are averaged. Means, quantiles, bounds and categories remain.
+            private: Whether to leave out rows of the table: held-out rows for `partial_fit`, and rows in the leaves of
+                a forest, which are averaged. Means, quantiles, bounds and categories remain.
 
         Raises:
             ValueError: If the folder contains something else, or a parameter cannot be stored as JSON.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchmcl import optional
 from torchmcl.errors import bad_value
+from torchmcl_tables.data.table import is_number
 from torchmcl_tables.estimators.preprocessing import Scaler
 from torchmcl_tables.estimators.rows import Rows
 
@@ -45,15 +46,10 @@ def _first_other(X: Any) -> str | None:
     """Return the name and the type of the first non-numeric column of a pandas or polars data frame."""
     if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
         return None
-    for name, dtype in zip(X.columns, X.dtypes, strict=True):
-        is_number = (
-            dtype.is_numeric() or str(dtype) == "Boolean"
-            if hasattr(dtype, "is_numeric")
-            else getattr(dtype, "kind", "O") in "biuf" and str(dtype) != "category"
-        )
-        if not is_number:
-            return f"{name!r} of type {dtype}"
-    return None
+    others = (
+        f"{name!r} of type {dtype}" for name, dtype in zip(X.columns, X.dtypes, strict=True) if not is_number(dtype)
+    )
+    return next(others, None)
 
 
 def checked_weights(sample_weight: Any, X: NDArray[Any]) -> NDArray[np.float64] | None:
@@ -218,7 +214,6 @@ def checked_regression(
     *,
     targets: Targets | None,
     n_needed: int,
-    reset: bool | None = None,
 ) -> RegressionTable:
     """Return a table after checking it.
 
@@ -229,11 +224,10 @@ def checked_regression(
         sample_weight: [rows] or None.
         targets: of an earlier fit, which the table must continue; None for a new fit.
         n_needed: minimum number of rows.
-        reset: whether X defines the columns; by default in a new fit.
     """
     how = {"multi_output": True, "y_numeric": True, "ensure_min_samples": n_needed}
     given = y
-    X, y, described = checked_table(estimator, X, y, reset=targets is None if reset is None else reset, **how)
+    X, y, described = checked_table(estimator, X, y, reset=targets is None, **how)
     weights = checked_weights(sample_weight, X)
     y = np.asarray(y, dtype=np.float64)
     columns = y[:, None] if y.ndim == 1 else y

@@ -340,8 +340,8 @@ class Continuation:
         trainer: Trainer,
         modules: Sequence[nn.Module],
         examples: Examples,
-        costs_of: Callable[[nn.Module, Examples], Tensor] | None = None,
-        n_coordinates: int = 1,
+        costs_of: Callable[[nn.Module, Examples], Tensor],
+        n_coordinates: int,
     ) -> "tuple[list[nn.Module], Continuation]":
         """Return networks after one more epoch, and the new state.
 
@@ -355,7 +355,6 @@ class Continuation:
         rule, rate, annealing = trainer.rule, trainer.learning_rate, self.annealing
         modules = copy.deepcopy(list(modules))  # a failing epoch changes nothing
         if isinstance(rule, AutoAnnealing):
-            assert costs_of is not None
             with torch.no_grad():
                 costs = torch.stack([costs_of(module, examples) for module in modules])
             rule, annealing = self._annealed(rule, costs, n_coordinates, trainer.n_epochs)

@@ -176,8 +176,8 @@ def _between(one: Kernels, other: Kernels) -> Tensor:
     return torch.cat(parts)
 
 
-#: Weight of the background if too few rows are held out to fit it.
-BACKGROUND_WEIGHT = 0.05
+# Weight of the background if too few rows are held out to fit it.
+_BACKGROUND_WEIGHT = 0.05
 # Maximum number of held-out rows used to fit the weights; with fewer than the minimum, weights are equal.
 _MAX_JUDGES, _MIN_JUDGES = 2_000, 5
 
@@ -199,16 +199,7 @@ def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int)
 
 def _equal_weights(n_informed: int) -> NDArray[np.float64]:
     """Return the default weights of `n_informed` equal members and of the background, without held-out rows."""
-    return np.append(np.full(n_informed, (1 - BACKGROUND_WEIGHT) / n_informed), BACKGROUND_WEIGHT)
-
-
-def reweighed(blend: Blend, selection: Rows) -> Blend:
-    """Return a blend with widths and weights refitted to selection rows; its forest is unchanged."""
-    judges = selection.head(_MAX_JUDGES)
-    if len(judges) < _MIN_JUDGES:
-        return blend
-    blend = _stretched(blend, judges)
-    return _judged(blend, blend.members(judges.inputs.astype(np.float64)), judges)
+    return np.append(np.full(n_informed, (1 - _BACKGROUND_WEIGHT) / n_informed), _BACKGROUND_WEIGHT)
 
 
 def _targets_and_weights(blend: Blend, judges: Rows) -> tuple[Any, Any]:

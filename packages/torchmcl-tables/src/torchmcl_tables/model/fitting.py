@@ -156,8 +156,7 @@ def _fitted_regressor(
     regressor = (MCLRegressor if by_rule else DensityRegressor)(**parameters)
     regressor.fit(inputs, y.to_series() if len(how.targets) == 1 else y, checkpoint=checkpoint)
     regressor.progress = False
-    regressor._continuation = replace(regressor._continuation, held_out=())
-    return regressor
+    return regressor.without_rows() if isinstance(regressor, MCLRegressor) else regressor
 
 
 def _rows(
