@@ -159,6 +159,10 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
         right = (values == truth[:, None]).any(axis=1)
         return float(np.average(right, weights=sample_weight))
 
+    @property
+    def _exported(self) -> ClassMixture:
+        return self._mixture
+
     def _first_predictions(self) -> list[NDArray[Any]]:
         mixture = replace(self._mixture, device="cpu")
         return [mixture(np.zeros((1, mixture.encoder.n_inputs)))]

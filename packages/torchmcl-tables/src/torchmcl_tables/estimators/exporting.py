@@ -22,7 +22,6 @@ from torchmcl.errors import bad_value
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.classes import ClassMixture, mixed_log_probabilities
-from torchmcl_tables.estimators.classifier import MCLClassifier
 from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.kernels import Kernels, background, network_kernels
@@ -226,13 +225,10 @@ def export(estimator: Any, path: str | Path) -> Path:
         advice = "A file for Python is written by `save`."
         raise ValueError(bad_value(owner, "path", "end with .onnx", repr(str(path)), advice))
     metadata = {"model": type(estimator).__name__}
-    frame = None
-    if isinstance(estimator, MCLClassifier):
-        fitted: Any = estimator._mixture
+    fitted = estimator._exported
+    if isinstance(fitted, ClassMixture):
         metadata["classes"] = json.dumps(np.asarray(estimator.classes_).tolist())
-    else:
-        fitted = estimator._fitted.predictive
-        frame = estimator._frame if isinstance(fitted, Blend) else None
+    frame = estimator._frame if isinstance(fitted, Blend) else None
     for package in ("onnx", "onnxscript"):
         optional.optional_import(package, extra="export", needed_by=owner)
     if isinstance(fitted, Blend):

@@ -69,6 +69,10 @@ class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
         check_is_fitted(self)
         return replace(self._fitted.predictive, device=self.device), self._numbers(X)
 
+    @property
+    def _exported(self) -> Any:
+        return self._fitted.predictive
+
     def _first_predictions(self) -> list[NDArray[Any]]:
         predictive = replace(self._fitted.predictive, device="cpu")
         row = np.zeros((1, predictive.encoder.n_inputs))

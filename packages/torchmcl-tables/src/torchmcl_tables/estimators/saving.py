@@ -105,6 +105,11 @@ class SavedEstimator(io.Shareable, BaseEstimator):
         tags.input_tags.allow_nan = True
         return tags
 
+    @property
+    def _exported(self) -> Any:
+        """The fitted part that `export` writes: `Predictive`, `Blend` or `ClassMixture`."""
+        raise NotImplementedError
+
     def _first_predictions(self) -> list[NDArray[Any]]:
         """Return predictions for one row, by which a loaded model is checked."""
         raise NotImplementedError
