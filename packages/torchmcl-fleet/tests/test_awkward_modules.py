@@ -518,9 +518,7 @@ def test_a_state_dict_holds_the_statistics():
             other.predict(data.inputs[0], best=best).hypotheses, fleet.predict(data.inputs[0], best=best).hypotheses
         )
     del state["last.buffer.body.0.running_var"]
-    with pytest.raises(
-        ValueError, match=r"Fleet: `state` must hold 'last' and maybe 'best' .*, and for each the buffers"
-    ):
+    with pytest.raises(ValueError, match="Fleet: `state` must"):
         other.load_state_dict(state)
 
 
