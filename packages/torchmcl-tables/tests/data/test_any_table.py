@@ -4,7 +4,6 @@ import datetime
 import gzip
 import json
 import re
-import shlex
 
 import numpy as np
 import polars as pl
@@ -267,33 +266,6 @@ def test_the_first_command_works_and_so_do_the_others(tmp_path, case, capsys, mo
     assert len(read_table(tmp_path / "answers.csv")) == N
     assert main(["describe", name, "--target", "price"]) == 0
     assert "missing  values" in capsys.readouterr().out
-
-
-def test_suspicious_columns_come_with_the_command_that_leaves_them_out(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    columns = {"no.": range(100, N + 100), "row": range(N), "in dollars": [1.1 * p for p in PRICES], "area": AREAS}
-    written(tmp_path, "a.csv", text(columns))
-    assert main(["describe", "a.csv", "--target", "price"]) == 0
-    told = capsys.readouterr().out
-    assert "Warning: no.: it counts the rows; to leave it out: --drop no." in told
-    assert "it counts the rows (use it: --keep-column row)" in told
-    assert "Warning: in dollars: it gives price away (rank correlation 1.0000)" in told
-    assert main(["fit", "a.csv", "--target", "price", "-o", "model", *SMALLEST]) == 0
-    pasted = re.search(r"To drop all of these: torchmcl (.+)", capsys.readouterr().err)[1]
-    assert main([*shlex.split(pasted), "--overwrite"]) == 0
-    assert "Warning" not in capsys.readouterr().err
-
-
-def test_misspelt_columns_come_with_the_command_that_is_meant(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path, "a.csv", text({"area": AREAS, "town": cycle("Ulm", "Bonn")}))
-    words = ["fit", "a.csv", "--target", "prize", "--drop=twon", "--categorical", "zzzz", "-o", "model", *SMALLEST]
-    assert main(words) == 2
-    told = capsys.readouterr().err
-    assert "a.csv has 3 problems" in told
-    pasted = re.search(r"Perhaps: torchmcl (.+)", told)[1]
-    assert shlex.split(pasted)[-4:] == ["--target", "price", "--drop", "town"]
-    assert main(shlex.split(pasted)) == 0
 
 
 @pytest.mark.parametrize("target", ["town", "sold"])

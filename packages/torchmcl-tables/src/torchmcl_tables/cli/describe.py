@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from torchmcl.app import arguments
-from torchmcl_tables.cli.parts import add_column_options, add_target_options, chosen_columns, new_command, schema_of
+from torchmcl_tables.cli.parts import add_column_options, add_target_options, chosen_columns, new_command
 
 
 def add_describe_command(commands: arguments.Commands) -> None:
@@ -26,12 +26,12 @@ def add_describe_command(commands: arguments.Commands) -> None:
 
 def _describe(options: argparse.Namespace) -> None:
     """Print the description, without torch."""
-    from torchmcl_tables.data import read_table
+    from torchmcl_tables.data import infer_schema, read_table
     from torchmcl_tables.data.inference import check_rows
     from torchmcl_tables.data.splits import description
 
     table = read_table(options.table)
-    schema = schema_of(table, options.target, options.task, chosen_columns(options), options.words)
+    schema = infer_schema(table, options.target, task=options.task, interpret=True, **chosen_columns(options))
     arguments.say(description(table, schema))
     check_rows(table)
 

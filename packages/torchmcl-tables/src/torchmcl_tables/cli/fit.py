@@ -172,7 +172,7 @@ def _checkpoint_of(out: Path) -> Path:
 
 def _plan(options: argparse.Namespace) -> FitPlan:
     """Check the options without torch, and read the table."""
-    from torchmcl_tables.data import read_table
+    from torchmcl_tables.data import infer_schema, read_table
     from torchmcl_tables.data.inference import check_rows
     from torchmcl_tables.data.splits import choose_split
     from torchmcl_tables.data.table_files import EXAMPLE, EXAMPLE_TARGET, write_example
@@ -191,10 +191,10 @@ def _plan(options: argparse.Namespace) -> FitPlan:
     check_folder(options.out, overwrite=options.overwrite or _checkpoint_of(options.out).is_dir())
     check_rows(table)
     chosen = parts.chosen_columns(options)
-    schema = parts.schema_of(table, target, options.task, chosen, options.words)
+    schema = infer_schema(table, target, task=options.task, interpret=True, **chosen)
     split = choose_split(table, schema, options.split, options.split_column)
     if not options.quiet:
-        parts.print_decisions(schema, options.words, split.describe() if options.test else "")
+        parts.print_decisions(schema, split.describe() if options.test else "")
     names = {"task": "task", "test": "test_fraction", "split": "split", "split_column": "split_column", "seed": "seed"}
     given = {there: getattr(options, parts.attribute(option)) for option, (there, *_) in _PARAMETERS.items()}
     return FitPlan(

@@ -1,18 +1,17 @@
 """Parts of the table commands: options for columns, printed decisions, and suggested commands."""
 
 import argparse
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchmcl import io
 from torchmcl.app import arguments
 from torchmcl.app.progress import peak_mebibytes, seconds_since_start
-from torchmcl.errors import bad_value, option_text
+from torchmcl.errors import bad_value
 
 if TYPE_CHECKING:  # imported only by the commands that read tables
-    from torchmcl_tables.data import Table, TableError, TableSchema
+    from torchmcl_tables.data import TableSchema
 
 
 FORMATS = "CSV, TSV, Parquet or JSON lines, by file extension; text formats also with .gz"
@@ -119,69 +118,9 @@ def attribute(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
-def schema_of(
-    table: "Table", targets: Sequence[str], task: str | None, chosen: Mapping[str, Sequence[str]], words: Sequence[str]
-) -> "TableSchema":
-    """Return the schema of a table under the options.
-
-    Args:
-        table: Table to describe.
-        targets: Names of the columns to predict.
-        task: Kind of target; None to decide by its cells.
-        chosen: Result of `chosen_columns`.
-        words: Words of the command.
-
-    Raises:
-        ValueError: If the table or the options cannot be used; with the command that avoids it.
-    """
-    from torchmcl_tables.data import TableError, infer_schema
-
-    try:
-        return infer_schema(table, targets, task=task, interpret=True, **chosen)
-    except TableError as error:
-        names = {"--target": targets} | {option: chosen[name] for option, (name, _) in _OPTIONS.items()}
-        raise ValueError(_with_command(error, names, words)) from error
-
-
-def print_decisions(schema: "TableSchema", words: Sequence[str], split: str = "") -> None:
+def print_decisions(schema: "TableSchema", split: str = "") -> None:
     """Print, once and on standard error, the decisions about a table and its suspicious columns."""
     decided = [*schema.decisions(), *([split] if split else [])]
     for title, lines in (("Decisions on the table", decided), ("Warning", schema.warnings())):
         if lines:
             arguments.say("\n".join([f"{title}:", *(f"  {line}" for line in lines)]), error=True)
-    if 0 < len(schema.suspicious) < len(schema.columns):
-        dropped = option_text("--drop", *(column.name for column in schema.suspicious))
-        arguments.say(f"  To drop all of these: {_command(words)} {dropped}", error=True)
-
-
-def _with_command(error: "TableError", names: Mapping[str, Sequence[str]], words: Sequence[str]) -> str:
-    """Return the message of an error, with a corrected command if different column names would avoid it."""
-    wrong = [problem for problem in error.problems if problem.wrong]
-    if not wrong or any(problem.subject == "--target" and not problem.right for problem in wrong):
-        return str(error)
-    ends = []
-    for option in dict.fromkeys(problem.subject for problem in wrong):
-        corrections = {problem.wrong: problem.right for problem in wrong if problem.subject == option}
-        words = _without(words, option)
-        corrected = [corrections.get(name, name) for name in names[option]]
-        kept = list(dict.fromkeys(name for name in corrected if name))
-        ends += [option_text(option, *kept)] if kept else []
-    return f"{error}\nPerhaps: {' '.join([_command(words), *ends])}"
-
-
-def _command(words: Sequence[str]) -> str:
-    return f"torchmcl {shlex.join(words)}"
-
-
-def _without(words: Sequence[str], option: str) -> list[str]:
-    """Return the words of a command without an option and its value."""
-    kept = []
-    skip = False
-    for word in words:
-        if skip:
-            skip = False
-        elif word == option:
-            skip = True
-        elif not word.startswith(f"{option}="):
-            kept.append(word)
-    return kept

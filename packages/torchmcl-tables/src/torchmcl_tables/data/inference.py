@@ -240,7 +240,7 @@ def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str
     """Return a problem for each name that is not a column, and for each column named by two options."""
     rule = f"name a column of {table.name}"
     problems = [
-        Problem(option, rule, repr(name), table.hint(name), name, table.nearest(name))
+        Problem(option, rule, repr(name), table.hint(name))
         for option, names in {"--target": targets, **options}.items()
         for name in names
         if name not in table.frame.columns

@@ -26,16 +26,12 @@ class Problem:
         rule: the violated requirement.
         got: the actual value.
         advice: how to fix it.
-        wrong: a name in an option that is wrong.
-        right: the name that should replace it; empty if it should be left out.
     """
 
     subject: str
     rule: str
     got: str
     advice: str = ""
-    wrong: str = ""
-    right: str = ""
 
 
 class TableError(ValueError):
@@ -140,14 +136,10 @@ class Table:
         known = self.columns
         return ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
 
-    def nearest(self, name: str) -> str:
-        """Return the column with the most similar name, empty if there is none."""
-        return next(iter(difflib.get_close_matches(name, self.columns, n=1, cutoff=0.4)), "")
-
     def hint(self, name: str) -> str:
         """Return a hint about the column with the most similar name, empty if there is none."""
-        near = self.nearest(name)
-        return f"Did you mean {near!r}?" if near else ""
+        near = difflib.get_close_matches(name, self.columns, n=1, cutoff=0.4)
+        return f"Did you mean {near[0]!r}?" if near else ""
 
     def take(self, rows: Any) -> "Table":
         """Return the table with the rows at the given indices."""

@@ -6,9 +6,9 @@ networks, a predictive distribution is made of them, and a calibrator returns pr
 
 from torchmcl_tables.estimators.classifier import MCLClassifier
 from torchmcl_tables.estimators.density import DensityRegressor
-from torchmcl_tables.estimators.frames import TableEncoder
 from torchmcl_tables.estimators.regressor import MCLRegressor
 from torchmcl_tables.estimators.results import Hypotheses, PredictionIntervals, PredictionRegions, TopClasses
+from torchmcl_tables.estimators.tables import TableEncoder
 from torchmcl_tables.estimators.training import Cooling
 
 __all__ = [

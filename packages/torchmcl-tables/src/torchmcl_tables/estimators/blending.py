@@ -18,11 +18,10 @@ from torchmcl_tables.estimators import tables, training
 from torchmcl_tables.estimators.atoms import atoms_of
 from torchmcl_tables.estimators.blend import Blend, calibrated, supported_gaps
 from torchmcl_tables.estimators.calibration import FittedDensity
-from torchmcl_tables.estimators.frames import read_frame
 from torchmcl_tables.estimators.preprocessing import MANY_ROWS, N_BINS, Encoder
 from torchmcl_tables.estimators.regression import check_converged, first_split
 from torchmcl_tables.estimators.rows import Rows, Split
-from torchmcl_tables.estimators.tables import Targets
+from torchmcl_tables.estimators.tables import Targets, read_frame
 from torchmcl_tables.estimators.training import check_parameters, seed_of
 from torchmcl_tables.estimators.weighing import CRPS_WEIGHT, weighed
 

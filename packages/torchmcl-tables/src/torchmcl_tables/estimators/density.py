@@ -13,9 +13,8 @@ from torchmcl.schedules import Schedule
 from torchmcl_tables.data.schema import TableSchema
 from torchmcl_tables.estimators.blending import blend_of
 from torchmcl_tables.estimators.forest import blurred
-from torchmcl_tables.estimators.frames import FrameColumns, read_frame
 from torchmcl_tables.estimators.regression import DensityEstimator
-from torchmcl_tables.estimators.tables import checked_table, set_fitted
+from torchmcl_tables.estimators.tables import FrameColumns, checked_table, read_frame, set_fitted
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way

@@ -23,11 +23,10 @@ from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, Num
 from torchmcl_tables.estimators.blend import Blend
 from torchmcl_tables.estimators.classes import ClassMixture, mixed_log_probabilities
 from torchmcl_tables.estimators.forest import Forest
-from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.kernels import Kernels, background, network_kernels
 from torchmcl_tables.estimators.predictive import Predictive
 from torchmcl_tables.estimators.preprocessing import MOST_DEVIATIONS, Encoder
-from torchmcl_tables.estimators.tables import Targets
+from torchmcl_tables.estimators.tables import FrameColumns, Targets
 
 __all__ = ["export"]
 

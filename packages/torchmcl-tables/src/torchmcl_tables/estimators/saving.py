@@ -21,12 +21,13 @@ from torchmcl_tables.estimators.blend import AtomCalibrator, Blend
 from torchmcl_tables.estimators.calibration import Calibrator, FittedDensity
 from torchmcl_tables.estimators.classes import ClassMixture
 from torchmcl_tables.estimators.forest import Forest
-from torchmcl_tables.estimators.frames import FrameColumns
 from torchmcl_tables.estimators.predictive import Predictive
 from torchmcl_tables.estimators.preprocessing import Encoder, Scaler, check_n_answers
 from torchmcl_tables.estimators.rows import Rows
-from torchmcl_tables.estimators.tables import Targets
+from torchmcl_tables.estimators.tables import FrameColumns, Targets
 from torchmcl_tables.estimators.training import Continuation, Cooling
+
+__all__ = ["CODEC", "SavedEstimator", "estimator_codec", "from_state", "read_estimator", "to_state"]
 
 _KIND = "torchmcl estimator"
 # Types that are saved by name: rules, schedules, and the records of densities.

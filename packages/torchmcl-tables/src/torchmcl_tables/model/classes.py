@@ -14,6 +14,8 @@ from torchmcl_tables.model.evaluation import N_AMBIGUOUS, calibration, described
 from torchmcl_tables.model.model import ClassModel, likely_sets
 from torchmcl_tables.verdict import scored_by_other_half
 
+__all__ = ["CLASS_RULE", "CLASS_RULES", "NAMED_RULES", "class_summary", "evaluated_classes", "fitted_classifier"]
+
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 # Classes shown in a confusion matrix; rarer ones are merged.
 _MOST_CLASSES = 20

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl.postprocess import greedy_medoids
-from torchmcl.theory import lloyd
 from torchmcl_fleet import least_distortions
 from torchmcl_tables.data import CategoryColumn, Column, Table
 from torchmcl_tables.data.splits import times_of
 from torchmcl_tables.model.model import Answering, TableModel
-from torchmcl_tables.verdict import scored_by_other_half
 
 _MOST_PARTS, _ROWS_IN_PART, _FEWEST_PARTS = 24, 8, 3
 
@@ -137,30 +135,8 @@ def _measures(judged: _Judged) -> dict[str, Any]:
         "distortion": float(costs.min(axis=1).mean()),
         "mean_distortion": float(((off_mean / judged.scale) ** 2).sum(axis=1).mean()),
         "constant_rmse": _lists(targets.std(axis=0)),
-        "constant_nearest_rmse": constant_nearest_rmse(targets, costs.shape[1]),
         "log_likelihood": float(model.estimator.log_prob(inputs[some], targets[some]).mean()),
     }
-
-
-def constant_nearest_rmse(targets: NDArray[np.float64], n_answers: int) -> float | None:
-    """Return the root mean squared error of the nearest of several constant answers; None for several targets.
-
-    The answers for each half of the rows are computed from the other half, by Lloyd's algorithm from quantiles.
-
-    Example:
-        >>> constant_nearest_rmse(np.array([[0.0], [0.0], [8.0], [8.0]]), 2)
-        0.0
-    """
-    if targets.shape[1] != 1 or len(targets) < 2:
-        return None
-
-    def errors(own: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-        groups = np.array_split(np.sort(others, axis=0), min(n_answers, len(others)))
-        answers = np.array([group.mean(axis=0) for group in groups])
-        answers = lloyd(torch.from_numpy(others), torch.from_numpy(answers), n_steps=20)[0].numpy()
-        return np.asarray(np.abs(own - answers.T).min(axis=1))
-
-    return float(np.sqrt((scored_by_other_half(targets, errors) ** 2).mean()))
 
 
 def summary_of_data(model: Answering, table: Table) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from torchmcl import checks
 from torchmcl.errors import bad_value, number_text
 from torchmcl_tables.data import Table, TableSchema, infer_schema
 from torchmcl_tables.data.inference import MIN_ROWS, check_rows
-from torchmcl_tables.data.splits import Split, choose_split, times_of
+from torchmcl_tables.data.splits import choose_split, times_of
 from torchmcl_tables.data.values import moment_text
 from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegressor
 from torchmcl_tables.estimators.rows import units_of
@@ -58,15 +58,6 @@ class TableFit:
     split_column: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
 
-    def schema(self, table: Table) -> TableSchema:
-        """Return the schema of a table under these options."""
-        chosen = {name: getattr(self, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
-        return infer_schema(table, self.targets, task=self.task, interpret=True, **chosen)
-
-    def how_to_split(self, table: Table, schema: TableSchema) -> Split:
-        """Return the split of a table for these options and columns."""
-        return choose_split(table, schema, self.split, self.split_column)
-
 
 def fit_table(
     table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
@@ -99,7 +90,7 @@ def train_table(
     Args:
         table: to learn from.
         how: the columns, and the parameters of the estimator.
-        schema: of the table, as `how.schema` returns it; by default found here.
+        schema: Schema of the table; by default inferred.
         progress: show a bar.
         checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
 
@@ -109,7 +100,9 @@ def train_table(
     check_rows(table)
     checks.check_interval("train_table", "--test", how.test_fraction, "[0, 1)")
     start = time.perf_counter()
-    schema = schema or how.schema(table)
+    if schema is None:
+        columns = {name: getattr(how, name) for name in ("drop", "categorical", "numeric", "date", "keep")}
+        schema = infer_schema(table, how.targets, task=how.task, interpret=True, **columns)
     targets = schema.target_values(table)
     values = schema.values(table)
     known, train, test = _rows(table, schema, values, targets, how)
@@ -174,14 +167,14 @@ def _rows(
     if len(known) < MIN_ROWS:
         rule, advice = f"have a target in at least {MIN_ROWS} rows", "Check the target, or add rows."
         raise ValueError(bad_value("train_table", table.name, rule, len(known), advice))
-    split = how.how_to_split(table, schema)
+    split = choose_split(table, schema, how.split, how.split_column)
     units = units_of(values[known], targets[known]) if split.by == "random" else None
     return known, *split.rows(table, schema, known, how.test_fraction, how.seed, units)
 
 
 def _split_facts(table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]) -> dict[str, Any]:
     """Return the split and, for a split by time, the first time of the test rows, as a JSON value."""
-    split = how.how_to_split(table, schema)
+    split = choose_split(table, schema, how.split, how.split_column)
     facts: dict[str, Any] = asdict(split)
     if split.by == "time" and len(test):
         first = float(times_of(table, split.column, schema)[test].min())

@@ -74,16 +74,15 @@ def _whole(title: str, parts: Iterable[str]) -> str:
 
 def _number_head(records: dict[str, Any], targets: list[str]) -> str:
     n, measures = int(records["parameters"]["n_hypotheses"]), records["evaluation"]["measures"]
-    constant, constant_nearest = measures.get("constant_rmse"), measures.get("constant_nearest_rmse")
+    constant = measures.get("constant_rmse")
     nine = coverage_at(records["evaluation"])
     tiles = []
     for place, name in enumerate(targets):
         of = f" ({report.escape(name)})" if len(targets) > 1 else ""
         without = "" if constant is None else f"; {report.number(constant[place])} with the mean of all rows"
         tiles.append((report.number(measures["rmse"][place]), f"error of the mean{of}{without}"))
-        without = "" if constant_nearest is None else f"; {report.number(constant_nearest)} with {n} constants"
         nearest = report.number(measures["nearest_rmse"][place])
-        tiles.append((nearest, f"error of the nearest of {n} predictions{of}{without}"))
+        tiles.append((nearest, f"error of the nearest of {n} predictions{of}"))
         if nine is not None:
             tiles.append((report.percent(nine["covered"][place]), f"of the true values lie in their 90 % sets{of}"))
     what = " and ".join(f"<i>{report.escape(name)}</i>" for name in targets)
