@@ -50,14 +50,6 @@ def test_verbose_alone_is_refused(capsys):
     assert "--verbose goes with --version" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("value", ["0", "-3", "many", "1.5"])
-def test_counts_must_be_positive(value, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["demo", "--seeds", value])
-    assert stop.value.code == 2
-    assert "must be an integer from 1 to" in capsys.readouterr().err
-
-
 def test_an_output_that_cannot_be_written_gives_exit_code_2(tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")

@@ -16,35 +16,34 @@ ANSWERS = ["predict", "model", "a.csv", "-o", "b.csv"]
 
 
 @for_each(
-    "command, message",
+    "command, option",
     [
-        ([*ANSWERS, "--keep", "c,c"], "torchmcl predict: `--keep` must have no duplicates, got 'c' twice."),
-        (
-            [*ANSWERS, "--keep", "c", "--keep", "c"],
-            "torchmcl predict: `--keep` must have no duplicates, got 'c' twice.",
-        ),
-        ([*TABLE, "--seed", "-1"], "torchmcl fit: `--seed` must be an integer from 0 to 4294967295, got '-1'."),
-        ([*TABLE, "--learning-rate", "inf"], "torchmcl fit: `--learning-rate` must be a finite number > 0, got 'inf'."),
-        ([*TABLE, "--learning-rate", "-1"], "`--learning-rate` must be a finite number > 0, got '-1'."),
-        ([*TABLE, "--learning-rate", "-inf"], "`--learning-rate` must be followed by a value, got none."),
-        ([*TABLE, "--weight-decay", "nan"], "`--weight-decay` must be a finite number >= 0, got 'nan'."),
-        ([*TABLE, "--test", "2"], "`--test` must lie in [0, 1), got '2'."),
-        ([*TABLE, "--validation", "1"], "`--validation` must lie in [0, 1), got '1'."),
-        ([*ANSWERS, "--interval", "90"], "`--interval` must lie in (0, 1), got '90'."),
-        ([*TABLE, "--rule", "wta"], "`--rule` must be one of "),
-        ([*TABLE, "--target", ","], "`--target` must name at least one, separated by commas, got ','."),
-        (["fit", "a.csv"], "torchmcl fit: `--out` is required."),
-        (["reproduce", "uci", "--folds", "x"], "torchmcl reproduce uci: `--folds` must be an integer from 0 to "),
-        (["reproduce", "uci", "--sets", "yacht,yacht"], "`--sets` must have no duplicates, got 'yacht' twice."),
-        (["fly"], "must be one of "),
+        ([*ANSWERS, "--keep", "c,c"], "--keep"),
+        ([*ANSWERS, "--keep", "c", "--keep", "c"], "--keep"),
+        ([*TABLE, "--seed", "-1"], "--seed"),
+        ([*TABLE, "--learning-rate", "inf"], "--learning-rate"),
+        ([*TABLE, "--learning-rate", "-1"], "--learning-rate"),
+        ([*TABLE, "--learning-rate", "-inf"], "--learning-rate"),
+        ([*TABLE, "--weight-decay", "nan"], "--weight-decay"),
+        ([*TABLE, "--test", "2"], "--test"),
+        ([*TABLE, "--validation", "1"], "--validation"),
+        ([*ANSWERS, "--interval", "90"], "--interval"),
+        ([*TABLE, "--rule", "wta"], "--rule"),
+        ([*TABLE, "--target", ","], "--target"),
+        (["fit", "a.csv"], "--out"),
+        (["fly"], "COMMAND"),
+        (["demo", "--seeds", "0"], "--seeds"),
+        (["demo", "--seeds", "1.5"], "--seeds"),
+        (["reproduce", "uci", "--folds", "x"], "--folds"),
+        (["reproduce", "uci", "--sets", "yacht,yacht"], "--sets"),
     ],
 )
-def test_a_bad_option_is_named_and_nothing_is_written(command, message, tmp_path, monkeypatch, capsys):
+def test_a_bad_option_is_named_and_nothing_is_written(command, option, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         main(command)
     assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert f": `{option}` " in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
