@@ -47,7 +47,7 @@ def test_verbose_alone_is_refused(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--verbose"])
     assert stop.value.code == 2
-    assert "--verbose goes with --version" in capsys.readouterr().err
+    assert "`--verbose`" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_written_gives_exit_code_2(tmp_path, capsys):
@@ -71,7 +71,7 @@ def test_the_module_runs_as_a_script_and_shows_its_help_without_torch():
         [sys.executable, "-X", "importtime", "-m", "torchmcl", "--help"], capture_output=True, text=True
     )
     assert run.returncode == 0
-    assert "several answers" in run.stdout.lower()
+    assert "usage: torchmcl" in run.stdout
     imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
     assert "torchmcl.app" in imported
     assert not {"torch", "numpy"} & imported
