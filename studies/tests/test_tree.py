@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import torchmcl as mcl
 from grids import for_each
-from torchmcl_fleet.demo.gaussians import CENTRES, conditional_three_gaussians
+from torchmcl_fleet.demo.gaussians import CENTERS, conditional_three_gaussians
 from torchmcl_studies.tree import HypothesisTree, WeightHistory, draw_dendrogram, draw_tree
 
 mpl.use("Agg")
@@ -175,7 +175,7 @@ def test_the_tree_of_an_annealed_network_has_one_root_three_modes_and_leaves_bel
     assert len(tree.root.members) == 25
     modes = tree.children(tree.root)
     assert len(modes) == 3
-    means = 0.9 * torch.tensor(CENTRES)
+    means = 0.9 * torch.tensor(CENTERS)
     distance = torch.cdist(torch.stack([mode.position for mode in modes]), means)
     assert sorted(distance.argmin(dim=1).tolist()) == [0, 1, 2]
     assert distance.amin(dim=1).max() < 0.05

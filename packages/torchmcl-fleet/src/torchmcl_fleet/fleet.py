@@ -71,23 +71,23 @@ class Fleet:
     one another (BatchNorm). Dropout has the same distribution as in a single model, with different random numbers.
 
     Args:
-        module_factory: makes one module that returns `Predictions` or `Distributions`.
-        n_models: the number of models.
-        rule: an assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
+        module_factory: Function that makes one module, which returns `Predictions` or `Distributions`.
+        n_models: Number of models.
+        rule: Assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
             tail of the learning rate and the weight decay in training; a single one, or one per model.
         optimizer: `Adam()` or `SGD()` from `torchmcl_fleet`.
-        learning_rate: a number or a schedule epoch -> number; a single value, or one per model in a list, an array or a
+        learning_rate: A number or a schedule epoch -> number; a single value, or one per model in a list, an array or a
             tensor.
-        weight_decay: decoupled weight decay, a single value or one per model.
-        seeds: of the initial weights and the shuffles; 0, 1, 2, ... by default.
-        cost_fn: the matched cost, any `pairwise_*` function.
-        loss_fn: the trained cost, if it differs from the matched one, see `torchmcl.mcl_step`.
-        scores: how scores are trained, `SigmoidScores()` or `SoftmaxScores()`.
-        score_weight: weight of the score loss.
-        device: where to train; the models are kept on the CPU between runs. "cuda" means all visible GPUs, if
+        weight_decay: Decoupled weight decay, a single value or one per model.
+        seeds: Seeds of the initial weights and the shuffles; 0, 1, 2, ... by default.
+        cost_fn: Matched cost, any `pairwise_*` function.
+        loss_fn: Trained cost, if it differs from the matched one, see `torchmcl.mcl_step`.
+        scores: Score objective, `SigmoidScores()` or `SoftmaxScores()`.
+        score_weight: Weight of the score loss.
+        device: Device to train on; the models are kept on the CPU between runs. "cuda" means all visible GPUs, if
             there are enough models; a sequence names the devices that the models are split across.
-        backend: how a step is computed, for tests and bug reports: "autograd" (the definition), "compiled" (C code, for
-            small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs) or "captured"
+        backend: Implementation of a step, for tests and bug reports: "autograd" (the definition), "compiled" (C code,
+            for small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs) or "captured"
             (CUDA graphs). By default the fastest that supports the training run.
 
     Example:
@@ -176,17 +176,17 @@ class Fleet:
         """Train all models.
 
         Args:
-            data: rows for each model, or `SampledData`, which draws new rows for every epoch.
-            n_epochs: passes over the data.
-            batch_size: rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
+            data: Rows for each model, or `SampledData`, which draws new rows for every epoch.
+            n_epochs: Number of passes over the data.
+            batch_size: Rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
                 where the last one would be short; "all" is all rows.
-            validation: held-out rows to evaluate on, with the options of `Validation`; each model's best weights are
+            validation: Held-out rows to evaluate on, with the options of `Validation`; each model's best weights are
                 kept.
-            checkpoint: folder to save to and to resume from, with the options of `Checkpointing`.
-            models_at_once: train in chunks of this many; by default derived from memory and cores.
-            after_epoch: called with an `EpochInfo` after every epoch of a chunk, for records and pictures.
-            continued: begin with `optimizer_state` where there is one, and leave it for the next `fit`.
-            progress: show a bar with models per second and the time left; a string is its title.
+            checkpoint: Folder to save to and to resume from, with the options of `Checkpointing`.
+            models_at_once: Number of models of a chunk; by default derived from memory and cores.
+            after_epoch: Function called with an `EpochInfo` after every epoch of a chunk, for records and figures.
+            continued: Whether to begin with `optimizer_state` where there is one, and to leave it for the next `fit`.
+            progress: Whether to show a bar with models per second and the time left; a string is its title.
 
         Returns:
             FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
@@ -194,7 +194,7 @@ class Fleet:
             affected.
 
         Raises:
-            ValueError: if the data or validation is for another number of models, a number is out of range, or the
+            ValueError: If the data or validation is for another number of models, a number is out of range, or the
                 checkpoint holds another training.
         """
         checks.check_positive_int("Fleet.fit", "n_epochs", n_epochs)
@@ -261,11 +261,11 @@ class Fleet:
         """Return the predictions of all models, [models, batch, ...]; `Distributions` if the modules return them.
 
         Args:
-            inputs: [batch, ...] for all models.
-            per_model: inputs are [models, batch, ...], separate for each model.
-            best: use the weights with the best validation value instead of the last ones.
-            stochastic: leave dropout on.
-            seed: of the random numbers of dropout; torch's global generator is then left unchanged.
+            inputs: Inputs of all models, [batch, ...].
+            per_model: Whether inputs are [models, batch, ...], separate for each model.
+            best: Whether to use the weights with the best validation value instead of the last ones.
+            stochastic: Whether to leave dropout on.
+            seed: Seed of the random numbers of dropout; torch's global generator is then left unchanged.
         """
         models = self._kept.chosen(best=best)
         if inputs.ndim < 2:
@@ -287,8 +287,8 @@ class Fleet:
         """Return metrics of each model on its rows: distortion, rmse [models] and usage [models, hypotheses].
 
         Args:
-            data: rows for each model, with Euclidean targets.
-            best: use the weights of the best validation instead of the last ones.
+            data: Rows for each model, with Euclidean targets.
+            best: Whether to use the weights of the best validation instead of the last ones.
         """
         check_data("Fleet.evaluate", "data", data, self.n_models)
         module_checks.check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
@@ -308,7 +308,7 @@ class Fleet:
         """Load weights and buffers from `state_dict`.
 
         Raises:
-            ValueError: if they do not match this fleet.
+            ValueError: If they do not match this fleet.
         """
         self._kept.load_state_dict(state)
         self._first_weights = io.digest(self._kept.last.state)
@@ -341,11 +341,11 @@ class FleetRecorder:
     """A recorder to pass as `after_epoch=` to `Fleet.fit`; records stay on the device until `records` is called.
 
     Args:
-        fleet: the fleet, whose rules determine weights and temperatures.
-        n_epochs: of the training.
-        data: held-out rows [rows, ...] and targets [rows, targets, dim] for the metrics, shared by all models.
+        fleet: The fleet, whose rules determine weights and temperatures.
+        n_epochs: Number of epochs of the training.
+        data: Held-out rows [rows, ...] and targets [rows, targets, dim] for the metrics, shared by all models.
         probes: [probes, ...], inputs whose hypotheses are recorded.
-        every: epochs between records; the last epoch is always recorded.
+        every: Epochs between records; the last epoch is always recorded.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
@@ -396,7 +396,7 @@ class FleetRecorder:
         """Return the records of each model, on the CPU.
 
         Raises:
-            ValueError: if there are none yet.
+            ValueError: If there are none yet.
         """
         if not self._records:
             rule = "hold at least one record"

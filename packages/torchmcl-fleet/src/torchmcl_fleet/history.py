@@ -92,7 +92,7 @@ class FleetHistory(NamedTuple):
         temperatures: [epochs, models], decided by `AutoAnnealing`; NaN for models under other rules, and None if
             no model uses it.
         learning_rates: [epochs, models], as they were used; NaN after early stopping ended a model.
-        seconds: wall time of the training itself.
+        seconds: Wall time of the training itself.
     """
 
     losses: Tensor
@@ -192,12 +192,12 @@ class FleetCheckpoint:
     """The saved state of one training run.
 
     Args:
-        options: folder, and how many states of each chunk to keep.
-        plan: fingerprint of the training, as JSON.
-        is_random: whether the training draws random numbers, whose state is then saved too.
+        options: Folder, and how many states of each chunk to keep.
+        plan: Fingerprint of the training, as JSON.
+        is_random: Whether the training draws random numbers, whose state is then saved too.
 
     Raises:
-        ValueError: if the folder holds the state of another training.
+        ValueError: If the folder holds the state of another training.
     """
 
     def __init__(self, options: Checkpointing, plan: dict[str, Any], *, is_random: bool) -> None:
@@ -220,15 +220,15 @@ class FleetCheckpoint:
         """Fill `state` from the newest complete checkpoint of a chunk; return the next epoch and the seconds so far.
 
         Args:
-            chunk: its number.
-            state: of the training.
-            device: where it trains.
+            chunk: Number of the chunk.
+            state: Tensors of the training.
+            device: Device of the chunk.
 
         Returns:
             0 and 0.0 where there is none.
 
         Raises:
-            CheckpointError: if there are checkpoints, but all are damaged or belong to a different training run.
+            CheckpointError: If there are checkpoints, but all are damaged or belong to a different training run.
         """
         newest = self._series(chunk).newest()
         if newest is None:
@@ -253,7 +253,7 @@ class FleetCheckpoint:
         """Write the state of a chunk.
 
         Raises:
-            OSError: if it cannot be written; the last state is then untouched.
+            OSError: If it cannot be written; the last state is then untouched.
         """
         tensors = dict(state)
         if self.is_random:

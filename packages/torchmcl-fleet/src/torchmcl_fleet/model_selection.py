@@ -27,13 +27,13 @@ class HypothesisCounts:
     """Distortions by number of hypotheses, and the recommended number.
 
     Attributes:
-        n_hypotheses: the numbers that were tried, in increasing order.
+        n_hypotheses: The numbers that were tried, in increasing order.
         distortions: [numbers, folds, restarts], mean squared distance of held-out targets to the nearest hypothesis.
-        floor: for each number, the lowest possible distortion if the density predicted by the largest networks were
+        floor: For each number, the lowest possible distortion if the density predicted by the largest networks were
             the true one, scaled down if it exceeds a measured distortion; None if unknown.
-        share: the requested fraction of the possible reduction.
-        recommended: the recommended number.
-        reason: the reason, in a sentence.
+        share: The requested fraction of the possible reduction.
+        recommended: The recommended number.
+        reason: The reason, in a sentence.
     """
 
     n_hypotheses: tuple[int, ...]
@@ -96,24 +96,24 @@ def choose_n_hypotheses(
     within one standard error (of the difference over the folds) of the best one.
 
     Args:
-        factory: returns an untrained module with a given number of hypotheses.
+        factory: Returns an untrained module with a given number of hypotheses.
         inputs: [rows, ...], standardized if the module requires it.
         targets: [rows, dim], or several for each row, [rows, targets, dim].
-        candidates: numbers of hypotheses to try.
-        n_epochs: of each training.
-        n_folds: number of folds; each row is held out in one of them.
-        n_restarts: training runs per fold, with different initial weights.
-        share: in (0, 1], as above.
-        rule: as in `Fleet`, `AutoAnnealing()` by default.
-        learning_rate: a number or a schedule.
-        batch_size: rows of a minibatch, as for `Fleet.fit`.
-        scores: how scores are trained and read, `SigmoidScores()` by default.
-        device: where to train.
-        seed: of the folds and the initial weights.
-        progress: show a bar for each number.
+        candidates: Numbers of hypotheses to try.
+        n_epochs: Number of epochs of each training run.
+        n_folds: Number of folds; each row is held out in one of them.
+        n_restarts: Training runs per fold, with different initial weights.
+        share: Fraction of the reduction, in (0, 1], as above.
+        rule: Rule of the models, as in `Fleet`, `AutoAnnealing()` by default.
+        learning_rate: A number or a schedule.
+        batch_size: Rows of a minibatch, as for `Fleet.fit`.
+        scores: How scores are trained and read, `SigmoidScores()` by default.
+        device: Device to train on.
+        seed: Seed of the folds and the initial weights.
+        progress: Whether to show a bar for each number.
 
     Raises:
-        ValueError: for numbers below 1 or fewer than two of them, inconsistent shapes, or more folds than rows.
+        ValueError: For numbers below 1 or fewer than two of them, inconsistent shapes, or more folds than rows.
 
     Example:
         >>> import torchmcl as mcl
@@ -271,8 +271,8 @@ def least_distortions(density: Mixture, numbers: Sequence[int]) -> list[float | 
     each, and scaled to the mean variance over all rows.
 
     Args:
-        density: batch shape [rows].
-        numbers: of answers, each >= 1.
+        density: Batch shape [rows].
+        numbers: Numbers of hypotheses, each >= 1.
 
     Example:
         >>> density = Mixture(torch.tensor([[[-1.0], [1.0]]]), torch.tensor([[0.5, 0.5]]), widths=0.1)

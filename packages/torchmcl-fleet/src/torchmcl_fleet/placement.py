@@ -38,12 +38,12 @@ def devices_of(device: Device | Sequence[Device], n_models: int) -> tuple[torch.
     """Return the devices for `n_models` models.
 
     Args:
-        device: a single one; "cuda" without a number means all visible GPUs, if there are enough models;
+        device: A single one; "cuda" without a number means all visible GPUs, if there are enough models;
             or a sequence, all of which are used.
-        n_models: number of models.
+        n_models: Number of models.
 
     Raises:
-        ValueError: for an unknown name, an empty sequence, or devices of several types.
+        ValueError: For an unknown name, an empty sequence, or devices of several types.
     """
     if isinstance(device, str | torch.device):
         single = checks.device_of("Fleet", device)
@@ -63,10 +63,10 @@ class Placement:
     """The chunks of a training run and their devices.
 
     Attributes:
-        chunks: the models of each chunk.
-        devices: chunk i is trained on device i modulo their number.
-        n_threads: number of chunks trained side by side.
-        single_core: whether operations are too short to be split across cores.
+        chunks: The models of each chunk.
+        devices: Chunk i is trained on device i modulo their number.
+        n_threads: Number of chunks trained side by side.
+        single_core: Whether operations are too short to be split across cores.
     """
 
     chunks: list[slice]
@@ -90,14 +90,14 @@ class Placement:
         """Return the placement of a training run.
 
         Args:
-            models: all of them.
-            data: their rows.
-            devices: to train on.
-            batch_size: rows of a step.
-            n_hypotheses: of each model.
-            chunk_size: models of a chunk; None to derive it from memory and threads.
-            splits_models: whether the step itself splits the models across cores.
-            in_order: whether chunks have to be trained one after the other.
+            models: All models.
+            data: Rows of the models.
+            devices: Devices to train on.
+            batch_size: Rows of a step.
+            n_hypotheses: Number of hypotheses of each model.
+            chunk_size: Models of a chunk; None to derive it from memory and threads.
+            splits_models: Whether the step itself splits the models across cores.
+            in_order: Whether chunks have to be trained one after the other.
         """
         on_cpu = devices[0].type == "cpu"
         n_pairs = n_hypotheses * (data.targets.shape[2] if data.targets.ndim > 2 else 1)

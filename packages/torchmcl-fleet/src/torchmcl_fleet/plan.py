@@ -146,9 +146,9 @@ class RulePlan:
     epoch needs no data from the host, and a hundred temperatures are as cheap as one.
 
     Args:
-        rules: one per model: a rule, a function epoch -> rule, or `AutoAnnealing`.
-        n_epochs: of the training.
-        device: of the models.
+        rules: One per model: a rule, a function epoch -> rule, or `AutoAnnealing`.
+        n_epochs: Number of epochs of the training.
+        device: Device of the models.
         dtype: Data type of the models.
     """
 
@@ -497,11 +497,11 @@ class Validation:
     """Rows for the evaluation of a fleet during training; each model's best weights are kept.
 
     Args:
-        rows: held-out rows for each model.
-        monitor: value to compare, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
+        rows: Held-out rows for each model.
+        monitor: Value to compare, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
             that returns [models].
-        every: epochs between evaluations, a single value or one per model; the last epoch is always evaluated.
-        patience: stop a model after this many epochs without improvement; None trains all to the end.
+        every: Epochs between evaluations, a single value or one per model; the last epoch is always evaluated.
+        patience: Stop a model after this many epochs without improvement; None trains all to the end.
     """
 
     rows: FleetData
@@ -550,8 +550,8 @@ def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> lis
     """Return one value per model, from a single value, a sequence, an array or a tensor.
 
     Raises:
-        TypeError: for a string.
-        ValueError: for a sequence of the wrong length, or an array of several axes.
+        TypeError: For a string.
+        ValueError: For a sequence of the wrong length, or an array of several axes.
     """
     if isinstance(value, str | bytes):
         raise TypeError(bad_value(owner, name, "be a single value or one per model", repr(value)))
@@ -576,8 +576,8 @@ def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
     """Return one seed per model: 0, 1, 2, ... by default.
 
     Raises:
-        TypeError: for a seed that is not an integer.
-        ValueError: for one that does not fit into 64 bits.
+        TypeError: For a seed that is not an integer.
+        ValueError: For one that does not fit into 64 bits.
     """
     each = per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
     for seed in each:
@@ -646,8 +646,8 @@ def even_batch_size(n_rows: int, at_most: int) -> int:
     A last batch of a few rows has a gradient far larger than the optimizer expects.
 
     Args:
-        n_rows: to split.
-        at_most: rows of a batch.
+        n_rows: Number of rows.
+        at_most: Rows of a batch.
 
     Example:
         >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3

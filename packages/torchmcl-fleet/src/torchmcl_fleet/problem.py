@@ -54,7 +54,7 @@ class FleetData(NamedTuple):
         set_of_model: [models], the index of the set of each model.
         weights: [sets, rows], how much each row counts in the loss, of mean 1; None if all count equally.
         mask: [sets, rows, targets], True where a target is real, or [sets, rows, targets, steps]; None when all are.
-        source: the source of the rows of each epoch in `Fleet.fit`; None for fixed rows.
+        source: The source of the rows of each epoch in `Fleet.fit`; None for fixed rows.
     """
 
     inputs: Tensor
@@ -80,12 +80,12 @@ class FleetData(NamedTuple):
         Args:
             inputs: [rows, ...]
             targets: [rows, targets, dim], or [rows, targets, steps, dim] for sequences.
-            n_models: how many models share them.
+            n_models: How many models share them.
             weights: [rows], how much each row counts in the loss, of mean 1.
             mask: [rows, targets] or [rows, targets, steps], True where a target, or a step of it, is real.
 
         Raises:
-            ValueError: if there are no rows, or not as many inputs as targets and weights.
+            ValueError: If there are no rows, or not as many inputs as targets and weights.
 
         Example:
             >>> data = FleetData.shared(torch.zeros(10, 3), torch.zeros(10, 1, 1), n_models=4)
@@ -107,8 +107,8 @@ class FleetData(NamedTuple):
         """Return data from sets of (inputs, targets) or (inputs, targets, mask), possibly of different lengths.
 
         Raises:
-            ValueError: if a set is empty, its inputs and targets differ in length, or a model's set does not exist.
-            TypeError: if inputs or targets are not tensors, or differ in type between the sets.
+            ValueError: If a set is empty, its inputs and targets differ in length, or a model's set does not exist.
+            TypeError: If inputs or targets are not tensors, or differ in type between the sets.
         """
         if not sets:
             raise ValueError(bad_value("FleetData", "sets", "hold at least one set", "none"))
@@ -231,11 +231,11 @@ class SampledData:
     before the epoch begins; random streams of CPUs and GPUs differ.
 
     Args:
-        draw: called with a number of rows and a generator; returns a Batch of inputs [rows, ...] and targets
+        draw: Called with a number of rows and a generator; returns a Batch of inputs [rows, ...] and targets
             [rows, targets, dim] on the device of the generator, and a mask in all epochs or in none.
-        n_rows: rows of an epoch.
-        n_models: the number of models that share them.
-        seed: of the random stream.
+        n_rows: Number of rows of an epoch.
+        n_models: The number of models that share them.
+        seed: Seed of the random stream.
 
     Example:
         >>> from torchmcl_fleet.demo.gaussians import conditional_three_gaussians
@@ -262,7 +262,7 @@ class SampledData:
         """Return the rows of an epoch.
 
         Raises:
-            ValueError: if `draw` does not return `n_rows` rows.
+            ValueError: If `draw` does not return `n_rows` rows.
         """
         # A hash decorrelates the streams of adjacent seeds and epochs.
         digest = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
@@ -286,12 +286,12 @@ class EpochRows:
     """The rows of a chunk in training: shuffled or sampled for every epoch, and split into batches.
 
     Args:
-        data: rows of the models, on their device.
+        data: Rows of the models, on their device.
         seeds: [models], of the shuffles.
-        batch_size: rows of a batch; the last one may have fewer.
+        batch_size: Rows of a batch; the last one may have fewer.
 
     Attributes:
-        batches: slices of the rows, in the order of each model.
+        batches: Slices of the rows, in the order of each model.
         order: [orders, rows], permutations of the rows in this epoch; None without shuffling.
         order_of_model: [models]
     """
@@ -375,9 +375,9 @@ def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: i
 
     Args:
         seeds: [models], integers.
-        epoch: of the training, or several [..., 1].
+        epoch: Epoch of the training, or several [..., 1].
         lengths: [models], how many rows are real.
-        n_rows: rows with padding.
+        n_rows: Rows with padding.
 
     Example:
         >>> shuffled_rows(torch.tensor([0, 1]), 0, torch.tensor([4, 3]), 4)
@@ -406,12 +406,12 @@ class StepSpec:
     """The definition of a step.
 
     Attributes:
-        cost_fn: the matched cost.
-        score_weight: weight of the score loss.
-        monitor: value on held-out rows, a function of a step's output.
-        loss_fn: the trained cost, None for the matched one.
-        scores: how scores are trained.
-        optimizer: update rule.
+        cost_fn: The matched cost.
+        score_weight: Weight of the score loss.
+        monitor: Value on held-out rows, a function of a step's output.
+        loss_fn: The trained cost, None for the matched one.
+        scores: How scores are trained.
+        optimizer: Update rule.
     """
 
     cost_fn: Callable[..., Tensor]
@@ -429,11 +429,11 @@ class CostProperties(NamedTuple):
     """Properties of a cost function.
 
     Attributes:
-        is_squared: the squared Euclidean distance.
-        is_absolute: the sum of absolute differences.
-        is_class_mixture: the log-loss of a mixture over classes.
-        crps: weight of the CRPS in `MixtureNLLWithCRPS`; None for other costs.
-        trains_scores: whether it trains the scores itself.
+        is_squared: The squared Euclidean distance.
+        is_absolute: The sum of absolute differences.
+        is_class_mixture: The log-loss of a mixture over classes.
+        crps: Weight of the CRPS in `MixtureNLLWithCRPS`; None for other costs.
+        trains_scores: Whether it trains the scores itself.
     """
 
     is_squared: bool
@@ -465,14 +465,14 @@ class NetworkShape:
     """The shape of a `MultiHypothesisMLP` of linear layers and ReLUs with all parameters trained.
 
     Attributes:
-        sizes: features of the inputs and of the outputs of each layer.
-        n_hypotheses: of a row.
-        event: shape of a hypothesis.
-        has_scores: whether it returns score logits.
-        detach_scores: whether gradients of the score loss stop at the last layer.
-        has_scales: whether it returns scales.
-        min_scale: the smallest scale.
-        dropout: the dropout rate after each ReLU; None without such layers.
+        sizes: Features of the inputs and of the outputs of each layer.
+        n_hypotheses: Number of hypotheses of a row.
+        event: Shape of a hypothesis.
+        has_scores: Whether it returns score logits.
+        detach_scores: Whether gradients of the score loss stop at the last layer.
+        has_scales: Whether it returns scales.
+        min_scale: The smallest scale.
+        dropout: The dropout rate after each ReLU; None without such layers.
     """
 
     sizes: tuple[int, ...]
@@ -527,15 +527,15 @@ class RowProperties(NamedTuple):
     """Properties of the rows of a fleet.
 
     Attributes:
-        n_features: of vector inputs; None for others.
-        n_targets: of a row.
-        n_dims: of vector targets; None for others.
-        are_classes: whether targets are ids.
-        is_single: whether inputs and targets are float32.
-        is_ragged: whether the sets differ in length.
-        has_mask: whether some targets are padding.
-        has_weights: whether rows are weighted.
-        is_sampled: whether new rows are drawn for every epoch.
+        n_features: Number of features of vector inputs; None for others.
+        n_targets: Number of targets of a row.
+        n_dims: Number of dimensions of vector targets; None for others.
+        are_classes: Whether targets are ids.
+        is_single: Whether inputs and targets are float32.
+        is_ragged: Whether the sets differ in length.
+        has_mask: Whether some targets are padding.
+        has_weights: Whether rows are weighted.
+        is_sampled: Whether new rows are drawn for every epoch.
     """
 
     n_features: int | None
@@ -570,15 +570,15 @@ class TrainingProblem:
     """All properties that determine which backends support a training run.
 
     Attributes:
-        device: of the training.
-        spec: cost, loss, scores, monitor and optimizer.
-        cost: the matched cost.
-        network: the models; None if they are not ReLU networks.
-        is_single: whether the models are float32.
-        rows: to train on.
-        held_out: rows to evaluate on.
-        per_target_rules: whether all rules are WTA, RelaxedWTA or AnnealedWTA.
-        checks_values: whether `debug_checks` is on.
+        device: Device of the training.
+        spec: Cost, loss, scores, monitor and optimizer.
+        cost: The matched cost.
+        network: The models; None if they are not ReLU networks.
+        is_single: Whether the models are float32.
+        rows: Rows to train on.
+        held_out: Rows to evaluate on.
+        per_target_rules: Whether all rules are WTA, RelaxedWTA or AnnealedWTA.
+        checks_values: Whether `debug_checks` is on.
     """
 
     device: torch.device

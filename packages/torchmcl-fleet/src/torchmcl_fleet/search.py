@@ -23,10 +23,10 @@ class Candidate:
     """The training settings of a candidate.
 
     Args:
-        name: in records and plots.
-        rule: as in `Fleet`.
-        learning_rate: a number, or epoch -> number.
-        weight_decay: decoupled weight decay.
+        name: Name in records.
+        rule: Rule of a model, as in `Fleet`.
+        learning_rate: A number, or epoch -> number.
+        weight_decay: Decoupled weight decay.
     """
 
     name: str
@@ -66,10 +66,10 @@ class SearchResult(NamedTuple):
     """The result of a search.
 
     Attributes:
-        candidates: in the order of `values`.
+        candidates: In the order of `values`.
         values: [candidates, splits, restarts], the lowest hard distortion on held-out rows of the evaluated epochs.
-        best: index of the candidate with the lowest geometric mean.
-        seconds: wall time of the training.
+        best: Index of the candidate with the lowest geometric mean.
+        seconds: Wall time of the training.
     """
 
     candidates: list[Candidate]
@@ -99,10 +99,10 @@ class FleetSearch:
     On a GPU the fleet of all candidates takes about as long as one model. Fit the winner on all rows afterwards.
 
     Args:
-        candidates: to compare; `default_candidates` by default.
-        n_splits: inner splits with different held-out rows; more splits make the choice more stable on small tables.
-        held_out: fraction of the rows held out in each split.
-        n_restarts: restarts of each candidate on each split.
+        candidates: Candidates to compare; `default_candidates` by default.
+        n_splits: Inner splits with different held-out rows; more splits make the choice more stable on small tables.
+        held_out: Fraction of the rows held out in each split.
+        n_restarts: Restarts of each candidate on each split.
 
     Example:
         >>> from torchmcl import MultiHypothesisMLP
@@ -150,19 +150,19 @@ class FleetSearch:
         """Train all candidates on inputs [rows, ...] and targets [rows, targets, dim], and return the result.
 
         Args:
-            factory: returns an untrained model.
+            factory: Returns an untrained model.
             inputs: [rows, ...]
             targets: [rows, targets, dim]
-            n_epochs: of each training.
-            batch_size: rows of a minibatch at most, as for `Fleet.fit`; none is much smaller than the others.
-            cost_fn: any `pairwise_*` function.
-            score_weight: weight of the score loss.
-            monitor: called with the weights of the held-out rows, None if all are equal; returns the compared value as
+            n_epochs: Number of epochs of each training run.
+            batch_size: Rows of a minibatch at most, as for `Fleet.fit`; none is much smaller than the others.
+            cost_fn: Any `pairwise_*` function.
+            score_weight: Weight of the score loss.
+            monitor: Called with the weights of the held-out rows, None if all are equal; returns the compared value as
                 a function of a step's output, such as `MixtureLogLoss`; the distortion by default.
-            seed: of the splits and the initial weights.
-            device: where to train.
-            validate_every: epochs between evaluations on the held-out rows.
-            progress: show a bar.
+            seed: Seed of the splits and the initial weights.
+            device: Device to train on.
+            validate_every: Epochs between evaluations on the held-out rows.
+            progress: Whether to show a bar.
             weights: [rows], how much each row counts, in training and in the comparison; equal by default.
             groups: [rows], ids of rows that are held out together; by default each row is its own group.
         """

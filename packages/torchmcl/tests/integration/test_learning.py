@@ -8,13 +8,13 @@ import torchmcl as mcl
 from grids import for_each
 from problems import score_labels
 
-CENTRES = torch.tensor([[-0.5, -0.4], [0.5, -0.3], [0.0, 0.5]])
+CENTERS = torch.tensor([[-0.5, -0.4], [0.5, -0.3], [0.0, 0.5]])
 
 
 def three_gaussians(n, generator):
     """Three equally likely clusters, each of standard deviation 0.05 in two dimensions."""
     which = torch.randint(0, 3, (n,), generator=generator)
-    return CENTRES[which] + 0.05 * torch.randn(n, 2, generator=generator)
+    return CENTERS[which] + 0.05 * torch.randn(n, 2, generator=generator)
 
 
 def test_annealed_training_on_three_gaussians_ends_near_the_best_quantiser():

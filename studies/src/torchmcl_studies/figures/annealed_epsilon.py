@@ -9,7 +9,7 @@ import torch
 from torchmcl.annealing import AnnealingRecords
 from torchmcl.rules.winners import AnnealedWTA, RelaxedWTA
 from torchmcl.schedules import annealed
-from torchmcl_fleet.demo.gaussians import CENTRES, three_gaussians
+from torchmcl_fleet.demo.gaussians import CENTERS, three_gaussians
 from torchmcl_studies.figures.figure1 import frames, starved
 from torchmcl_studies.figures.settings import (
     Claim,
@@ -63,7 +63,7 @@ def run_annealed_epsilon(folder: Path, settings: FigureSettings, *, progress: bo
 
 def _in_the_middle(course: AnnealingRecords) -> list[int]:
     """Return the number of hypotheses near the mean of the three Gaussians, for each record."""
-    middle = torch.tensor(CENTRES).mean(dim=0)
+    middle = torch.tensor(CENTERS).mean(dim=0)
     return [int(n) for n in ((course.hypotheses[:, 0] - middle).norm(dim=-1) < RADIUS).sum(dim=-1)]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from torchmcl.annealing import AnnealingRecords, phase_transitions
-from torchmcl_fleet.demo.gaussians import CENTRES, three_gaussians
+from torchmcl_fleet.demo.gaussians import CENTERS, three_gaussians
 from torchmcl_studies.figures.settings import (
     PROBES,
     Claim,
@@ -86,7 +86,7 @@ def _points() -> list[tuple[float, ...]]:
     for x in PROBES:
         generator = torch.Generator().manual_seed(3)
         full = three_gaussians(600, generator)
-        centers = torch.tensor(CENTRES)
+        centers = torch.tensor(CENTERS)
         nearest = centers[torch.cdist(full, centers).argmin(dim=-1)]
         rows += [(x, *place) for place in (full + (x - 1) * nearest).tolist()]
     return rows

@@ -24,11 +24,11 @@ class Backend:
     """One implementation of training.
 
     Attributes:
-        name: the value of `Fleet(backend=...)`.
-        why_not: returns why it does not support a training run, or None if it does.
-        step: computes the losses, gradients and evaluations of a chunk.
-        training: runs the epochs of a chunk.
-        splits_models: whether its step itself splits the models across cores.
+        name: The value of `Fleet(backend=...)`.
+        why_not: Returns why it does not support a training run, or None if it does.
+        step: Computes the losses, gradients and evaluations of a chunk.
+        training: Runs the epochs of a chunk.
+        splits_models: Whether its step itself splits the models across cores.
     """
 
     name: str
@@ -53,7 +53,7 @@ def choose_backend(asked: str | None, training: TrainingProblem) -> Backend:
     """Return the backend of a training run: the one named `asked`, or the fastest that supports it.
 
     Raises:
-        ValueError: if `asked` does not support the training run.
+        ValueError: If `asked` does not support the training run.
     """
     if asked is None:
         return next(backend for backend in BACKENDS.values() if backend.why_not(training) is None)

@@ -30,11 +30,11 @@ class FleetAnnealing:
     """The policies of a chunk.
 
     Args:
-        rules: of the models; rules other than `AutoAnnealing` are ignored.
-        step: of the models on their rows.
-        optimizer: the state of the optimizer, [models, ...] each.
-        seeds: of the models.
-        n_epochs: of the training.
+        rules: Rules of the models; rules other than `AutoAnnealing` are ignored.
+        step: Step of the models on their rows.
+        optimizer: The state of the optimizer, [models, ...] each.
+        seeds: Seeds of the models.
+        n_epochs: Number of epochs of the training.
     """
 
     def __init__(
@@ -182,11 +182,11 @@ class _StackedWeights:
     """The weights of stacked models, see `torchmcl.annealing.TrainedWeights`.
 
     Args:
-        models: in training.
-        optimizer: the state of the optimizer, [models, ...] each.
-        head: name and module of the head; None unless the models have exactly one.
-        seeds: of the models.
-        initial: the first weights.
+        models: Models in training.
+        optimizer: The state of the optimizer, [models, ...] each.
+        head: Name and module of the head; None unless the models have exactly one.
+        seeds: Seeds of the models.
+        initial: Initial weights.
     """
 
     def __init__(

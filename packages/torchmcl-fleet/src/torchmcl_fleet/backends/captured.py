@@ -28,9 +28,10 @@ class CapturedEpochs:
     """Run `epoch(key)` as a CUDA graph that is captured once for each key and replayed afterwards.
 
     Args:
-        epoch: changes tensors in place, reads nothing on the host, and depends on Python values only through its key.
-        state: the tensors that it changes, restored after the warm-up before a capture.
-        device: where they are.
+        epoch: Function that changes tensors in place, reads nothing on the host, and depends on Python values
+            only through its key.
+        state: The tensors that it changes, restored after the warm-up before a capture.
+        device: Device of the tensors.
     """
 
     def __init__(self, epoch: Callable[[Any], None], state: list[Tensor], device: torch.device) -> None:

@@ -81,11 +81,11 @@ class CompiledStep(AutogradStep):
         """Train the active models for some epochs, and return losses [epochs, batches, models].
 
         Args:
-            rules: temperatures and epsilons [epochs, 2, models].
-            orders: of the rows [epochs, orders, rows], or None.
-            state: of the optimizer.
-            lr: learning rates [epochs, models].
-            decay: weight decays [models, 1], or None.
+            rules: Temperatures and epsilons [epochs, 2, models].
+            orders: Orders of the rows [epochs, orders, rows], or None.
+            state: State of the optimizer.
+            lr: Learning rates [epochs, models].
+            decay: Weight decays [models, 1], or None.
             active: [models], the models to train.
         """
         assert isinstance(self.optimizer, CompiledAdam)
@@ -257,7 +257,7 @@ class _ClassNetworks:
     Tensors are laid out [models, values, rows], so that sums over few hypotheses or classes vectorize over the rows.
 
     Args:
-        models: stacked `MultiHypothesisMLP` networks with ReLUs.
+        models: Stacked `MultiHypothesisMLP` networks with ReLUs.
     """
 
     def __init__(self, models: StackedModules) -> None:

@@ -42,14 +42,14 @@ class AutogradStep:
     """Losses and gradients of stacked models by `mcl_step` and autograd.
 
     Args:
-        models: to train.
-        rows: to train on, batch by batch.
-        validation: rows to evaluate on.
-        problem: of the training, with the definition of a step.
+        models: Models to train.
+        rows: Rows to train on, batch by batch.
+        validation: Rows to evaluate on.
+        problem: Problem of the training run, with the definition of a step.
 
     Attributes:
         gradient: [models, parameters], of the last batch.
-        optimizer: in the implementation of this backend.
+        optimizer: Optimizer in the implementation of this backend.
     """
 
     gradient: Tensor

@@ -24,10 +24,10 @@ class EpochInfo(NamedTuple):
     """The argument passed to the `after_epoch` callback of `Fleet.fit`.
 
     Attributes:
-        epoch: the one that was just trained, counted from 0.
-        models: the models of the chunk.
-        stacked: the stacked models; call it with inputs [models, batch, ...].
-        rule: their rule in that epoch, for costs [models, ...].
+        epoch: Epoch that was just trained, counted from 0.
+        models: The models of the chunk.
+        stacked: The stacked models; call it with inputs [models, batch, ...].
+        rule: Their rule in that epoch, for costs [models, ...].
         temperatures: [models], 0 for rules without one.
     """
 
@@ -42,8 +42,8 @@ class ChunkTraining:
     """A chunk in training.
 
     Args:
-        step: of the models of the chunk, on their rows.
-        plan: how they are trained.
+        step: Step of the models of the chunk, on their rows.
+        plan: How they are trained.
     """
 
     def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
@@ -81,15 +81,15 @@ class ChunkTraining:
         """Train to the end from the last checkpoint, saving checkpoints regularly and on signals.
 
         Args:
-            number: of the chunk.
-            saved: where to resume from and save to; None saves nothing.
-            bar: advanced by the epochs that the checkpoint contains.
-            after_epochs: called with the range of the epochs just trained: the first one, and the one after the last.
-            one_by_one: call `after_epochs` after every single epoch.
+            number: Number of the chunk.
+            saved: Where to resume from and save to; None saves nothing.
+            bar: Advanced by the epochs that the checkpoint contains.
+            after_epochs: Called with the range of the epochs just trained: the first one, and the one after the last.
+            one_by_one: Call `after_epochs` after every single epoch.
 
         Raises:
-            TrainingInterrupted: if a signal requests it; the epochs so far are then saved.
-            OSError: if a state cannot be written; the previous one is then untouched.
+            TrainingInterrupted: If a signal requests it; the epochs so far are then saved.
+            OSError: If a state cannot be written; the previous one is then untouched.
         """
         n_epochs, device, state = self.plan.n_epochs, self.models.flat.device, self.state.tensors()
         first, seconds = (0, 0.0) if saved is None else saved.load(number, state, device)
@@ -288,13 +288,13 @@ def train_chunks(
     """Train all chunks; return the history and the optimizer's state of each.
 
     Args:
-        placement: of the chunks.
-        chunk_of: returns the chunk of a slice of the models on a device.
-        keep: called with the models of a chunk, their last state and their best.
-        saved: where to resume from and save to.
-        bar: advanced by each epoch of each model.
-        after_epoch: called after every epoch of a chunk.
-        moments: copy the optimizer's state to the CPU; else it is left out.
+        placement: Placement of the chunks.
+        chunk_of: Returns the chunk of a slice of the models on a device.
+        keep: Called with the models of a chunk, their last state and their best.
+        saved: Where to resume from and save to.
+        bar: Advanced by each epoch of each model.
+        after_epoch: Called after every epoch of a chunk.
+        moments: Copy the optimizer's state to the CPU; else it is left out.
     """
 
     def train(number: int, models: slice, device: torch.device) -> tuple[FleetHistory, dict[str, Tensor]]:

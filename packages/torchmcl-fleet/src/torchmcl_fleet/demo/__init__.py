@@ -13,12 +13,12 @@ def add_demo_command(commands: arguments.Commands) -> None:
     """Add the command."""
     demo = commands.add_parser(
         "demo",
-        help="train three methods on three Gaussians and write a page about it",
+        help="train three methods on three Gaussians and write an HTML report",
         description="Train MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on the paper's three Gaussians, five "
-        "seeds each, and write one self-contained page with predictions, a table, curves and an animation.",
+        "seeds each, and write one self-contained HTML report with predictions, a table, curves and an animation.",
         epilog="example: torchmcl demo --out out/demo",
     )
-    demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the page (default: %(default)s)")
+    demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the report (default: %(default)s)")
     demo.add_argument("--seeds", type=arguments.positive, default=5, help="seeds of each method (default: %(default)s)")
     demo.add_argument(
         "--epochs", type=arguments.positive, default=150, help="epochs of each training run (default: %(default)s)"
@@ -42,4 +42,4 @@ def _demo(options: argparse.Namespace) -> None:
     arguments.say(f"{'method':<26}{'distortion':>22}{'above k-means':>18}{'starved':>14}")
     for label, distortion, excess, starved in demo_summary(records):
         arguments.say(f"{label:<26}{distortion:>22}{excess:>18}{starved:>14}")
-    arguments.say(f"Open the page: {path.resolve().as_uri()}")
+    arguments.say(f"Open the report: {path.resolve().as_uri()}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmcl import Batch, checks
 
 __all__ = [
-    "CENTRES",
+    "CENTERS",
     "DEVIATION",
     "conditional_covariance",
     "conditional_three_gaussians",
@@ -19,7 +19,7 @@ __all__ = [
     "three_gaussians",
 ]
 
-CENTRES = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
+CENTERS = ((-0.5, -0.5), (0.0, 0.5), (0.5, -0.5))
 DEVIATION = 0.1
 
 
@@ -37,7 +37,7 @@ def three_gaussians(n_points: int, generator: torch.Generator | None = None) -> 
     device = None if generator is None else generator.device
     component = torch.randint(3, (n_points,), generator=generator, device=device)
     noise = DEVIATION * torch.randn(n_points, 2, generator=generator, device=device)
-    return torch.tensor(CENTRES, device=device)[component] + noise
+    return torch.tensor(CENTERS, device=device)[component] + noise
 
 
 def conditional_three_gaussians(n_points: int, generator: torch.Generator | None = None) -> Batch:
@@ -54,7 +54,7 @@ def conditional_three_gaussians(n_points: int, generator: torch.Generator | None
     inputs = torch.rand(n_points, 1, generator=generator, device=device)
     component = torch.randint(3, (n_points,), generator=generator, device=device)
     noise = DEVIATION * torch.randn(n_points, 2, generator=generator, device=device)
-    return Batch(inputs, (inputs * torch.tensor(CENTRES, device=device)[component] + noise).unsqueeze(1))
+    return Batch(inputs, (inputs * torch.tensor(CENTERS, device=device)[component] + noise).unsqueeze(1))
 
 
 def conditional_covariance(inputs: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ def conditional_covariance(inputs: Tensor) -> Tensor:
     Reference:
         C(x) below Eq. (13); twice its largest eigenvalue is the first critical temperature at x.
     """
-    centres = torch.tensor(CENTRES, dtype=inputs.dtype, device=inputs.device)
-    spread = torch.cov(centres.mT, correction=0)
+    centers = torch.tensor(CENTERS, dtype=inputs.dtype, device=inputs.device)
+    spread = torch.cov(centers.mT, correction=0)
     noise = DEVIATION**2 * torch.eye(2, dtype=inputs.dtype, device=inputs.device)
     return inputs[..., None, None] ** 2 * spread + noise
 

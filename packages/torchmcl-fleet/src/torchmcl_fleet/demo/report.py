@@ -16,7 +16,7 @@ def write_demo_report(folder: Path) -> Path:
     """Read `records.json` in `folder`, write the page and the animation beside it, and return the path of the page.
 
     Raises:
-        ValueError: if the records are not in the format of `torchmcl demo`.
+        ValueError: If the records are not in the format of `torchmcl demo`.
     """
     records = io.read_json("torchmcl demo", folder / "records.json")
     target = folder / "index.html"

@@ -167,8 +167,8 @@ def _kmeans(points: Tensor, held_out: Tensor, settings: DemoSettings) -> dict[st
         "sklearn.cluster", package="torchmcl-fleet", extra="demo", needed_by="torchmcl demo"
     )
     model = cluster.KMeans(settings.n_hypotheses, n_init=settings.n_restarts, random_state=0).fit(points.numpy())
-    centres = torch.from_numpy(model.cluster_centers_)
-    matching = assign(pairwise_sq_euclidean(hypotheses=centres, targets=held_out), WTA())
+    centers = torch.from_numpy(model.cluster_centers_)
+    matching = assign(pairwise_sq_euclidean(hypotheses=centers, targets=held_out), WTA())
     return {"distortion": float(metrics.distortion(matching)), "starved": int(metrics.n_dead_hypotheses(matching))}
 
 

@@ -116,7 +116,7 @@ def linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -
         inputs: [models, rows, in], with contiguous rows.
         weight: [models, out, in], contiguous for each model.
         bias: [models, out], likewise.
-        rectified: whether a ReLU follows.
+        rectified: Whether a ReLU follows.
     """
     (n_models, n_rows, n_in), n_out = inputs.shape, weight.shape[1]
     outputs = inputs.new_empty(n_models, n_rows, n_out)

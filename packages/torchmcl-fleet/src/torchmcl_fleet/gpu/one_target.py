@@ -90,8 +90,8 @@ def one_target_losses(
         hypotheses: [n, hypotheses, dim]
         targets: [n, 1, dim]
         logits: [n, hypotheses]; without them the last result is None.
-        temperature: of soft weights, finite; 0 for hard ones.
-        epsilon: the weight shared by the other hypotheses under hard weights.
+        temperature: Temperature of soft weights, finite; 0 for hard weights.
+        epsilon: The weight shared by the other hypotheses under hard weights.
     """
     if hypotheses.shape[-1] > distances.MAX_TURNS or hypotheses.shape[-2:].numel() > _MAX_ENTRIES:
         return NotImplemented

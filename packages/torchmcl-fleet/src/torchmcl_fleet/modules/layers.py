@@ -106,7 +106,7 @@ class StackedLinear(TorchFunctionMode):
     """Let `torch.nn.functional.linear` accept stacked weights [models, out, in] inside a `with` block.
 
     Args:
-        rectified: the weights of layers that are followed by a ReLU, which is then fused with the layer.
+        rectified: The weights of layers that are followed by a ReLU, which is then fused with the layer.
     """
 
     def __init__(self, rectified: Sequence[Tensor] = ()) -> None:

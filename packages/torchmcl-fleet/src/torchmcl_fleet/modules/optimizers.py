@@ -31,11 +31,11 @@ class FleetOptimizer(ABC):
         """Change `flat` and `state` by one step.
 
         Args:
-            flat: parameters [models, parameters].
-            grad: their gradient.
-            state: from `init`.
-            lr: learning rates [models, 1].
-            decay: decoupled weight decays [models, 1]; None when all are 0.
+            flat: Parameters [models, parameters].
+            grad: Their gradient.
+            state: From `init`.
+            lr: Learning rates [models, 1].
+            decay: Decoupled weight decays [models, 1]; None when all are 0.
         """
 
 

@@ -65,7 +65,7 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
     """Return one module per seed, as `torch.manual_seed(seed); factory()` would create it.
 
     Raises:
-        TypeError: if the factory is not a function that returns a module.
+        TypeError: If the factory is not a function that returns a module.
     """
     checks.check_callable("Fleet", "module_factory", factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
     if isinstance(factory, nn.Module):
@@ -95,7 +95,7 @@ class StackedModules:
     `take_buffers` stores the new values, for the models whose step counts.
 
     Args:
-        made: a module of this structure, which is copied and never run: a forward pass may change a module.
+        made: A module of this structure, which is copied and never run: a forward pass may change a module.
         flat: [models, parameters]
         buffers: [models, ...] each.
     """
@@ -201,7 +201,7 @@ class StackedModules:
         """Disable dropout and similar layers inside a `with` block.
 
         Args:
-            stochastic: leave dropout on, and put only normalization layers in evaluation mode.
+            stochastic: Leave dropout on, and put only normalization layers in evaluation mode.
         """
         before = {module: module.training for module in self.template.modules()}
         for module in before:
@@ -269,7 +269,7 @@ def checked_predictions(predictions: Any) -> Predictions:
     """Return the output of a module if it is `Predictions`.
 
     Raises:
-        TypeError: if it is something else.
+        TypeError: If it is something else.
     """
     if not isinstance(predictions, Predictions | Distributions):
         rule = "make modules that return Predictions"
@@ -298,7 +298,7 @@ class KeptModels:
     """The models of a fleet between training runs, on the CPU: the last ones, and the best ones in validation.
 
     Args:
-        last: the models.
+        last: The models.
     """
 
     def __init__(self, last: StackedModules) -> None:
@@ -309,7 +309,7 @@ class KeptModels:
         """Return the last models, or the best ones.
 
         Raises:
-            ValueError: if there are no best ones.
+            ValueError: If there are no best ones.
         """
         if not best:
             return self.last

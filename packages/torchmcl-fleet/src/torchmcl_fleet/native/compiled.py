@@ -32,10 +32,10 @@ class Ladders(NamedTuple):
     """Inputs whose last columns are runs of ordered bins: ones, then at most one value between 0 and 1, then zeros.
 
     Attributes:
-        given: the columns before the runs, [sets, rows, columns].
-        lengths: columns of each run.
-        lower: the number of columns, plus that of runs, before the position of each row, [sets, rows, runs].
-        between: the value at that position, [sets, rows, runs].
+        given: The columns before the runs, [sets, rows, columns].
+        lengths: Columns of each run.
+        lower: The number of columns, plus that of runs, before the position of each row, [sets, rows, runs].
+        between: The value at that position, [sets, rows, runs].
     """
 
     given: Tensor
@@ -95,8 +95,8 @@ class Mixture:
     """The settings of the mixture loss.
 
     Attributes:
-        crps: weight of the continuous ranked probability score beside the negative log-likelihood.
-        min_scale: of a hypothesis, added to the softplus of the network's output.
+        crps: Weight of the continuous ranked probability score beside the negative log-likelihood.
+        min_scale: Smallest scale of a hypothesis, added to the softplus of the network's output.
     """
 
     crps: float
@@ -108,12 +108,12 @@ class Network:
     """The shape of a ReLU network with several hypotheses.
 
     Attributes:
-        sizes: features of the inputs and of the outputs of each layer.
-        n_hypotheses: of the last layer, followed by as many score logits where there are any.
-        n_dims: of a hypothesis.
-        detach_scores: the score loss ends at the last layer.
-        absolute: the cost sums absolute differences instead of squares.
-        mixture: hypotheses are normal distributions, and the loss scores their mixture; None for other costs.
+        sizes: Features of the inputs and of the outputs of each layer.
+        n_hypotheses: Number of hypotheses, followed by as many score logits in the last layer if there are any.
+        n_dims: Number of dimensions of a hypothesis.
+        detach_scores: The score loss ends at the last layer.
+        absolute: The cost sums absolute differences instead of squares.
+        mixture: Hypotheses are normal distributions, and the loss scores their mixture; None for other costs.
     """
 
     sizes: tuple[int, ...]
@@ -133,8 +133,8 @@ class NetworkStep:
     """Losses and gradients of many networks on rows of their sets; everything is float32, contiguous and on the CPU.
 
     Args:
-        network: their shape.
-        flat: parameters [models, parameters], of each layer the weight and then the bias; read in place.
+        network: Their shape.
+        flat: Parameters [models, parameters], of each layer the weight and then the bias; read in place.
         inputs: [sets, rows, features]
         targets: [sets, rows, targets, dims]
         row_weights: [sets, rows], how much each row counts, or None.
@@ -199,13 +199,13 @@ class NetworkStep:
 
         Args:
             rule: [2, models], for each model a temperature, or 0 for hard weights, and the epsilon of those.
-            score_weight: weight of the score loss.
-            start: first row of the batch, in the order of each model.
-            stop: the row after the last.
-            order: permutations of the rows [orders, rows] and which of them each model has [models]; None for the given
+            score_weight: Weight of the score loss.
+            start: First row of the batch, in the order of each model.
+            stop: The row after the last.
+            order: Permutations of the rows [orders, rows] and which of them each model has [models]; None for the given
                 order.
-            with_gradient: whether to compute the gradient.
-            models: the models to compute, all of them by default.
+            with_gradient: Whether to compute the gradient.
+            models: The models to compute, all of them by default.
         """
         chosen = models or slice(0, len(self._flat))
         batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
@@ -230,11 +230,11 @@ class NetworkStep:
 
         Args:
             rules: [epochs, 2, models], each as above.
-            score_weight: as above.
-            adam: moments, counts, rates [epochs, models] and decays of the models; `flat` must be that of this step.
-            bounds: the first row of each batch, and the row after the last.
+            score_weight: As above.
+            adam: Moments, counts, rates [epochs, models] and decays of the models; `flat` must be that of this step.
+            bounds: The first row of each batch, and the row after the last.
             active: [models], whether a model is trained; others have losses of 0.
-            orders: as above, with permutations [epochs, orders, rows].
+            orders: As above, with permutations [epochs, orders, rows].
         """
         n_models, n_parameters = self._flat.shape
         n_epochs, n_batches = len(rules), len(bounds) - 1
@@ -308,13 +308,13 @@ class AdamStep:
     """Adam with decoupled weight decay for parameters [models, parameters].
 
     Attributes:
-        mean: the first moments, like the parameters, changed in place.
-        square: the second moments.
+        mean: The first moments, like the parameters, changed in place.
+        square: The second moments.
         n_steps: [models, 1], floats.
-        lr: learning rates [models, 1]; for several epochs [epochs, models].
-        decay: weight decays [models, 1], or None.
-        betas: of both moments.
-        epsilon: added to the root of the second.
+        lr: Learning rates [models, 1]; for several epochs [epochs, models].
+        decay: Weight decays [models, 1], or None.
+        betas: Decay rates of both moments.
+        epsilon: Added to the root of the second.
     """
 
     mean: Tensor
@@ -369,15 +369,15 @@ def mixture_kernels(
     """Return centers, shares and widths of the normal kernels that ReLU networks predict, in double precision.
 
     Args:
-        flat: parameters [networks, parameters], of each layer the weight [out, in] and then the bias, float32.
-        sizes: features of the inputs and of the outputs of each layer.
-        n_hypotheses: of a network: values come first in the last layer, then score logits, then raw scales.
-        min_scale: added to the softplus of the raw scales.
+        flat: Parameters [networks, parameters], of each layer the weight [out, in] and then the bias, float32.
+        sizes: Features of the inputs and of the outputs of each layer.
+        n_hypotheses: Number of hypotheses of a network: the last layer has values, then score logits, then raw scales.
+        min_scale: Added to the softplus of the raw scales.
         given: [rows, columns], the inputs before the runs, float32.
         lower: [rows, runs], see `torchmcl_fleet.native.compiled.Ladders`; int32.
         between: [rows, runs], float32.
-        run_lengths: columns of each run.
-        widths: whether to compute them; means do not need any.
+        run_lengths: Columns of each run.
+        widths: Whether to compute them; means do not need any.
 
     Returns:
         Values [rows, networks * hypotheses, dims], shares [rows, networks * hypotheses], which sum to 1, and widths

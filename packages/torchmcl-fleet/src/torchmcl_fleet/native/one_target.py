@@ -36,8 +36,8 @@ def one_target_losses(
         hypotheses: [n, hypotheses, dim]
         targets: [n, 1, dim]
         logits: [n, hypotheses]; without them the last result is None.
-        temperature: of soft weights, finite; 0 for hard ones.
-        epsilon: the weight shared by the other hypotheses under hard weights.
+        temperature: Temperature of soft weights, finite; 0 for hard weights.
+        epsilon: The weight shared by the other hypotheses under hard weights.
     """
     if hypotheses.shape[-1] > distances.MAX_TURNS or hypotheses.shape[-2] > MAX_HYPOTHESES:
         return NotImplemented
@@ -126,8 +126,8 @@ def plain_pull(
         logits: [n, hypotheses], or None.
         weights: [n, 1, hypotheses]
         winners: [n], integers.
-        upstream: the gradients at the cost, at the assignment loss and at the score loss.
-        needs: whether each of the first three needs a gradient.
+        upstream: The gradients at the cost, at the assignment loss and at the score loss.
+        needs: Whether each of the first three needs a gradient.
     """
     cost_grad, grad, score_grad = upstream
     n, n_hypotheses, _ = hypotheses.shape
