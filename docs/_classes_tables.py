@@ -37,14 +37,14 @@ def main():
     lines = [line for part in PARTS for line in table(rows, *part)]
     (HERE / "classes_table.inc").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     ours = {row["table"]: row for row in rows if row["classifier"] == "MCLClassifier"}
-    for rival in list(WORDS)[1:]:
+    for baseline in list(WORDS)[1:]:
         for key, higher in (("accuracy", True), ("log_loss", False), ("top_2", True), ("calibration_error", False)):
-            theirs = {row["table"]: row[key] for row in rows if row["classifier"] == rival}
+            theirs = {row["table"]: row[key] for row in rows if row["classifier"] == baseline}
             better = sum(
                 (ours[name][key] > value) == higher and ours[name][key] != value for name, value in theirs.items()
             )
             equal = sum(ours[name][key] == value for name, value in theirs.items())
-            print(f"{rival}: {key} better on {better}, equal on {equal} of {len(theirs)}")
+            print(f"{baseline}: {key} better on {better}, equal on {equal} of {len(theirs)}")
     print("slowest, in fits of the MLP:", max(row["seconds_of_mlp"] for row in ours.values()))
 
 

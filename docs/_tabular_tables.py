@@ -63,10 +63,10 @@ def of_set(rows):
 
 
 def overall(rows):
-    """Return the table of geometric mean ratios, rival by ours."""
+    """Return the table of geometric mean ratios, baseline by ours."""
     measures = ("distortion", "distortion_best_points", "crps", "rmse", "fit_seconds")
     heads = {measure: heading for measure, heading, _ in COLUMNS}
-    body = [["rival", *(heads[measure] for measure in measures)]]
+    body = [["baseline", *(heads[measure] for measure in measures)]]
     for row in rows:
         cells = [NAMES[row["method"]]]
         for measure in measures:
