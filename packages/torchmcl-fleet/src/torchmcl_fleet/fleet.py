@@ -87,8 +87,8 @@ class Fleet:
         device: Device to train on; the models are kept on the CPU between runs. "cuda" means all visible GPUs, if
             there are enough models; a sequence names the devices that the models are split across.
         backend: Implementation of a step, for tests and bug reports: "autograd" (the definition), "compiled" (C code,
-            for small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs) or "captured"
-            (CUDA graphs). By default the fastest that supports the training run.
+            for small ReLU networks on CPUs), "classes" (in closed form, for mixtures over classes on CPUs) or
+            "captured" (CUDA graphs). By default the fastest that supports the training run.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
