@@ -20,6 +20,8 @@ BELOW = {
 MODELS = ("nn", "model", "estimators", "fleet", "loop")
 # Longest chain of imports between rooms of the core.
 MOST_FLOORS = 9
+# Distinct names that packages import from other packages.
+MOST_IMPORTED = 120
 
 
 def module_of(path, source):
@@ -90,13 +92,69 @@ def test_a_module_imports_only_packages_below_and_no_report_reads_a_model(module
         there, below = room_of(other)
         if there != package:
             assert there in BELOW[package], f"{module} imports {other} of a package beside or above it"
-            deeper = other.split(".")[2:]
-            private = any(part.startswith("_") for part in deeper)
-            assert not private, f"{module} imports the private {other}"
         elif below != room:
             assert other != package, f"{module} imports the package: import from the module"
         reads_model = room in ("reports", "app") and below in MODELS
         assert not reads_model, f"{module} imports {other}: a report reads records only"
+
+
+def public_names(module):
+    """Return the names in `__all__` of a module: a list, or the keys of a table in the same file."""
+    names, tables = set(), {}
+    for node in ast.parse(FILES[module].read_text()).body:
+        target = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
+        if target and isinstance(node.value, ast.Dict):
+            tables[f"list({target})"] = {ast.unparse(key).strip("'") for key in node.value.keys if key}
+        elif target == "__all__":
+            names = tables.get(ast.unparse(node.value)) or set(ast.literal_eval(node.value))
+    return names
+
+
+PUBLIC = {module: public_names(module) for module in FILES if not module.startswith("torchmcl_studies")}
+
+
+def crossings(tree):
+    """Yield (module, name) of what a file uses from the packages: names, and attributes of modules that it imports."""
+    modules = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in BELOW:
+            for alias in node.names:
+                if (inner := f"{node.module}.{alias.name}") in FILES:
+                    modules[alias.asname or alias.name] = inner
+                else:
+                    yield node.module, alias.name
+        elif isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name in FILES}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            module = modules[node.value.id]
+            if f"{module}.{node.attr}" not in FILES:
+                yield module, node.attr
+
+
+def test_only_public_names_cross_the_boundaries_of_packages_and_few_of_them():
+    hidden, imported = set(), set()
+    users = {module: path for module, path in FILES.items() if module.partition(".")[0] != "torchmcl"}
+    users |= {f"benchmarks.{path.stem}": path for path in (ROOT / "benchmarks").rglob("*.py")}
+    for user, path in users.items():
+        tree = ast.parse(path.read_text())
+        home = user.partition(".")[0]
+        for module, name in crossings(tree):
+            package = module.partition(".")[0]
+            if package in (home, "torchmcl_studies") or name.startswith("__"):
+                continue
+            if name not in PUBLIC[module] or any(part.startswith("_") for part in module.split(".")):
+                hidden.add(f"{user}: {module}.{name}")
+        if home in BELOW and home != "torchmcl_studies":
+            imported |= {
+                f"{node.module}.{alias.name}"
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in BELOW
+                for alias in node.names
+                if node.module.partition(".")[0] != home
+            }
+    assert not hidden, "add them to `__all__`, or use something public: " + ", ".join(sorted(hidden))
+    assert len(imported) <= MOST_IMPORTED, f"{len(imported)} names from other packages: {sorted(imported)}"
 
 
 def test_modules_import_each_other_without_a_circle():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from places import PACKAGES
 from torchmcl_fleet import Fleet
 from torchmcl_fleet.backends import BACKENDS
 
@@ -30,6 +31,11 @@ def documented():
     return names
 
 
+def is_module(name):
+    path = Path(*name.split("."))
+    return any((source / path).is_dir() or (source / path).with_suffix(".py").is_file() for source in PACKAGES)
+
+
 def test_links_of_the_pages_lead_to_the_reference():
     known = documented()
     assert "torchmcl_tables.MCLRegressor" in known
@@ -40,6 +46,12 @@ def test_links_of_the_pages_lead_to_the_reference():
             if name not in known and (in_class not in known or in_class.rpartition(".")[2].islower()):
                 lost.setdefault(path.name, set()).add(name)
     assert lost == {}
+
+
+def test_the_reference_stays_small():
+    names = {name for name in documented() if not is_module(name)}
+    assert len(names) <= 300
+    assert sum(name.partition(".")[0] == "torchmcl" for name in names) <= 200
 
 
 def test_every_backend_is_described():

@@ -80,9 +80,10 @@ def _walked() -> Iterator[Walk]:
 
 
 def _step() -> Callable[[], object]:
-    model = mcl.MultiHypothesisMLP(4, 1, 5, hidden=(16,))
+    hypotheses, rule = torch.randn(64, 5, 1, requires_grad=True), mcl.WTA()
+    predictions = mcl.Predictions(hypotheses, torch.randn(64, 5, requires_grad=True))
     batch = mcl.Batch(torch.randn(64, 4), torch.randn(64, 2, 1), torch.ones(64, 2, dtype=torch.bool))
-    return lambda: mcl.mcl_step(model, batch, mcl.WTA()).loss.backward()
+    return lambda: mcl.mcl_step(lambda _: predictions, batch, rule).loss.backward()
 
 
 def _fleet() -> Callable[[], object]:
