@@ -144,7 +144,7 @@ def mcl_step(
 
 def step_output(problem: StepProblem) -> StepOutput:
     """Compute matching, assignment loss and score loss in plain torch: the definition of every faster step."""
-    predictions, batch, rule, cost_fn, scores, score_weight, loss_fn, mask, _, stacked, weights, _ = problem
+    predictions, batch, rule, cost_fn, scores, score_weight, loss_fn, mask, _, stacked, sample_weights, _ = problem
     if loss_fn is None:
         cost = _cost(problem, "cost_fn", cost_fn)
     else:
@@ -159,7 +159,7 @@ def step_output(problem: StepProblem) -> StepOutput:
     matching = matched(cost, rule, mask)
     mask = matching.mask if cost.shape[-2] == 0 else mask  # there is no valid target, even without a mask
     trained = None if loss_fn is None else _cost(problem, "loss_fn", loss_fn)
-    assignment_loss = mean_loss(pair_losses(matching, trained, weights), mask, int(stacked))
+    assignment_loss = mean_loss(pair_losses(matching, trained, sample_weights), mask, int(stacked))
     logits = predictions.score_logits
     if logits is None or score_weight == 0:
         return StepOutput(assignment_loss, assignment_loss, None, matching, predictions, batch)
@@ -167,7 +167,7 @@ def step_output(problem: StepProblem) -> StepOutput:
         with torch.no_grad():
             cost = _cost(problem, "scores.cost_fn", scores.cost_fn)
     labels = scores.labels(cost, matching.weights, mask)
-    score_loss = scores.loss(logits, labels, mask, model_axes=int(stacked), sample_weights=weights)
+    score_loss = scores.loss(logits, labels, mask, model_axes=int(stacked), sample_weights=sample_weights)
     loss = assignment_loss + (score_loss if score_weight == 1 else score_weight * score_loss)
     return StepOutput(loss, assignment_loss, score_loss, matching, predictions, batch)
 
