@@ -89,7 +89,7 @@ _REGRESSOR = _TABLE.format(model="MCLRegressor", epochs=60)
 _DENSITY = _TABLE.format(model="DensityRegressor", epochs=30)
 _FIT, _PREDICT = "show(lambda: model.fit(X, y), 3, 1)", "model.fit(X, y)\nshow(lambda: model.predict(X), 7)"
 CASES = {
-    **{f"mcl_step {rows}": _STEP.format(rows=rows, calls=max(1, 6400 // rows)) for rows in (64, 4096, 65536)},
+    **{f"mcl_step {rows}": _STEP.format(rows=rows, calls=max(10, 6400 // rows)) for rows in (64, 4096, 65536)},
     **{f"Fleet {n}": _FLEET.format(models=n, epochs=epochs) for n, epochs in ((1, 20), (120, 5), (1280, 2))},
     "MCLRegressor.fit": _REGRESSOR + _FIT,
     "MCLRegressor.predict": _REGRESSOR + _PREDICT,

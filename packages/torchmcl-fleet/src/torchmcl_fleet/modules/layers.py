@@ -20,7 +20,6 @@ from torch.nn.functional import dropout, linear
 from torch.overrides import TorchFunctionMode
 
 from torchmcl import MultiHypothesisHead, MultiHypothesisMLP
-from torchmcl_fleet import gpu
 
 __all__ = [
     "Stackable",
@@ -140,19 +139,13 @@ class _StackedLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
         ctx.rectified = rectified
-        ctx.fused = gpu.held_by_program(*weight.shape[1:]) and gpu.supports(inputs, weight, bias)
-        if ctx.fused:
-            from torchmcl_fleet.gpu.linear import linear_rows
-
-            inputs = inputs if inputs[0].is_contiguous() else inputs.contiguous()
-            outputs = linear_rows(inputs, weight, bias, rectified)
-        elif inputs.device.type == "cpu":
+        if inputs.device.type == "cpu":
             # [models, rows, features] is kept as the transposed view of [models, features, rows]: every later
             # operation follows that order, and a sum over five hypotheses then runs along the rows in full vectors.
             outputs = products(weight, inputs.mT).add_(bias.unsqueeze(-1)).mT
         else:
             outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
-        if rectified and not ctx.fused:
+        if rectified:
             outputs.relu_()
         ctx.save_for_backward(inputs, weight, outputs if rectified else None)
         return outputs
@@ -162,11 +155,6 @@ class _StackedLayer(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         inputs, weight, outputs = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if ctx.fused:
-            from torchmcl_fleet.gpu.linear import linear_rows_backward
-
-            grad = grad.contiguous()
-            return *linear_rows_backward(inputs, weight, outputs, grad, ctx.rectified, needs[0]), None
         if ctx.rectified:
             grad = torch.ops.aten.threshold_backward(grad, outputs, 0)
         return (

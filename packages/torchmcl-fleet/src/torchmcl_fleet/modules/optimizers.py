@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchmcl import checks
-from torchmcl_fleet import gpu, native
+from torchmcl_fleet import native
 from torchmcl_fleet.native import compiled
 
 __all__ = ["SGD", "Adam", "CompiledAdam", "FleetOptimizer", "fast_adam", "is_plain_adam"]
@@ -62,11 +62,6 @@ class Adam(FleetOptimizer):
         """Change parameters, moments and counts by one step."""
         mean, square, n_steps = state["mean"], state["square"], state["n_steps"]
         n_steps.add_(1)
-        if min(self.beta1, self.beta2) > 0 and flat.is_contiguous() and gpu.supports(flat, grad):
-            from torchmcl_fleet.gpu.linear import adam_rows
-
-            adam_rows(flat, grad, mean, square, n_steps, lr, decay, (self.beta1, self.beta2), self.epsilon)
-            return
         mean.lerp_(grad, 1 - self.beta1)
         square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         if decay is not None:
