@@ -92,7 +92,7 @@ def choices(parser):
 
 
 def words_of_runs(*names):
-    """Return the words of the runs of commands, and neighbours among them."""
+    """Return the words of the runs of commands, and neighbors among them."""
     runs = [run.split() for run in [*RUNS, *SPEECH_RUNS] if run.startswith(tuple(f"{name} " for name in names))]
     return {word for run in runs for word in run} | {" ".join(pair) for run in runs for pair in pairwise(run)}
 

@@ -37,7 +37,7 @@ def sets(folder: Path | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def fleet_seconds(folds: list, rules: list, n_models: int, n_epochs: int, device: str) -> float:
     """Return the time of `Fleet.fit`, capture included; like `Trainer.fit` it is handed built models."""
     data = FleetData.of_sets(folds, [i % len(folds) for i in range(n_models)])
-    # Neighbours with the same method form a group, as in the study.
+    # Neighbors with the same method form a group, as in the study.
     spread = [rules[i * len(rules) // n_models] for i in range(n_models)]
     fleet = Fleet(build, n_models, rule=spread, learning_rate=0.01, device=device)
     start = time.perf_counter()

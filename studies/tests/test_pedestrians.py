@@ -149,7 +149,7 @@ def test_windows_of_one_recording_and_first_frame_are_a_scene():
 
 def test_neighbours_are_the_other_windows_of_the_scene():
     samples = pedestrians.windows(Recording.from_rows(crowd(n_persons=9)), observed=2, future=2)
-    near = samples.neighbours()
+    near = samples.neighbors()
     for row, scene in enumerate(samples.scene.tolist()):
         expected = [other for other, s in enumerate(samples.scene.tolist()) if s == scene and other != row]
         assert near.rows[row][near.mask[row]].tolist() == expected
@@ -161,7 +161,7 @@ def test_a_recording_too_short_for_a_window_gives_none():
     samples = pedestrians.windows(Recording.from_rows(crowd()[:1]))
     assert (len(samples), samples.n_scenes) == (0, 0)
     assert samples.observed.shape == (0, 8, 2)
-    assert samples.neighbours().rows.shape == (0, 0)
+    assert samples.neighbors().rows.shape == (0, 0)
 
 
 def test_recordings_left_out_and_the_others_are_all_windows_with_scenes_of_their_own():

@@ -73,11 +73,11 @@ def _huber_half(*, hypotheses, targets):
     return mcl.pairwise_huber(hypotheses=hypotheses, targets=targets, delta=0.5)
 
 
-def _centred_si_sdr(*, hypotheses, targets):
+def _centered_si_sdr(*, hypotheses, targets):
     return mcl.pairwise_neg_si_sdr(hypotheses=hypotheses, targets=targets, zero_mean=True)
 
 
-def _centred_snr(*, hypotheses, targets):
+def _centered_snr(*, hypotheses, targets):
     return mcl.pairwise_neg_snr(hypotheses=hypotheses, targets=targets, zero_mean=True)
 
 
@@ -193,9 +193,9 @@ COST_CASES = [
     CostCase("cosine", mcl.pairwise_cosine, oracles.cosine),
     CostCase("cross_entropy", mcl.pairwise_cross_entropy, oracles.cross_entropy, class_ids=True),
     CostCase("neg_si_sdr", mcl.pairwise_neg_si_sdr, oracles.neg_si_sdr, dim=12),
-    CostCase("neg_si_sdr_zero_mean", _centred_si_sdr, lambda h, t: oracles.neg_si_sdr(h, t, True), dim=12),
+    CostCase("neg_si_sdr_zero_mean", _centered_si_sdr, lambda h, t: oracles.neg_si_sdr(h, t, True), dim=12),
     CostCase("neg_snr", mcl.pairwise_neg_snr, oracles.neg_snr, dim=12),
-    CostCase("neg_snr_zero_mean", _centred_snr, lambda h, t: oracles.neg_snr(h, t, True), dim=12),
+    CostCase("neg_snr_zero_mean", _centered_snr, lambda h, t: oracles.neg_snr(h, t, True), dim=12),
     CostCase("lifted", mcl.Pairwise(max_difference), _max_difference_oracle),
     CostCase("ade", _paths(mcl.pairwise_ade), _of_paths(oracles.ade), dim=6),
     CostCase("fde", _paths(mcl.pairwise_fde), _of_paths(oracles.fde), dim=6),

@@ -420,17 +420,17 @@ def distortion_and_entropy(cost, weights):
     return distortion / len(cost), entropy / len(cost)
 
 
-def barycentre_and_block(samples, hypothesis, weights):
+def barycenter_and_block(samples, hypothesis, weights):
     """Prop. 2 (ii) and Eq. (13) of one hypothesis; `weights` are its q(f_k | y), one for each sample."""
     mass = sum(weights)
     dim = len(hypothesis)
-    barycentre = [sum(w * y[i] for w, y in zip(weights, samples, strict=True)) / mass for i in range(dim)]
+    barycenter = [sum(w * y[i] for w, y in zip(weights, samples, strict=True)) / mass for i in range(dim)]
     block = [[0.0] * dim for _ in range(dim)]
     for w, y in zip(weights, samples, strict=True):
         for i in range(dim):
             for j in range(dim):
                 block[i][j] += w / mass * (hypothesis[i] - y[i]) * (hypothesis[j] - y[j])
-    return barycentre, block
+    return barycenter, block
 
 
 def mutual_information(weights):

@@ -22,15 +22,15 @@ def mixture(n_rows=15, n_kernels=6, decades=1.0, seed=0, dtype=torch.float64):
         return torch.rand(n_rows, n_kernels, generator=generator, dtype=torch.float64)
 
     weights = uniform() ** 2 + 1e-3
-    centres = torch.randn(n_rows, n_kernels, 1, generator=generator, dtype=torch.float64)
+    centers = torch.randn(n_rows, n_kernels, 1, generator=generator, dtype=torch.float64)
     widths = 10 ** (-decades * uniform())
     weights = weights / weights.sum(dim=-1, keepdim=True)
-    return Mixture(centres.to(dtype), weights.to(dtype), widths.to(dtype).unsqueeze(-1))
+    return Mixture(centers.to(dtype), weights.to(dtype), widths.to(dtype).unsqueeze(-1))
 
 
-def changed(density, centres=None, weights=None, widths=None):
+def changed(density, centers=None, weights=None, widths=None):
     return Mixture(
-        density.hypotheses if centres is None else centres,
+        density.hypotheses if centers is None else centers,
         density.probabilities if weights is None else weights,
         density.widths if widths is None else widths,
     )
@@ -57,10 +57,10 @@ every_case = pytest.mark.parametrize("density", CASES.values(), ids=CASES.keys()
 
 
 def of_rows(density):
-    """Yield weights, centres and widths of each row in numpy, moved to a centre."""
-    centres = density.hypotheses[..., 0].double()
-    for row, origin in enumerate(centres.mean(dim=-1)):
-        parts = (density.probabilities[row], centres[row] - origin, density.widths[row, :, 0])
+    """Yield weights, centers and widths of each row in numpy, moved to a center."""
+    centers = density.hypotheses[..., 0].double()
+    for row, origin in enumerate(centers.mean(dim=-1)):
+        parts = (density.probabilities[row], centers[row] - origin, density.widths[row, :, 0])
         yield float(origin), [part.double().numpy() for part in parts]
 
 
@@ -227,9 +227,9 @@ def test_batches_of_any_shape_are_taken(compiled, defined):
 @needs_extension
 def test_what_is_not_a_number_stays_in_its_row():
     density = mixture(3, 4)
-    centres = density.hypotheses.clone()
-    centres[1, 2] = torch.nan
-    spoiled = changed(density, centres)
+    centers = density.hypotheses.clone()
+    centers[1, 2] = torch.nan
+    spoiled = changed(density, centers)
     assert torch.isnan(best_points(spoiled, 2).points[1]).all()
     assert torch.equal(best_points(spoiled, 2).points[2], best_points(density, 2).points[2])
     assert torch.isnan(spoiled.highest_density(0.5).lower[1]).all()
@@ -241,13 +241,13 @@ def test_what_is_not_a_number_stays_in_its_row():
 @pytest.mark.parametrize("width", [1e-20, 1e-38, 1e-300])
 def test_equal_centres_are_one_place_however_narrow_their_kernels(width):
     density = mixture(40, 7)
-    centres = density.hypotheses[:, :1].expand(-1, 7, -1)  # whose mean differs from them by rounding
-    points = changed(density, centres, widths=width)
+    centers = density.hypotheses[:, :1].expand(-1, 7, -1)  # whose mean differs from them by rounding
+    points = changed(density, centers, widths=width)
     best = best_points(points, 3)
-    torch.testing.assert_close(best.points, centres[:, :3], rtol=1e-15, atol=1e-15)
+    torch.testing.assert_close(best.points, centers[:, :3], rtol=1e-15, atol=1e-15)
     torch.testing.assert_close(best.masses.sum(dim=-1), torch.ones(40).double())
     assert float(best.masses.min()) > 0.2
-    torch.testing.assert_close(points.highest_density(0.9).lower[:, :1], centres[:, 0], rtol=1e-15, atol=1e-15)
+    torch.testing.assert_close(points.highest_density(0.9).lower[:, :1], centers[:, 0], rtol=1e-15, atol=1e-15)
 
 
 @needs_extension
@@ -264,9 +264,9 @@ def test_numbers_at_the_end_of_their_range_give_a_result_or_nan():
 
 def test_tensors_that_need_a_gradient_are_left_to_torch():
     density = mixture(2, 3)
-    centres = density.hypotheses.clone().requires_grad_()
-    assert changed(density, centres).univariate_kernels() is None
+    centers = density.hypotheses.clone().requires_grad_()
+    assert changed(density, centers).univariate_kernels() is None
     with torch.no_grad():
-        assert (changed(density, centres).univariate_kernels() is not None) == available()
-    points = best_points(changed(density, centres), 2).points
+        assert (changed(density, centers).univariate_kernels() is not None) == available()
+    points = best_points(changed(density, centers), 2).points
     assert points.requires_grad

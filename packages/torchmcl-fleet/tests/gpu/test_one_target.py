@@ -12,7 +12,7 @@ from torchmcl.checks import debug_checks
 from torchmcl.costs import NormFormula, declare_cost
 from torchmcl.dispatch import faster
 from torchmcl.step import StepProblem, step_output
-from torchmcl_fleet import gpu, native
+from torchmcl_fleet import gpu, kernels, native
 from torchmcl_fleet.kernels import fused_step, step_tensors
 from torchmcl_fleet.native import available, one_target
 
@@ -56,7 +56,7 @@ def drawn(n, n_hypotheses, dim, device):
 def problem(leaves, rule, **options):
     hypotheses, logits, targets = leaves
     usual = {"cost_fn": mcl.pairwise_sq_euclidean, "scores": mcl.SigmoidScores(), "score_weight": 1.0}
-    return StepProblem(mcl.Predictions(hypotheses, logits), targets, rule, **usual | options)
+    return StepProblem(mcl.Predictions(hypotheses, logits), mcl.Batch(None, targets), rule, **usual | options)
 
 
 def step(kernel, leaves, rule, **options):
@@ -151,16 +151,16 @@ def test_everything_else_is_left_to_the_definition(kernel):
         problem(leaves, mcl.AnnealedWTA(torch.tensor(0.3, device=kernel.device))),
         problem(leaves, mcl.AnnealedWTA(math.inf)),
         problem(leaves, mcl.WTA(), cost_fn=mcl.pairwise_l1),
-        problem(leaves, mcl.WTA(), loss_fn=mcl.pairwise_l1),
         problem(leaves, mcl.WTA(), scores=mcl.SoftmaxScores()),
         problem(leaves, mcl.WTA(), scores=mcl.SigmoidScores(None)),
         problem(leaves, mcl.WTA(), sample_weights=torch.ones(6, device=kernel.device)),
-        problem(leaves, mcl.WTA(), mask=torch.ones(6, 1, dtype=torch.bool, device=kernel.device)),
         problem([hypotheses, logits, two], mcl.WTA()),
     ]
     for each in others:
         assert fused_step(kernel.losses, each) is NotImplemented
         assert step_output(each).loss.isfinite()
+    for options in ({"loss_fn": mcl.pairwise_l1}, {"mask": torch.ones(6, 1, dtype=torch.bool)}, {"stacked": True}):
+        assert kernels.step(problem(leaves, mcl.WTA(), **options)) is NotImplemented
     with debug_checks():
         assert step(kernel, leaves, mcl.WTA()) is NotImplemented
     assert not kernel.supports(*step_tensors(problem([hypotheses.double(), logits, targets], mcl.WTA())))

@@ -17,8 +17,8 @@ def normal(means, width=1.0):
 
 def drawn(n=200, seed=0):
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=n)
-    return centres, torch.from_numpy(centres + 0.3 * rng.normal(size=n))[:, None]
+    centers = rng.normal(size=n)
+    return centers, torch.from_numpy(centers + 0.3 * rng.normal(size=n))[:, None]
 
 
 def loss_of(shares, members, targets, weights):
@@ -35,8 +35,8 @@ def loss_of(shares, members, targets, weights):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_shares_minimise_log_score_and_crps(weighted):
-    centres, targets = drawn(30)
-    members = [normal(centres + 0.4, 0.3), normal(centres - 0.2, 0.6), background(normal(centres))]
+    centers, targets = drawn(30)
+    members = [normal(centers + 0.4, 0.3), normal(centers - 0.2, 0.6), background(normal(centers))]
     weights = torch.linspace(0.1, 2, 30, dtype=torch.float64) if weighted else torch.ones(30, dtype=torch.float64)
     found = blended(members, targets, weights)
     assert found.sum() == pytest.approx(1)
@@ -48,24 +48,24 @@ def test_shares_minimise_log_score_and_crps(weighted):
 
 
 def test_shares_do_not_depend_on_how_easily_targets_are_foreseen():
-    centres, targets = drawn(60)
-    members = [normal(centres + 0.1, 0.4), normal(centres, 0.9)]
+    centers, targets = drawn(60)
+    members = [normal(centers + 0.1, 0.4), normal(centers, 0.9)]
     small = [member.moved(torch.tensor(1e-3), torch.tensor(0.0)) for member in members]
     ones = torch.ones(60, dtype=torch.float64)
     np.testing.assert_allclose(blended(small, 1e-3 * targets, ones), blended(members, targets, ones), atol=1e-4)
 
 
 def test_a_member_that_is_far_better_gets_nearly_everything():
-    centres, targets = drawn(500)
+    centers, targets = drawn(500)
     shares = blended(
-        [normal(np.zeros(500), 0.3), normal(centres, 0.3), background(normal(centres))], targets, torch.ones(500)
+        [normal(np.zeros(500), 0.3), normal(centers, 0.3), background(normal(centers))], targets, torch.ones(500)
     )
     assert shares[1] > 0.95
 
 
 def test_weights_are_copies_for_shares():
-    centres, targets = drawn(40)
-    members = [normal(centres + 0.3, 0.3), normal(centres, 0.8)]
+    centers, targets = drawn(40)
+    members = [normal(centers + 0.3, 0.3), normal(centers, 0.8)]
     counts = np.random.default_rng(0).integers(1, 4, size=40)
     # Of a thousand times as many rows, so that the doubt, which counts rows and not weights, is nothing.
     some, many = np.tile(np.arange(40), 100), np.tile(np.arange(40).repeat(counts), 100)
@@ -86,17 +86,17 @@ def test_the_background_gets_nearly_everything_where_the_others_are_wrong():
 
 @pytest.mark.parametrize("said", [0.1, 0.3, 0.6])
 def test_widths_are_stretched_to_what_held_out_rows_show(said):
-    centres, targets = drawn(2000)
-    assert said * fitted_stretch(normal(centres, said), targets, torch.ones(2000)) == pytest.approx(0.3, rel=0.4)
-    assert fitted_stretch(normal(centres, 0.3), targets, torch.ones(2000)) == 1.0
+    centers, targets = drawn(2000)
+    assert said * fitted_stretch(normal(centers, said), targets, torch.ones(2000)) == pytest.approx(0.3, rel=0.4)
+    assert fitted_stretch(normal(centers, 0.3), targets, torch.ones(2000)) == 1.0
 
 
 def test_the_width_of_the_forest_is_that_of_rows_its_trees_have_not_seen():
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(300, 1, 1))
-    targets = torch.from_numpy(centres[:, 0] + 0.2 * rng.normal(size=(300, 1)))
+    centers = rng.normal(size=(300, 1, 1))
+    targets = torch.from_numpy(centers[:, 0] + 0.2 * rng.normal(size=(300, 1)))
     # The second tree has seen all rows and knows them by heart.
-    values = np.concatenate([centres, targets.numpy()[:, None]], axis=1)
+    values = np.concatenate([centers, targets.numpy()[:, None]], axis=1)
     unseen = np.zeros((300, 2), dtype=bool)
     unseen[:, 0] = True
     _, floor, kernels = fitted_widths(values, np.zeros((300, 2)), unseen, targets, torch.ones(300))

@@ -408,9 +408,9 @@ def test_columns_that_are_not_numbers_are_named_with_the_package_that_reads_them
 FAR = [(1.7e9, 10.0), (-1e15, 1e4), (0.0, 1e-12), (1e35, 1e30), (0.0, 1e-100)]
 
 
-@pytest.mark.parametrize(("centre", "unit"), FAR)
-def test_targets_and_inputs_of_any_size_lose_no_digits(centre, unit):
+@pytest.mark.parametrize(("center", "unit"), FAR)
+def test_targets_and_inputs_of_any_size_lose_no_digits(center, unit):
     X, y = forked(120)
     model = MCLRegressor(**{**QUICK, "n_epochs": 60, "n_hypotheses": 2, "n_restarts": 1}, rule=Cooling())
-    values = model.fit(centre + unit * X, centre + unit * y).predict_hypotheses(centre + unit * X).values[..., 0]
-    assert (((values - centre) / unit - y[:, None]) ** 2).min(axis=1).mean() < 0.1
+    values = model.fit(center + unit * X, center + unit * y).predict_hypotheses(center + unit * X).values[..., 0]
+    assert (((values - center) / unit - y[:, None]) ** 2).min(axis=1).mean() < 0.1

@@ -15,14 +15,14 @@ FAR = [*SOME, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
 QUICKER = {**QUICK, "n_epochs": 30, "n_hypotheses": 2, "n_bins": 0}
 
 
-@pytest.mark.parametrize(("centre", "unit"), FAR)
-def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit):
+@pytest.mark.parametrize(("center", "unit"), FAR)
+def test_answers_are_as_near_as_for_targets_of_size_one(center, unit):
     X, y = forked(120)
-    X, far = X.astype(np.float32), centre + unit * y
+    X, far = X.astype(np.float32), center + unit * y
     model = DensityRegressor(**QUICKER, n_restarts=2).fit(X, far)
 
     def back(values):
-        return (values - centre) / unit
+        return (values - center) / unit
 
     answers = back(model.predict_hypotheses(X).values[..., 0])
     assert ((answers - y[:, None]) ** 2).min(axis=1).mean() < 0.1
@@ -46,18 +46,18 @@ def test_answers_are_as_near_as_for_targets_of_size_one(centre, unit):
     assert 0.01 * unit < sets.width.mean() < 6 * unit
 
 
-@pytest.mark.parametrize(("centre", "unit"), FAR)
-def test_inputs_of_any_size_are_told_apart(centre, unit):
+@pytest.mark.parametrize(("center", "unit"), FAR)
+def test_inputs_of_any_size_are_told_apart(center, unit):
     X, y = forked(150)
     for kind in ({}, {"n_bins": 5, "ensemble": False}):
-        model = DensityRegressor(**QUICKER | kind, n_restarts=1).fit(centre + unit * X, np.abs(y))
-        assert model.score(centre + unit * X, np.abs(y)) > 0.8
+        model = DensityRegressor(**QUICKER | kind, n_restarts=1).fit(center + unit * X, np.abs(y))
+        assert model.score(center + unit * X, np.abs(y)) > 0.8
 
 
-@pytest.mark.parametrize(("centre", "unit"), [*SOME, *OTHERS])
-def test_mean_and_scale_are_exact(centre, unit):
+@pytest.mark.parametrize(("center", "unit"), [*SOME, *OTHERS])
+def test_mean_and_scale_are_exact(center, unit):
     column = np.array([[-1.0], [0.0], [4.0]])
-    scaler = Scaler.fit(centre + unit * column, np.array([1.0, 2.0, 1.0]))
-    np.testing.assert_allclose((scaler.mean - centre) / unit, 0.75, rtol=1e-4)
+    scaler = Scaler.fit(center + unit * column, np.array([1.0, 2.0, 1.0]))
+    np.testing.assert_allclose((scaler.mean - center) / unit, 0.75, rtol=1e-4)
     np.testing.assert_allclose(scaler.scale / unit, np.sqrt(17 / 4 - 0.75**2), rtol=1e-4)
-    np.testing.assert_allclose(scaler.inverse(scaler(centre + unit * column, np.float64)), centre + unit * column)
+    np.testing.assert_allclose(scaler.inverse(scaler(center + unit * column, np.float64)), center + unit * column)

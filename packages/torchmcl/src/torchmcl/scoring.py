@@ -29,6 +29,11 @@ __all__ = [
 ]
 
 
+def _winner_takes_all() -> AssignmentRule:
+    """Return the default rule; as a function, because torch.compile cannot trace a class as a default factory."""
+    return WTA()
+
+
 @dataclass(frozen=True)
 class ScoreObjective(Value, ABC):
     """Base class of score objectives: how scores are trained, and how their logits are read.
@@ -38,7 +43,7 @@ class ScoreObjective(Value, ABC):
             None stands for the weights of the training rule, which are soft labels while it is annealed.
     """
 
-    rule: AssignmentRule | None = field(default_factory=WTA)
+    rule: AssignmentRule | None = field(default_factory=_winner_takes_all)
 
     def __post_init__(self) -> None:
         """Check the fields."""

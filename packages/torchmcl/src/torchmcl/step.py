@@ -34,6 +34,7 @@ class StepProblem(NamedTuple):
     Attributes:
         predictions: Output of the model.
         batch: Batch with an axis of targets, and with 0 in place of padded targets and steps.
+        rule, cost_fn, scores, score_weight, loss_fn, stacked, sample_weights: Arguments of `mcl_step`.
         mask: Valid targets, [..., targets], or None.
         steps: Valid steps of each target, [..., targets, steps], or None.
         event_dims: Number of axes of one hypothesis.

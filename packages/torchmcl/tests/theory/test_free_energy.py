@@ -37,7 +37,7 @@ def test_agrees_with_the_plain_loops(temperature):
     barycenters = theory.soft_barycenters(samples, weights)
     blocks = theory.covariance_blocks(samples, hypotheses, weights)
     for k in range(4):
-        mean, block = oracles.barycentre_and_block(samples.tolist(), hypotheses[k].tolist(), weights[:, k].tolist())
+        mean, block = oracles.barycenter_and_block(samples.tolist(), hypotheses[k].tolist(), weights[:, k].tolist())
         torch.testing.assert_close(barycenters[k], torch.tensor(mean, dtype=torch.float64))
         torch.testing.assert_close(blocks[k], torch.tensor(block, dtype=torch.float64))
 

@@ -107,7 +107,7 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
 # Relative to the spread of the data: where Lloyd's algorithm stops.
 _AT_REST = 1e-7
 _MAX_LLOYD_STEPS = 1000
-# With fixed weights the free energy is bounded by a parabola around the barycentre, so any factor below 2 lowers it,
+# With fixed weights the free energy is bounded by a parabola around the barycenter, so any factor below 2 lowers it,
 # and one close to 2 is nearly twice as fast where points converge slowly: near critical temperatures, and for many
 # points.
 _OVERSHOOT = 1.8

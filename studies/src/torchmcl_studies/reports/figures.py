@@ -97,11 +97,11 @@ def draw_rate_distortion(tables: Tables, summary: dict[str, Any]) -> Any:
     bound = [max(row["shannon_lower_bound"], 0.0) for row in curve]
     axis.plot(distortion, bound, color=GRAY, lw=1.5, ls="--", label="Shannon lower bound")
     for method in _names(tables["trajectories"], "method"):
-        colour = method_color(method)
+        color = method_color(method)
         rows = _where(tables["trajectories"], method=method)
-        for x, y in _draw_seeds(axis, rows, "soft_distortion", "rate", (0.7, 0.25), color=colour, lw=1, label=method):
-            axis.plot(x[0], y[0], "o", color=colour, ms=4, mfc="white")
-            axis.plot(x[-1], y[-1], "s", color=colour, ms=5)
+        for x, y in _draw_seeds(axis, rows, "soft_distortion", "rate", (0.7, 0.25), color=color, lw=1, label=method):
+            axis.plot(x[0], y[0], "o", color=color, ms=4, mfc="white")
+            axis.plot(x[-1], y[-1], "s", color=color, ms=5)
     axis.axhline(marks["highest_rate"], color=GRAY, lw=0.8, ls=":")
     axis.text(marks["max_distortion"], marks["highest_rate"] + 0.1, "log2 n", ha="right", color=SOFT)
     axis.axvline(marks["max_distortion"], color=GRAY, lw=0.8, ls=":")
@@ -189,8 +189,8 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
         axis.set_title(rf"$\varepsilon$ = {rows[0]['epsilon']:.2f}")
     axis = figure.add_subplot(grid[0, len(shown) + 1])
     for method in _names(counts, "method"):
-        rows, colour = _where(counts, method=method), method_color(method)
-        _draw_seeds(axis, rows, "epoch", "in_the_middle", (0.5, 0.5), color=colour, lw=1.2, label=method)
+        rows, color = _where(counts, method=method), method_color(method)
+        _draw_seeds(axis, rows, "epoch", "in_the_middle", (0.5, 0.5), color=color, lw=1.2, label=method)
     axis.set(xlabel="epoch", ylabel="answers in the middle", ylim=(-1, summary["settings"]["n_hypotheses"] + 2))
     axis.legend(frameon=False, loc="center right", fontsize=9)
     axis.yaxis.tick_right()

@@ -132,14 +132,14 @@ def draw_transition(runs: Sequence[RunRecords]) -> Any:
     """Draw the negative validation MCL SI-SDR against the temperature, which falls from right to left."""
     figure = new_figure(6.8, 4.0)
     axis = figure.subplots()
-    for run, colour in zip(sorted(runs, key=lambda run: run.temperature), PALETTE, strict=False):
+    for run, color in zip(sorted(runs, key=lambda run: run.temperature), PALETTE, strict=False):
         points = [
             (temperature, -record["val_mcl_si_sdr"])
             for temperature, record in zip(run.temperatures, run.epochs, strict=True)
             if temperature > 0  # it cannot be shown on a logarithmic axis
         ]
         label = f"from {run.temperature:g} dB"
-        axis.plot(*zip(*points, strict=True), color=colour, marker="o", ms=3, lw=1.3, label=label)
+        axis.plot(*zip(*points, strict=True), color=color, marker="o", ms=3, lw=1.3, label=label)
     axis.set(xscale="log", xlabel="temperature in dB", ylabel="negative MCL SI-SDR in dB")
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, fontsize=9)
@@ -150,9 +150,9 @@ def draw_automatic(by_hand: Sequence[RunRecords], automatic: Sequence[RunRecords
     """Draw temperature and validation SI-SDR during training, for manual and automatic schedules."""
     figure = new_figure(9.6, 3.7, layout="tight")
     left, right = figure.subplots(1, 2)
-    for runs, colour, label in ((by_hand, AMCL, "by hand"), (automatic, MCL, "automatic")):
+    for runs, color, label in ((by_hand, AMCL, "by hand"), (automatic, MCL, "automatic")):
         for place, run in enumerate(runs):
-            style = {"color": colour, "alpha": 1 if place == 0 else 0.4, "lw": 1.6}
+            style = {"color": color, "alpha": 1 if place == 0 else 0.4, "lw": 1.6}
             named = label if place == 0 else None
             warm = [(r["step"], t) for r, t in zip(run.epochs, run.temperatures, strict=True) if t > 0]
             if warm:  # zero cannot be shown on a logarithmic axis

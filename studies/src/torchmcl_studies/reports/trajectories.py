@@ -375,10 +375,10 @@ def draw_calibration(bins: Mapping[str, Sequence[Sequence[float]]]) -> Any:
     figure = new_figure(6.2, 4.6, layout="constrained")
     axis = figure.subplots()
     axis.plot([1e-3, 1], [1e-3, 1], color=GRAY, lw=1)
-    colours = (*PALETTE, INK, GRAY)
-    for (label, points), colour in zip(bins.items(), colours, strict=False):
+    colors = (*PALETTE, INK, GRAY)
+    for (label, points), color in zip(bins.items(), colors, strict=False):
         drawn = [(score, share) for score, share, count in points if count >= 20 and score > 0 and share > 0]
-        axis.plot(*_columns(drawn), "o-", color=colour, ms=4, lw=1.2, label=label)
+        axis.plot(*_columns(drawn), "o-", color=color, ms=4, lw=1.2, label=label)
     axis.set(xscale="log", yscale="log", xlabel="score", ylabel="share of wins", xlim=(2e-3, 1), ylim=(2e-3, 1))
     axis.legend(fontsize=8, frameon=False)
     return figure

@@ -9,7 +9,7 @@ minADE20/minFDE20 0.1968/0.3203. One recipe serves all scenes and is the best on
 scene has an influence through the pairs in which it was the inner
 one. Choosing the last of the choices (steps of the heading,
 weight of the scores) separately for each scene, by pairs that do not look at it, gave 0.1945/0.3152 on the test scenes
-where the common choice gave 0.1953/0.3160: the leak is negligible. Other findings there: without neighbours +4 %,
+where the common choice gave 0.1953/0.3160: the leak is negligible. Other findings there: without neighbors +4 %,
 without time reversal +1 %, ensembles reduced to 20 hypotheses within noise, more hypotheses reduced to 20 worse.
 
 The temperatures from which aMCL (0.1, 0.3, 1 or 3 m) and the annealed MDN (3, 5, 10 or 30) start were chosen on 16 of

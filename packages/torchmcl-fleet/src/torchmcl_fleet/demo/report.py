@@ -158,13 +158,13 @@ def _curves(records: dict[str, Any]) -> Any:
     left, right = figure.subplots(1, 2)
     epochs = records["epochs"]
     for method in records["methods"]:
-        colour = report.method_color(method["key"])
+        color = report.method_color(method["key"])
         if any(method["temperature"]):
             shown = [(e, t) for e, t in zip(epochs, method["temperature"], strict=True) if t > 0]
-            left.plot(*zip(*shown, strict=True), color=colour, lw=2)
+            left.plot(*zip(*shown, strict=True), color=color, lw=2)
         for number, curve in enumerate(method["curves"]):
             label = method["label"] if number == 0 else None
-            right.plot(epochs, curve, color=colour, lw=1.2, alpha=0.75, label=label)
+            right.plot(epochs, curve, color=color, lw=1.2, alpha=0.75, label=label)
     critical = float(first_critical_temperature(torch.tensor(records["points"])))
     left.axhline(critical, color=report.SOFT, ls="--", lw=1)
     left.text(epochs[-1], critical * 1.15, "first critical temperature", ha="right", fontsize=10, color=report.SOFT)

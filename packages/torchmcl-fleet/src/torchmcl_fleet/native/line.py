@@ -31,14 +31,14 @@ class Sets(NamedTuple):
 class Mixtures(NamedTuple):
     """Centers, weights and widths of kernels, each [rows, kernels] and of the same dtype."""
 
-    centres: Tensor
+    centers: Tensor
     weights: Tensor
     widths: Tensor
 
     def best_points(self, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return points, masses and deviations, [rows, points] each in double precision."""
         mixtures = _contiguous(self)
-        n_rows = len(mixtures.centres)
+        n_rows = len(mixtures.centers)
         points, masses, deviations = (torch.empty(n_rows, n_points, **_DOUBLE) for _ in range(3))
 
         def part(start: int, stop: int) -> None:
@@ -72,7 +72,7 @@ class Mixtures(NamedTuple):
         found: dict[int, tuple[Tensor, Tensor]] = {}
 
         def part(start: int, stop: int) -> None:
-            most = mixtures.centres.shape[1] + 1
+            most = mixtures.centers.shape[1] + 1
             lower, upper = (torch.empty(_ROWS_AT_ONCE, most, **_DOUBLE) for _ in range(2))
             counts = torch.empty(_ROWS_AT_ONCE, dtype=torch.int64, device="cpu")
             for low in range(start, stop, _ROWS_AT_ONCE):
@@ -97,7 +97,7 @@ class Mixtures(NamedTuple):
 class _Line(Structure):
     _fields_ = (
         *integers("n_rows n_kernels is_double"),
-        *pointers("centres weights widths given"),
+        *pointers("centers weights widths given"),
         ("fill", c_double),
         *integers("n_columns"),
         *pointers("first second third counts scratch"),
@@ -120,14 +120,14 @@ def supports(*tensors: Tensor) -> bool:
     )
 
 
-def trimmed(centres: Tensor, weights: Tensor, share: float) -> Tensor:
+def trimmed(centers: Tensor, weights: Tensor, share: float) -> Tensor:
     """Return weights [rows, kernels] without a share of the mass at each end; all are in double precision."""
-    centres, weights = (part.detach().double().contiguous() for part in (centres, weights))
+    centers, weights = (part.detach().double().contiguous() for part in (centers, weights))
     kept = torch.empty_like(weights)
 
     def part(start: int, stop: int) -> None:
         order = torch.empty(weights.shape[1], dtype=torch.int64, device="cpu")
-        given = (x[start:].data_ptr() for x in (centres, weights, kept))
+        given = (x[start:].data_ptr() for x in (centers, weights, kept))
         trim = _Trim(stop - start, weights.shape[1], share, *given, order.data_ptr())
         library().torchmcl_trim(ctypes.byref(trim))
 
@@ -136,14 +136,14 @@ def trimmed(centres: Tensor, weights: Tensor, share: float) -> Tensor:
 
 
 def _contiguous(mixtures: Mixtures) -> Mixtures:
-    dtype = torch.promote_types(mixtures.centres.dtype, mixtures.widths.dtype)
+    dtype = torch.promote_types(mixtures.centers.dtype, mixtures.widths.dtype)
     return Mixtures(*(part.detach().to(dtype).contiguous() for part in mixtures))
 
 
 def _asked(mixtures: Mixtures, start: int, stop: int, n_columns: int) -> tuple[_Line, Tensor]:
     """Return the C arguments for rows `start` to `stop`, and scratch memory that must stay alive during the call."""
-    centres = mixtures.centres
-    line = _Line(stop - start, centres.shape[1], centres.dtype == torch.float64)
-    line.centres, line.weights, line.widths = (part[start:].data_ptr() for part in mixtures)
+    centers = mixtures.centers
+    line = _Line(stop - start, centers.shape[1], centers.dtype == torch.float64)
+    line.centers, line.weights, line.widths = (part[start:].data_ptr() for part in mixtures)
     line.n_columns = n_columns
     return line, aligned(library().torchmcl_line_scratch(ctypes.byref(line)), zeroed=False)

@@ -118,7 +118,7 @@ def spectrogram_png(decibels: Array, loudest: float) -> bytes:
     shade = np.clip((decibels - loudest) / _RANGE_DB + 1, 0, 1)
     rows = np.round(255 * shade[::-1]).astype(np.uint8)
     height, width = rows.shape
-    stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _SHADES], dtype=np.float64)
+    stops = np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in _SHADES], dtype=np.float64)
     places = np.linspace(0, len(stops) - 1, 256)
     palette = np.stack([np.interp(places, np.arange(len(stops)), stop) for stop in stops.T], axis=-1)
     lines = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)  # each line begins with its filter type, 0

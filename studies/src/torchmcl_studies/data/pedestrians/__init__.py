@@ -7,13 +7,13 @@ Example:
     (torch.Size([364, 8, 2]), torch.Size([364, 12, 2]))
 """
 
-from torchmcl_studies.data.pedestrians.samples import SCENES, Neighbours, Split, Windows, leave_out, load, windows
+from torchmcl_studies.data.pedestrians.samples import SCENES, Neighbors, Split, Windows, leave_out, load, windows
 from torchmcl_studies.data.pedestrians.tracks import RECORDINGS, Recording, read, read_recordings
 
 __all__ = [
     "RECORDINGS",
     "SCENES",
-    "Neighbours",
+    "Neighbors",
     "Recording",
     "Split",
     "Windows",

@@ -14,15 +14,15 @@ from torchmcl.errors import bad_value, nearest_hint
 from torchmcl_studies.common import check_known
 from torchmcl_studies.data.pedestrians.tracks import RECORDINGS, Recording, read_recordings
 
-__all__ = ["SCENES", "Neighbours", "Split", "Windows", "leave_out", "load", "windows"]
+__all__ = ["SCENES", "Neighbors", "Split", "Windows", "leave_out", "load", "windows"]
 
 
-class Neighbours(NamedTuple):
+class Neighbors(NamedTuple):
     """For each window, the other windows of its scene.
 
     Attributes:
-        rows: [windows, neighbours], indices of windows; the window itself as padding.
-        mask: [windows, neighbours], False for padding.
+        rows: [windows, neighbors], indices of windows; the window itself as padding.
+        mask: [windows, neighbors], False for padding.
     """
 
     rows: Tensor
@@ -64,7 +64,7 @@ class Windows:
         """The number of scenes."""
         return int(self.scene[-1]) + 1 if len(self) else 0
 
-    def neighbours(self) -> Neighbours:
+    def neighbors(self) -> Neighbors:
         """Return the other windows of each window's scene, padded to the largest scene.
 
         People who are present for only a part of the window have no window, and are not included; with
@@ -77,7 +77,7 @@ class Windows:
         index = first + places
         index = index + (index >= rows).long()  # exclude the window itself
         mask = places < sizes[self.scene].unsqueeze(-1) - 1
-        return Neighbours(torch.where(mask, index, rows), mask)
+        return Neighbors(torch.where(mask, index, rows), mask)
 
 
 def windows(

@@ -6,7 +6,7 @@
    exponentials, for any number of cells of the narrower kernels below it. Lengths are in units of the
    coarsest spacing, from the mean of the row. Included after step.h. */
 
-#define REACH 5.0     /* widths around each centre that have cells; `torchmcl.density.REACH` is the same */
+#define REACH 5.0     /* widths around each center that have cells; `torchmcl.density.REACH` is the same */
 #define SPACING 0.6   /* widest distance of two nodes, in widths of the narrowest kernel around */
 #define FINE 0.4      /* the same for few kernels, whose errors do not even out */
 #define FEW 4
@@ -20,7 +20,7 @@ typedef struct {
 } Cell;
 
 typedef struct {
-    double left, right, centre; /* the range of the cells, and the centre */
+    double left, right, center; /* the range of the cells, and the center */
     double per_unit, share;     /* widths in a unit, and the probability */
     double width, energy;       /* the width, and the mean of the square */
     float per_width, height;    /* of the kernel */
@@ -117,7 +117,7 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     int n_heavy = 0;
     double weights = 0, mean = 0, widest = 0, low = INFINITY, high = -INFINITY, narrowest = INFINITY;
     for (int64_t i = begin; i < begin + line->n_kernels; i++) {
-        const double w = given_at(line, line->weights, i), c = given_at(line, line->centres, i);
+        const double w = given_at(line, line->weights, i), c = given_at(line, line->centers, i);
         const double s = given_at(line, line->widths, i);
         if (!(isfinite(w) && isfinite(c) && isfinite(s))) return 0;
         narrowest = s < narrowest ? s : narrowest;
@@ -128,7 +128,7 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
     const double per_weight = 1 / weights;
     mean *= per_weight;
     if (!(weights > 0) || !isfinite(per_weight) || !isfinite(mean) || !isfinite(high - low)) return 0;
-    /* Smaller distances are ignored: the mean of equal centres differs from them by rounding. */
+    /* Smaller distances are ignored: the mean of equal centers differs from them by rounding. */
     const double apart = (high - low) * 0x1p-44, rounding = fmax(fabs(high), fabs(low)) * 0x1p-54;
     const double across = apart > rounding ? apart : rounding;
     widest = widest > across ? widest : across;
@@ -143,12 +143,12 @@ static int read_kernels(const Line *line, LineRow *row, int64_t at) {
         if (!(w > 1e-9)) continue;
         const double s = given > least ? given : least;
         Kernel *own = row->kernels + n++;
-        own->centre = (given_at(line, line->centres, i) - mean) * per_unit;
+        own->center = (given_at(line, line->centers, i) - mean) * per_unit;
         const double ratio = widest / s, per_width = spacing * ratio, reach = REACH * (s * per_unit);
         own->per_width = (float)per_width, own->height = (float)(w * 0.3989422804014327 * per_width);
-        own->left = own->centre - reach, own->right = own->centre + reach;
+        own->left = own->center - reach, own->right = own->center + reach;
         own->per_unit = row->unit / s, own->share = w, own->width = s * per_unit;
-        own->energy = own->centre * own->centre + own->width * own->width;
+        own->energy = own->center * own->center + own->width * own->width;
         own->level = level_of(ratio);
         row->n_levels = own->level + 1 > row->n_levels ? own->level + 1 : row->n_levels;
     }
@@ -174,7 +174,7 @@ ALWAYS void add_kernel(const Kernel *own, const LineRow *row, const Run *run, in
     float *f = row->f + run->at, *g = row->g + run->at;
     vec z;
     for (int i = 0; i < LANES; i++) z[i] = (float)i * step;
-    z += (float)((double)(run->first + start) * spacing - own->centre) * own->per_width;
+    z += (float)((double)(run->first + start) * spacing - own->center) * own->per_width;
     vec bell = powers_of_two(-0.72134752f * z * z), factor = inner_powers(-0.72134752f * jump * (2 * z + jump));
     const vec change = inner_powers((vec){0} - 1.44269504f * jump * jump);
     for (int64_t i = start; i < n; i += LANES) {

@@ -167,18 +167,18 @@ static void set_costs(Quantizer *q, int64_t n) {
         const float weight = own > 1e-30 ? (float)own : 1e-30f;
         const double middle = own > 1e-30 ? (to[1] - from[1]) / own : i + 1 < n ? (double)q->mean[i + 1] : 0;
         const double within = to[2] - from[2] - own * middle * middle;
-        const float centre = (float)middle, inner = within > 0 ? (float)within : 0;
+        const float center = (float)middle, inner = within > 0 ? (float)within : 0;
         const int64_t first = (i + 1) / LANES * LANES; /* the padding of the first vector is overwritten below */
         for (int64_t j = first; j < n; j += LANES) {
             vec mass = *(vec *)(q->mass + j), mean = *(vec *)(q->mean + j);
-            const vec off = centre - mean, both = mass + weight, share = weight / both;
+            const vec off = center - mean, both = mass + weight, share = weight / both;
             *(vec *)(cost + j) = *(vec *)(cost + n + j) + inner + mass * share * off * off;
             *(vec *)(q->mean + j) = mean + share * off;
             *(vec *)(q->mass + j) = both;
         }
         for (int64_t j = 0; j < i; j++) cost[j] = INFINITY;
         for (int64_t j = i / LANES * LANES; j < i; j++) q->mass[j] = 1, q->mean[j] = 0;
-        cost[i] = inner, q->mean[i] = centre, q->mass[i] = weight;
+        cost[i] = inner, q->mean[i] = center, q->mass[i] = weight;
     }
 }
 

@@ -48,17 +48,17 @@ static Integrals exactly_below(const LineRow *row, double x) {
     int32_t *near = row->alive, n_near = 0;
     for (int i = 0; i < row->n_kernels; i++) {
         const Kernel *own = row->kernels + i;
-        const double z = (x - own->centre) * own->per_unit, mass = z < NORMAL_REACH ? 0 : own->share;
+        const double z = (x - own->center) * own->per_unit, mass = z < NORMAL_REACH ? 0 : own->share;
         near[n_near] = i, n_near += (z < NORMAL_REACH) & (z > -NORMAL_REACH);
-        found.sum[0] += mass, found.sum[1] += mass * own->centre, found.sum[2] += mass * own->energy;
+        found.sum[0] += mass, found.sum[1] += mass * own->center, found.sum[2] += mass * own->energy;
     }
     for (int j = 0; j < n_near; j++) {
         const Kernel *own = row->kernels + near[j];
         double bell;
-        const double mass = own->share * normal_below((x - own->centre) * own->per_unit, &bell);
+        const double mass = own->share * normal_below((x - own->center) * own->per_unit, &bell);
         const double reach = own->share * own->width * 0.3989422804014327 * bell;
         found.height += reach * own->per_unit * own->per_unit, found.sum[0] += mass;
-        found.sum[1] += own->centre * mass - reach, found.sum[2] += own->energy * mass - (own->centre + x) * reach;
+        found.sum[1] += own->center * mass - reach, found.sum[2] += own->energy * mass - (own->center + x) * reach;
     }
     return found;
 }
@@ -69,7 +69,7 @@ static void set_exact_cells(LineRow *row, Quantizer *q, int64_t k) {
     whole[0] = whole[1] = whole[2] = 0;
     for (int i = 0; i < row->n_kernels; i++) {
         const Kernel *own = row->kernels + i;
-        whole[0] += own->share, whole[1] += own->share * own->centre, whole[2] += own->share * own->energy;
+        whole[0] += own->share, whole[1] += own->share * own->center, whole[2] += own->share * own->energy;
     }
     for (int64_t p = 0; p + 1 < k; p++) q->cells[p] = exactly_below(row, (q->points[p] + q->points[p + 1]) / 2);
     set_means(row, q, k);

@@ -122,7 +122,7 @@ typedef struct {
     int64_t n_rows;
     int64_t n_kernels;
     int64_t is_double;   /* of the next three; 0: single precision */
-    const void *centres; /* [rows, kernels] */
+    const void *centers; /* [rows, kernels] */
     const void *weights; /* [rows, kernels] */
     const void *widths;  /* [rows, kernels] */
     const double *given; /* [rows]: the mass of a set, or the value above which the mass is computed */

@@ -21,7 +21,7 @@ static Below below(const LineRow *row, double x) {
     for (int i = 0; i < row->n_kernels; i++) {
         const Kernel *own = row->kernels + i;
         double bell;
-        const double z = (x - own->centre) * own->per_unit;
+        const double z = (x - own->center) * own->per_unit;
         found.mass += own->share * normal_below(z, &bell);
         const double height = own->share * own->per_unit * 0.3989422804014327 * bell;
         found.height += height, found.slope -= height * z * own->per_unit;
