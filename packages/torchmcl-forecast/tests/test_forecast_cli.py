@@ -121,4 +121,4 @@ def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys)
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
     assert main([*table, *QUICK]) == 2
-    assert "must be new, empty or hold saved progress" in capsys.readouterr().err
+    assert "must be new, empty or contain saved progress" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(fitted, tmp
     assert main(["fit", str(path), "--target", "price", "-o", str(blocked / "model"), *FAST]) == 2
     assert "is not a folder" in capsys.readouterr().err
     assert main(["fit", str(path), "--target", "price", "-o", str(blocked), *FAST]) == 2
-    assert "must be new, empty or hold a model" in capsys.readouterr().err
+    assert "must be new, empty or contain a model" in capsys.readouterr().err
     assert main(["predict", str(fitted), str(path), "-o", str(blocked / "answers.csv")]) == 2
     assert "is not a folder" in capsys.readouterr().err
     assert main(["predict", str(fitted), str(path), "-o", str(tmp_path / "answers.doc")]) == 2

@@ -86,7 +86,7 @@ def test_a_saved_model_is_replaced_and_other_things_are_not(model, tmp_path):
     assert_same_answers(MCLRegressor.load(tmp_path / "model"), other, X)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(ValueError, match=r"MCLRegressor.save: `folder` must be new, empty or hold a model of `save`"):
+    with pytest.raises(ValueError, match=r"MCLRegressor.save: `folder` must be new, empty or contain a model of `save`"):
         model.save(tmp_path / "letters")
     assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
 
@@ -132,7 +132,7 @@ def test_a_changed_file_is_detected(model, tmp_path):
     data = bytearray(path.read_bytes())
     data[-3] ^= 16
     path.write_bytes(data)
-    message = r"MCLRegressor.load: `folder` must hold what `save` wrote, got .*changed since it was written"
+    message = r"MCLRegressor.load: `folder` must contain what `save` wrote, got .*changed since it was written"
     with pytest.raises(ValueError, match=message):
         MCLRegressor.load(tmp_path / "model")
 
@@ -171,5 +171,5 @@ def test_arrays_that_do_not_fit_are_refused_and_others_give_numbers(kind, tmp_pa
 
 def test_another_kind_of_model_is_refused(tmp_path):
     mcl.MultiHypothesisMLP(2, 1, 3).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"MCLRegressor.load: `folder` must hold what `save` wrote"):
+    with pytest.raises(ValueError, match=r"MCLRegressor.load: `folder` must contain what `save` wrote"):
         MCLRegressor.from_pretrained(tmp_path)

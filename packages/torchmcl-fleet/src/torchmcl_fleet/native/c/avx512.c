@@ -9,7 +9,7 @@
 #define VECTOR_BYTES 64
 #define STEP 2
 #define WIDE 4
-#define SUMS 24
+#define SUMS 12
 #define VARIANT avx512
 #define NAME "AVX-512"
 #include "step.h"
