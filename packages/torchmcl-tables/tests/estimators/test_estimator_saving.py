@@ -86,7 +86,7 @@ def test_a_saved_model_is_replaced_and_other_things_are_not(model, tmp_path):
     assert_same_answers(MCLRegressor.load(tmp_path / "model"), other, X)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(ValueError, match=r"MCLRegressor.save: `folder` must be new, empty or contain a model of `save`"):
+    with pytest.raises(ValueError, match="`folder` must be new, empty or contain a model"):
         model.save(tmp_path / "letters")
     assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
 
