@@ -73,7 +73,7 @@ def test_a_training_is_that_of_the_definition():
         ({"cost_fn": mcl.pairwise_cross_entropy}, "MixtureNLL"),
         ({"module": lambda: network(detach_scores=True)}, "MultiHypothesisMLP with ReLU and scores"),
         ({"module": lambda: network(activation=torch.nn.Tanh)}, "MultiHypothesisMLP with ReLU"),
-        ({"rows": data()._replace(n_rows=torch.tensor([30, 20]))}, "sets of one length"),
+        ({"rows": data()._replace(n_rows=torch.tensor([30, 20]))}, "sets of equal length"),
     ],
 )
 def test_what_it_cannot_serve_is_refused_with_the_reason(change, reason):
@@ -82,7 +82,7 @@ def test_what_it_cannot_serve_is_refused_with_the_reason(change, reason):
     fleet = Fleet(factory, 2, **({"cost_fn": COST, "score_weight": 0, "backend": "classes"} | change))
     with pytest.raises(
         ValueError,
-        match=rf"Fleet: `backend` must support this training run, got 'classes'. It (?:supports|runs on) .*{reason}",
+        match=rf"Fleet: `backend` must support this training run, got 'classes'. It .*{reason}",
     ):
         fleet.fit(rows, 1, progress=False)
 

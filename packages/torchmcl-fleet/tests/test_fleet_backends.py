@@ -363,7 +363,7 @@ def draw(n_rows, generator):
 
 NOT_SERVED = {
     "a rule that sorts": ({"rule": mcl.TopK(2)}, None, "the rules WTA, RelaxedWTA and AnnealedWTA"),
-    "fresh rows": ({}, SampledData(draw, 20, 2), "rows that are the same"),
+    "fresh rows": ({}, SampledData(draw, 20, 2), "the same rows in all epochs"),
     "another cost": (
         {"cost_fn": mcl.pairwise_huber},
         None,
@@ -373,9 +373,9 @@ NOT_SERVED = {
     "float64": (
         {"module_factory": lambda: network().double()},
         on_other_rows(lambda x, y: (x.double(), y.double())),
-        "It supports float32",
+        "float32",
     ),
-    "sets of different length": ({}, FleetData.of_sets([curve(20), curve(9)], [0, 1]), "sets of one length"),
+    "sets of different length": ({}, FleetData.of_sets([curve(20), curve(9)], [0, 1]), "sets of equal length"),
     "another activation": ({"module_factory": lambda: network(activation=torch.nn.Tanh)}, None, "with ReLU"),
     "an output activation": (
         {"module_factory": lambda: network(output_activation=torch.tanh)},
@@ -463,5 +463,5 @@ def test_without_the_extension_everything_is_left_to_autograd():
 @needs_extension
 def test_debug_checks_are_left_to_autograd():
     data = FleetData.shared(*curve(20), 2)
-    with checks.debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. It does not read values"):
+    with checks.debug_checks(), pytest.raises(ValueError, match=r"got 'compiled'. .*`debug_checks`"):
         Fleet(network, 2, backend="compiled").fit(data, 1, progress=False)

@@ -148,9 +148,7 @@ def test_a_folder_of_another_training_is_refused(tmp_path):
     with pytest.raises(PowerCutError):
         train(new_fleet(), tmp_path, (7, 0), validation=HELD_OUT)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    words = (
-        "Fleet.fit: `checkpoint` must be empty or contain this training run, got .* which differs in .* another folder"
-    )
+    words = "Fleet.fit: `checkpoint` must be empty or contain this training run, .* differs in .* different folder"
     for fleet_options, options in OTHERS.values():
         with pytest.raises(ValueError, match=words):
             train(new_fleet(**fleet_options), tmp_path, **({"validation": HELD_OUT} | options))
@@ -311,7 +309,7 @@ def test_states_of_another_training_beside_the_plan_are_refused(tmp_path):
     for folder, n_epochs in ((tmp_path / "a", 12), (tmp_path / "b", 9)):
         train(new_fleet(), folder, n_epochs=n_epochs)
     (tmp_path / "b" / "plan.json").write_bytes((tmp_path / "a" / "plan.json").read_bytes())
-    with pytest.raises(ValueError, match=r"`checkpoint` must hold states of the training in its plan.json, got chu"):
+    with pytest.raises(ValueError, match=r"`checkpoint` must contain states of .* plan.json, got chu"):
         train(new_fleet(), tmp_path / "b")
 
 
@@ -407,9 +405,9 @@ def test_a_signal_saves_the_chunks_of_all_threads(tmp_path, threads):
     [
         (
             lambda state, tensors: tensors.update({"models.flat": tensors["models.flat"][:1]}),
-            "must hold 'models.flat' of shape",
+            "`checkpoint` must contain 'models.flat'",
         ),
-        (lambda state, tensors: state.pop("seconds"), "must have a number of seconds"),
+        (lambda state, tensors: state.pop("seconds"), "`checkpoint` must contain the seconds"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_by_name(forge, message, tmp_path):

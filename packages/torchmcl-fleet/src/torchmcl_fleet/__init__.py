@@ -1,7 +1,7 @@
 # ruff: noqa: F403
 """Fleets: many small models trained at once on a leading axis.
 
-The names are loaded on first use: `torchmcl --help` asks for the commands without torch.
+Names are imported on first use, so that `torchmcl --help` can list the commands without importing torch.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchmcl_fleet.problem import *
     from torchmcl_fleet.search import *
 
-# Name -> module that it is imported from on first use.
+# Public name -> module that defines it, imported on first use.
 _HOMES = {
     "Adam": "torchmcl_fleet.modules.optimizers",
     "Candidate": "torchmcl_fleet.search",

@@ -1,4 +1,4 @@
-"""Public classes: a fleet of models, trained together and used individually, and a recorder of its training."""
+"""`Fleet`, which trains many models together, and `FleetRecorder`, which records their training."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -71,17 +71,17 @@ class Fleet:
     one another (BatchNorm). Dropout has the same distribution as in a single model, with different random numbers.
 
     Args:
-        module_factory: Function that makes one module, which returns `Predictions` or `Distributions`.
+        module_factory: Function that builds one module whose forward pass returns `Predictions` or `Distributions`.
         n_models: Number of models.
-        rule: Assignment rule, a function epoch -> rule, or `AutoAnnealing`, which decides on the temperature, the
-            tail of the learning rate and the weight decay in training; a single one, or one per model.
+        rule: Assignment rule, a function epoch -> rule, or `AutoAnnealing`, which sets the temperature, the
+            final decay of the learning rate and the weight decay during training; a single value, or one per model.
         optimizer: `Adam()` or `SGD()` from `torchmcl_fleet`.
-        learning_rate: A number or a schedule epoch -> number; a single value, or one per model in a list, an array or a
+        learning_rate: Number, or schedule epoch -> number; a single value, or one per model in a list, an array or a
             tensor.
         weight_decay: Decoupled weight decay, a single value or one per model.
-        seeds: Seeds of the initial weights and the shuffles; 0, 1, 2, ... by default.
-        cost_fn: Matched cost, any `pairwise_*` function.
-        loss_fn: Trained cost, if it differs from the matched one, see `torchmcl.mcl_step`.
+        seeds: Seeds for the initial weights and the shuffles; 0, 1, 2, ... by default.
+        cost_fn: Cost that is used for matching, any `pairwise_*` function.
+        loss_fn: Cost that is minimized, if it differs from the matching cost; see `torchmcl.mcl_step`.
         scores: Score objective, `SigmoidScores()` or `SoftmaxScores()`.
         score_weight: Weight of the score loss.
         device: Device to train on; the models are kept on the CPU between runs. "cuda" means all visible GPUs, if
@@ -132,7 +132,7 @@ class Fleet:
         for decay in set(self.weight_decay):
             checks.check_non_negative("Fleet", "weight_decay", decay)
         if not isinstance(optimizer, FleetOptimizer):
-            rule, advice = "be an optimizer of torchmcl_fleet", "Those of torch.optim have one rate for all models."
+            rule, advice = "be an optimizer of torchmcl_fleet", "torch.optim has one rate for all models."
             raise TypeError(bad_value("Fleet", "optimizer", rule, repr(optimizer), advice))
         if backend is not None:
             checks.check_choice("Fleet", "backend", backend, tuple(BACKENDS))
@@ -178,24 +178,25 @@ class Fleet:
         Args:
             data: Rows for each model, or `SampledData`, which draws new rows for every epoch.
             n_epochs: Number of passes over the data.
-            batch_size: Rows of a minibatch, the last short one kept. By default `default_batch_size`, or a little fewer
-                where the last one would be short; "all" is all rows.
-            validation: Held-out rows to evaluate on, with the options of `Validation`; each model's best weights are
-                kept.
+            batch_size: Number of rows per minibatch; a smaller last minibatch is kept. By default
+                `default_batch_size`, or slightly fewer rows if the last minibatch would be small; "all" uses all rows.
+            validation: Held-out rows to evaluate on, with the options of `Validation`; the best weights of each model
+                are kept.
             checkpoint: Folder to save to and to resume from, with the options of `Checkpointing`.
-            models_at_once: Number of models of a chunk; by default derived from memory and cores.
+            models_at_once: Number of models per chunk; by default derived from memory and cores.
             after_epoch: Function called with an `EpochInfo` after every epoch of a chunk, for records and figures.
-            continued: Whether to begin with `optimizer_state` where there is one, and to leave it for the next `fit`.
-            progress: Whether to show a bar with models per second and the time left; a string is its title.
+            continued: Whether to start from `optimizer_state`, if it is set, and to store the final state there for the
+                next call of `fit`.
+            progress: Whether to show a progress bar with the speed and the remaining time; a string is its title.
 
         Returns:
-            FleetHistory. A model whose loss became NaN or infinite is reported in a warning, with its epoch in
-            `failed_epoch` and its batch in `failed_batch`; it keeps its last finite weights, and the others are not
-            affected.
+            History of the training run. A model whose loss became NaN or infinite is reported in a warning, with its
+            epoch in `failed_epoch` and its batch in `failed_batch`; it keeps its last finite weights, and the other
+            models are not affected.
 
         Raises:
-            ValueError: If the data or validation is for another number of models, a number is out of range, or the
-                checkpoint holds another training.
+            ValueError: If the data or the validation rows are for a different number of models, a number is out of
+                range, or the checkpoint belongs to a different training run.
         """
         checks.check_positive_int("Fleet.fit", "n_epochs", n_epochs)
         data = data.epoch(0, self.device)._replace(source=data) if isinstance(data, SampledData) else data
@@ -226,24 +227,24 @@ class Fleet:
         saved = None
         if checkpoint is not None:
             sizes = {"batch_size": size, "backend": backend.name, "models_at_once": placement.chunk_size}
-            begin = {"first weights": self._first_weights, "first moments": io.digest(moments)}
-            fingerprint = fingerprint_of(plan, models, data, held_out, key=checkpoint.key) | sizes | begin
+            initial = {"first weights": self._first_weights, "first moments": io.digest(moments)}
+            fingerprint = fingerprint_of(plan, models, data, held_out, key=checkpoint.key) | sizes | initial
             is_random = not models.is_deterministic()
             saved = FleetCheckpoint(checkpoint, fingerprint, is_random=is_random)
         if held_out is not None:
             self._kept.keep_best()
 
         def chunk_of(chosen: slice, device: torch.device) -> ChunkTraining:
-            own, stacked = plan.of_models(chosen), models.subset(chosen, device, copy_rows=True)
-            rows = EpochRows(data.subset(chosen, device), own.seeds, size)
-            held = None if held_out is None else held_out.subset(chosen, device)
-            chunk = backend.training(backend.step(stacked, rows, held, problem), own)
+            chunk_plan, stacked = plan.of_models(chosen), models.subset(chosen, device, copy_rows=True)
+            rows = EpochRows(data.subset(chosen, device), chunk_plan.seeds, size)
+            held_out_rows = None if held_out is None else held_out.subset(chosen, device)
+            chunk = backend.training(backend.step(stacked, rows, held_out_rows, problem), chunk_plan)
             for name, value in moments.items():
                 chunk.state.optimizer[name].copy_(value[chosen])
             return chunk
 
-        what = progress if isinstance(progress, str) else "fleet"
-        with Progress(n_epochs * self.n_models, what, show=bool(progress), unit="model-epoch") as bar:
+        title = progress if isinstance(progress, str) else "fleet"
+        with Progress(n_epochs * self.n_models, title, show=bool(progress), unit="model-epoch") as bar:
             trained = train_chunks(placement, chunk_of, self._kept.take, saved, bar, after_epoch, moments=continued)
         history = self._gathered(trained, placement, continued=continued)
         history.warn_of_failures()
@@ -261,11 +262,11 @@ class Fleet:
         """Return the predictions of all models, [models, batch, ...]; `Distributions` if the modules return them.
 
         Args:
-            inputs: Inputs of all models, [batch, ...].
+            inputs: Inputs that all models share, [batch, ...].
             per_model: Whether inputs are [models, batch, ...], separate for each model.
             best: Whether to use the weights with the best validation value instead of the last ones.
             stochastic: Whether to leave dropout on.
-            seed: Seed of the random numbers of dropout; torch's global generator is then left unchanged.
+            seed: Seed for dropout; the global generator of torch is then left unchanged.
         """
         models = self._kept.chosen(best=best)
         if inputs.ndim < 2:
@@ -288,7 +289,7 @@ class Fleet:
 
         Args:
             data: Rows for each model, with Euclidean targets.
-            best: Whether to use the weights of the best validation instead of the last ones.
+            best: Whether to use the weights with the best validation value instead of the last ones.
         """
         check_data("Fleet.evaluate", "data", data, self.n_models)
         module_checks.check_input_type("Fleet.evaluate", "data", self._kept.last, data.inputs)
@@ -298,7 +299,7 @@ class Fleet:
         return evaluate_models(self._kept.chosen(best=best), data, self.device, self.cost_fn, scores)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights of all models, [models, parameters], and the best ones if there are any.
+        """Return the weights of all models, [models, parameters], and the best weights if there are any.
 
         Buffers, such as the statistics of BatchNorm, are included by name, [models, ...] each.
         """
@@ -338,14 +339,14 @@ class Fleet:
 
 
 class FleetRecorder:
-    """A recorder to pass as `after_epoch=` to `Fleet.fit`; records stay on the device until `records` is called.
+    """Recorder to pass as `after_epoch=` to `Fleet.fit`; records stay on the device until `records` is called.
 
     Args:
-        fleet: The fleet, whose rules determine weights and temperatures.
-        n_epochs: Number of epochs of the training.
-        data: Held-out rows [rows, ...] and targets [rows, targets, dim] for the metrics, shared by all models.
-        probes: [probes, ...], inputs whose hypotheses are recorded.
-        every: Epochs between records; the last epoch is always recorded.
+        fleet: Fleet whose rules determine weights and temperatures.
+        n_epochs: Number of epochs of the training run.
+        data: Held-out inputs [rows, ...] and targets [rows, targets, dim] for the metrics, shared by all models.
+        probes: Inputs at which the hypotheses are recorded, [probes, ...].
+        every: Number of epochs between records; the last epoch is always recorded.
 
     Example:
         >>> from torchmcl import AnnealedWTA, Exponential, MultiHypothesisMLP, WTA, annealed
@@ -396,18 +397,18 @@ class FleetRecorder:
         """Return the records of each model, on the CPU.
 
         Raises:
-            ValueError: If there are none yet.
+            ValueError: If nothing has been recorded.
         """
         if not self._records:
             rule = "hold at least one record"
             raise ValueError(bad_value("FleetRecorder", "records", rule, "none", "Pass it as after_epoch= of fit."))
-        found: list[annealing.AnnealingRecords] = []
+        records: list[annealing.AnnealingRecords] = []
         for start in sorted(self._records):
             epochs = [epoch for epoch, *_ in self._records[start]]
             temperatures, scalars, usage, probed, scores = (
                 torch.stack(parts).cpu() for parts in zip(*(rest for _, *rest in self._records[start]), strict=True)
             )
-            found += [
+            records += [
                 annealing.AnnealingRecords(
                     torch.tensor(epochs),
                     temperatures[:, i],
@@ -419,7 +420,7 @@ class FleetRecorder:
                 )
                 for i in range(scalars.shape[1])
             ]
-        return found
+        return records
 
 
 @torch.no_grad()
@@ -445,11 +446,11 @@ def evaluate_models(
             output = mcl_step(stacked, batch, WTA(), cost_fn=cost_fn, score_weight=0, stacked=True)
         matching, (hypotheses, logits, *_) = output.matching, output.predictions
         events = (batch.targets, hypotheses, matching.mask if batch.mask is None else batch.mask)
-        given = events if logits is None else (*events, logits)
+        arguments = events if logits is None else (*events, logits)
         parts.append(
             {
                 "distortion": torch.vmap(metrics.distortion)(matching).cpu(),
-                "rmse": torch.vmap(rmse)(*given).cpu(),
+                "rmse": torch.vmap(rmse)(*arguments).cpu(),
                 "usage": torch.vmap(metrics.hypothesis_usage)(matching).cpu(),
             }
         )
@@ -457,15 +458,15 @@ def evaluate_models(
 
 
 def _inspected(models: StackedModules, data: FleetData, validation: FleetData | None) -> tuple[FleetData, int]:
-    """Try some rows before training; return rows with weights in the models' dtype, and the number of hypotheses.
+    """Check some rows before training; return the data with weights in the models' dtype, and the number of hypotheses.
 
     Raises:
         TypeError: If the models do not accept the dtype of the rows.
         ValueError: If stacked training would differ from training each model alone.
     """
     if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
-        rule = "be called without global backward hooks"  # no gradients of stacked modules reach them
-        raise TypeError(bad_value("Fleet.fit", "data", rule, "some", "Remove them, or train with mcl_step."))
+        reason = "Gradients of stacked modules do not reach them: remove the hooks, or train with mcl_step."
+        raise TypeError(f"Fleet.fit: global backward hooks are not supported. {reason}")
     n_hypotheses = _try_rows("data", data, models, training=True)
     if validation is not None:
         _try_rows("validation", validation, models, training=False)
@@ -479,7 +480,7 @@ def _try_rows(name: str, data: FleetData, models: StackedModules, *, training: b
     inputs = data.inputs[sets, : int(data.n_rows[sets].min())].cpu()
     hypotheses = module_checks.try_rows("Fleet.fit", name, models, inputs).hypotheses
     if data.targets.is_floating_point() and data.targets.dtype != hypotheses.dtype:
-        rule = f"have targets of the type of the hypotheses, {hypotheses.dtype}"
+        rule = f"have targets of the dtype of the hypotheses, {hypotheses.dtype}"
         advice = f"Convert them: targets.to({hypotheses.dtype})."
         raise TypeError(bad_value("Fleet.fit", name, rule, data.targets.dtype, advice))
     if data.weights is not None and (data.weights.dtype == torch.bool or data.weights.is_complex()):

@@ -1,6 +1,6 @@
 """The state of a training run, its history and its checkpoints; a resumed run is bit-identical.
 
-A folder of checkpoints holds `plan.json`, the fingerprint of the training, and the last few states of each chunk,
+A folder of checkpoints holds `plan.json`, the fingerprint of the training run, and the last few states of each chunk,
 `chunk-<number>-epoch-<next epoch>.safetensors`, in the format of `torchmcl.io`.
 """
 
@@ -28,7 +28,7 @@ class ChunkState:
     """All tensors that change during training; they are updated in place."""
 
     models: dict[str, Tensor]
-    best: dict[str, Tensor]  # the models at their best evaluation; empty without validation
+    best: dict[str, Tensor]  # state of the models at their best evaluation; empty without validation
     optimizer: dict[str, Tensor]
     annealing: dict[str, Tensor]
     epoch: Tensor
@@ -79,20 +79,21 @@ class ChunkState:
 
 
 class FleetHistory(NamedTuple):
-    """The history of a training run, on the CPU.
+    """History of a training run, on the CPU.
 
     Attributes:
-        losses: [epochs, models], mean training loss of each epoch; NaN after early stopping ended a model.
-        best_value: [models], best monitored value (infinite without validation).
-        best_epoch: [models], the epoch of that value, counted from 0 (-1 without validation).
-        stopped_epoch: [models], the epoch of early stopping (-1: trained to the end).
-        failed_epoch: [models], the first epoch with a loss that is not finite (-1: none).
-        failed_batch: [models], the batch of `failed_epoch` with that loss, counted from 0 (-1: none).
-        watched: [epochs, models], the monitored value of each epoch; NaN where it was not evaluated.
-        temperatures: [epochs, models], decided by `AutoAnnealing`; NaN for models under other rules, and None if
-            no model uses it.
-        learning_rates: [epochs, models], as they were used; NaN after early stopping ended a model.
-        seconds: Wall time of the training itself.
+        losses: Mean training loss of each epoch, [epochs, models]; NaN after early stopping.
+        best_value: Best monitored value, [models]; infinite without validation.
+        best_epoch: Epoch of the best value, counted from 0, [models]; -1 without validation.
+        stopped_epoch: Epoch of early stopping, [models]; -1 for models that were trained to the end.
+        failed_epoch: First epoch with a non-finite loss, [models]; -1 if there is none.
+        failed_batch: First batch with a non-finite loss in `failed_epoch`, counted from 0, [models]; -1 if there is
+            none.
+        watched: Monitored value of each epoch, [epochs, models]; NaN where it was not evaluated.
+        temperatures: Temperatures that `AutoAnnealing` set, [epochs, models]; NaN for models with other rules, and
+            None if no model uses it.
+        learning_rates: Learning rates that were used, [epochs, models]; NaN after early stopping.
+        seconds: Wall time of the training.
     """
 
     losses: Tensor
@@ -145,7 +146,7 @@ class FleetHistory(NamedTuple):
 
     @classmethod
     def joined(cls, parts: "list[FleetHistory]") -> "FleetHistory":
-        """Return the history of a fleet from those of its chunks."""
+        """Return the history of a fleet from the histories of its chunks."""
         if len(parts) == 1:
             return parts[0]
         decided = None
@@ -161,13 +162,14 @@ class FleetHistory(NamedTuple):
 
 
 def note_failures(step: Tensor, losses: Tensor, *, n_batches: int, epoch: Tensor) -> None:
-    """Note the first batch of each model with a loss that is not finite, without synchronization with a GPU.
+    """Record the first batch of each model with a non-finite loss, without synchronization with a GPU.
 
     Args:
-        step: Number of that batch, counted from the start of training, [models]; -1 before a failure. Changed in place.
+        step: Number of the first failed batch, counted from the start of training, [models]; -1 before a failure.
+            Changed in place.
         losses: Losses of consecutive batches, [batches, models].
-        n_batches: Number of batches of an epoch.
-        epoch: Epoch of the first of them, a tensor.
+        n_batches: Number of batches per epoch.
+        epoch: Epoch of the first of these batches, a tensor.
 
     Example:
         >>> step = torch.tensor([-1, -1])
@@ -185,19 +187,19 @@ def note_failures(step: Tensor, losses: Tensor, *, n_batches: int, epoch: Tensor
 
 _KIND, _PLAN = "fleet", "plan.json"
 _GENERATOR, _DEVICE_GENERATOR = "random generator", "random generator of the device"
-_ANEW = "Delete the folder to start again."
+_ANEW = "Delete the folder to start anew."
 
 
 class FleetCheckpoint:
-    """The saved state of one training run.
+    """Checkpoints of a training run.
 
     Args:
-        options: Folder, and how many states of each chunk to keep.
-        plan: Fingerprint of the training, as JSON.
-        is_random: Whether the training draws random numbers, whose state is then saved too.
+        options: Folder, and number of states to keep per chunk.
+        plan: Fingerprint of the training run, as JSON.
+        is_random: Whether the training draws random numbers; the states of the generators are then saved, too.
 
     Raises:
-        ValueError: If the folder holds the state of another training.
+        ValueError: If the folder contains the state of a different training run.
     """
 
     def __init__(self, options: Checkpointing, plan: dict[str, Any], *, is_random: bool) -> None:
@@ -210,7 +212,7 @@ class FleetCheckpoint:
             return
         if path.exists():
             differ = sorted(name for name in plan if (saved or {}).get(name) != plan[name])
-            advice = "Give another folder, or delete this one to start again."
+            advice = "Choose a different folder, or delete this one to start anew."
             rule = "be empty or contain this training run"
             got = f"{self.folder}, which differs in {differ}"
             raise ValueError(bad_value("Fleet.fit", "checkpoint", rule, got, advice))
@@ -221,11 +223,11 @@ class FleetCheckpoint:
 
         Args:
             chunk: Number of the chunk.
-            state: Tensors of the training.
-            device: Device of the chunk.
+            state: Tensors that training changes.
+            device: Device that trains the chunk.
 
         Returns:
-            0 and 0.0 where there is none.
+            Next epoch and seconds so far; 0 and 0.0 without a checkpoint.
 
         Raises:
             CheckpointError: If there are checkpoints, but all are damaged or belong to a different training run.
@@ -235,25 +237,26 @@ class FleetCheckpoint:
             return 0, 0.0
         next_epoch, saved = newest
         if not isinstance(saved, dict) or saved.get("plan") != self.plan_digest:
-            got = f"{self._series(chunk).path(next_epoch).name} of another one"
-            raise _damaged("hold states of the training in its plan.json", got)
+            got = f"{self._series(chunk).path(next_epoch).name} of a different one"
+            raise _damaged("contain states of the training run in its plan.json", got)
         with torch.no_grad():
             for name, tensor in state.items():
-                kept = saved.get(name)
-                if not isinstance(kept, Tensor) or (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
-                    raise _damaged(f"hold {name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}", "something else")
-                tensor.copy_(kept)
+                value = saved.get(name)
+                if not isinstance(value, Tensor) or (value.shape, value.dtype) != (tensor.shape, tensor.dtype):
+                    rule = f"contain {name!r} with shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+                    raise _damaged(rule, "something else")
+                tensor.copy_(value)
         self._restore_generator(saved, device)
         seconds = saved.get("seconds")
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
-            raise _damaged("have a number of seconds", seconds)
+            raise _damaged("contain the seconds of the training so far", seconds)
         return next_epoch, float(seconds)
 
     def save(self, chunk: int, next_epoch: int, seconds: float, state: dict[str, Tensor], device: torch.device) -> None:
         """Write the state of a chunk.
 
         Raises:
-            OSError: If it cannot be written; the last state is then untouched.
+            OSError: If the file cannot be written; the last state is then untouched.
         """
         tensors = dict(state)
         if self.is_random:
@@ -290,7 +293,7 @@ def chunk_size_of(models_at_once: int | None, options: Checkpointing | None) -> 
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
-    """Return the plan, None if it is missing or unreadable."""
+    """Return the saved plan; None if it is missing or unreadable."""
     try:
         plan = io.read_json("Fleet.fit", path)
     except (OSError, ValueError):
@@ -309,12 +312,12 @@ def fingerprint_of(
     Args:
         plan: Plan of all models.
         models: Models whose structure is compared.
-        data: Rows of the training.
-        validation: Rows of the validation.
-        key: Name that stands for functions without a qualified name of their own.
+        data: Training rows.
+        validation: Validation rows.
+        key: Name that identifies functions without a unique qualified name, such as lambdas.
 
     Raises:
-        ValueError: If there is such a function, and `key` is None.
+        ValueError: If there is such a function and `key` is None.
     """
     parts = {
         "n_models": len(models),

@@ -26,7 +26,7 @@ def step_tensors(problem: StepProblem) -> list[Tensor]:
 
 
 def fused_step(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
-    """Return the step computed by a kernel; NotImplemented for other steps."""
+    """Return the output of a step computed by a kernel; NotImplemented for steps that it does not support."""
     numbers = _numbers_of(problem.rule)
     if numbers is None or not _is_common(problem):
         return NotImplemented
@@ -43,7 +43,7 @@ def fused_step(kernel: Callable[..., Any], problem: StepProblem) -> StepOutput:
 
 
 def _is_common(problem: StepProblem) -> bool:
-    """Return whether all targets are real, single and equally weighted, with the cost and scores of the kernels."""
+    """Return whether a step has one real target of equal weight per sample, and the cost and scores of the kernels."""
     hypotheses, targets, *scored = step_tensors(problem)
     if problem.batch.scene is not None or problem.sample_weights is not None or dispatch.debug_checks_enabled():
         return False
@@ -57,7 +57,7 @@ def _is_common(problem: StepProblem) -> bool:
 
 
 def _numbers_of(rule: AssignmentRule) -> tuple[float, float] | None:
-    """Return temperature and epsilon of a rule with only these fields, as plain numbers."""
+    """Return temperature and epsilon of a rule as Python numbers; None for rules with other fields or tensors."""
     if type(rule) is WTA:
         return 0.0, 0.0
     if type(rule) is RelaxedWTA and not isinstance(rule.epsilon, Tensor):
@@ -71,7 +71,7 @@ def step(problem: StepProblem) -> StepOutput:
     """Compute the most common step in one kernel: one target per sample, the squared distance, the default scores.
 
     Returns:
-        Output of the step; `NotImplemented` for other steps, types and devices.
+        Output of the step; `NotImplemented` for other steps, dtypes and devices.
     """
     if problem.mask is not None or problem.loss_fn is not None or problem.stacked:
         return NotImplemented
@@ -90,7 +90,7 @@ def assignment(cost: Tensor, mask: Tensor | None) -> Tensor:
 
     Args:
         cost: Cost, [..., targets, hypotheses], in float32 or float64.
-        mask: Real targets, [..., targets]; None if all are real.
+        mask: Mask of real targets, [..., targets]; None if all are real.
 
     Returns:
         Weights, [..., targets, hypotheses]; `NotImplemented` on CPUs, without Triton and for more than 2048 targets or
@@ -110,8 +110,8 @@ def univariate(centers: Tensor, weights: Tensor, widths: Tensor) -> line.Mixture
     """Return mixtures of normals on a line, [rows, kernels] each, whose sets and points are computed in C.
 
     Returns:
-        Mixtures; `NotImplemented` for tensors with gradients, other types and devices than float32 and float64 on CPUs,
-        and without the extension.
+        Mixtures; `NotImplemented` without the extension, and for tensors that require gradients, are not on a CPU, or
+        are neither float32 nor float64.
     """
     return line.Mixtures(centers, weights, widths) if line.supports(centers, weights, widths) else NotImplemented
 

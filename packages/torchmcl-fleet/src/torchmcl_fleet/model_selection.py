@@ -1,4 +1,4 @@
-"""Selection of the number of hypotheses by cross-validation: held-out distortions and their theoretical minimum."""
+"""Selection of the number of hypotheses by cross-validation: held-out distortions and their theoretical lower bound."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,16 +24,16 @@ _OWNER = "choose_n_hypotheses"
 
 @dataclass(frozen=True, eq=False)
 class HypothesisCounts:
-    """Distortions by number of hypotheses, and the recommended number.
+    """Distortion by number of hypotheses, and the recommended number.
 
     Attributes:
-        n_hypotheses: The numbers that were tried, in increasing order.
-        distortions: [numbers, folds, restarts], mean squared distance of held-out targets to the nearest hypothesis.
-        floor: For each number, the lowest possible distortion if the density predicted by the largest networks were
-            the true one, scaled down if it exceeds a measured distortion; None if unknown.
-        share: The requested fraction of the possible reduction.
-        recommended: The recommended number.
-        reason: The reason, in a sentence.
+        n_hypotheses: Numbers of hypotheses that were tried, in increasing order.
+        distortions: Mean squared distance of held-out targets to the nearest hypothesis, [numbers, folds, restarts].
+        floor: Lowest possible distortion for each number if the density predicted by the largest networks were the
+            true one, scaled down if it exceeds a measured distortion; None if unknown.
+        share: Required fraction of the possible reduction of the distortion.
+        recommended: Recommended number of hypotheses.
+        reason: Reason for the recommendation, a sentence.
     """
 
     n_hypotheses: tuple[int, ...]
@@ -45,17 +45,17 @@ class HypothesisCounts:
 
     @property
     def means(self) -> tuple[float, ...]:
-        """The mean distortion for each number of hypotheses."""
+        """Mean distortion for each number of hypotheses."""
         return tuple(self.distortions.mean(dim=(1, 2)).tolist())
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """The standard error of each mean over the folds, in which the restarts are averaged."""
+        """Standard error of each mean over the folds, after averaging the restarts."""
         return tuple(_errors(self.distortions.mean(dim=-1)).tolist())
 
     @property
     def restart_spreads(self) -> tuple[float, ...]:
-        """The standard deviation over restarts within a fold, root mean squared over the folds."""
+        """Standard deviation over restarts within a fold, as a root mean square over the folds."""
         if self.distortions.shape[-1] < 2:
             return (0.0,) * len(self.n_hypotheses)
         return tuple(self.distortions.var(dim=-1).mean(dim=-1).sqrt().tolist())
@@ -91,29 +91,30 @@ def choose_n_hypotheses(
 ) -> HypothesisCounts:
     """Return the held-out distortion by number of hypotheses, and the recommended number.
 
-    For each number the models of all folds and restarts are trained at once, as one fleet. The recommended number is
-    the smallest that achieves `share` of the reduction from the smallest candidate to the best one, or that is
-    within one standard error (of the difference over the folds) of the best one.
+    For each number of hypotheses, one fleet trains the models of all folds and restarts. The recommended number is the
+    smallest one that achieves the fraction `share` of the reduction from the smallest to the best candidate, or whose
+    distortion is within one standard error (of the paired difference over the folds) of the best candidate.
 
     Args:
-        factory: Returns an untrained module with a given number of hypotheses.
-        inputs: [rows, ...], standardized if the module requires it.
-        targets: [rows, dim], or several for each row, [rows, targets, dim].
+        factory: Function that builds an untrained module with a given number of hypotheses.
+        inputs: Inputs, [rows, ...], standardized if the module requires it.
+        targets: Targets, [rows, dim], or several per row, [rows, targets, dim].
         candidates: Numbers of hypotheses to try.
         n_epochs: Number of epochs of each training run.
         n_folds: Number of folds; each row is held out in one of them.
-        n_restarts: Training runs per fold, with different initial weights.
-        share: Fraction of the reduction, in (0, 1], as above.
-        rule: Rule of the models, as in `Fleet`, `AutoAnnealing()` by default.
-        learning_rate: A number or a schedule.
-        batch_size: Rows of a minibatch, as for `Fleet.fit`.
-        scores: How scores are trained and read, `SigmoidScores()` by default.
+        n_restarts: Number of training runs per fold, with different initial weights.
+        share: Required fraction of the reduction, in (0, 1].
+        rule: Assignment rule of the models, as in `Fleet`, `AutoAnnealing()` by default.
+        learning_rate: Number, or schedule epoch -> number.
+        batch_size: Number of rows per minibatch, as for `Fleet.fit`.
+        scores: Score objective, `SigmoidScores()` by default.
         device: Device to train on.
-        seed: Seed of the folds and the initial weights.
-        progress: Whether to show a bar for each number.
+        seed: Seed for the folds and the initial weights.
+        progress: Whether to show a progress bar for each number of hypotheses.
 
     Raises:
-        ValueError: For numbers below 1 or fewer than two of them, inconsistent shapes, or more folds than rows.
+        ValueError: If there are fewer than two candidates, a candidate is below 1, shapes are inconsistent, or there
+            are fewer than two rows per fold.
 
     Example:
         >>> import torchmcl as mcl
@@ -138,9 +139,10 @@ def choose_n_hypotheses(
     of_model = [place for place in range(n_folds) for _ in range(n_restarts)]
     train, held = (
         FleetData.of_sets(
-            [(inputs[rows], targets[rows]) for rows in (_members(fold, f, own=own) for f in range(n_folds))], of_model
+            [(inputs[rows], targets[rows]) for rows in (_members(fold, f, held_out=held_out) for f in range(n_folds))],
+            of_model,
         )
-        for own in (False, True)
+        for held_out in (False, True)
     )
     distortions, fleet = [], None
     for number in numbers:
@@ -179,19 +181,17 @@ def _recommended(
     elif place == best:
         reason = f"{number}: it has the lowest held-out distortion, {means[place]:.3g}."
     elif bool(close[place]):
-        reason = f"{number}: what more would save, up to {top} of them, is within one standard error."
+        reason = f"{number}: the further reduction with up to {top} hypotheses is within one standard error."
     else:
         reason = (
-            f"{number}: it saves {float(saved[place]):.0%} of what {top} would, with a distortion of "
+            f"{number}: it achieves {float(saved[place]):.0%} of the reduction with {top} hypotheses, a distortion of "
             f"{means[place]:.3g} against {means[best]:.3g}."
         )
     if number == numbers[-1]:
-        reason += " It is the largest number tried, and larger ones may be better."
+        reason += " It is the largest candidate; larger numbers may be better."
     least = floor[place]
     if least is not None and least > 0 and math.isfinite(least):
-        reason += (
-            f" The floor for {number} is {least:.3g}: the distortion is {float(means[place]) / least - 1:.0%} above."
-        )
+        reason += f" The distortion is {float(means[place]) / least - 1:.0%} above the floor for {number}, {least:.3g}."
     return HypothesisCounts(numbers, distortions, floor, share, number, reason)
 
 
@@ -204,7 +204,7 @@ def _errors(values: Tensor) -> Tensor:
 def _floor(
     fleet: Fleet, held: FleetData, n_restarts: int, reader: ScoreObjective, numbers: tuple[int, ...]
 ) -> tuple[float | None, ...]:
-    """Return the minimum distortions, the mean over folds, from the networks with the most hypotheses."""
+    """Return the lowest possible distortions, means over folds, from the networks with the most hypotheses."""
     if held.targets.shape[2] > 1:
         return (None,) * len(numbers)
     of_folds = []
@@ -215,8 +215,8 @@ def _floor(
         hypotheses = predictions.hypotheses[models].flatten(3).transpose(0, 1).flatten(1, 2).cpu()
         probabilities = torch.full(hypotheses.shape[:2], 1 / hypotheses.shape[1])
         if predictions.score_logits is not None:
-            shares = reader.probabilities(predictions.score_logits[models].cpu())
-            probabilities = shares.transpose(0, 1).flatten(1) / n_restarts
+            of_models = reader.probabilities(predictions.score_logits[models].cpu())
+            probabilities = of_models.transpose(0, 1).flatten(1) / n_restarts
         truth = held.targets[place, :n_rows, 0].flatten(1).cpu()
         bandwidth = fit_bandwidth(hypotheses, probabilities, truth)
         density = Mixture(hypotheses, probabilities, bandwidth(hypotheses, probabilities))
@@ -225,16 +225,16 @@ def _floor(
     return tuple(None if None in column else sum(column) / len(column) for column in columns)
 
 
-def _below(floor: tuple[float | None, ...], reached: Tensor) -> tuple[float | None, ...]:
+def _below(floor: tuple[float | None, ...], measured: Tensor) -> tuple[float | None, ...]:
     """Return the floor, scaled down if it exceeds a measured value: the predicted density was then too wide."""
-    ratios = [mean / least for least, mean in zip(floor, reached.tolist(), strict=True) if least]
+    ratios = [mean / least for least, mean in zip(floor, measured.tolist(), strict=True) if least]
     ratio = min([1.0, *ratios])
     return tuple(None if least is None else ratio * least for least in floor)
 
 
-def _members(fold: Tensor, place: int, *, own: bool) -> Tensor:
-    """Return the rows of a fold, or all others; a single fold is used for training and evaluation."""
-    return ((fold == place) if own or int(fold.max()) == 0 else (fold != place)).nonzero().flatten()
+def _members(fold: Tensor, place: int, *, held_out: bool) -> Tensor:
+    """Return the held-out rows of a fold, or its training rows; a single fold is used for both."""
+    return ((fold == place) if held_out or int(fold.max()) == 0 else (fold != place)).nonzero().flatten()
 
 
 def _numbers(candidates: Sequence[int]) -> tuple[int, ...]:
@@ -242,7 +242,7 @@ def _numbers(candidates: Sequence[int]) -> tuple[int, ...]:
         checks.check_positive_int(_OWNER, "candidates", number)
     numbers = tuple(sorted({int(number) for number in candidates}))
     if len(numbers) < 2:
-        raise ValueError(bad_value(_OWNER, "candidates", "hold at least two different numbers", list(candidates)))
+        raise ValueError(bad_value(_OWNER, "candidates", "contain at least two different numbers", list(candidates)))
     return numbers
 
 
@@ -258,21 +258,21 @@ def _rows(inputs: Any, targets: Any, n_folds: int) -> tuple[Tensor, Tensor]:
 
 
 _N_ROWS, _N_SAMPLES = 32, 64
-# In several dimensions samples are drawn, and the curve of samples ends at the logarithm of their number.
+# In several dimensions samples are drawn, and their rate-distortion curve ends at the logarithm of their number.
 _N_DRAWN = 256
-# Temperatures in units of each row's variance: from one answer to more than any table requires.
+# Temperatures relative to the variance of a row: from one hypothesis to more than any table requires.
 _TEMPERATURES = tuple(2.0 * 0.5**step for step in range(12))
 
 
 def least_distortions(density: Mixture, numbers: Sequence[int]) -> list[float | None]:
-    """Return D(R = log2 n) for each number n of answers, the mean over rows; None beyond the curve's end.
+    """Return D(R = log2 n) for each number n of hypotheses, the mean over rows; None beyond the end of the curve.
 
-    The Blahut-Arimoto curve is computed on samples of the density at evenly spaced rows, relative to the variance of
-    each, and scaled to the mean variance over all rows.
+    The Blahut-Arimoto curve is computed from samples of the density at evenly spaced rows, relative to the variance of
+    each row, and scaled to the mean variance over all rows.
 
     Args:
-        density: Batch shape [rows].
-        numbers: Numbers of hypotheses, each >= 1.
+        density: Predicted mixtures, with batch shape [rows].
+        numbers: Numbers of hypotheses, each at least 1.
 
     Example:
         >>> density = Mixture(torch.tensor([[[-1.0], [1.0]]]), torch.tensor([[0.5, 0.5]]), widths=0.1)
@@ -295,13 +295,13 @@ def least_distortions(density: Mixture, numbers: Sequence[int]) -> list[float | 
             break
     weights = spread / spread.sum()
     longest = torch.stack([point.rate for point in curve]).amax(dim=0).amin()
-    made: list[float | None] = []
+    distortions: list[float | None] = []
     for number in numbers:
         rate = math.log2(number)
-        share = _at_rate(curve, rate)
+        relative = _at_rate(curve, rate)
         known = rate == 0 or rate <= float(longest)
-        made.append(float((weights * share).sum() * variances.mean()) if known else None)
-    return made
+        distortions.append(float((weights * relative).sum() * variances.mean()) if known else None)
+    return distortions
 
 
 def _samples(density: Mixture) -> Tensor:

@@ -1,4 +1,4 @@
-"""The placement of a fleet: chunks of models, threads, devices."""
+"""Placement of a fleet: chunks of models, and the threads and devices that train them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +23,14 @@ _Result = TypeVar("_Result")
 
 # Fewer models than this are not worth a thread, or a device that has to be set up first.
 _MIN_CHUNK = 8
-# On CPUs the activations of a chunk should stay in the last level of the cache.
+# On CPUs the activations of a chunk should fit into the last-level cache.
 _CPU_BYTES = 64 << 20
 # On GPUs activations may use a third of the free memory; gradients and copies need as much again.
-_GPU_SHARE = 0.3
-# A step with fewer multiplications is too short to benefit from a second core. Measured on two cores: trainings with
-# steps of 12 million took four times as long on both as on one, those with 37 million gained a quarter.
+_GPU_FRACTION = 0.3
+# A step with fewer multiplications is too short to benefit from a second core. Measured on two cores: steps with 12
+# million multiplications took four times as long as on one core; steps with 37 million were a quarter faster.
 _SMALL_STEP = 30_000_000
-# The cost of the loss per (target, hypothesis) pair, in multiplications of the network.
+# Cost of the loss per (target, hypothesis) pair, relative to a multiplication of the network.
 _PAIR = 50
 
 
@@ -38,8 +38,8 @@ def devices_of(device: Device | Sequence[Device], n_models: int) -> tuple[torch.
     """Return the devices for `n_models` models.
 
     Args:
-        device: A single one; "cuda" without a number means all visible GPUs, if there are enough models;
-            or a sequence, all of which are used.
+        device: Device, or sequence of devices, all of which are used; "cuda" without a number means all visible GPUs
+            if there are enough models.
         n_models: Number of models.
 
     Raises:
@@ -51,21 +51,21 @@ def devices_of(device: Device | Sequence[Device], n_models: int) -> tuple[torch.
             return (single,)
         n_devices = min(torch.cuda.device_count(), max(1, n_models // _MIN_CHUNK))
         return tuple(torch.device("cuda", number) for number in range(n_devices))
-    devices = tuple(checks.device_of("Fleet", each) for each in device)
-    if not devices or len({each.type for each in devices}) > 1:
+    devices = tuple(checks.device_of("Fleet", entry) for entry in device)
+    if not devices or len({entry.type for entry in devices}) > 1:
         rule = "name at least one device, all of one type"
-        raise ValueError(bad_value("Fleet", "device", rule, [str(each) for each in devices]))
+        raise ValueError(bad_value("Fleet", "device", rule, [str(entry) for entry in devices]))
     return devices
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The chunks of a training run and their devices.
+    """Chunks of a training run and their devices.
 
     Attributes:
-        chunks: The models of each chunk.
-        devices: Chunk i is trained on device i modulo their number.
-        n_threads: Number of chunks trained side by side.
+        chunks: Slice of the models of each chunk.
+        devices: Devices; chunk i is trained on device i modulo their number.
+        n_threads: Number of chunks that are trained in parallel.
         single_core: Whether operations are too short to be split across cores.
     """
 
@@ -93,11 +93,11 @@ class Placement:
             models: All models.
             data: Rows of the models.
             devices: Devices to train on.
-            batch_size: Rows of a step.
+            batch_size: Number of rows per step.
             n_hypotheses: Number of hypotheses of each model.
-            chunk_size: Models of a chunk; None to derive it from memory and threads.
+            chunk_size: Number of models per chunk; None to derive it from memory and threads.
             splits_models: Whether the step itself splits the models across cores.
-            in_order: Whether chunks have to be trained one after the other.
+            in_order: Whether chunks must be trained one after the other.
         """
         on_cpu = devices[0].type == "cpu"
         n_pairs = n_hypotheses * (data.targets.shape[2] if data.targets.ndim > 2 else 1)
@@ -138,17 +138,17 @@ class Placement:
 
 
 def models_at_once(models: StackedModules, data: FleetData, batch_size: int, device: torch.device) -> int:
-    """Return the chunk size, given the memory per model that is saved for the backward pass."""
+    """Return the chunk size from the memory per model that is saved for the backward pass."""
     per_model = max(1, _saved_bytes(models, data.inputs[:1, :batch_size]))
     budget = _CPU_BYTES
     if device.type == "cuda":
-        budget = int(_GPU_SHARE * torch.cuda.mem_get_info(device)[0])
+        budget = int(_GPU_FRACTION * torch.cuda.mem_get_info(device)[0])
     n_chunks = max(1, -(-len(models) * per_model // budget))
     return -(-len(models) // min(n_chunks, len(models)))
 
 
 def _n_threads(models: StackedModules, devices: tuple[torch.device, ...]) -> int:
-    """Return the number of chunks to train side by side: one per device, or one per core of a single CPU.
+    """Return the number of chunks to train in parallel: one per device, or one per core of a single CPU.
 
     CPU libraries use a single core for a batch of small products. Random numbers have to be drawn in order.
     """
@@ -195,7 +195,7 @@ def in_threads(work: Callable[[_Item], _Result], items: Sequence[_Item], n_threa
 def on_cores(work: Callable[[_Item], _Result], items: Sequence[_Item], device: torch.device) -> list[_Result]:
     """Return the results of `work` for all items in order; on a CPU, each free core takes the next item.
 
-    Threads inside of an operation wait for each other, where other programs hold one of them up even for milliseconds.
+    Threads inside an operation wait for each other; a program that delays one of them by milliseconds delays them all.
     """
     if device.type != "cpu":
         return [work(item) for item in items]

@@ -1,7 +1,7 @@
-"""The plan of a training run: what happens in which epoch to each model.
+"""Plan of a training run: what happens to each model in each epoch.
 
-Rules, temperatures, learning rates and weight decays have a value per epoch and model. Evaluations on held-out rows,
-checkpoints and the number of rows of a batch belong to the plan, too.
+Rules, temperatures, learning rates and weight decays have a value per epoch and model. The plan also contains the
+evaluations on held-out rows, the checkpoints and the batch size.
 """
 
 import copy
@@ -54,7 +54,7 @@ _PER_TARGET = (WTA, RelaxedWTA, AnnealedWTA)
 
 @dataclass(frozen=True, eq=False)
 class StackedRule(AssignmentRule):
-    """Several rules, each for a separate slice of the leading model axis.
+    """Assignment rules for separate slices of the leading model axis.
 
     Attributes:
         parts: (models, rule) pairs that cover the axis in order.
@@ -63,7 +63,7 @@ class StackedRule(AssignmentRule):
     parts: tuple[tuple[slice, AssignmentRule], ...]
 
     def weights(self, cost: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute the weights of each slice by its own rule."""
+        """Compute the weights of each slice with its rule."""
         weights = torch.empty_like(cost)  # in the memory order of the cost, which torch.cat would not keep
         for models, rule in self.parts:
             weights[models] = rule.weights(cost[models], None if mask is None else mask[models])
@@ -75,7 +75,7 @@ class MixedRule(AssignmentRule):
     """WTA, Relaxed-WTA and annealed WTA side by side, one per model of the leading axis.
 
     Attributes:
-        values: [2, models]: the temperatures, 0 for hard weights, and the epsilons of those.
+        values: Temperatures, 0 for hard weights, and epsilons of the hard weights, [2, models].
     """
 
     values: Tensor
@@ -107,32 +107,32 @@ def _hard_weights(cost: Tensor, epsilon: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Columns:
-    """A value per epoch and model: a few columns, and which of them each model has.
+    """Values per epoch and model, stored as distinct columns and the column index of each model.
 
-    A thousand models often share a handful of schedules. All their values are put together on the device that needs
-    them: on the host this would take half as long as the training.
+    A thousand models often share a handful of schedules. The full matrix is built on the device that needs it; building
+    it on the host would take half as long as the training.
     """
 
     distinct: Tensor  # [epochs, columns]
-    places: Tensor  # [models]
+    column_of_model: Tensor  # [models]
 
     @classmethod
     def of(cls, columns: dict[int, Tensor], keys: Sequence[int]) -> "Columns":
-        """Return the columns of models, given one per key and the key of each model."""
-        places = {key: place for place, key in enumerate(columns)}
-        return cls(torch.stack(list(columns.values()), dim=1), torch.tensor([places[key] for key in keys]))
+        """Return the values of models from one column per key and the key of each model."""
+        positions = {key: position for position, key in enumerate(columns)}
+        return cls(torch.stack(list(columns.values()), dim=1), torch.tensor([positions[key] for key in keys]))
 
     def full(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> Tensor:
         """Return the values [epochs, models]."""
-        return self.distinct.to(device, dtype)[:, self.places.to(device)]
+        return self.distinct.to(device, dtype)[:, self.column_of_model.to(device)]
 
     def of_models(self, models: slice) -> "Columns":
         """Return the values of a slice of the models."""
-        return Columns(self.distinct, self.places[models])
+        return Columns(self.distinct, self.column_of_model[models])
 
 
 class _Group(NamedTuple):
-    """Consecutive models with the same kind of rule, and the values of each of its fields."""
+    """Consecutive models with the same kind of rule, and the values of the fields of that rule."""
 
     models: slice
     first: AssignmentRule
@@ -142,13 +142,13 @@ class _Group(NamedTuple):
 class RulePlan:
     """The rules of all models at all epochs.
 
-    All values of an epoch are a row of one table on the device, and the rules read them from one buffer: a captured
-    epoch needs no data from the host, and a hundred temperatures are as cheap as one.
+    The values of an epoch are a row of one table on the device, and the rules read them from one buffer. A captured
+    epoch therefore needs no data from the host, and a hundred temperatures cost as little as one.
 
     Args:
-        rules: One per model: a rule, a function epoch -> rule, or `AutoAnnealing`.
-        n_epochs: Number of epochs of the training.
-        device: Device of the models.
+        rules: Rule, function epoch -> rule, or `AutoAnnealing` of each model.
+        n_epochs: Number of epochs of the training run.
+        device: Device that stores the models.
         dtype: Data type of the models.
     """
 
@@ -175,12 +175,12 @@ class RulePlan:
 
     @cached_property
     def temperatures(self) -> Tensor:
-        """[epochs, models] in double precision on the CPU, 0 for rules without a temperature."""
+        """Temperatures, [epochs, models], in double precision on the CPU; 0 for rules without a temperature."""
         return self._column("temperature", "cpu", torch.float64)
 
     @cached_property
     def table(self) -> Tensor:
-        """A row per epoch; if all rules are `per_target`, the temperatures and then the epsilons of the models."""
+        """Rule values, a row per epoch; if all rules are `per_target`, the temperatures and then the epsilons."""
         if self.per_target:
             both = [self._column(name, self._device, self._dtype) for name in ("temperature", "epsilon")]
             return torch.stack(both, dim=1).flatten(1)
@@ -194,7 +194,7 @@ class RulePlan:
         return self.table[0].clone()
 
     def read(self, epoch: Tensor) -> None:
-        """Load the values of an epoch, given as a tensor [1]."""
+        """Load the values of an epoch, a tensor [1]."""
         torch.index_select(self.table, 0, epoch, out=self._current.unsqueeze(0))
 
     def set_temperatures(self, chosen: Tensor, temperatures: Tensor) -> None:
@@ -204,11 +204,11 @@ class RulePlan:
 
     @property
     def mixed_values(self) -> Tensor:
-        """[2, models]: current temperatures and epsilons of rules that are all `per_target`."""
+        """Current temperatures and epsilons of rules that are all `per_target`, [2, models]."""
         return self._current.view(2, self.n_models)
 
     def rule(self, models: slice | None = None) -> AssignmentRule:
-        """Return the current rule of all models or a slice of them; it reads the current values when it is called."""
+        """Return the rule of all models or a slice of them; it reads the current values when it is called."""
         models = models or slice(0, self.n_models)
         if self.per_target:
             return MixedRule(self.mixed_values[:, models])
@@ -267,10 +267,10 @@ def _groups_of(rules: Sequence[Any], n_epochs: int) -> list[_Group]:
     of_model = [kinds[id(rule)] for rule in rules]
     for stop in range(1, len(rules) + 1):
         if stop == len(rules) or of_model[stop] != of_model[start]:
-            own = [id(rule) for rule in rules[start:stop]]
-            first, columns = columns_of[own[0]]
-            keys = dict.fromkeys(own)
-            values = {name: Columns.of({key: columns_of[key][1][name] for key in keys}, own) for name in columns}
+            ids = [id(rule) for rule in rules[start:stop]]
+            first, columns = columns_of[ids[0]]
+            keys = dict.fromkeys(ids)
+            values = {name: Columns.of({key: columns_of[key][1][name] for key in keys}, ids) for name in columns}
             groups.append(_Group(slice(start, stop), first, values))
             start = stop
     return groups
@@ -291,12 +291,12 @@ def _values_of(rule: Any, n_epochs: int) -> tuple[AssignmentRule, dict[str, Tens
                 replace(first, **{name: extreme})
     else:
         by_epoch = [_rule_at(rule, epoch) for epoch in range(n_epochs)]
-        for epoch, each in enumerate(by_epoch):
-            if _kind(each) != _kind(first):
-                advice = "Let a field change, for example annealed(RelaxedWTA, epsilon=...)."
-                got = f"{first!r} at epoch 0 and {each!r} at epoch {epoch}"
-                raise ValueError(bad_value("Fleet", "rule", "keep its kind during a training", got, advice))
-        values = {name: [float(getattr(each, name)) for each in by_epoch] for name in names}
+        for epoch, current in enumerate(by_epoch):
+            if _kind(current) != _kind(first):
+                advice = "Schedule a field instead, for example annealed(RelaxedWTA, epsilon=...)."
+                got = f"{first!r} at epoch 0 and {current!r} at epoch {epoch}"
+                raise ValueError(bad_value("Fleet", "rule", "keep its type during a training run", got, advice))
+        values = {name: [float(getattr(current, name)) for current in by_epoch] for name in names}
     return first, {name: torch.tensor(column, dtype=torch.float64) for name, column in values.items()}
 
 
@@ -315,19 +315,19 @@ def _rule_at(rule: Any, epoch: int) -> AssignmentRule:
 
 @functools.cache
 def _numeric_fields(kind: type[AssignmentRule]) -> list[str]:
-    """Return the fields that may be tensors, and so have a value per model."""
+    """Return the names of the fields that may be tensors, with a value per model."""
     types = get_type_hints(kind)
     return [field.name for field in fields(kind) if Tensor in get_args(types[field.name])]
 
 
 def _kind(rule: AssignmentRule) -> tuple[Any, ...]:
-    """Return the key of rules that can be stacked: the type and the fields that are not numbers."""
+    """Return the key by which rules are stacked: the type and the non-numeric fields."""
     names = _numeric_fields(type(rule))
     return (type(rule), *(getattr(rule, field.name) for field in fields(rule) if field.name not in names))
 
 
 def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Columns:
-    """Return the learning rates."""
+    """Return the learning rates of models in each epoch."""
     columns: dict[int, Tensor] = {}
     for rate in rates:
         if id(rate) not in columns:
@@ -340,7 +340,7 @@ def rates_of(rates: Sequence[float | Schedule], n_epochs: int) -> Columns:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The training options of models; sequences and tensors have an entry per model."""
+    """Training options of models; sequences and tensors have an entry per model."""
 
     n_epochs: int
     rules: Sequence[Any]
@@ -388,7 +388,7 @@ def current_loss(output: StepOutput) -> Tensor:
 
 
 class _RowWeights:
-    """Weights of held-out rows, copied to a device once: an epoch that is captured there cannot copy from the host."""
+    """Weights of held-out rows, copied to each device once because captured epochs cannot copy from the host."""
 
     weights: Tensor | None
 
@@ -407,7 +407,7 @@ class _RowWeights:
 
 @dataclass(frozen=True, eq=False)
 class WeightedDistortion(_RowWeights):
-    """A monitor for weighted rows shared by all models: the distortion of each model on them.
+    """Monitor that computes the distortion of each model on weighted rows, which all models share.
 
     Args:
         weights: Weights of the held-out rows, [rows].
@@ -416,7 +416,7 @@ class WeightedDistortion(_RowWeights):
     weights: Tensor
 
     def __call__(self, output: StepOutput) -> Tensor:
-        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        """Return the distortions, [models], from a cost [models, rows, 1, hypotheses]."""
         costs = output.matching.cost.amin(dim=-1).squeeze(-1)
         weights = self.weights_like(costs)
         return costs @ (weights / weights.sum())
@@ -424,10 +424,10 @@ class WeightedDistortion(_RowWeights):
 
 @dataclass(frozen=True, eq=False)
 class HeldOutCost(_RowWeights):
-    """A monitor that evaluates another cost on held-out rows than the one that trains.
+    """Monitor that evaluates a different cost on held-out rows than the training cost.
 
     Args:
-        cost_fn: Cost of distributions with one value per target, such as `MixtureNLLWithCRPS`.
+        cost_fn: Cost of predicted distributions with one value per target, such as `MixtureNLLWithCRPS`.
         weights: Weights of the held-out rows, [rows]; equal by default.
 
     Example:
@@ -445,7 +445,7 @@ class HeldOutCost(_RowWeights):
     weights: Tensor | None = None
 
     def __call__(self, output: StepOutput) -> Tensor:
-        """Return [models] from predictions for targets [models, rows, targets, ...]; padded targets do not count."""
+        """Return the mean costs, [models], for targets [models, rows, targets, ...]; padded targets do not count."""
         predictions, targets, mask = output.predictions, output.batch.targets, output.matching.mask
         if not isinstance(predictions, Distributions):
             kind, advice = type(predictions).__name__, "Train networks with scales, or use hard_distortion."
@@ -467,23 +467,23 @@ class HeldOutCost(_RowWeights):
 
 @dataclass(frozen=True, eq=False)
 class MixtureLogLoss(_RowWeights):
-    """A monitor for `MixtureNLL`: the log-loss of the mixtures on held-out rows.
+    """Monitor for `MixtureNLL`: log-loss of the mixtures on held-out rows.
 
     Args:
         weights: Weights of the held-out rows, [rows] or [models, rows]; 0 for padding. Equal by default.
-        together: Use the mean over models for all of them, so that they keep the same epoch: on few rows the best
-            epoch of a single model is random. They must be trained in one chunk.
+        together: Whether every model is assigned the mean over all models, so that all keep the weights of the same
+            epoch: on few rows the best epoch of a single model is random. The models must be trained in one chunk.
     """
 
     weights: Tensor | None = None
     together: bool = field(default=False, kw_only=True)
 
     def __call__(self, output: StepOutput) -> Tensor:
-        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        """Return the log-losses, [models], from a cost [models, rows, 1, hypotheses]."""
         return self.of_costs(output.matching.cost)
 
     def of_costs(self, cost: Tensor) -> Tensor:
-        """Return [models] from a cost [models, rows, 1, hypotheses]."""
+        """Return the log-losses, [models], from a cost [models, rows, 1, hypotheses]."""
         losses = -torch.logsumexp(-cost, dim=-1).squeeze(-1)
         weights = torch.ones_like(losses) if self.weights is None else self.weights_like(losses).expand_as(losses)
         total = (losses * weights).sum(dim=1)
@@ -494,14 +494,15 @@ class MixtureLogLoss(_RowWeights):
 
 @dataclass(frozen=True)
 class Validation:
-    """Rows for the evaluation of a fleet during training; each model's best weights are kept.
+    """Options of the evaluation of a fleet during training; the best weights of each model are kept.
 
     Args:
         rows: Held-out rows for each model.
-        monitor: Value to compare, lower is better: `hard_distortion`, `current_loss`, or a function of a step's output
-            that returns [models].
-        every: Epochs between evaluations, a single value or one per model; the last epoch is always evaluated.
-        patience: Stop a model after this many epochs without improvement; None trains all to the end.
+        monitor: Function that computes the monitored values, [models], from the output of a step; lower is better.
+            For example `hard_distortion` or `current_loss`.
+        every: Number of epochs between evaluations, a single value or one per model; the last epoch is always
+            evaluated.
+        patience: Number of epochs without improvement after which a model stops; None trains all models to the end.
     """
 
     rows: FleetData
@@ -521,12 +522,12 @@ class Validation:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The folder of checkpoints, from which the same training run resumes.
+    """Options of checkpoints, from which the same training run resumes.
 
     Args:
-        folder: Folder of the training run.
+        folder: Folder that stores the checkpoints of the training run.
         every: Number of epochs between saves; `torchmcl.io.stop_on_signals` saves at once.
-        keep: Number of states to keep; if the newest is damaged, the previous one is used.
+        keep: Number of checkpoints to keep; if the newest is damaged, the previous one is used.
         key: Name of the training run, required if a cost, a monitor, a source of rows or a module contains a lambda, a
             nested function or a partial: another process cannot recognize them. Change the key with the function.
     """
@@ -557,7 +558,7 @@ def per_model(name: str, value: Any, n_models: int, owner: str = "Fleet") -> lis
         raise TypeError(bad_value(owner, name, "be a single value or one per model", repr(value)))
     if isinstance(value, Tensor | np.ndarray):
         if value.ndim > 1:
-            raise ValueError(bad_value(owner, name, "have one axis, the models", f"shape {tuple(value.shape)}"))
+            raise ValueError(bad_value(owner, name, "have a single axis of models", f"shape {tuple(value.shape)}"))
         value = value.tolist()
     if not isinstance(value, Sequence):
         return [plain_number(value)] * n_models
@@ -577,40 +578,44 @@ def seeds_of(seeds: Sequence[int] | None, n_models: int) -> list[int]:
 
     Raises:
         TypeError: For a seed that is not an integer.
-        ValueError: For one that does not fit into 64 bits.
+        ValueError: For a seed that does not fit into 64 bits.
     """
-    each = per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
-    for seed in each:
+    values = per_model("seeds", range(n_models) if seeds is None else seeds, n_models)
+    for seed in values:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(bad_value("Fleet", "seeds", "be integers", repr(seed)))
         if not -(2**63) <= seed < 2**63:
             raise ValueError(bad_value("Fleet", "seeds", "lie between -2**63 and 2**63 - 1", repr(seed)))
-    return each
+    return values
 
 
-def moments_of(given: Mapping[str, Tensor] | None, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def moments_of(state: Mapping[str, Tensor] | None, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Check and return the initial state of the optimizer; empty if there is none.
 
+    Args:
+        state: State to start from; None for a new one.
+        like: State of the optimizer before its first step.
+
     Raises:
-        ValueError: If it does not match this optimizer and fleet.
+        ValueError: If the names or shapes of the states differ.
     """
-    moments = dict(given or {})
-    shapes, expected = ({name: tuple(v.shape) for name, v in state.items()} for state in (moments, wanted))
+    moments = dict(state or {})
+    shapes, expected = ({name: tuple(v.shape) for name, v in tensors.items()} for tensors in (moments, like))
     if moments and shapes != expected:
-        rule = f"find the moments of this optimizer in `optimizer_state`, {expected}"
-        raise ValueError(bad_value("Fleet.fit", "continued", rule, shapes, "Set it to None to begin again."))
+        rule = f"be used with an `optimizer_state` of the shapes {expected}"
+        raise ValueError(bad_value("Fleet.fit", "continued", rule, shapes, "Set it to None to start anew."))
     return moments
 
 
 def check_rows(owner: str, name: str, rows: object) -> None:
     """Check that rows are `FleetData`."""
     if not isinstance(rows, FleetData):
-        advice = "FleetData.shared(inputs, targets, n_models) makes it."
+        advice = "Create it with FleetData.shared(inputs, targets, n_models)."
         raise TypeError(bad_value(owner, name, "be FleetData", type(rows).__name__, advice))
 
 
 def check_data(owner: str, name: str, data: object, n_models: int) -> None:
-    """Check that there are rows for each of the models."""
+    """Check that data is `FleetData` for `n_models` models."""
     check_rows(owner, name, data)
     assert isinstance(data, FleetData)
     if data.n_models != n_models:
@@ -636,7 +641,7 @@ def batch_rows(owner: str, batch_size: int | Literal["all"] | None, n_rows: int)
         return _even(n_rows, default_batch_size(n_rows))
     if isinstance(batch_size, str) and batch_size == "all":
         return n_rows
-    checks.check_positive_int(owner, "batch_size", batch_size, "All rows are 'all'.")
+    checks.check_positive_int(owner, "batch_size", batch_size, "Use 'all' for all rows.")
     return min(batch_size, n_rows)
 
 
@@ -647,7 +652,7 @@ def even_batch_size(n_rows: int, at_most: int) -> int:
 
     Args:
         n_rows: Number of rows.
-        at_most: Rows of a batch.
+        at_most: Largest number of rows per batch.
 
     Example:
         >>> even_batch_size(1027, 256)  # instead of four times 256 and then 3

@@ -1,8 +1,8 @@
-"""The problem of a training run: the rows of all models, the definition of a step, and what backends need to know.
+"""Definition of a training run: the rows of all models, the training step, and the properties that backends check.
 
-A shuffle depends on a model's seed and the epoch alone: each row gets a pseudo-random key by integer hashing, and rows
-are sorted by it. That gives the same bits on every device, for every chunking of a fleet, and for any epoch without
-the epochs before it.
+A shuffle depends only on the seed of a model and the epoch: integer hashing gives each row a pseudo-random key, and the
+rows are sorted by it. The order is bit-identical on every device and for every chunking of a fleet, and an epoch can be
+shuffled without the epochs before it.
 """
 
 import hashlib
@@ -48,13 +48,13 @@ class FleetData(NamedTuple):
     """Rows for many models, stored once per set and not once per model.
 
     Attributes:
-        inputs: [sets, rows, ...], padded at the end where a set is shorter.
-        targets: [sets, rows, targets, dim] (or class ids [sets, rows, targets]).
-        n_rows: [sets], how many rows of each set are real.
-        set_of_model: [models], the index of the set of each model.
-        weights: [sets, rows], how much each row counts in the loss, of mean 1; None if all count equally.
-        mask: [sets, rows, targets], True where a target is real, or [sets, rows, targets, steps]; None when all are.
-        source: The source of the rows of each epoch in `Fleet.fit`; None for fixed rows.
+        inputs: Inputs, [sets, rows, ...], padded at the end of shorter sets.
+        targets: Targets, [sets, rows, targets, dim], or class ids, [sets, rows, targets].
+        n_rows: Number of real rows of each set, [sets].
+        set_of_model: Index of the set of each model, [models].
+        weights: Weights of the rows in the loss, [sets, rows], with mean 1; None for equal weights.
+        mask: Mask of real targets, [sets, rows, targets] or [sets, rows, targets, steps]; None if all are real.
+        source: Source of the rows of each epoch in `Fleet.fit`; None for fixed rows.
     """
 
     inputs: Tensor
@@ -78,14 +78,14 @@ class FleetData(NamedTuple):
         """Return data with the same rows for all models, [rows, ...] and [rows, targets, dim].
 
         Args:
-            inputs: [rows, ...]
-            targets: [rows, targets, dim], or [rows, targets, steps, dim] for sequences.
-            n_models: How many models share them.
-            weights: [rows], how much each row counts in the loss, of mean 1.
-            mask: [rows, targets] or [rows, targets, steps], True where a target, or a step of it, is real.
+            inputs: Inputs, [rows, ...].
+            targets: Targets, [rows, targets, dim], or [rows, targets, steps, dim] for sequences.
+            n_models: Number of models that share the rows.
+            weights: Weights of the rows in the loss, [rows], with mean 1.
+            mask: Mask of real targets, [rows, targets], or of real steps, [rows, targets, steps].
 
         Raises:
-            ValueError: If there are no rows, or not as many inputs as targets and weights.
+            ValueError: If there are no rows, or inputs, targets and weights differ in length.
 
         Example:
             >>> data = FleetData.shared(torch.zeros(10, 3), torch.zeros(10, 1, 1), n_models=4)
@@ -108,7 +108,7 @@ class FleetData(NamedTuple):
 
         Raises:
             ValueError: If a set is empty, its inputs and targets differ in length, or a model's set does not exist.
-            TypeError: If inputs or targets are not tensors, or differ in type between the sets.
+            TypeError: If inputs or targets are not tensors, or differ in dtype between the sets.
         """
         if not sets:
             raise ValueError(bad_value("FleetData", "sets", "hold at least one set", "none"))
@@ -150,7 +150,7 @@ class FleetData(NamedTuple):
         return self.n_rows[self.set_of_model]
 
     def rows(self, index: Tensor | None = None) -> tuple[Batch, Tensor | None]:
-        """Return the rows `index` [models, batch] of each model's own set, and their weights.
+        """Return the rows `index` [models, batch] of the set of each model, and their weights.
 
         Without an index, all rows are returned, as views if all models share them.
         """
@@ -200,13 +200,13 @@ def _check_set(number: int, rows: tuple[Tensor, ...], first: tuple[Tensor, ...])
         raise ValueError(bad_value("FleetData", "sets", rule, f"{len(rows)} parts in set {number}"))
     for name, part, like in zip(("inputs", "targets", "mask"), rows, first, strict=False):
         if not isinstance(part, Tensor) or part.ndim == 0:
-            rule, advice = "be a torch.Tensor with an axis of rows", "torch.cat makes one of several inputs."
+            rule, advice = "be a torch.Tensor with an axis of rows", "Concatenate several inputs with torch.cat."
             raise TypeError(bad_value("FleetData", name, rule, type(part).__name__, advice))
         if part.dtype != like.dtype:
-            rule = f"have one type in all sets, {like.dtype} in set 0"
+            rule = f"have the same dtype in all sets, {like.dtype} in set 0"
             raise TypeError(bad_value("FleetData", name, rule, part.dtype))
         if part.shape[1:] != like.shape[1:]:
-            rule = f"have {name} of the same columns, {tuple(like.shape[1:])} in set 0"
+            rule = f"have {name} with the same row shape, {tuple(like.shape[1:])} in set 0"
             raise ValueError(bad_value("FleetData", "sets", rule, f"{tuple(part.shape[1:])} in set {number}"))
     if len({len(part) for part in rows}) > 1 or len(rows[0]) == 0:
         rule = "have as many inputs as targets, at least one"
@@ -283,17 +283,17 @@ class SampledData:
 
 
 class EpochRows:
-    """The rows of a chunk in training: shuffled or sampled for every epoch, and split into batches.
+    """Rows of a chunk during training, shuffled or sampled for every epoch and split into batches.
 
     Args:
         data: Rows of the models, on their device.
-        seeds: [models], of the shuffles.
-        batch_size: Rows of a batch; the last one may have fewer.
+        seeds: Seeds for the shuffles, [models].
+        batch_size: Number of rows per batch; the last batch may have fewer.
 
     Attributes:
         batches: Slices of the rows, in the order of each model.
-        order: [orders, rows], permutations of the rows in this epoch; None without shuffling.
-        order_of_model: [models]
+        order: Permutations of the rows in this epoch, [orders, rows]; None without shuffling.
+        order_of_model: Index of the permutation of each model, [models].
     """
 
     def __init__(self, data: FleetData, seeds: Tensor, batch_size: int) -> None:
@@ -319,7 +319,7 @@ class EpochRows:
             self.data.source.refill(self.data, epoch)
 
     def orders(self, first: int, stop: int) -> Tensor | None:
-        """Return the orders [epochs, orders, rows] of the given epochs; None without shuffling."""
+        """Return the permutations of a range of epochs, [epochs, orders, rows]; None without shuffling."""
         if self.order is None:
             return None
         epochs = torch.arange(first, stop, device=self.order.device).unsqueeze(-1)
@@ -344,8 +344,8 @@ class EpochRows:
         """Return the number of rows of each model in a batch, [models]."""
         return (self.lengths - rows.start).clamp(0, rows.stop - rows.start)
 
-    def share(self, rows: slice) -> Tensor | float:
-        """Return the fraction of each model's rows in a batch; 0 for a model without rows in it."""
+    def fraction(self, rows: slice) -> Tensor | float:
+        """Return the fraction of the rows of each model that are in a batch; 0 for a model without rows in it."""
         if self.is_ragged:
             return self.n_real(rows) / self.lengths
         return (rows.stop - rows.start) / self.data.inputs.shape[1]
@@ -374,10 +374,10 @@ def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: i
     """Return a permutation of each model's rows, [..., models, n_rows]; padding stays at the end.
 
     Args:
-        seeds: [models], integers.
-        epoch: Epoch of the training, or several [..., 1].
-        lengths: [models], how many rows are real.
-        n_rows: Rows with padding.
+        seeds: Seeds of the models, [models], integers.
+        epoch: Epoch, or several epochs, [..., 1].
+        lengths: Number of real rows of each model, [models].
+        n_rows: Number of rows including padding.
 
     Example:
         >>> shuffled_rows(torch.tensor([0, 1]), 0, torch.tensor([4, 3]), 4)
@@ -394,7 +394,7 @@ def shuffled_rows(seeds: Tensor, epoch: int | Tensor, lengths: Tensor, n_rows: i
 
 
 def mixed(number: Tensor) -> Tensor:
-    """Return a pseudo-random integer for each given integer."""
+    """Return pseudo-random integers: the SplitMix64 hash of each integer."""
     for bits, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
         shifted = (number >> bits).bitwise_and_((1 << (64 - bits)) - 1)  # without the sign
         number = shifted.bitwise_xor_(number).mul_(factor)
@@ -403,14 +403,14 @@ def mixed(number: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class StepSpec:
-    """The definition of a step.
+    """Definition of a training step.
 
     Attributes:
-        cost_fn: The matched cost.
+        cost_fn: Cost that is used for matching.
         score_weight: Weight of the score loss.
-        monitor: Value on held-out rows, a function of a step's output.
-        loss_fn: The trained cost, None for the matched one.
-        scores: How scores are trained.
+        monitor: Function that computes the monitored value on held-out rows from the output of a step.
+        loss_fn: Cost that is minimized; None for the matching cost.
+        scores: Score objective.
         optimizer: Update rule.
     """
 
@@ -429,9 +429,9 @@ class CostProperties(NamedTuple):
     """Properties of a cost function.
 
     Attributes:
-        is_squared: The squared Euclidean distance.
-        is_absolute: The sum of absolute differences.
-        is_class_mixture: The log-loss of a mixture over classes.
+        is_squared: Whether it is the squared Euclidean distance.
+        is_absolute: Whether it is the sum of absolute differences.
+        is_class_mixture: Whether it is the log-loss of a mixture over classes.
         crps: Weight of the CRPS in `MixtureNLLWithCRPS`; None for other costs.
         trains_scores: Whether it trains the scores itself.
     """
@@ -465,14 +465,14 @@ class NetworkShape:
     """The shape of a `MultiHypothesisMLP` of linear layers and ReLUs with all parameters trained.
 
     Attributes:
-        sizes: Features of the inputs and of the outputs of each layer.
-        n_hypotheses: Number of hypotheses of a row.
+        sizes: Number of input features, followed by the number of output features of each layer.
+        n_hypotheses: Number of hypotheses per row.
         event: Shape of a hypothesis.
-        has_scores: Whether it returns score logits.
+        has_scores: Whether the module returns score logits.
         detach_scores: Whether gradients of the score loss stop at the last layer.
-        has_scales: Whether it returns scales.
-        min_scale: The smallest scale.
-        dropout: The dropout rate after each ReLU; None without such layers.
+        has_scales: Whether the module returns scales.
+        min_scale: Smallest scale.
+        dropout: Dropout rate after each ReLU; None without dropout layers.
     """
 
     sizes: tuple[int, ...]
@@ -486,7 +486,7 @@ class NetworkShape:
 
     @classmethod
     def of(cls, module: nn.Module) -> "NetworkShape | None":
-        """Return the properties of a supported module, or None."""
+        """Return the shape of a supported module; None for other modules."""
         if type(module) is not MultiHypothesisMLP or has_global_hooks() or not is_feed_forward(module):
             return None
         head, trunk = module.head, module.trunk
@@ -495,7 +495,7 @@ class NetworkShape:
         kinds = [type(part) for part in trunk]
         layers = [part for part in module.modules() if type(part) is nn.Linear]
         if (
-            not any(kinds == each * (len(kinds) // len(each)) for each in _HIDDEN_LAYERS)
+            not any(kinds == block * (len(kinds) // len(block)) for block in _HIDDEN_LAYERS)
             or any(layer.bias is None for layer in layers)
             or not all(parameter.requires_grad for parameter in module.parameters())
             or head.linear.out_features != sum(head.output_sizes)
@@ -527,12 +527,12 @@ class RowProperties(NamedTuple):
     """Properties of the rows of a fleet.
 
     Attributes:
-        n_features: Number of features of vector inputs; None for others.
-        n_targets: Number of targets of a row.
-        n_dims: Number of dimensions of vector targets; None for others.
-        are_classes: Whether targets are ids.
+        n_features: Number of features of vector inputs; None for other inputs.
+        n_targets: Number of targets per row.
+        n_dims: Number of dimensions of vector targets; None for other targets.
+        are_classes: Whether targets are class ids.
         is_single: Whether inputs and targets are float32.
-        is_ragged: Whether the sets differ in length.
+        is_ragged: Whether sets differ in length.
         has_mask: Whether some targets are padding.
         has_weights: Whether rows are weighted.
         is_sampled: Whether new rows are drawn for every epoch.
@@ -570,13 +570,13 @@ class TrainingProblem:
     """All properties that determine which backends support a training run.
 
     Attributes:
-        device: Device of the training.
-        spec: Cost, loss, scores, monitor and optimizer.
-        cost: The matched cost.
-        network: The models; None if they are not ReLU networks.
+        device: Device that trains the models.
+        spec: Definition of the training step.
+        cost: Properties of the matching cost.
+        network: Shape of the networks; None if they are not supported ReLU networks.
         is_single: Whether the models are float32.
-        rows: Rows to train on.
-        held_out: Rows to evaluate on.
+        rows: Properties of the training rows.
+        held_out: Properties of the held-out rows; None without validation.
         per_target_rules: Whether all rules are WTA, RelaxedWTA or AnnealedWTA.
         checks_values: Whether `debug_checks` is on.
     """

@@ -1,4 +1,4 @@
-"""Exhaustive search: all candidates trained at once as one fleet, compared on held-out rows."""
+"""Exhaustive search over training settings: one fleet trains all candidates, which are compared on held-out rows."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ __all__ = ["Candidate", "FleetSearch", "SearchResult", "default_candidates"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """The training settings of a candidate.
+    """Training settings to compare.
 
     Args:
-        name: Name in records.
-        rule: Rule of a model, as in `Fleet`.
-        learning_rate: A number, or epoch -> number.
+        name: Name of the candidate in the records.
+        rule: Assignment rule, as in `Fleet`.
+        learning_rate: Number, or schedule epoch -> number.
         weight_decay: Decoupled weight decay.
     """
 
@@ -36,7 +36,7 @@ class Candidate:
 
 
 def default_candidates(n_epochs: int) -> list[Candidate]:
-    """Return 64 candidates: automatic annealing in 48 variants, MCL and Relaxed-WTA in 8 each.
+    """Return 64 candidates: 48 variants of automatic annealing, 8 of MCL and 8 of Relaxed-WTA.
 
     Example:
         >>> candidates = default_candidates(100)
@@ -63,11 +63,11 @@ def default_candidates(n_epochs: int) -> list[Candidate]:
 
 
 class SearchResult(NamedTuple):
-    """The result of a search.
+    """Result of a search.
 
     Attributes:
-        candidates: In the order of `values`.
-        values: [candidates, splits, restarts], the lowest hard distortion on held-out rows of the evaluated epochs.
+        candidates: Candidates, in the order of `values`.
+        values: Monitored value on the held-out rows at the best epoch, [candidates, splits, restarts].
         best: Index of the candidate with the lowest geometric mean.
         seconds: Wall time of the training.
     """
@@ -79,7 +79,7 @@ class SearchResult(NamedTuple):
 
     @property
     def means(self) -> Tensor:
-        """The mean distortion of each candidate; geometric, because distortions differ by factors."""
+        """Geometric mean distortion of each candidate; distortions of different splits differ by factors."""
         return _geometric_means(self.values)
 
     def records(self) -> list[dict[str, Any]]:
@@ -94,15 +94,17 @@ class SearchResult(NamedTuple):
 
 @dataclass(frozen=True)
 class FleetSearch:
-    """Train all candidates side by side on inner splits, and select one on held-out rows.
+    """Search that trains all candidates at once on inner splits and selects the best one on held-out rows.
 
-    On a GPU the fleet of all candidates takes about as long as one model. Fit the winner on all rows afterwards.
+    On a GPU, training the fleet of all candidates takes about as long as training one model. Fit the best candidate on
+    all rows afterwards.
 
     Args:
         candidates: Candidates to compare; `default_candidates` by default.
-        n_splits: Inner splits with different held-out rows; more splits make the choice more stable on small tables.
-        held_out: Fraction of the rows held out in each split.
-        n_restarts: Restarts of each candidate on each split.
+        n_splits: Number of inner splits with different held-out rows; more splits make the selection more stable on
+            small tables.
+        held_out: Fraction of the rows that is held out in each split.
+        n_restarts: Number of restarts of each candidate on each split.
 
     Example:
         >>> from torchmcl import MultiHypothesisMLP
@@ -150,21 +152,22 @@ class FleetSearch:
         """Train all candidates on inputs [rows, ...] and targets [rows, targets, dim], and return the result.
 
         Args:
-            factory: Returns an untrained model.
-            inputs: [rows, ...]
-            targets: [rows, targets, dim]
+            factory: Function that builds an untrained model.
+            inputs: Inputs, [rows, ...].
+            targets: Targets, [rows, targets, dim].
             n_epochs: Number of epochs of each training run.
-            batch_size: Rows of a minibatch at most, as for `Fleet.fit`; none is much smaller than the others.
-            cost_fn: Any `pairwise_*` function.
+            batch_size: Largest number of rows per minibatch, as for `Fleet.fit`; no minibatch is much smaller than the
+                others.
+            cost_fn: Cost, any `pairwise_*` function.
             score_weight: Weight of the score loss.
-            monitor: Called with the weights of the held-out rows, None if all are equal; returns the compared value as
-                a function of a step's output, such as `MixtureLogLoss`; the distortion by default.
-            seed: Seed of the splits and the initial weights.
+            monitor: Function that maps the weights of the held-out rows, None for equal weights, to a monitor such as
+                `MixtureLogLoss`; the distortion by default.
+            seed: Seed for the splits and the initial weights.
             device: Device to train on.
-            validate_every: Epochs between evaluations on the held-out rows.
-            progress: Whether to show a bar.
-            weights: [rows], how much each row counts, in training and in the comparison; equal by default.
-            groups: [rows], ids of rows that are held out together; by default each row is its own group.
+            validate_every: Number of epochs between evaluations on the held-out rows.
+            progress: Whether to show a progress bar.
+            weights: Weights of the rows in training and in the comparison, [rows]; equal by default.
+            groups: Group ids, [rows]; rows of a group are held out together. By default each row is a group.
         """
         candidates = list(self.candidates or default_candidates(n_epochs))
         splits = self._splits(len(inputs), groups, seed)
@@ -191,8 +194,8 @@ class FleetSearch:
                 for sets in (train, held)
             )
             if weights is not None:
-                share = weights[train[0]]
-                data = data._replace(weights=(share / share.mean()).unsqueeze(0))
+                train_weights = weights[train[0]]
+                data = data._replace(weights=(train_weights / train_weights.mean()).unsqueeze(0))
             n_rows = max(map(len, train))
             history = fleet.fit(
                 data,

@@ -1,4 +1,4 @@
-"""Backends of training runs: one list, the fastest first; each states its limits."""
+"""Backends of training runs, the fastest first, each with a function that states its limits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ __all__ = ["BACKENDS", "Backend", "choose_backend"]
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation of training.
+    """Implementation of training.
 
     Attributes:
-        name: The value of `Fleet(backend=...)`.
-        why_not: Returns why it does not support a training run, or None if it does.
-        step: Computes the losses, gradients and evaluations of a chunk.
-        training: Runs the epochs of a chunk.
-        splits_models: Whether its step itself splits the models across cores.
+        name: Name of the backend, as in `Fleet(backend=...)`.
+        why_not: Function that returns the reason why a training run is not supported, or None if it is.
+        step: Class that computes the losses, gradients and evaluations of a chunk.
+        training: Class that runs the epochs of a chunk.
+        splits_models: Whether the step itself splits the models across cores.
     """
 
     name: str
@@ -49,14 +49,14 @@ BACKENDS = {
 }
 
 
-def choose_backend(asked: str | None, training: TrainingProblem) -> Backend:
-    """Return the backend of a training run: the one named `asked`, or the fastest that supports it.
+def choose_backend(requested: str | None, training: TrainingProblem) -> Backend:
+    """Return the backend of a training run: the one named `requested`, or the fastest that supports it.
 
     Raises:
-        ValueError: If `asked` does not support the training run.
+        ValueError: If `requested` does not support the training run.
     """
-    if asked is None:
+    if requested is None:
         return next(backend for backend in BACKENDS.values() if backend.why_not(training) is None)
-    if (reason := BACKENDS[asked].why_not(training)) is not None:
-        raise ValueError(bad_value("Fleet", "backend", "support this training run", repr(asked), reason))
-    return BACKENDS[asked]
+    if (reason := BACKENDS[requested].why_not(training)) is not None:
+        raise ValueError(bad_value("Fleet", "backend", "support this training run", repr(requested), reason))
+    return BACKENDS[requested]

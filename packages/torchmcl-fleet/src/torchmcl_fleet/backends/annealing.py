@@ -1,4 +1,4 @@
-"""`AutoAnnealing` in a fleet: models are measured and modified periodically, all on the device."""
+"""`AutoAnnealing` in a fleet: models are measured and modified periodically, on their device."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ __all__ = ["FleetAnnealing"]
 _N_MEASUREMENTS, _N_LATER = 50, 24
 
 
-class _Known(NamedTuple):
-    """The settings in the epochs from `first` up to but not including `stop`."""
+class _Block(NamedTuple):
+    """Values of the policies in the epochs from `first` up to but not including `stop`."""
 
     first: int
     stop: int
@@ -27,14 +27,14 @@ class _Known(NamedTuple):
 
 
 class FleetAnnealing:
-    """The policies of a chunk.
+    """Annealing policies of the models of a chunk.
 
     Args:
         rules: Rules of the models; rules other than `AutoAnnealing` are ignored.
-        step: Step of the models on their rows.
-        optimizer: The state of the optimizer, [models, ...] each.
+        step: Training step of the models on their rows.
+        optimizer: Tensors of the optimizer state, [models, ...] each.
         seeds: Seeds of the models.
-        n_epochs: Number of epochs of the training.
+        n_epochs: Number of epochs of the training run.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class FleetAnnealing:
         self._driver.n_hypotheses, *event = step.hypotheses_shape()
         self._driver.n_coordinates = math.prod(event)
         self.every = max(1, n_epochs // _N_MEASUREMENTS)
-        self._known: _Known | None = None
-        #: Of the policy, and the first weights; changed in place.
+        self._block: _Block | None = None
+        #: State of the policies and initial weights; changed in place.
         self.state = self._driver.state | {"initial": models.flat.detach().clone()}
         self._weights = _StackedWeights(models, optimizer, self._driver.head, seeds.tolist(), self.state["initial"])
         may_move = self._driver.head is not None and self._driver.n_hypotheses > 1
@@ -87,8 +87,8 @@ class FleetAnnealing:
         """
         if not self.on_cpu:
             return self.values_of(epoch)
-        known = self._known_around(int(epoch))
-        return annealing.AutoValues(*(value[int(epoch) - known.first] for value in known.values))
+        block = self._block_around(int(epoch))
+        return annealing.AutoValues(*(value[int(epoch) - block.first] for value in block.values))
 
     def all_warm(self, epoch: Tensor) -> bool | None:
         """Return whether all models have a temperature above 0 in an epoch (True) or none has (False).
@@ -97,8 +97,8 @@ class FleetAnnealing:
         """
         if not self.on_cpu:
             return None
-        known = self._known_around(int(epoch))
-        return known.warm[int(epoch) - known.first]
+        block = self._block_around(int(epoch))
+        return block.warm[int(epoch) - block.first]
 
     def measure(self, ended: int, active: Tensor) -> None:
         """Measure the models after `ended` epochs, and modify the active ones [models] as their policy requires.
@@ -117,7 +117,7 @@ class FleetAnnealing:
             active=self.chosen & active,
             trained=trained,
         )
-        self._known = None
+        self._block = None
 
     def values_of(self, epochs: Tensor) -> annealing.AutoValues:
         """Return the values of epochs [epochs, 1], each [epochs, models]."""
@@ -135,14 +135,14 @@ class FleetAnnealing:
         later = max(1, self.n_epochs // _N_LATER // self.every) * self.every
         return ended % later == 0 and ended < self._settled(float(begun.max()))
 
-    def _known_around(self, epoch: int) -> _Known:
+    def _block_around(self, epoch: int) -> _Block:
         """Return the values of a block of epochs that contains this one.
 
         On a CPU, overhead dominates each of the thirty or so operations, so all epochs until the next measurement
         are computed at once, and all remaining epochs after the last measurement. In a resumed run the block begins
         at the same epoch, so that results are bit-identical.
         """
-        if self._known is None or not self._known.first <= epoch < self._known.stop:
+        if self._block is None or not self._block.first <= epoch < self._block.stop:
             begun = self.state["begun"][self.chosen]
             first, stop = epoch - epoch % self.every, epoch - epoch % self.every + self.every
             last = self._settled(float(begun.max()))
@@ -151,8 +151,8 @@ class FleetAnnealing:
             values = self.values_of(torch.arange(first, stop).unsqueeze(-1))
             warm = values.temperature > 0  # not NaN
             both = zip(warm.all(dim=-1).tolist(), warm.any(dim=-1).tolist(), strict=True)
-            self._known = _Known(first, stop, values, [every if every == any_ else None for every, any_ in both])
-        return self._known
+            self._block = _Block(first, stop, values, [every if every == any_ else None for every, any_ in both])
+        return self._block
 
     def _settled(self, begun: float) -> int:
         """Return the epoch after which the policy no longer changes a model whose cooling began at epoch `begun`."""
@@ -179,12 +179,12 @@ class FleetAnnealing:
 
 
 class _StackedWeights:
-    """The weights of stacked models, see `torchmcl.annealing.TrainedWeights`.
+    """Weights of stacked models, see `torchmcl.annealing.TrainedWeights`.
 
     Args:
         models: Models in training.
-        optimizer: The state of the optimizer, [models, ...] each.
-        head: Name and module of the head; None unless the models have exactly one.
+        optimizer: Tensors of the optimizer state, [models, ...] each.
+        head: Name and module of the head; None unless the models have exactly one head.
         seeds: Seeds of the models.
         initial: Initial weights.
     """
@@ -208,13 +208,13 @@ class _StackedWeights:
         self._constants = self._head.random_constants(seeds)
 
     def rewind(self, models: Tensor) -> None:
-        """Reset the selected models to their initial weights, with fresh moments."""
+        """Reset the selected models to their initial weights, with zero moments."""
         replace_where(models, self._flat, self._initial)
         for value in self._optimizer.values():
             replace_where(models, value, torch.zeros_like(value))
 
     def separate(self, factors: Tensor) -> None:
-        """Set the hypotheses to their mean plus random constants, times the factor of each model."""
+        """Set the hypotheses to their mean plus random constants, which are multiplied by the factor of each model."""
         self._head.separate(factors, self._constants)
 
     def move(self, moves: annealing.Moves) -> None:

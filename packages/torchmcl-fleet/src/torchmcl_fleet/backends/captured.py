@@ -25,13 +25,13 @@ _CAPTURING = threading.Lock()
 
 
 class CapturedEpochs:
-    """Run `epoch(key)` as a CUDA graph that is captured once for each key and replayed afterwards.
+    """Runner of `epoch(key)` as a CUDA graph, captured once for each key and replayed afterwards.
 
     Args:
         epoch: Function that changes tensors in place, reads nothing on the host, and depends on Python values
             only through its key.
-        state: The tensors that it changes, restored after the warm-up before a capture.
-        device: Device of the tensors.
+        state: Tensors that `epoch` changes; they are restored after the warm-up before a capture.
+        device: Device that stores the tensors.
     """
 
     def __init__(self, epoch: Callable[[Any], None], state: list[Tensor], device: torch.device) -> None:
@@ -60,7 +60,7 @@ class CapturedEpochs:
         captured: torch.cuda.CUDAGraph | None = graph
         try:
             torch.cuda.synchronize(self._device)
-            # Its own stream, as torch's default one lies on one device; and other threads may be busy with others.
+            # A separate stream: the default stream of torch is on one device, and other threads may use other devices.
             with (
                 without_garbage_collection(),
                 torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
@@ -88,4 +88,4 @@ class CapturedTraining(ChunkTraining):
 
 def why_not_captured(training: TrainingProblem) -> str | None:
     """Return the reason why CUDA graphs do not support a training run, or None."""
-    return None if training.device.type == "cuda" else f"CUDA graphs need a CUDA device, not {training.device}."
+    return None if training.device.type == "cuda" else f"CUDA graphs require a CUDA device, not {training.device}."

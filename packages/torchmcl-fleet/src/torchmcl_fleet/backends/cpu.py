@@ -1,4 +1,4 @@
-"""Steps of small networks on CPUs: ReLU networks in C, mixtures over classes with the gradient in closed form.
+"""Steps of small networks on CPUs: ReLU networks in C, and class mixtures with gradients in closed form.
 
 Autograd dominates the training time of a small network: a step of five class mixtures on a hundred rows has about 30
 operations here instead of about 200. The results equal those of `mcl_step`.
@@ -24,17 +24,17 @@ from torchmcl_fleet.problem import CostProperties, EpochRows, FleetData, Network
 
 __all__ = ["ClassStep", "CompiledStep", "CompiledTraining", "why_not_compiled", "why_not_in_closed_form"]
 
-# The compiled step loops over the coordinates, which is fast if there are few.
+# The compiled step loops over the coordinates, which is fast only for few coordinates.
 _MAX_DIMS = 32
-# Limits of a call, which takes about a millisecond more than its epochs: their number; products of the forward passes,
-# for a quarter of a second on a slow core, to react to signals; and numbers in the orders of the rows, for memory.
+# Limits of a call, which has an overhead of about a millisecond: number of epochs; number of multiplications of the
+# forward passes, a quarter of a second on a slow core, to react to signals; entries of the permutations, for memory.
 _EPOCHS, _PRODUCTS_AT_ONCE, _ORDERS_AT_ONCE = 40, 1_000_000_000, 1_000_000
 
 
 class CompiledStep(AutogradStep):
-    """The step in compiled code, for supported training runs.
+    """Step in compiled code, for supported training runs.
 
-    Other monitors, for example, are computed by the reference step.
+    The reference step computes what compiled code does not support, such as other monitors.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class CompiledStep(AutogradStep):
         """Train the active models for some epochs, and return losses [epochs, batches, models].
 
         Args:
-            rules: Temperatures and epsilons [epochs, 2, models].
-            orders: Orders of the rows [epochs, orders, rows], or None.
+            rules: Temperatures and epsilons, [epochs, 2, models].
+            orders: Permutations of the rows, [epochs, orders, rows], or None.
             state: State of the optimizer.
-            lr: Learning rates [epochs, models].
-            decay: Weight decays [models, 1], or None.
-            active: [models], the models to train.
+            lr: Learning rates, [epochs, models].
+            decay: Weight decays, [models, 1], or None.
+            active: Mask of the models to train, [models].
         """
         assert isinstance(self.optimizer, CompiledAdam)
         rows = self.rows
@@ -126,7 +126,7 @@ class CompiledStep(AutogradStep):
         data = FleetData(inputs, targets, n_rows, rows.set_of_model, weights)
         step = self._step_on(data)
         n_hypotheses = step.network.n_hypotheses
-        # With equal weights the loss is the mean cost of the hypotheses, with weight on the winner only the lowest.
+        # With equal weights the loss is the mean cost of the hypotheses; with hard weights it is the lowest cost.
         hard = inputs.new_zeros(2, len(self.models))
         uniform = hard + inputs.new_tensor([[0.0], [1 - 1 / n_hypotheses]])
 
@@ -152,7 +152,7 @@ class CompiledStep(AutogradStep):
 
 
 class CompiledTraining(ChunkTraining):
-    """A chunk whose epochs up to the next evaluation run in one call: a call from Python takes as long as steps do."""
+    """A chunk whose epochs up to the next evaluation run in one call: a call from Python takes as long as a step."""
 
     def _run_epochs(self, first: int, last: int, after_epochs: Callable[[int, int], None], one_by_one: bool) -> None:
         """Train from epoch `first` up to but not including `last`."""
@@ -178,7 +178,7 @@ class CompiledTraining(ChunkTraining):
         rules, orders = self.rules.table[low:high].view(high - low, 2, -1), self._rows.orders(low, high)
         losses = step.epochs(rules, orders, state.optimizer, rates, self._decay, state.stopped_epoch < 0)
         state.learning_rates[low:high] = rates
-        state.losses[low:high] = (losses * self._shares).sum(dim=1)
+        state.losses[low:high] = (losses * self._row_fractions).sum(dim=1)
         state.epoch.fill_(low)
         note_failures(state.failed_step, losses.flatten(0, 1), n_batches=losses.shape[1], epoch=state.epoch.view(1))
         state.epoch.fill_(high - 1)
@@ -191,7 +191,7 @@ class CompiledTraining(ChunkTraining):
 def why_not_compiled(training: TrainingProblem) -> str | None:
     """Return the reason why the compiled step does not support a training run, or None."""
     if training.device.type != "cpu":
-        return "It runs on CPUs."
+        return "It requires a CPU."
     if not native.available():
         return "The extension was not built when torchmcl was installed."
     if (reason := why_not_usual(training)) is not None:
@@ -207,11 +207,11 @@ def _why_not_on_rows(training: TrainingProblem, rows: RowProperties) -> str | No
     if cost.crps is None and not cost.is_distance:
         return "It supports pairwise_sq_euclidean, pairwise_l1 and MixtureNLLWithCRPS."
     if rows.n_features is None or rows.n_dims is None or rows.n_targets == 0:
-        return "It supports inputs and targets that are vectors."
+        return "It requires inputs and targets that are vectors."
     if not (rows.is_single and training.is_single):
-        return "It supports float32."
+        return "It requires float32."
     if rows.is_ragged or rows.has_mask:
-        return "It supports sets of one length without a mask."
+        return "It requires sets of equal length without a mask."
     if rows.n_dims > _MAX_DIMS:
         return f"It supports up to {_MAX_DIMS} coordinates."
     if network is None or network.dropout is not None or not network.takes(rows, (rows.n_dims,)):
@@ -238,7 +238,7 @@ def _network_of(training: TrainingProblem) -> compiled.Network:
 
 
 def _watched(training: TrainingProblem, network: compiled.Network) -> compiled.Network | None:
-    """Return the network with the score that the monitor evaluates; None if compiled code does not support it."""
+    """Return the network with the cost that the monitor evaluates; None if compiled code does not support it."""
     monitor = training.spec.monitor
     if monitor in (current_loss, hard_distortion):
         return network
@@ -270,24 +270,24 @@ class _ClassNetworks:
 
     def costs(self, batch: Batch) -> Tensor:
         """Return -log(score p(class)) of each hypothesis, [models, rows, 1, hypotheses]."""
-        _, log_shares, log_scores = self._forward(batch.inputs)
-        return self._costs(batch, log_shares, log_scores)
+        _, log_probabilities, log_scores = self._forward(batch.inputs)
+        return self._costs(batch, log_probabilities, log_scores)
 
     def losses(self, batch: Batch, weights: Tensor | None, rule: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the losses [models] of a batch, and store their gradient in `gradient`."""
-        layers, log_shares, log_scores = self._forward(batch.inputs)
-        cost = self._costs(batch, log_shares, log_scores)
+        layers, log_probabilities, log_scores = self._forward(batch.inputs)
+        cost = self._costs(batch, log_probabilities, log_scores)
         assigned = rule(cost)
         losses = (assigned * cost).sum(dim=-1).squeeze(-1)  # [models, rows]
-        share = assigned.squeeze(2).mT / losses.shape[1]  # [models, hypotheses, rows]
+        factor = assigned.squeeze(2).mT / losses.shape[1]  # [models, hypotheses, rows]
         if weights is not None:
-            losses, share = losses * weights, share * weights.unsqueeze(1)
-        off = log_shares.exp_()
-        places = _places(batch, self.n_hypotheses)
-        off.scatter_add_(2, places, off.new_full((), -1.0).expand(places.shape))
-        off.mul_(share.unsqueeze(2))
-        off_scores = log_scores.exp_().mul_(share.sum(dim=1, keepdim=True)).sub_(share)
-        self._backward(layers, torch.cat([off.flatten(1, 2), off_scores], dim=1))
+            losses, factor = losses * weights, factor * weights.unsqueeze(1)
+        slope = log_probabilities.exp_()
+        ids = _class_ids(batch, self.n_hypotheses)
+        slope.scatter_add_(2, ids, slope.new_full((), -1.0).expand(ids.shape))
+        slope.mul_(factor.unsqueeze(2))
+        score_slope = log_scores.exp_().mul_(factor.sum(dim=1, keepdim=True)).sub_(factor)
+        self._backward(layers, torch.cat([slope.flatten(1, 2), score_slope], dim=1))
         return losses.mean(dim=1)
 
     def _forward(self, inputs: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
@@ -301,11 +301,11 @@ class _ClassNetworks:
             if place + 2 < len(parameters):
                 values.relu_()
         logits, scores = values.split([self.n_hypotheses * self.n_classes, self.n_hypotheses], dim=1)
-        log_shares = logits.unflatten(1, (self.n_hypotheses, self.n_classes)).log_softmax(dim=2)
-        return layers, log_shares, scores.log_softmax(dim=1)
+        log_probabilities = logits.unflatten(1, (self.n_hypotheses, self.n_classes)).log_softmax(dim=2)
+        return layers, log_probabilities, scores.log_softmax(dim=1)
 
-    def _costs(self, batch: Batch, log_shares: Tensor, log_scores: Tensor) -> Tensor:
-        chosen = log_shares.gather(2, _places(batch, self.n_hypotheses)).squeeze(2)
+    def _costs(self, batch: Batch, log_probabilities: Tensor, log_scores: Tensor) -> Tensor:
+        chosen = log_probabilities.gather(2, _class_ids(batch, self.n_hypotheses)).squeeze(2)
         return -(chosen + log_scores).mT.unsqueeze(2)
 
     def _backward(self, layers: list[Tensor], slope: Tensor) -> None:
@@ -317,7 +317,7 @@ class _ClassNetworks:
                 slope = products(weights[place].detach().mT, slope).mul_(layers[place] > 0)
 
 
-def _places(batch: Batch, n_hypotheses: int) -> Tensor:
+def _class_ids(batch: Batch, n_hypotheses: int) -> Tensor:
     """Return the class ids, [models, hypotheses, 1, rows]."""
     ids = batch.targets.squeeze(-1)
     return ids[:, None, None, :].expand(-1, n_hypotheses, 1, -1)
@@ -331,8 +331,8 @@ class ClassStep(AutogradStep):
     ) -> None:
         super().__init__(models, rows, validation, problem)
         self._networks = _ClassNetworks(models)
-        served = problem.held_out is not None and _why_not_classes(problem.network, problem.held_out) is None
-        self._evaluates = served and isinstance(self.spec.monitor, MixtureLogLoss)
+        supported = problem.held_out is not None and _why_not_classes(problem.network, problem.held_out) is None
+        self._evaluates = supported and isinstance(self.spec.monitor, MixtureLogLoss)
 
     @torch.no_grad()
     def __call__(self, rules: RulePlan, batch: slice) -> Tensor:
@@ -353,19 +353,19 @@ class ClassStep(AutogradStep):
 def why_not_in_closed_form(training: TrainingProblem) -> str | None:
     """Return the reason why `ClassStep` does not support a training run, or None."""
     if training.device.type != "cpu":
-        return "It runs on CPUs."
+        return "It requires a CPU."
     if not training.cost.is_class_mixture or training.spec.loss_fn is not None or training.spec.score_weight != 0:
         return "It supports MixtureNLL(pairwise_cross_entropy) with score_weight=0."
     if training.checks_values:
-        return "It does not read values, which `debug_checks` requires."
+        return "It does not support `debug_checks`."
     return _why_not_classes(training.network, training.rows)
 
 
 def _why_not_classes(network: NetworkShape | None, rows: RowProperties) -> str | None:
     if rows.n_features is None or not rows.are_classes or rows.n_targets != 1:
-        return "It supports inputs that are vectors, with one class each."
+        return "It requires inputs that are vectors, with one class each."
     if rows.is_sampled or rows.is_ragged or rows.has_mask:
-        return "It supports sets of one length without a mask, which are the same in all epochs."
+        return "It requires sets of equal length without a mask, which are the same in all epochs."
     if (
         network is None
         or network.dropout is not None

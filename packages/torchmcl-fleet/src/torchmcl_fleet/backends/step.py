@@ -1,6 +1,6 @@
 """The reference step of all backends: `mcl_step` on stacked models, differentiated by autograd.
 
-A backend overrides parts of it, see `torchmcl_fleet.backends`.
+Backends override parts of it, see `torchmcl_fleet.backends`.
 """
 
 from collections.abc import Callable
@@ -19,22 +19,22 @@ __all__ = ["AutogradStep", "why_not_usual"]
 
 
 def why_not_usual(training: TrainingProblem) -> str | None:
-    """Return why most backends do not support a training run (the first common reason), or None."""
+    """Return the first reason, common to several backends, why a training run is not supported, or None."""
     spec = training.spec
     if training.rows.is_sampled:
-        return "It supports rows that are the same in all epochs."
+        return "It requires the same rows in all epochs."
     if not training.per_target_rules:
         return "It supports the rules WTA, RelaxedWTA and AnnealedWTA."
     if training.checks_values:
-        return "It does not read values, which `debug_checks` requires."
+        return "It does not support `debug_checks`."
     if spec.loss_fn not in (None, spec.cost_fn):
-        return "It supports training runs whose matched and trained costs are equal."
+        return "It requires equal costs for matching and training."
     if spec.scores != SigmoidScores():
         return "It supports SigmoidScores() with labels of WTA()."
     return None
 
 
-# For a measurement of the costs: a few hundred rows take 1 to 2 percent of the training time.
+# Number of rows on which costs are measured: a few hundred rows take 1 to 2 percent of the training time.
 _N_MEASURED_ROWS = 256
 
 
@@ -43,12 +43,12 @@ class AutogradStep:
 
     Args:
         models: Models to train.
-        rows: Rows to train on, batch by batch.
-        validation: Rows to evaluate on.
-        problem: Problem of the training run, with the definition of a step.
+        rows: Training rows, split into batches.
+        validation: Validation rows.
+        problem: Training run, with the definition of a step.
 
     Attributes:
-        gradient: [models, parameters], of the last batch.
+        gradient: Gradient of the last batch, [models, parameters].
         optimizer: Optimizer in the implementation of this backend.
     """
 
@@ -85,8 +85,8 @@ class AutogradStep:
     def measurements(self) -> tuple[Callable[[], annealing.CostScale], Callable[[], annealing.CostScale] | None]:
         """Return functions that measure the costs of the models.
 
-        The first one measures on held-out rows if there are any, because a network can memorize few rows, and the
-        second one then on training rows. Row positions are random, as rows may be sorted, and equal for all models.
+        The first function uses held-out rows if there are any, because a network can memorize a small training set; the
+        second one then uses training rows. Row positions are random, as rows may be sorted, and equal for all models.
         """
         trained = self._cost_scale_of(self.rows.data)
         return (trained, None) if self.validation is None else (self._cost_scale_of(self.validation), trained)

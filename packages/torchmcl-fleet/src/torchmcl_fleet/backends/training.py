@@ -1,4 +1,4 @@
-"""Training of one chunk of a fleet (state, epochs, evaluations), all on the device."""
+"""Training of one chunk of a fleet on its device: state, epochs and evaluations."""
 
 import time
 from collections.abc import Callable
@@ -21,14 +21,14 @@ __all__ = ["ChunkTraining", "EpochInfo", "train_chunks"]
 
 
 class EpochInfo(NamedTuple):
-    """The argument passed to the `after_epoch` callback of `Fleet.fit`.
+    """Argument of the `after_epoch` callback of `Fleet.fit`.
 
     Attributes:
-        epoch: Epoch that was just trained, counted from 0.
-        models: The models of the chunk.
-        stacked: The stacked models; call it with inputs [models, batch, ...].
-        rule: Their rule in that epoch, for costs [models, ...].
-        temperatures: [models], 0 for rules without one.
+        epoch: Epoch that has just ended, counted from 0.
+        models: Slice of the models of the fleet that are in the chunk.
+        stacked: Stacked models, called with inputs [models, batch, ...].
+        rule: Assignment rule of the models in this epoch, for costs [models, ...].
+        temperatures: Temperatures of the models, [models]; 0 for rules without a temperature.
     """
 
     epoch: int
@@ -42,8 +42,8 @@ class ChunkTraining:
     """A chunk in training.
 
     Args:
-        step: Step of the models of the chunk, on their rows.
-        plan: How they are trained.
+        step: Training step of the models of the chunk on their rows.
+        plan: Plan of the models of the chunk.
     """
 
     def __init__(self, step: AutogradStep, plan: TrainingPlan) -> None:
@@ -64,9 +64,9 @@ class ChunkTraining:
         )
         self._rate = self.state.losses.new_zeros(len(models), 1)
         self._learning_rates = plan.learning_rates.full(self._rate.device, self._rate.dtype)
-        self._given_decay = plan.weight_decays.to(self._rate).view(-1, 1)
+        self._base_decay = plan.weight_decays.to(self._rate).view(-1, 1)
         decays = bool(plan.weight_decays.any()) or bool(plan.policies)
-        self._decay = self._given_decay.clone() if decays else None
+        self._decay = self._base_decay.clone() if decays else None
         self._run_epoch: Callable[[Any], None] = self._epoch
 
     def run(
@@ -82,14 +82,14 @@ class ChunkTraining:
 
         Args:
             number: Number of the chunk.
-            saved: Where to resume from and save to; None saves nothing.
-            bar: Advanced by the epochs that the checkpoint contains.
-            after_epochs: Called with the range of the epochs just trained: the first one, and the one after the last.
-            one_by_one: Call `after_epochs` after every single epoch.
+            saved: Checkpoints to resume from and to save to; None saves nothing.
+            bar: Progress bar, advanced by the epochs that the checkpoint contains.
+            after_epochs: Function called with the first epoch of those just trained, and the epoch after the last one.
+            one_by_one: Whether to call `after_epochs` after every single epoch.
 
         Raises:
-            TrainingInterrupted: If a signal requests it; the epochs so far are then saved.
-            OSError: If a state cannot be written; the previous one is then untouched.
+            TrainingInterrupted: If a signal requested a stop; the completed epochs are then saved.
+            OSError: If a state cannot be written; the previous state is then untouched.
         """
         n_epochs, device, state = self.plan.n_epochs, self.models.flat.device, self.state.tensors()
         first, seconds = (0, 0.0) if saved is None else saved.load(number, state, device)
@@ -100,7 +100,7 @@ class ChunkTraining:
             after_epochs(low, high)
             if io.stop_requested():
                 if saved is None:
-                    io.check_stop("Nothing was saved: the training has no `checkpoint`.")
+                    io.check_stop("Nothing was saved, because `fit` was called without `checkpoint`.")
                 else:
                     saved.save(number, high, seconds + time.perf_counter() - begin, state, device)
                     io.check_stop(f"Saved in {str(saved.folder)!r}: run the same again to resume.")
@@ -137,11 +137,11 @@ class ChunkTraining:
         return self.plan.patience is not None and bool((self.state.stopped_epoch >= 0).all())
 
     def temperatures(self, epoch: int) -> Tensor:
-        """Return the temperatures [models] of a trained epoch, 0 for rules without one."""
-        given = self.rules.temperatures[epoch].to(self.state.temperatures)
+        """Return the temperatures [models] of a trained epoch, 0 for rules without a temperature."""
+        scheduled = self.rules.temperatures[epoch].to(self.state.temperatures)
         if self._annealing is None:
-            return given
-        return torch.where(self._annealing.chosen, self.state.temperatures[epoch], given)
+            return scheduled
+        return torch.where(self._annealing.chosen, self.state.temperatures[epoch], scheduled)
 
     def _due(self, epoch: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of consecutive models whose evaluation is due."""
@@ -153,7 +153,7 @@ class ChunkTraining:
 
     def _epoch(self, due: tuple[tuple[int, int], ...]) -> None:
         """Train on all batches once, then evaluate; on a GPU no value is read on the host."""
-        # Read through the epoch as a tensor: in a captured graph a Python number would be frozen.
+        # The epoch is a tensor: a captured graph would freeze a Python number.
         epoch = self.state.epoch.view(1)
         torch.index_select(self._learning_rates, 0, epoch, out=self._rate.view(1, -1))
         self.rules.read(epoch)
@@ -175,7 +175,7 @@ class ChunkTraining:
         if len(losses) == 1:
             return losses[0]
         note_failures(self.state.failed_step, losses, n_batches=len(losses), epoch=epoch)
-        return (losses * self._shares).sum(dim=0)
+        return (losses * self._row_fractions).sum(dim=0)
 
     def _trained_on(self, batch: slice) -> Tensor:
         """Take a step on a batch, and return its losses [models]."""
@@ -185,12 +185,12 @@ class ChunkTraining:
         return loss
 
     @cached_property
-    def _shares(self) -> Tensor:
-        """The fraction of each model's rows in each batch, [batches, models or 1]."""
-        shares = (self._rows.share(batch) for batch in self._rows.batches)
-        device = self.models.flat.device  # not the default of torch
+    def _row_fractions(self) -> Tensor:
+        """Fraction of the rows of each model in each batch, [batches, models or 1]."""
+        fractions = (self._rows.fraction(batch) for batch in self._rows.batches)
+        device = self.models.flat.device  # not the default device of torch
         return torch.stack(
-            [torch.as_tensor(each, dtype=self.state.losses.dtype, device=device).view(-1) for each in shares]
+            [torch.as_tensor(part, dtype=self.state.losses.dtype, device=device).view(-1) for part in fractions]
         )
 
     def _decide(self, annealing: FleetAnnealing, epoch: Tensor) -> None:
@@ -199,7 +199,7 @@ class ChunkTraining:
         self.rules.set_temperatures(annealing.chosen, values.temperature)
         self._rate.mul_(values.rate.unsqueeze(-1))
         assert self._decay is not None
-        torch.maximum(self._given_decay, values.weight_decay.unsqueeze(-1).to(self._decay), out=self._decay)
+        torch.maximum(self._base_decay, values.weight_decay.unsqueeze(-1).to(self._decay), out=self._decay)
         self.state.temperatures.index_copy_(0, epoch, values.temperature.unsqueeze(0).to(self.state.temperatures))
 
     def _update(self, gradient: Tensor, batch: slice) -> None:
@@ -285,16 +285,16 @@ def train_chunks(
     *,
     moments: bool,
 ) -> list[tuple[FleetHistory, dict[str, Tensor]]]:
-    """Train all chunks; return the history and the optimizer's state of each.
+    """Train all chunks; return the history and the optimizer state of each chunk.
 
     Args:
         placement: Placement of the chunks.
-        chunk_of: Returns the chunk of a slice of the models on a device.
-        keep: Called with the models of a chunk, their last state and their best.
-        saved: Where to resume from and save to.
-        bar: Advanced by each epoch of each model.
-        after_epoch: Called after every epoch of a chunk.
-        moments: Copy the optimizer's state to the CPU; else it is left out.
+        chunk_of: Function that returns the chunk of a slice of the models on a device.
+        keep: Function called with the slice of the models of a chunk, their last state and their best state.
+        saved: Checkpoints to resume from and to save to; None saves nothing.
+        bar: Progress bar, advanced by each epoch of each model.
+        after_epoch: Function called after every epoch of a chunk.
+        moments: Whether to copy the state of the optimizer to the CPU and return it.
     """
 
     def train(number: int, models: slice, device: torch.device) -> tuple[FleetHistory, dict[str, Tensor]]:

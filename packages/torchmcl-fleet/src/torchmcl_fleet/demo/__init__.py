@@ -10,7 +10,7 @@ __all__ = ["add_demo_command"]
 
 
 def add_demo_command(commands: arguments.Commands) -> None:
-    """Add the command."""
+    """Add the command `torchmcl demo`."""
     demo = commands.add_parser(
         "demo",
         help="train three methods on three Gaussians and write an HTML report",
@@ -19,11 +19,11 @@ def add_demo_command(commands: arguments.Commands) -> None:
         epilog="example: torchmcl demo --out out/demo",
     )
     demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the report (default: %(default)s)")
-    demo.add_argument("--seeds", type=arguments.positive, default=5, help="seeds of each method (default: %(default)s)")
+    demo.add_argument("--seeds", type=arguments.positive, default=5, help="seeds per method (default: %(default)s)")
     demo.add_argument(
-        "--epochs", type=arguments.positive, default=150, help="epochs of each training run (default: %(default)s)"
+        "--epochs", type=arguments.positive, default=150, help="epochs per training run (default: %(default)s)"
     )
-    demo.add_argument("--quiet", action="store_true", help="no progress bar")
+    demo.add_argument("--quiet", action="store_true", help="hide the progress bar")
     demo.set_defaults(check=_check_demo, run=_demo)
 
 

@@ -1,4 +1,4 @@
-"""Generated data: the three Gaussians of the paper, fixed or moving with the input, and an inverse problem.
+"""Synthetic data: the three Gaussians of the paper, fixed or moving with the input, and an inverse problem.
 
 Points are drawn on the device of the generator.
 """
@@ -61,7 +61,7 @@ def conditional_covariance(inputs: Tensor) -> Tensor:
     """Return the exact covariance of the targets of `conditional_three_gaussians` at each input.
 
     Args:
-        inputs: [...], in [0, 1]; at 1 the covariance is that of `three_gaussians`.
+        inputs: Inputs, [...], in [0, 1]; at 1 the covariance equals the covariance of `three_gaussians`.
 
     Returns:
         Covariances [..., 2, 2].

@@ -1,4 +1,4 @@
-"""The demonstration page, generated from its records."""
+"""HTML report of the demonstration, generated from its records."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["demo_film", "demo_summary", "write_demo_report"]
 
 
 def write_demo_report(folder: Path) -> Path:
-    """Read `records.json` in `folder`, write the page and the animation beside it, and return the path of the page.
+    """Read `records.json` in `folder`, write the HTML report and the animation beside it, and return the report's path.
 
     Raises:
         ValueError: If the records are not in the format of `torchmcl demo`.
@@ -21,7 +21,7 @@ def write_demo_report(folder: Path) -> Path:
     records = io.read_json("torchmcl demo", folder / "records.json")
     target = folder / "index.html"
     with io.as_written("torchmcl demo", "records.json", "`torchmcl demo`"):
-        content = _page(records)
+        content = _report(records)
         animation.write_animation(demo_film(records), folder / "film.gif")
     io.write_atomically(target, content)
     return target
@@ -57,14 +57,14 @@ def demo_film(records: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _page(records: dict[str, Any]) -> str:
+def _report(records: dict[str, Any]) -> str:
     settings = records["settings"]
     n, n_seeds = int(settings["n_hypotheses"]), int(settings["n_seeds"])
     body = f"""
-<h1>{n} answers to one question</h1>
-<p class="lead">Annealing uses all {n} answers of a network; winner-takes-all leaves some unused, and Relaxed-WTA
-pulls the unused ones to the middle. The answers are blue (darker for higher scores), and the true values are samples of
-three clouds (green). Annealing starts with all answers together, and they split as the temperature falls.</p>
+<h1>{n} hypotheses for one input</h1>
+<p class="lead">Annealing uses all {n} hypotheses of a network; winner-takes-all leaves some unused, and Relaxed-WTA
+pulls the unused ones to the center. Hypotheses are blue (darker for higher scores), and targets are samples of three
+Gaussians (green). Annealing starts with all hypotheses together, and they split as the temperature falls.</p>
 {animation.film_player(len(records["epochs"]))}
 {_coverage(records, n)}
 <h2>Temperature and distortion</h2>
@@ -73,21 +73,19 @@ three clouds (green). Annealing starts with all answers together, and they split
             _curves(records),
             "Temperature and distortion during training",
             "Left: the temperature of annealed MCL; the dashed line is the first critical temperature, twice the "
-            "largest variance of the data, at which the answers split in theory. Right: distortion of every seed; "
+            "largest variance of the data, at which the hypotheses split in theory. Right: distortion of every seed; "
             "the dotted line is k-means.",
         )
     }
 {_conditional(records["conditional"])}
 {_WHERE_NEXT}
 <p class="note">Trained in {records["seconds"]:.0f} s: {len(records["methods"]) * n_seeds} networks of two hidden layers
-as one fleet, {
-        report.escape(settings["n_epochs"])
-    } epochs. The numbers behind this page are in <code>records.json</code> beside
-it, the film is <code>film.gif</code>.</p>
+as one fleet, {report.escape(settings["n_epochs"])} epochs. The raw results are in <code>records.json</code> beside this
+report; the animation is <code>film.gif</code>.</p>
 """
     command = f"torchmcl demo --seeds {n_seeds} --epochs {settings['n_epochs']}"
     return report.html_report(
-        f"torchmcl: {n} answers to one question", body, animation.film_script(demo_film(records)), command=command
+        f"torchmcl: {n} hypotheses for one input", body, animation.film_script(demo_film(records)), command=command
     )
 
 
@@ -96,45 +94,45 @@ def _coverage(records: dict[str, Any], n: int) -> str:
     label = f"k-means, best of {settings['n_restarts']} restarts"
     rows = [*demo_summary(records), (label, f"{kmeans['distortion']:.5f}", "reference", kmeans["starved"])]
     best = [method["key"] for method in records["methods"]].index("amcl")
-    picture = report.image(
+    figure = report.image(
         _predictions(records),
         "Predictions of the three methods on the data",
         "Predictions of the first seed at the end of training.",
     )
     return f"""
-<h2>Distortion and unused answers</h2>
+<h2>Distortion and unused hypotheses</h2>
 {report.table(["method", "distortion", "above k-means", f"unused of {n}"], rows, best=best, identity="results")}
 <p class="note">Distortion is the mean squared distance from {settings["n_held_out"]:,} new points to the nearest
-answer; an unused answer is the nearest of none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
+hypothesis; an unused one is the nearest to none of them. Mean ± standard deviation over {int(settings["n_seeds"])}
 seeds. k-means uses the same {settings["n_points"]:,} training points, without a network.</p>
-{picture}
+{figure}
 """
 
 
-def _conditional(found: dict[str, Any]) -> str:
-    picture = report.image(
-        _forks(found),
-        "One answer and four answers over the input",
-        "Left: a network with one answer predicts the mean of the branches, where no true value is. Right: four "
-        "answers; larger discs have higher scores.",
+def _conditional(records: dict[str, Any]) -> str:
+    figure = report.image(
+        _forks(records),
+        "One hypothesis and four hypotheses as functions of the input",
+        "Left: a network with one hypothesis predicts the mean of the branches, far from every target. Right: four "
+        "hypotheses; larger discs have higher scores.",
     )
     return f"""
-<h2>Answers that depend on an input</h2>
-<p>In most problems, the answers depend on an input. This is the complete code for the picture. Use it in your own
-loop, with your own model.</p>
+<h2>Hypotheses that depend on an input</h2>
+<p>In most problems, the hypotheses depend on an input. The following code trains the network of the figure; adapt it to
+your model and training loop.</p>
 <pre><code>import torch
 import torchmcl as mcl
 
-{report.escape(found["code"])}</code></pre>
-{picture}
+{report.escape(records["code"])}</code></pre>
+{figure}
 """
 
 
 _WHERE_NEXT = """
 <h2>Next steps</h2>
 <ul>
-<li><code>torchmcl play --open</code>: drag the temperature yourself and watch answers split.</li>
-<li><code>torchmcl fit --example -o model/</code>: several answers for each row of a table, then
+<li><code>torchmcl play --open</code>: change the temperature and watch the hypotheses split.</li>
+<li><code>torchmcl fit --example -o model/</code>: several predictions for each row of a table, then
 <code>torchmcl report model/</code>.</li>
 <li><code>python -m pydoc torchmcl.mcl_step</code>: the loss for a PyTorch loop like the one above.</li>
 <li>The documentation (<code>make docs</code>) has pages for tables, trajectories, time series, images, robots and
@@ -147,9 +145,9 @@ def _predictions(records: dict[str, Any]) -> Any:
     figure = report.new_figure(13, 4.6, layout="tight")
     axes = figure.subplots(1, len(records["methods"]), sharex=True, sharey=True)
     for axis, method in zip(axes, records["methods"], strict=True):
-        answers = method["frames"][-1]
-        report.draw_hypotheses(axis, records["points"], answers)
-        axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(answers)} unused", fontsize=12)
+        hypotheses = method["frames"][-1]
+        report.draw_hypotheses(axis, records["points"], hypotheses)
+        axis.set_title(f"{method['label']}\n{method['starved'][0]} of {len(hypotheses)} unused", fontsize=12)
     return figure
 
 
@@ -175,15 +173,16 @@ def _curves(records: dict[str, Any]) -> Any:
     return figure
 
 
-def _forks(found: dict[str, Any]) -> Any:
+def _forks(records: dict[str, Any]) -> Any:
     figure = report.new_figure(13, 4.6, layout="tight")
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, (n, rows) in zip(axes, found["answers"].items(), strict=True):
-        axis.scatter(*zip(*found["points"], strict=True), s=8, c=report.DATA, linewidths=0, label="data")
+    for axis, (n, rows) in zip(axes, records["answers"].items(), strict=True):
+        axis.scatter(*zip(*records["points"], strict=True), s=8, c=report.DATA, linewidths=0, label="data")
         for k in range(int(n)):
             values, scores = zip(*(row[k] for row in rows), strict=True)
             sizes = [60 * score for score in scores]
-            axis.scatter(found["grid"], values, s=sizes, c=report.PALETTE[k], linewidths=0, label=f"answer {k + 1}")
-        axis.set(xlabel="x", title="One answer" if n == "1" else f"{int(n)} answers")
+            label = f"hypothesis {k + 1}"
+            axis.scatter(records["grid"], values, s=sizes, c=report.PALETTE[k], linewidths=0, label=label)
+        axis.set(xlabel="x", title="One hypothesis" if n == "1" else f"{int(n)} hypotheses")
     axes[0].set_ylabel("y")
     return figure

@@ -1,4 +1,4 @@
-"""The demonstration: MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on three Gaussians.
+"""Training of the demonstration: MCL, Relaxed-WTA and annealed MCL with 49 hypotheses on three Gaussians.
 
 The distribution of the Gaussians does not depend on the input, so every training row has the input 1 and
 a thousand targets, and all methods and seeds train as one fleet.
@@ -41,7 +41,7 @@ __all__ = ["DemoSettings", "run_demo", "train_fork"]
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """The settings of the demonstration: its training runs and their length."""
+    """Settings of the training runs of the demonstration."""
 
     n_hypotheses: int = 49
     n_seeds: int = 5
@@ -51,14 +51,14 @@ class DemoSettings:
     n_held_out: int = 10_000
     n_restarts: int = 50
     n_frames: int = 60
-    # Above the first critical temperature, 2 lambda_max = 0.46, down to far below the variance of a cell.
+    # From above the first critical temperature, 2 lambda_max = 0.46, to far below the variance of a Voronoi cell.
     start_temperature: float = 0.6
     end_temperature: float = 5e-5
     cooled_share: float = 0.85
     learning_rate: float = 2e-3
 
     def methods(self) -> list[tuple[str, str, Any]]:
-        """Return key, label and rule (or epoch -> rule) of each method."""
+        """Return the key, the label and the rule (or epoch -> rule) of each method."""
         decay = (self.end_temperature / self.start_temperature) ** (1 / (self.cooled_share * self.n_epochs))
         cooling = Exponential(self.start_temperature, decay, cutoff=self.end_temperature)
         return [
@@ -69,7 +69,7 @@ class DemoSettings:
 
 
 def run_demo(folder: Path, settings: DemoSettings, *, progress: bool = True) -> dict[str, Any]:
-    """Train, measure and write `records.json` into `folder`; return the records."""
+    """Train and evaluate all methods, write `records.json` into `folder`, and return the records."""
     start = time.perf_counter()
     generator = torch.Generator().manual_seed(0)
     points = three_gaussians(settings.n_rows * settings.n_points_per_row, generator)
@@ -142,7 +142,7 @@ class _Recorder:
         with torch.no_grad():
             predictions: Predictions = models(torch.ones(len(models), 1, 1))
         self.epochs.append(epoch + 1)
-        # The curve does not need high precision: a fifth of the points is enough.
+        # The curve does not need high precision; a fifth of the points is enough.
         matching = self.matching(predictions, self.held_out[: len(self.held_out) // 5])
         self.distortions.append(torch.vmap(metrics.distortion)(matching).tolist())
         assert predictions.score_logits is not None
@@ -191,20 +191,20 @@ def train_fork(n_hypotheses: int) -> tuple[torch.Tensor, torch.Tensor, torch.nn.
 
 
 def conditional_records(n_grid: int = 41) -> dict[str, Any]:
-    """Train with one answer and with four; return data and answers (value, score) over a grid of inputs."""
+    """Train with one hypothesis and with four; return data and hypotheses (value, score) over a grid of inputs."""
     grid = torch.linspace(-1, 1, n_grid).unsqueeze(-1)
-    answers: dict[str, Any] = {}
+    hypotheses_of: dict[str, Any] = {}
     with torch.random.fork_rng():
         for n in (1, 4):
             x, y, model = train_fork(n)
             with torch.no_grad():
                 hypotheses, score_logits = model(grid)
             scored = torch.cat([hypotheses, mcl.normalized_scores(score_logits).unsqueeze(-1)], dim=-1)
-            answers[str(n)] = [[[round(v, 4) for v in answer] for answer in row] for row in scored.tolist()]
+            hypotheses_of[str(n)] = [[[round(v, 4) for v in pair] for pair in row] for row in scored.tolist()]
     pairs = torch.cat([x, y], dim=-1)
     return {
         "code": inspect.getsource(train_fork),
         "points": [[round(v, 4) for v in pair] for pair in pairs.tolist()],
         "grid": [round(v, 4) for v in grid.flatten().tolist()],
-        "answers": answers,
+        "answers": hypotheses_of,
     }

@@ -1,10 +1,10 @@
-"""The cheapest one-to-one assignments of a batch of cost matrices, each solved by one program on the GPU.
+"""Cheapest one-to-one assignments for a batch of cost matrices, one GPU program per matrix.
 
-The shortest augmenting path algorithm of Jonker and Volgenant: the lines of the smaller side ("rows" below) are
-inserted one by one, each along the shortest path of reduced costs to a free line of the other side ("columns"). The
-state is a few vectors over the columns: price, owner (the row that has the column), shortest distance, and the column
-before it on the way there. The price of a row follows from the column that it owns, so nothing is kept for rows, and
-nothing is ever written that another thread reads. Distances are in float64 for every dtype of the cost.
+The kernel implements the shortest augmenting path algorithm of Jonker and Volgenant. The entries of the smaller side
+("rows" below) are inserted one by one, each along the shortest path of reduced costs to a free entry of the other side
+("columns"). The state consists of a few vectors over the columns: price, owner (the row assigned to the column),
+shortest distance, and previous column on the shortest path. The price of a row follows from the column that it owns, so
+no state is stored for rows, and no thread reads what another thread writes. Distances are float64 for every cost dtype.
 """
 
 import torch
@@ -111,8 +111,8 @@ def one_to_one_rows(cost: Tensor, mask: Tensor | None) -> Tensor:
     """Return the weights of the cheapest assignment of each sample, as defined in `torchmcl.rules.transport`.
 
     Args:
-        cost: [samples, targets, hypotheses], float32 or float64; neither side above `MAX_SIDE`.
-        mask: [samples, targets] or None.
+        cost: Cost, [samples, targets, hypotheses], float32 or float64; neither side above `MAX_SIDE`.
+        mask: Mask of real targets, [samples, targets]; None if all are real.
     """
     n_samples, n_targets, n_hypotheses = cost.shape
     cost = cost.contiguous()

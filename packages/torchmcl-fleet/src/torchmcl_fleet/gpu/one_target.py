@@ -1,7 +1,7 @@
-"""The step for one target per sample, with one kernel forward and one backward: cost, weights and both losses.
+"""Step for one target per sample, with one forward and one backward kernel for cost, weights and both losses.
 
-A step launched part by part is thirty kernels, and Python takes longer to launch them than the device to run them. Here
-a program takes a few samples through all parts and keeps intermediate results in registers.
+As separate operations, a step consists of thirty kernels, and Python takes longer to launch them than the GPU to run
+them. Here one program computes the whole step for a few samples and keeps intermediate results in registers.
 """
 
 import math
@@ -54,8 +54,8 @@ def _forward(
         label = tl.where(column == winner[:, None], 1.0, 0.0)
         # log(1 + e) is accurate enough here: e <= 1, and for tiny e the absolute error is below 1e-7.
         entropy = tl.where(x > 0, x, 0.0) - x * label + tl.log(1.0 + tl.exp(-tl.abs(x)))
-        each = tl.sum(tl.where(real, entropy, 0.0), axis=1) / K / n_rows
-        tl.store(score_losses + tl.program_id(0), tl.sum(each, axis=0))
+        of_rows = tl.sum(tl.where(real, entropy, 0.0), axis=1) / K / n_rows
+        tl.store(score_losses + tl.program_id(0), tl.sum(of_rows, axis=0))
 
 
 @triton.jit(do_not_specialize=("n_rows", "K"))
@@ -87,11 +87,11 @@ def one_target_losses(
     """Return cost, weights, the mean weighted cost, and the mean cross-entropy of the scores with winners as labels.
 
     Args:
-        hypotheses: [n, hypotheses, dim]
-        targets: [n, 1, dim]
-        logits: [n, hypotheses]; without them the last result is None.
+        hypotheses: Hypotheses, [n, hypotheses, dim].
+        targets: Targets, [n, 1, dim].
+        logits: Score logits, [n, hypotheses]; without them the last result is None.
         temperature: Temperature of soft weights, finite; 0 for hard weights.
-        epsilon: The weight shared by the other hypotheses under hard weights.
+        epsilon: Weight that all other hypotheses share under hard weights.
     """
     if hypotheses.shape[-1] > distances.MAX_TURNS or hypotheses.shape[-2:].numel() > _MAX_ENTRIES:
         return NotImplemented
@@ -99,7 +99,7 @@ def one_target_losses(
 
 
 def _power_of_2(n: int) -> int:
-    """Return the next power of 2, faster than Triton's function."""
+    """Return the next power of 2; faster than the function of Triton."""
     return 1 << (n - 1).bit_length()
 
 

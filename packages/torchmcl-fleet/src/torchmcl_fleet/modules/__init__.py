@@ -1,4 +1,4 @@
-"""Modules with a leading axis of models: their layers, their optimizers, and checks that they can be stacked."""
+"""Modules with a leading axis of models: layers, optimizers, and checks that modules can be stacked."""
 
 from torchmcl_fleet.modules.stacked import StackedModules, build_modules
 

@@ -1,7 +1,7 @@
 """Checks of modules: a module that a fleet cannot train exactly is rejected before training.
 
-Linear layers and activations are known to be exact. Other modules are tested: two of the models take two steps
-stacked and alone before training, in double precision, so that rounding is not mistaken for a difference.
+Linear layers and activations are known to be exact. Other modules are tested before training: two of the models take
+two steps, stacked and alone, in double precision, so that rounding errors are not mistaken for differences.
 """
 
 import copy
@@ -27,7 +27,7 @@ from torchmcl_fleet.modules.stacked import (
 
 __all__ = ["N_TRIAL_MODELS", "check_as_alone", "check_input_type", "check_rows_apart", "check_stackable", "try_rows"]
 
-# Models, rows and steps of a trial.
+# Number of models, rows and steps of a trial.
 N_TRIAL_MODELS, _N_ROWS, _N_STEPS = 2, 8, 2
 
 
@@ -35,7 +35,7 @@ def check_stackable(modules: Sequence[nn.Module]) -> None:
     """Check that modules differ only in the values of their parameters and buffers, and can be stacked.
 
     Raises:
-        ValueError: If they cannot be stacked; the message names the reason.
+        ValueError: If the modules cannot be stacked; the message contains the reason.
     """
     first = modules[0]
     if (reason := _why_not_stackable(first)) is not None:
@@ -56,20 +56,20 @@ def _why_not_stackable(module: nn.Module) -> str | None:
         return "no parameter requires a gradient"
     kinds = {(parameter.dtype, parameter.device) for parameter in parameters.values()}
     if len(kinds) > 1 or next(iter(kinds))[0] not in (torch.float32, torch.float64):
-        return "its parameters are not all float32, or all float64, on one device"
+        return "its parameters are not all float32 or all float64 on one device"
     if hooked := _with_gradient_hook(module):
         return f"{hooked!r} has a gradient hook, and stacked models share one gradient"
     if closure := _closure_over_parts(module):
-        return f"{closure!r} closes over a part of the module: a hook is called with its module, a method with `self`"
+        return f"{closure!r} closes over a part of the module: use the module passed to the hook, or `self`, instead"
     try:
         copy.deepcopy(module)
     except RuntimeError as error:
-        return f"copy.deepcopy cannot copy it ({error}): use torch.nn.utils.parametrizations for norms of weights"
+        return f"copy.deepcopy cannot copy it ({error}): use torch.nn.utils.parametrizations for weight norms"
     return None
 
 
 def _with_gradient_hook(module: nn.Module) -> str | None:
-    """Return the name of a part or parameter with a hook for gradients."""
+    """Return the name of a submodule or parameter with a gradient hook; None if there is none."""
     for name, tensor in module.named_parameters():
         if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
             return name
@@ -80,13 +80,13 @@ def _with_gradient_hook(module: nn.Module) -> str | None:
 
 
 def _closure_over_parts(module: nn.Module) -> str | None:
-    """Return the name of a function or hook that would use the part of the original in a copy of the module."""
+    """Return the name of a function or hook that, in a copy of the module, would still use the original; else None."""
     for prefix, part in module.named_modules():
         for name, value in vars(part).items():
             for function in value.values() if name.endswith("_hooks") else [value]:
                 cells = (function.__closure__ or ()) if isinstance(function, types.FunctionType) else ()
                 values = [getattr(cell.cell_contents, "__self__", cell.cell_contents) for cell in cells]
-                if any(isinstance(held, nn.Module | Tensor) for held in values):
+                if any(isinstance(value, nn.Module | Tensor) for value in values):
                     return f"{prefix}.{name}".lstrip(".")
     return None
 
@@ -95,8 +95,8 @@ def try_rows(owner: str, name: str, models: StackedModules, inputs: Tensor) -> P
     """Return the predictions of the first model for a few rows.
 
     Args:
-        owner: Function named in messages.
-        name: Name of the rows in messages.
+        owner: Name of the calling function in error messages.
+        name: Name of the rows in error messages.
         models: Stacked models.
         inputs: Inputs, [models, rows, ...].
 
@@ -111,19 +111,19 @@ def try_rows(owner: str, name: str, models: StackedModules, inputs: Tensor) -> P
         wanted = models.flat.dtype
         if not rows.is_floating_point() or rows.dtype == wanted:
             raise
-        rule = f"have inputs of the type of the models, {wanted}"
-        advice = f"Convert them, inputs.to({wanted}), or make models of their type, module.to({rows.dtype})."
+        rule = f"have inputs of the dtype of the models, {wanted}"
+        advice = f"Convert the inputs, inputs.to({wanted}), or the models, module.to({rows.dtype})."
         raise TypeError(bad_value(owner, name, rule, rows.dtype, advice)) from error
 
 
 def check_input_type(owner: str, name: str, models: StackedModules, inputs: Tensor) -> None:
-    """Check that models accept the dtype of inputs [models, rows, ...], called `name`."""
+    """Check that models accept the dtype of inputs [models, rows, ...]; `name` is their name in error messages."""
     if inputs.is_floating_point() and inputs.dtype != models.flat.dtype:
         try_rows(owner, name, models, inputs)
 
 
 def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
-    """Check on a few rows that stacked models give the same results as the single models.
+    """Check on a few rows that stacked models and single models give the same results.
 
     Args:
         models: Models of the training run.
@@ -152,16 +152,16 @@ def check_as_alone(models: StackedModules, inputs: Tensor) -> None:
 def check_rows_apart(
     owner: str, name: str, models: StackedModules, inputs: Tensor, lengths: Tensor, *, training: bool
 ) -> None:
-    """Check that predictions for a row do not depend on other rows, if the sets differ in length.
+    """Check that predictions for a row do not depend on other rows if the sets differ in length.
 
-    The sets are padded to the same length, and BatchNorm, for example, would treat padding as rows.
+    The sets are padded to the same length; BatchNorm, for example, would treat the padding as rows.
 
     Args:
-        owner: Function named in messages.
-        name: Name of the rows in messages.
+        owner: Name of the calling function in error messages.
+        name: Name of the rows in error messages.
         models: Models that are applied to the rows.
         inputs: Inputs of the longest set, [rows, ...].
-        lengths: Numbers of rows, [models].
+        lengths: Number of rows of each model, [models].
         training: Whether the models train on the rows.
 
     Raises:
@@ -176,8 +176,8 @@ def check_rows_apart(
     left, right = (_alone(some, 0, batch, training=training) for batch in (rows, other))
     same = _all_close([part[:-1] for part in left.outputs], [part[:-1] for part in right.outputs])
     if not same or not _all_close(left.buffers, right.buffers):
-        rule = "have sets of one length for models in which the rows of a batch depend on one another"
-        advice = "Train a fleet for each length, or normalize each row separately, with LayerNorm for example."
+        rule = "have sets of equal length if the models make the rows of a batch depend on one another"
+        advice = "Train a fleet for each length, or normalize each row separately, for example with LayerNorm."
         raise ValueError(bad_value(owner, name, rule, f"lengths {lengths.unique().tolist()}", advice))
 
 
@@ -185,7 +185,7 @@ class _Trial(NamedTuple):
     """Results of a model over a few steps on the same rows.
 
     Attributes:
-        outputs: Predictions of each step, [rows, numbers].
+        outputs: Flattened predictions of each step, [rows, values].
         gradients: Gradients of each step, [parameters].
         buffers: Buffers after the last step.
         is_random: Whether random numbers were drawn.
@@ -256,7 +256,7 @@ def _in_double(models: StackedModules, inputs: Tensor) -> tuple[StackedModules, 
 
 
 def _numbers(predictions: Predictions, *sizes: int) -> Tensor:
-    """Return all predictions as [*sizes, numbers]; `sizes` are the axes of the rows, or of models and rows."""
+    """Return all predictions as [*sizes, values]; `sizes` are the axes of the rows, or of the models and rows."""
     return torch.cat([part.reshape(*sizes, -1) for part in predictions if part is not None], dim=-1)
 
 
@@ -280,12 +280,12 @@ def _all_close(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
 
 
 def _attributes(module: nn.Module) -> list[Any]:
-    """Return the attributes of all parts that are plain values."""
+    """Return all attributes of submodules that are plain values."""
     kinds = bool | int | float | str | None
     return [value for part in module.modules() for value in vars(part).values() if isinstance(value, kinds)]
 
 
 def _refused(module: nn.Module, reason: str) -> ValueError:
     """Return the error for a module that a fleet cannot train exactly."""
-    rule, advice = "make modules that can be trained exactly on a leading axis", "Or train it alone with mcl_step."
+    rule, advice = "build modules that can be trained exactly when stacked", "Or train it alone with mcl_step."
     return ValueError(bad_value("Fleet", "module_factory", rule, f"{type(module).__name__}: {reason}", advice))

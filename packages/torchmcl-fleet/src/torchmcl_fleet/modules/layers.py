@@ -1,9 +1,9 @@
-"""Layers of many modules at once: batched linear layers, and formulas for layers that `torch.vmap` cannot run.
+"""Layers of stacked modules: batched linear layers, and formulas for layers that `torch.vmap` cannot run.
 
 To run a network of linear layers and activations on parameters [models, ...] and inputs [models, batch, ...], only the
 linear layers must be replaced by batched ones; everything else supports leading axes. This avoids the overhead of
-torch.vmap, which dominates for small models on CPUs. Recurrent layers and weight norm fail under torch.vmap, or are
-called for each model; they are replaced by formulas. So do kernels of attention, which `formula_of_attention` avoids.
+torch.vmap, which dominates for small models on CPUs. Recurrent layers and weight norm fail under torch.vmap or run once
+per model; formulas replace them. The same holds for attention kernels, which `formula_of_attention` avoids.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ _ANY_AXES = (
 )
 
 
-# Elementwise functions, which are independent of axes.
+# Elementwise functions, which do not depend on the number of axes.
 _OF_EACH_NUMBER = (
     None,
     torch.tanh,
@@ -105,7 +105,7 @@ class StackedLinear(TorchFunctionMode):
     """Let `torch.nn.functional.linear` accept stacked weights [models, out, in] inside a `with` block.
 
     Args:
-        rectified: The weights of layers that are followed by a ReLU, which is then fused with the layer.
+        rectified: Weights of layers that are followed by a ReLU; layer and ReLU are fused.
     """
 
     def __init__(self, rectified: Sequence[Tensor] = ()) -> None:
@@ -134,14 +134,14 @@ def _linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, *, recti
 
 
 class _StackedLayer(torch.autograd.Function):
-    """inputs @ weight^T + bias for each model, followed by a ReLU."""
+    """Linear layer of each model, inputs @ weight^T + bias, optionally followed by a ReLU."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, rectified: bool) -> Tensor:
         ctx.rectified = rectified
         if inputs.device.type == "cpu":
-            # [models, rows, features] is kept as the transposed view of [models, features, rows]: every later
-            # operation follows that order, and a sum over five hypotheses then runs along the rows in full vectors.
+            # [models, rows, features] is stored as the transposed view of [models, features, rows]. Later operations
+            # keep that memory order, so that a sum over five hypotheses is vectorized along the rows.
             outputs = products(weight, inputs.mT).add_(bias.unsqueeze(-1)).mT
         else:
             outputs = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
@@ -166,19 +166,19 @@ class _StackedLayer(torch.autograd.Function):
 
 
 _HAS_BATCHED_BLAS = torch.backends.mkl.is_available()
-# Products with more multiplications than this are worth a separate call, and several cores.
+# Products with more multiplications than this justify a separate call and several cores.
 _SMALL_PRODUCT = 1 << 20
 
 
 def products(left: Tensor, right: Tensor) -> Tensor:
-    """Return the matrix products left[i] @ right[i] of two stacks.
+    """Return the matrix products left[i] @ right[i].
 
-    Without MKL, torch.bmm runs a tensor operation per product of the stack, which takes longer than a small
-    product itself (2.5 times as long in training 16 small networks); NumPy passes them to BLAS in one loop.
+    Without MKL, torch.bmm runs one tensor operation per product, whose overhead exceeds the cost of a small product
+    (2.5 times the training time of 16 small networks); NumPy calls BLAS in a loop.
     """
     small = left.shape[1] * left.shape[2] * right.shape[2] <= _SMALL_PRODUCT
-    served = left.device.type == "cpu" and left.dtype in (torch.float32, torch.float64)
-    if _HAS_BATCHED_BLAS or not small or not served:
+    supported = left.device.type == "cpu" and left.dtype in (torch.float32, torch.float64)
+    if _HAS_BATCHED_BLAS or not small or not supported:
         return torch.bmm(left, right)
     outputs = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
     with np.errstate(all="ignore"):  # a model that overflows is reported by the fleet
@@ -192,8 +192,8 @@ State = tuple[Tensor, ...]
 class Stackable(TorchFunctionMode):
     """Compute recurrent layers and weight norm by formulas inside a `with` block.
 
-    Any mode also keeps transformer layers from their fused functions for evaluation, which torch.vmap calls for each
-    model.
+    The active mode also prevents transformer layers from using their fused evaluation kernels, which torch.vmap would
+    run once per model.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -202,16 +202,16 @@ class Stackable(TorchFunctionMode):
 
 
 def formula_of_attention() -> AbstractContextManager[None]:
-    """Compute attention by its formula in a `with` block.
+    """Compute attention by its formula inside a `with` block.
 
-    Its kernels fail in the backward pass of stacked models on GPUs, and are called for each model on CPUs.
+    Attention kernels fail in the backward pass of stacked models on GPUs, and run once per model on CPUs.
     """
     manager: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
     return manager
 
 
 def without_cudnn(module: nn.Module) -> nn.Module:
-    """Return a module whose recurrent layers leave weights in place: those of stacked models have no address."""
+    """Disable the flattening of weights in recurrent layers: the weights of stacked models have no memory address."""
     for part in module.modules():
         if isinstance(part, nn.RNNBase):
             part.flatten_parameters = lambda: None  # type: ignore[method-assign]
@@ -219,7 +219,7 @@ def without_cudnn(module: nn.Module) -> nn.Module:
 
 
 def _recurrent(cell: Callable[..., State]) -> Callable[..., State]:
-    """Return a function like `torch.lstm`: outputs, then the last states of all layers."""
+    """Return a function like `torch.lstm`, which returns the outputs and the last states of all layers."""
 
     def run(
         inputs: Tensor,
@@ -240,12 +240,12 @@ def _recurrent(cell: Callable[..., State]) -> Callable[..., State]:
         for layer in range(n_layers):
             outputs = []
             for direction in range(n_directions):
-                own: Sequence[Any] = weights[len(last) * n_weights : (len(last) + 1) * n_weights]
-                w_in, w_own, *rest = own if has_biases else (*own[:2], None, None, *own[2:])
+                parts: Sequence[Any] = weights[len(last) * n_weights : (len(last) + 1) * n_weights]
+                w_in, w_state, *rest = parts if has_biases else (*parts[:2], None, None, *parts[2:])
                 # The inputs of all steps in one product.
                 steps, state, hidden = linear(x, w_in, rest[0]).unbind(), tuple(s[len(last)] for s in first), []
                 for step in reversed(steps) if direction else steps:
-                    state = cell(step, state, w_own, *rest[1:])
+                    state = cell(step, state, w_state, *rest[1:])
                     hidden.append(state[0])
                 outputs.append(torch.stack(hidden[::-1] if direction else hidden))
                 last.append(state)
@@ -257,52 +257,55 @@ def _recurrent(cell: Callable[..., State]) -> Callable[..., State]:
 
 
 class _FusedCell(torch.autograd.Function):
-    """The gates of a cell in one kernel of torch, forward and backward, for the rows of all models at once."""
+    """Gates of a recurrent cell in one kernel of torch, forward and backward, for the rows of all models at once."""
 
     @staticmethod
-    def forward(kernel: Callable[..., State], *given: Tensor) -> State:
+    def forward(kernel: Callable[..., State], *inputs: Tensor) -> State:
         """Return the new state of one model."""
-        return kernel(*given)[:-1]  # without the workspace of the backward pass
+        return kernel(*inputs)[:-1]  # without the workspace of the backward pass
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing: in a fleet, torch records the kernel below."""
+        """Save nothing for backward: in a fleet, autograd differentiates the batched call in `vmap`."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, kernel: Callable[..., State], *given: Tensor) -> tuple[State, Any]:
+    def vmap(info: Any, in_dims: Any, kernel: Callable[..., State], *inputs: Tensor) -> tuple[State, Any]:
         """Return the new states of all models, on their first axis."""
         dims = in_dims[1:]
         stacked = [
             part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
-            for part, dim in zip(given, dims, strict=True)
+            for part, dim in zip(inputs, dims, strict=True)
         ]
-        found = kernel(*(part.reshape(-1, part.shape[-1]) for part in stacked))[:-1]
-        return tuple(part.view(*stacked[0].shape[:-1], -1) for part in found), (0,) * len(found)
+        states = kernel(*(part.reshape(-1, part.shape[-1]) for part in stacked))[:-1]
+        return tuple(part.view(*stacked[0].shape[:-1], -1) for part in states), (0,) * len(states)
 
 
-def _gru(given: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+def _gru(from_input: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
     (h,) = state
-    own, n = linear(h, weight, bias), h.shape[-1]
-    if given.is_cuda:
-        return _FusedCell.apply(torch.ops.aten._thnn_fused_gru_cell, given, own, h)
-    (given, new), (own, own_new) = given.split([2 * n, n], dim=-1), own.split([2 * n, n], dim=-1)
-    reset, kept = torch.sigmoid(given + own).chunk(2, dim=-1)
-    return (torch.lerp(torch.tanh(new + reset * own_new), h, kept),)
+    from_state, n = linear(h, weight, bias), h.shape[-1]
+    if from_input.is_cuda:
+        return _FusedCell.apply(torch.ops.aten._thnn_fused_gru_cell, from_input, from_state, h)
+    from_input, new_input = from_input.split([2 * n, n], dim=-1)
+    from_state, new_state = from_state.split([2 * n, n], dim=-1)
+    reset, update = torch.sigmoid(from_input + from_state).chunk(2, dim=-1)
+    return (torch.lerp(torch.tanh(new_input + reset * new_state), h, update),)
 
 
-def _lstm(given: Tensor, state: State, weight: Tensor, bias: Tensor | None, projection: Tensor | None = None) -> State:
-    (h, c), own = state, linear(state[0], weight, bias)
-    if given.is_cuda:
-        h, c = _FusedCell.apply(torch.ops.aten._thnn_fused_lstm_cell, given, own, c)
+def _lstm(
+    from_input: Tensor, state: State, weight: Tensor, bias: Tensor | None, projection: Tensor | None = None
+) -> State:
+    (h, c), from_state = state, linear(state[0], weight, bias)
+    if from_input.is_cuda:
+        h, c = _FusedCell.apply(torch.ops.aten._thnn_fused_lstm_cell, from_input, from_state, c)
     else:
-        taken, kept, new, shown = (given + own).chunk(4, dim=-1)
-        c = torch.sigmoid(kept) * c + torch.sigmoid(taken) * torch.tanh(new)
-        h = torch.sigmoid(shown) * torch.tanh(c)
+        update, forget, new, output = (from_input + from_state).chunk(4, dim=-1)
+        c = torch.sigmoid(forget) * c + torch.sigmoid(update) * torch.tanh(new)
+        h = torch.sigmoid(output) * torch.tanh(c)
     return h if projection is None else linear(h, projection), c
 
 
 def _plain(activation: Callable[[Tensor], Tensor]) -> Callable[..., State]:
-    return lambda given, state, weight, bias: (activation(given + linear(state[0], weight, bias)),)
+    return lambda from_input, state, weight, bias: (activation(from_input + linear(state[0], weight, bias)),)
 
 
 def _weight_norm(direction: Tensor, length: Tensor, dim: int = 0) -> Tensor:

@@ -1,6 +1,7 @@
-"""Optimizers of stacked parameters, one matrix row per model.
+"""Optimizers for stacked parameters, one matrix row per model.
 
-They equal `torch.optim.AdamW` and `torch.optim.SGD`, with a learning rate and a weight decay for each model.
+They compute the same updates as `torch.optim.AdamW` and `torch.optim.SGD`, with a learning rate and a weight decay for
+each model.
 """
 
 import math
@@ -20,7 +21,7 @@ __all__ = ["SGD", "Adam", "CompiledAdam", "FleetOptimizer", "fast_adam", "is_pla
 
 @dataclass(frozen=True)
 class FleetOptimizer(ABC):
-    """An update rule. Its state is a dictionary of tensors with a leading model axis, modified in place."""
+    """Base class of optimizers; their state is a dictionary of tensors [models, ...] that is modified in place."""
 
     @abstractmethod
     def init(self, flat: Tensor) -> dict[str, Tensor]:
@@ -31,11 +32,11 @@ class FleetOptimizer(ABC):
         """Change `flat` and `state` by one step.
 
         Args:
-            flat: Parameters [models, parameters].
-            grad: Their gradient.
-            state: From `init`.
-            lr: Learning rates [models, 1].
-            decay: Decoupled weight decays [models, 1]; None when all are 0.
+            flat: Parameters, [models, parameters].
+            grad: Gradients of the parameters, [models, parameters].
+            state: State of the optimizer, as returned by `init`.
+            lr: Learning rates, [models, 1].
+            decay: Decoupled weight decays, [models, 1]; None if all are 0.
         """
 
 
@@ -73,7 +74,7 @@ class Adam(FleetOptimizer):
 
 
 def is_plain_adam(optimizer: FleetOptimizer) -> TypeGuard[Adam]:
-    """Return whether compiled code and kernels support an optimizer: `Adam`, not a subclass, with positive betas."""
+    """Return whether compiled code supports an optimizer: `Adam` itself, not a subclass, with positive betas."""
     return type(optimizer) is Adam and min(optimizer.beta1, optimizer.beta2) > 0
 
 
@@ -93,7 +94,7 @@ class SGD(FleetOptimizer):
         checks.check_interval("SGD", "momentum", self.momentum, "[0, 1)")
 
     def init(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a zero velocity, if there is momentum."""
+        """Return zero velocities; without momentum an empty state."""
         return {"velocity": torch.zeros_like(flat)} if self.momentum else {}
 
     def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: Tensor, decay: Tensor | None) -> None:
@@ -122,7 +123,8 @@ class CompiledAdam(Adam):
 def fast_adam(optimizer: FleetOptimizer, flat: Tensor) -> FleetOptimizer:
     """Return Adam in compiled code if it supports these parameters, other optimizers unchanged.
 
-    Besides being one pass, it takes numbers below 1e-38 as 0: their roots take half the time of a step on x86.
+    Compiled code makes a single pass and treats values below 1e-38 as 0; their square roots would take half the time of
+    a step on x86.
     """
     if native.supports(flat) and is_plain_adam(optimizer):
         return CompiledAdam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)

@@ -1,4 +1,4 @@
-"""Many modules of the same structure: their parameters as rows of a matrix, and a batched forward pass."""
+"""Stacked modules of the same structure: parameters as rows of a matrix, and a batched forward pass."""
 
 import copy
 import threading
@@ -70,7 +70,7 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
     checks.check_callable("Fleet", "module_factory", factory, "lambda: MultiHypothesisMLP(6, 1, 5)")
     if isinstance(factory, nn.Module):
         rule, advice = (
-            "be a function that makes a module, not a module",
+            "be a function that builds a module, not a module",
             "For example lambda: MultiHypothesisMLP(6, 1, 5).",
         )
         raise TypeError(bad_value("Fleet", "module_factory", rule, type(factory).__name__, advice))
@@ -87,17 +87,17 @@ def build_modules(factory: Callable[[], nn.Module], seeds: Sequence[int]) -> lis
 
 
 class StackedModules:
-    """The state of n models and their common forward pass.
+    """State of several models, and their common forward pass.
 
-    The parameters are rows of one matrix [models, parameters], which lets the optimizer, checkpoints and the best
-    models work in a handful of operations, for any number of layers; the per-layer tensors are views of it. Buffers
-    (the statistics of BatchNorm, say) have a leading axis of models too. A forward pass does not change them:
-    `take_buffers` stores the new values, for the models whose step counts.
+    The parameters are rows of one matrix [models, parameters], so that optimizers and checkpoints need only a handful
+    of operations for any number of layers; the tensors of the layers are views of the matrix. Buffers, such as the
+    statistics of BatchNorm, have a leading axis of models as well. A forward pass does not change them: `take_buffers`
+    stores the new values for the models that complete the step.
 
     Args:
-        made: A module of this structure, which is copied and never run: a forward pass may change a module.
-        flat: [models, parameters]
-        buffers: [models, ...] each.
+        made: Module of this structure; it is copied and never run, because a forward pass may change a module.
+        flat: Parameters, [models, parameters].
+        buffers: Buffers by name, [models, ...] each.
     """
 
     def __init__(self, made: nn.Module, flat: Tensor, buffers: dict[str, Tensor]) -> None:
@@ -124,7 +124,7 @@ class StackedModules:
         """Stack modules that have the same structure, see `torchmcl_fleet.modules.checks.check_stackable`."""
         rows = [torch.cat([p.detach().reshape(-1) for p in module.parameters()]) for module in modules]
         columns = [dict(module.named_buffers()) for module in modules]
-        buffers = {name: torch.stack([own[name].detach() for own in columns]) for name in columns[0]}
+        buffers = {name: torch.stack([column[name].detach() for column in columns]) for name in columns[0]}
         return cls(copy.deepcopy(modules[0]), torch.stack(rows), buffers)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -147,7 +147,7 @@ class StackedModules:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """The state of the models that training changes, with a leading axis of models."""
+        """Tensors of the models that training changes, with a leading axis of models."""
         return {"flat": self.flat, **{f"buffer.{name}": buffer for name, buffer in self.buffers.items()}}
 
     @torch.no_grad()
@@ -158,7 +158,7 @@ class StackedModules:
         self._next_buffers = {}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return a matrix like `flat` as views [models, ...], one per parameter."""
+        """Return views [models, ...] of a matrix like `flat`, one per parameter."""
         parts = flat.split([shape.numel() for shape in self.shapes.values()], dim=1)
         return {
             name: part.view(len(part), *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
@@ -201,7 +201,7 @@ class StackedModules:
         """Disable dropout and similar layers inside a `with` block.
 
         Args:
-            stochastic: Leave dropout on, and put only normalization layers in evaluation mode.
+            stochastic: Whether to leave dropout on and put only normalization layers in evaluation mode.
         """
         before = {module: module.training for module in self.template.modules()}
         for module in before:
@@ -236,8 +236,8 @@ class StackedModules:
         predictions = checked_predictions(functional_call(self.template, tensors, (inputs,)))
         self._kind = type(predictions)
         # torch.vmap returns tensors only
-        given = {name: part for name, part in predictions._asdict().items() if part is not None}
-        return given, {name: tensors[name] for name in buffers}
+        outputs = {name: part for name, part in predictions._asdict().items() if part is not None}
+        return outputs, {name: tensors[name] for name in buffers}
 
 
 def replace_where(chosen: Tensor, kept: Tensor, new: Tensor) -> None:
@@ -256,12 +256,12 @@ def runs_of(flags: list[bool]) -> list[slice]:
 def gradients_of(loss: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the gradient of a scalar for each leaf, None for frozen or unused leaves."""
     trained = [leaf for leaf in leaves if leaf.requires_grad]
-    found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
-    return [next(found) if leaf.requires_grad else None for leaf in leaves]
+    gradients = iter(torch.autograd.grad(loss, trained, allow_unused=True))
+    return [next(gradients) if leaf.requires_grad else None for leaf in leaves]
 
 
 def or_zeros(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return gradients with zeros for leaves without one."""
+    """Return gradients, with zeros for leaves without a gradient."""
     return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, gradients, strict=True)]
 
 
@@ -269,12 +269,12 @@ def checked_predictions(predictions: Any) -> Predictions:
     """Return the output of a module if it is `Predictions`.
 
     Raises:
-        TypeError: If it is something else.
+        TypeError: If the output is something else.
     """
     if not isinstance(predictions, Predictions | Distributions):
-        rule = "make modules that return Predictions"
+        rule = "build modules that return Predictions"
         raise TypeError(bad_value("Fleet", "module_factory", rule, type(predictions).__name__))
-    return cast(Predictions, predictions)  # Distributions have all of their fields
+    return cast(Predictions, predictions)  # Distributions have all fields of Predictions
 
 
 class FleetModels(Sequence[nn.Module]):
@@ -295,10 +295,10 @@ class FleetModels(Sequence[nn.Module]):
 
 
 class KeptModels:
-    """The models of a fleet between training runs, on the CPU: the last ones, and the best ones in validation.
+    """Models of a fleet between training runs, on the CPU: the last models, and the best models in validation.
 
     Args:
-        last: The models.
+        last: Last models.
     """
 
     def __init__(self, last: StackedModules) -> None:
@@ -306,10 +306,10 @@ class KeptModels:
         self._best: StackedModules | None = None
 
     def chosen(self, *, best: bool) -> StackedModules:
-        """Return the last models, or the best ones.
+        """Return the last or the best models.
 
         Raises:
-            ValueError: If there are no best ones.
+            ValueError: If there are no best models.
         """
         if not best:
             return self.last
@@ -319,19 +319,19 @@ class KeptModels:
         return self._best
 
     def keep_best(self) -> None:
-        """Create the best models, initially equal to the last ones."""
+        """Create the best models, initially equal to the last models."""
         self._best = self.last.subset(slice(0, len(self.last)), torch.device("cpu"), copy_rows=True)
 
     @torch.no_grad()
     def take(self, rows: slice, last: dict[str, Tensor], best: dict[str, Tensor] | None) -> None:
-        """Keep the trained weights and buffers of a slice of the models."""
+        """Store the trained weights and buffers of a slice of the models."""
         for models, trained in ((self.last, last), (self._best, best)):
             if models is not None and trained is not None:
                 for name, kept in models.state.items():
                     kept[rows] = trained[name].to(kept.device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights and buffers of the last models, and of the best ones if there are any."""
+        """Return the weights and buffers of the last models, and of the best models if there are any."""
         kept = {"last": self.last} | ({} if self._best is None else {"best": self._best})
         return {
             name if part == "flat" else f"{name}.{part}": value
@@ -349,8 +349,8 @@ class KeptModels:
         if "best" in state:
             self.keep_best()
         kept = {name: value for name, value in self.state_dict().items() if "best" in state or name.startswith("last")}
-        expected, shapes = ({name: tuple(value.shape) for name, value in each.items()} for each in (kept, state))
+        expected, shapes = ({name: tuple(value.shape) for name, value in part.items()} for part in (kept, state))
         if shapes != expected:
-            raise ValueError(bad_value("Fleet", "state", f"hold weights and buffers of the shapes {expected}", shapes))
+            raise ValueError(bad_value("Fleet", "state", f"contain weights and buffers of shapes {expected}", shapes))
         for name, value in kept.items():
             value.copy_(state[name])

@@ -1,7 +1,7 @@
-"""The C extension: its availability and its functions.
+"""C extension: its availability and its functions.
 
-The sources are in the folder `c`; `c/native.h` declares the structures that Python declares again. Where the
-extension is missing the plain formulas are used, as shown by `torchmcl --version --verbose`.
+The sources are in the folder `c`; the structures below mirror `c/native.h`. Without the extension, the definitions in
+plain torch are used; `torchmcl --version --verbose` shows which of them is active.
 """
 
 import ctypes
@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 _ALIGNMENT = 64
-# Of the rows, for each thread; more where each still has many rows, because all threads wait for the last share.
-_SHARES, _MOST_SHARES, _MANY_ROWS = 4, 16, 64
+# Number of blocks of rows per thread; more if blocks are still large, because all threads wait for the last block.
+_BLOCKS, _MOST_BLOCKS, _MANY_ROWS = 4, 16, 64
 # Entries from which a second thread pays off.
 _MANY_ENTRIES = 100_000
 _POOLS = threading.local()
@@ -84,7 +84,7 @@ def available() -> bool:
 
 
 def instruction_set() -> str | None:
-    """Return the name of the vector instructions selected for this processor, None without the extension."""
+    """Return the name of the vector instructions selected for this processor; None without the extension."""
     return None if _LIBRARY is None else _LIBRARY.torchmcl_instruction_set().decode()
 
 
@@ -137,17 +137,17 @@ def aligned(n_floats: int, *, zeroed: bool = True) -> Tensor:
 
 
 def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
-    """Call `part` with the bounds (first row, end) of each share of the rows, several shares for each thread.
+    """Call `part` with the bounds (first row, end) of each block of rows, several blocks per thread.
 
-    A thread that is done takes the next share: one that must give way to other programs does not hold up the rest.
+    A thread that has finished a block takes the next one, so that a delayed thread does not delay the others.
     """
     n_threads = min(torch.get_num_threads(), n_rows)
     if n_threads < 2:
         part(0, n_rows)
         return
-    n_shares = max(_SHARES * n_threads, min(_MOST_SHARES * n_threads, n_rows // _MANY_ROWS))
-    n_shares = min(n_shares, n_rows)
-    bounds = [n_rows * i // n_shares for i in range(n_shares + 1)]
+    n_blocks = max(_BLOCKS * n_threads, min(_MOST_BLOCKS * n_threads, n_rows // _MANY_ROWS))
+    n_blocks = min(n_blocks, n_rows)
+    bounds = [n_rows * i // n_blocks for i in range(n_blocks + 1)]
     futures: list[Future[None]] = []
     try:
         for first, last in pairwise(bounds):
@@ -157,7 +157,7 @@ def on_threads(part: Callable[[int, int], None], n_rows: int) -> None:
                 part(first, last)
         for future in futures:
             future.result()
-    finally:  # after an exception, no share may write to memory that the caller frees
+    finally:  # after an exception, no block may write to memory that the caller frees
         for future in futures:
             future.cancel()
         wait(futures)
@@ -172,7 +172,7 @@ def in_blocks(part: Callable[[int, int], None], n_rows: int, entries_of_row: int
 
 
 def _pool() -> ThreadPoolExecutor:
-    """Return the pool of the calling thread, started once: no caller waits for the work of another."""
+    """Return the thread pool of the calling thread, started once, so that no caller waits for the work of another."""
     key = os.getpid(), torch.get_num_threads()  # a forked process has no threads of its parent
     if getattr(_POOLS, "key", None) != key:
         _POOLS.key, _POOLS.pool = key, ThreadPoolExecutor(key[1], thread_name_prefix="torchmcl")
@@ -180,7 +180,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 class NetworkFields(Structure):
-    """The shape of the networks."""
+    """Shape of the networks."""
 
     _fields_ = (
         *integers("n_layers"),
@@ -193,13 +193,13 @@ class NetworkFields(Structure):
 
 
 class RowsFields(Structure):
-    """The rows of all sets."""
+    """Rows of all sets."""
 
     _fields_ = (*integers("n_set_rows"), *pointers("inputs lower between targets counts"))
 
 
 class BatchFields(Structure):
-    """One step of the selected models."""
+    """Arguments of one step of the selected models."""
 
     _fields_ = (
         *integers("n_models n_parameters"),
@@ -213,7 +213,7 @@ class BatchFields(Structure):
 
 
 class AdamFields(Structure):
-    """Adam with decoupled weight decay."""
+    """Arguments of Adam with decoupled weight decay."""
 
     _fields_ = (
         *integers("n_models n_parameters"),
@@ -223,6 +223,6 @@ class AdamFields(Structure):
 
 
 class EpochsFields(Structure):
-    """Consecutive batches of the selected models in consecutive epochs."""
+    """Arguments of consecutive epochs of the selected models."""
 
     _fields_ = (*integers("first last n_epochs n_batches n_ordered"), *pointers("bounds active n_steps losses"))

@@ -32,10 +32,10 @@ class Ladders(NamedTuple):
     """Inputs whose last columns are runs of ordered bins: ones, then at most one value between 0 and 1, then zeros.
 
     Attributes:
-        given: The columns before the runs, [sets, rows, columns].
-        lengths: Columns of each run.
-        lower: The number of columns, plus that of runs, before the position of each row, [sets, rows, runs].
-        between: The value at that position, [sets, rows, runs].
+        given: Columns before the runs, [sets, rows, columns].
+        lengths: Number of columns of each run.
+        lower: Number of columns plus number of runs before the position of each row, [sets, rows, runs].
+        between: Value at the position of each row, [sets, rows, runs].
     """
 
     given: Tensor
@@ -92,11 +92,11 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The settings of the mixture loss.
+    """Settings of the mixture loss.
 
     Attributes:
-        crps: Weight of the continuous ranked probability score beside the negative log-likelihood.
-        min_scale: Smallest scale of a hypothesis, added to the softplus of the network's output.
+        crps: Weight of the continuous ranked probability score relative to the negative log-likelihood.
+        min_scale: Smallest scale of a hypothesis, added to the softplus of the network output.
     """
 
     crps: float
@@ -105,15 +105,16 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Network:
-    """The shape of a ReLU network with several hypotheses.
+    """Shape of a ReLU network with several hypotheses.
 
     Attributes:
-        sizes: Features of the inputs and of the outputs of each layer.
-        n_hypotheses: Number of hypotheses, followed by as many score logits in the last layer if there are any.
+        sizes: Number of input features, followed by the number of output features of each layer.
+        n_hypotheses: Number of hypotheses; the last layer returns the hypotheses and then, optionally, as many score
+            logits.
         n_dims: Number of dimensions of a hypothesis.
-        detach_scores: The score loss ends at the last layer.
-        absolute: The cost sums absolute differences instead of squares.
-        mixture: Hypotheses are normal distributions, and the loss scores their mixture; None for other costs.
+        detach_scores: Whether gradients of the score loss stop at the last layer.
+        absolute: Whether the cost sums absolute differences instead of squares.
+        mixture: Settings of the mixture loss if the hypotheses are normal distributions; None for other costs.
     """
 
     sizes: tuple[int, ...]
@@ -130,15 +131,15 @@ class Network:
 
 
 class NetworkStep:
-    """Losses and gradients of many networks on rows of their sets; everything is float32, contiguous and on the CPU.
+    """Losses and gradients of many networks on rows of their sets; all tensors are float32, contiguous and on the CPU.
 
     Args:
-        network: Their shape.
-        flat: Parameters [models, parameters], of each layer the weight and then the bias; read in place.
-        inputs: [sets, rows, features]
-        targets: [sets, rows, targets, dims]
-        row_weights: [sets, rows], how much each row counts, or None.
-        set_of_model: [models]
+        network: Shape of the networks.
+        flat: Parameters, [models, parameters], weight and then bias of each layer; read in place.
+        inputs: Inputs, [sets, rows, features].
+        targets: Targets, [sets, rows, targets, dims].
+        row_weights: Weights of the rows, [sets, rows]; None for equal weights.
+        set_of_model: Index of the set of each model, [models].
     """
 
     def __init__(
@@ -198,14 +199,14 @@ class NetworkStep:
         """Return the losses [models] of a batch, and store their gradient in `gradient`.
 
         Args:
-            rule: [2, models], for each model a temperature, or 0 for hard weights, and the epsilon of those.
+            rule: Temperatures, 0 for hard weights, and epsilons of the hard weights, [2, models].
             score_weight: Weight of the score loss.
             start: First row of the batch, in the order of each model.
-            stop: The row after the last.
-            order: Permutations of the rows [orders, rows] and which of them each model has [models]; None for the given
-                order.
+            stop: Row after the last row of the batch.
+            order: Permutations of the rows, [orders, rows], and index of the permutation of each model, [models]; None
+                for rows in their original order.
             with_gradient: Whether to compute the gradient.
-            models: The models to compute, all of them by default.
+            models: Slice of the models to evaluate; all models by default.
         """
         chosen = models or slice(0, len(self._flat))
         batch, loss = self._batch(rule, score_weight, start, order, with_gradient, chosen)
@@ -229,12 +230,13 @@ class NetworkStep:
         A model whose gradient is not finite keeps its weights, bit for bit.
 
         Args:
-            rules: [epochs, 2, models], each as above.
-            score_weight: As above.
-            adam: Moments, counts, rates [epochs, models] and decays of the models; `flat` must be that of this step.
-            bounds: The first row of each batch, and the row after the last.
-            active: [models], whether a model is trained; others have losses of 0.
-            orders: As above, with permutations [epochs, orders, rows].
+            rules: Temperatures and epsilons of each epoch, [epochs, 2, models].
+            score_weight: Weight of the score loss.
+            adam: Adam step for the parameters of this object, with learning rates [epochs, models].
+            bounds: First row of each batch, and the row after the last batch.
+            active: Mask of the models to train, [models]; the losses of other models are 0.
+            orders: Permutations of the rows, [epochs, orders, rows], and index of the permutation of each model,
+                [models]; None for rows in their original order.
         """
         n_models, n_parameters = self._flat.shape
         n_epochs, n_batches = len(rules), len(bounds) - 1
@@ -262,7 +264,7 @@ class NetworkStep:
 
     @contextmanager
     def _scratch_of(self, batch: native.BatchFields) -> Iterator[None]:
-        """Provide memory for one call and keep it for the next: each page of fresh memory causes a page fault."""
+        """Provide memory for one call and reuse it for the next: each page of new memory causes a page fault."""
         try:
             memory = self._spare.pop()
         except IndexError:  # one for each thread that calls
@@ -280,7 +282,7 @@ class NetworkStep:
         with_gradient: bool,
         models: slice,
     ) -> tuple[native.BatchFields, Tensor]:
-        """Return the arguments of a batch, but its number of rows and scratch memory, and memory for its losses."""
+        """Return the arguments of a batch, without number of rows and scratch memory, and the tensor of its losses."""
         flat, set_of_model, rule = self._flat[models], self._set_of_model[models], rule[:, models].float().contiguous()
         loss = flat.new_empty(len(flat))
         numbers, of_model = (None, None) if order is None else (order[0][:, start:], order[1][models])
@@ -293,7 +295,7 @@ class NetworkStep:
             temperature=rule[0].data_ptr(),
             epsilon=rule[1].data_ptr(),
             loss=loss.data_ptr(),
-            first=start if order is None else 0,  # with an order the beginning is skipped there
+            first=start if order is None else 0,  # a permutation is passed without its beginning
             order=_pointer(numbers),
             order_of_model=_pointer(of_model),
             order_stride=0 if numbers is None else numbers.stride(0),
@@ -308,13 +310,13 @@ class AdamStep:
     """Adam with decoupled weight decay for parameters [models, parameters].
 
     Attributes:
-        mean: The first moments, like the parameters, changed in place.
-        square: The second moments.
-        n_steps: [models, 1], floats.
-        lr: Learning rates [models, 1]; for several epochs [epochs, models].
-        decay: Weight decays [models, 1], or None.
+        mean: First moments, [models, parameters]; changed in place.
+        square: Second moments, [models, parameters]; changed in place.
+        n_steps: Step counts, [models, 1], floats.
+        lr: Learning rates, [models, 1]; [epochs, models] for several epochs.
+        decay: Weight decays, [models, 1], or None.
         betas: Decay rates of both moments.
-        epsilon: Added to the root of the second.
+        epsilon: Constant added to the square root of the second moments.
     """
 
     mean: Tensor
@@ -366,22 +368,22 @@ def mixture_kernels(
     run_lengths: Sequence[int],
     widths: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return centers, shares and widths of the normal kernels that ReLU networks predict, in double precision.
+    """Return centers, weights and widths of the normal kernels that ReLU networks predict, in double precision.
 
     Args:
-        flat: Parameters [networks, parameters], of each layer the weight [out, in] and then the bias, float32.
-        sizes: Features of the inputs and of the outputs of each layer.
-        n_hypotheses: Number of hypotheses of a network: the last layer has values, then score logits, then raw scales.
-        min_scale: Added to the softplus of the raw scales.
-        given: [rows, columns], the inputs before the runs, float32.
-        lower: [rows, runs], see `torchmcl_fleet.native.compiled.Ladders`; int32.
-        between: [rows, runs], float32.
-        run_lengths: Columns of each run.
-        widths: Whether to compute them; means do not need any.
+        flat: Parameters, [networks, parameters], weight [out, in] and then bias of each layer, float32.
+        sizes: Number of input features, followed by the number of output features of each layer.
+        n_hypotheses: Number of hypotheses per network; the last layer returns values, score logits and raw scales.
+        min_scale: Smallest scale, added to the softplus of the raw scales.
+        given: Inputs before the runs, [rows, columns], float32.
+        lower: Positions in the runs, [rows, runs], int32; see `torchmcl_fleet.native.compiled.Ladders`.
+        between: Values at the positions, [rows, runs], float32.
+        run_lengths: Number of columns of each run.
+        widths: Whether to compute the widths, which means do not need.
 
     Returns:
-        Values [rows, networks * hypotheses, dims], shares [rows, networks * hypotheses], which sum to 1, and widths
-        like the values, or [rows, 0, dims].
+        Centers [rows, networks * hypotheses, dims], weights [rows, networks * hypotheses], which sum to 1, and widths
+        with the shape of the centers, or [rows, 0, dims] if they were not requested.
     """
     n_rows, n_kernels = len(given), len(flat) * n_hypotheses
     n_dims = (sizes[-1] // n_hypotheses - 1) // 2
@@ -402,15 +404,15 @@ def mixture_kernels(
         n_set_rows=n_rows, inputs=given.data_ptr(), lower=lower.data_ptr(), between=between.data_ptr()
     )
     shapes = ((n_rows, n_kernels, n_dims), (n_rows, n_kernels), (n_rows, n_kernels if widths else 0, n_dims))
-    found = tuple(torch.empty(shape, dtype=torch.float64, device="cpu") for shape in shapes)
+    outputs = tuple(torch.empty(shape, dtype=torch.float64, device="cpu") for shape in shapes)
 
     def part(first: int, last: int) -> None:
         scratch = native.aligned(native.library().torchmcl_forward_scratch(ctypes.byref(network)), zeroed=False)
-        written = (part.data_ptr() for part in (flat, *found, scratch))
+        written = (part.data_ptr() for part in (flat, *outputs, scratch))
         forward = _Forward(first, last, *flat.shape, *written)
         forward.widths = forward.widths if widths else None
         native.library().torchmcl_forward(ctypes.byref(network), ctypes.byref(rows), ctypes.byref(forward))
 
     native.on_threads(part, n_rows)
-    values, shares, deviations = found
-    return values, shares, deviations
+    centers, weights, deviations = outputs
+    return centers, weights, deviations

@@ -1,7 +1,7 @@
-"""Mixtures of normal kernels on the line in C, row by row: best points, highest-density sets, masses above values.
+"""Univariate mixtures of normal kernels in C: best points, highest-density sets, and masses of denser regions.
 
-They are in the same extension as the training step, `c/line.h`; `torchmcl.density` has their definitions. Rows are
-split across as many threads as torch uses, and do not depend on each other.
+The functions are in the same extension as the training step, in `c/line.h`; `torchmcl.density` defines them in torch.
+Rows are independent of each other and are split across as many threads as torch uses.
 """
 
 import ctypes
@@ -15,13 +15,13 @@ from torchmcl_fleet.native import aligned, available, integers, library, on_thre
 
 __all__ = ["Mixtures", "Sets", "supports", "trimmed"]
 
-# Memory for pieces is allocated for this many rows at a time, before the number of pieces is known.
+# Number of rows for which memory for intervals is allocated at a time, before the number of intervals is known.
 _ROWS_AT_ONCE = 1024
 _DOUBLE: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 
 
 class Sets(NamedTuple):
-    """Ends [rows, pieces], padded with NaN, and the depth of the deepest gap between two pieces, [rows]."""
+    """Ends of intervals [rows, intervals], padded with NaN, and depth of the deepest gap between them, [rows]."""
 
     lower: Tensor
     upper: Tensor
@@ -29,20 +29,20 @@ class Sets(NamedTuple):
 
 
 class Mixtures(NamedTuple):
-    """Centers, weights and widths of kernels, each [rows, kernels] and of the same dtype."""
+    """Mixtures with centers, weights and widths of kernels, each [rows, kernels] and of the same dtype."""
 
     centers: Tensor
     weights: Tensor
     widths: Tensor
 
     def best_points(self, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return points, masses and deviations, [rows, points] each in double precision."""
+        """Return points, masses and deviations, [rows, points] each, in double precision."""
         mixtures = _contiguous(self)
         n_rows = len(mixtures.centers)
         points, masses, deviations = (torch.empty(n_rows, n_points, **_DOUBLE) for _ in range(3))
 
         def part(start: int, stop: int) -> None:
-            line, scratch = _asked(mixtures, start, stop, n_points)
+            line, scratch = _arguments(mixtures, start, stop, n_points)
             line.first, line.second, line.third = (x[start:].data_ptr() for x in (points, masses, deviations))
             line.scratch = scratch.data_ptr()
             library().torchmcl_line_points(ctypes.byref(line))
@@ -51,12 +51,12 @@ class Mixtures(NamedTuple):
         return points, masses, deviations
 
     def mass_above(self, values: Tensor) -> Tensor:
-        """Return the mass of the region denser than at the values [rows], [rows] in double precision."""
+        """Return the mass, [rows], of the region denser than at the values [rows], in double precision."""
         mixtures, values = _contiguous(self), values.double().contiguous()
         masses = torch.empty(len(values), **_DOUBLE)
 
         def part(start: int, stop: int) -> None:
-            line, scratch = _asked(mixtures, start, stop, 1)
+            line, scratch = _arguments(mixtures, start, stop, 1)
             line.given, line.first = values[start:].data_ptr(), masses[start:].data_ptr()
             line.scratch = scratch.data_ptr()
             library().torchmcl_line_above(ctypes.byref(line))
@@ -69,7 +69,7 @@ class Mixtures(NamedTuple):
         mixtures, masses = _contiguous(self), masses.double().contiguous()
         n_rows = len(masses)
         depths = torch.empty(n_rows, **_DOUBLE)
-        found: dict[int, tuple[Tensor, Tensor]] = {}
+        parts: dict[int, tuple[Tensor, Tensor]] = {}
 
         def part(start: int, stop: int) -> None:
             most = mixtures.centers.shape[1] + 1
@@ -77,20 +77,20 @@ class Mixtures(NamedTuple):
             counts = torch.empty(_ROWS_AT_ONCE, dtype=torch.int64, device="cpu")
             for low in range(start, stop, _ROWS_AT_ONCE):
                 high = min(low + _ROWS_AT_ONCE, stop)
-                line, scratch = _asked(mixtures, low, high, most)
+                line, scratch = _arguments(mixtures, low, high, most)
                 line.fill, line.given, line.scratch = fill, masses[low:].data_ptr(), scratch.data_ptr()
                 line.first, line.second, line.third = lower.data_ptr(), upper.data_ptr(), depths[low:].data_ptr()
                 line.counts = counts.data_ptr()
                 library().torchmcl_line_sets(ctypes.byref(line))
                 n = max(int(counts[: high - low].max()), 1)
-                found[low] = lower[: high - low, :n].clone(), upper[: high - low, :n].clone()
+                parts[low] = lower[: high - low, :n].clone(), upper[: high - low, :n].clone()
 
         on_threads(part, n_rows)
-        n_pieces = max((lower.shape[1] for lower, _ in found.values()), default=1)
-        lower, upper = (torch.full((n_rows, n_pieces), torch.nan, **_DOUBLE) for _ in range(2))
-        for low, (ends, stops) in found.items():
-            lower[low : low + len(ends), : ends.shape[1]] = ends
-            upper[low : low + len(ends), : ends.shape[1]] = stops
+        n_intervals = max((lower.shape[1] for lower, _ in parts.values()), default=1)
+        lower, upper = (torch.full((n_rows, n_intervals), torch.nan, **_DOUBLE) for _ in range(2))
+        for low, (lower_ends, upper_ends) in parts.items():
+            lower[low : low + len(lower_ends), : lower_ends.shape[1]] = lower_ends
+            upper[low : low + len(lower_ends), : lower_ends.shape[1]] = upper_ends
         return Sets(lower, upper, depths)
 
 
@@ -109,7 +109,7 @@ class _Trim(Structure):
 
 
 def supports(*tensors: Tensor) -> bool:
-    """Return whether the extension is available for the tensors: float32 or float64 on the CPU, without gradients."""
+    """Return whether the extension supports the tensors: float32 or float64 on the CPU, without gradients."""
     if not available():
         return False
     return all(
@@ -121,14 +121,14 @@ def supports(*tensors: Tensor) -> bool:
 
 
 def trimmed(centers: Tensor, weights: Tensor, share: float) -> Tensor:
-    """Return weights [rows, kernels] without a share of the mass at each end; all are in double precision."""
+    """Return the weights [rows, kernels] without the fraction `share` of the mass at each end, in double precision."""
     centers, weights = (part.detach().double().contiguous() for part in (centers, weights))
     kept = torch.empty_like(weights)
 
     def part(start: int, stop: int) -> None:
         order = torch.empty(weights.shape[1], dtype=torch.int64, device="cpu")
-        given = (x[start:].data_ptr() for x in (centers, weights, kept))
-        trim = _Trim(stop - start, weights.shape[1], share, *given, order.data_ptr())
+        addresses = (x[start:].data_ptr() for x in (centers, weights, kept))
+        trim = _Trim(stop - start, weights.shape[1], share, *addresses, order.data_ptr())
         library().torchmcl_trim(ctypes.byref(trim))
 
     on_threads(part, len(weights))
@@ -140,7 +140,7 @@ def _contiguous(mixtures: Mixtures) -> Mixtures:
     return Mixtures(*(part.detach().to(dtype).contiguous() for part in mixtures))
 
 
-def _asked(mixtures: Mixtures, start: int, stop: int, n_columns: int) -> tuple[_Line, Tensor]:
+def _arguments(mixtures: Mixtures, start: int, stop: int, n_columns: int) -> tuple[_Line, Tensor]:
     """Return the C arguments for rows `start` to `stop`, and scratch memory that must stay alive during the call."""
     centers = mixtures.centers
     line = _Line(stop - start, centers.shape[1], centers.dtype == torch.float64)

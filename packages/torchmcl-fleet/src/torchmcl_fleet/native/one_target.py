@@ -1,7 +1,7 @@
-"""The step for one target per sample in C: `c/one_target.h`.
+"""Step for one target per sample in C: `c/one_target.h`.
 
-`mcl_step` is its definition. One pass over memory gives the cost, the weights, both losses and, where they may
-be needed, the gradients of these, which the backward pass returns.
+`mcl_step` is its definition. One pass over memory computes the cost, the weights, both losses and, if they may be
+needed, the gradients of the losses, which the backward pass returns.
 """
 
 import ctypes
@@ -33,11 +33,11 @@ def one_target_losses(
     """Return cost, weights, the mean weighted cost, and the mean cross-entropy of the scores with winners as labels.
 
     Args:
-        hypotheses: [n, hypotheses, dim]
-        targets: [n, 1, dim]
-        logits: [n, hypotheses]; without them the last result is None.
+        hypotheses: Hypotheses, [n, hypotheses, dim].
+        targets: Targets, [n, 1, dim].
+        logits: Score logits, [n, hypotheses]; without them the last result is None.
         temperature: Temperature of soft weights, finite; 0 for hard weights.
-        epsilon: The weight shared by the other hypotheses under hard weights.
+        epsilon: Weight that all other hypotheses share under hard weights.
     """
     if hypotheses.shape[-1] > distances.MAX_TURNS or hypotheses.shape[-2] > MAX_HYPOTHESES:
         return NotImplemented
@@ -103,7 +103,7 @@ def _computed(
 
 
 def _times(gradient: Tensor | None, upstream: Tensor | None) -> Tensor:
-    """Return the gradient of a loss times the incoming gradient, which is 1 in most steps."""
+    """Return the gradient of a loss multiplied by the incoming gradient, which is 1 in most steps."""
     assert gradient is not None
     assert upstream is not None
     return gradient if upstream == 1 else gradient.mul_(upstream)
@@ -121,13 +121,13 @@ def plain_pull(
     """Return the gradients of hypotheses, targets and logits, None where not needed.
 
     Args:
-        hypotheses: [n, hypotheses, dim]
-        targets: [n, 1, dim]
-        logits: [n, hypotheses], or None.
-        weights: [n, 1, hypotheses]
-        winners: [n], integers.
-        upstream: The gradients at the cost, at the assignment loss and at the score loss.
-        needs: Whether each of the first three needs a gradient.
+        hypotheses: Hypotheses, [n, hypotheses, dim].
+        targets: Targets, [n, 1, dim].
+        logits: Score logits, [n, hypotheses], or None.
+        weights: Assignment weights, [n, 1, hypotheses].
+        winners: Indices of the winners, [n], integers.
+        upstream: Incoming gradients of the cost, the assignment loss and the score loss.
+        needs: Whether hypotheses, targets and logits need a gradient.
     """
     cost_grad, grad, score_grad = upstream
     n, n_hypotheses, _ = hypotheses.shape
