@@ -195,7 +195,7 @@ def test_a_training_too_short_to_show_anything_says_so(tmp_path):
     claims = FIGURES[name].run(tmp_path / name, settings, progress=False)
     assert not all(claim.holds for claim in claims)
     write_figure(name, tmp_path)
-    assert "Not borne out by this run" in (tmp_path / name / "caption.txt").read_text()
+    assert "Not confirmed by this run" in (tmp_path / name / "caption.txt").read_text()
 
 
 def test_the_command_runs_a_figure_and_joins_the_page(tmp_path, capsys):

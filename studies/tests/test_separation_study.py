@@ -148,7 +148,7 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
     assert main(few) == 0
     shown = capsys.readouterr().out
     assert "Records: 1 trainings in" in shown
-    assert f"Open the page: {(tmp_path / 'index.html').resolve().as_uri()}" in shown
+    assert f"Open the report: {(tmp_path / 'index.html').resolve().as_uri()}" in shown
     assert "An automatic schedule" in (tmp_path / "index.html").read_text()
     [records] = tmp_path.glob("automatic/*/records.jsonl")
     before, trained = records.read_text(), records.stat().st_mtime_ns
@@ -171,7 +171,7 @@ def test_the_study_runs_goes_on_and_refuses_another_one(speech, tmp_path, capsys
     )
     assert [len((folder / "evaluation-tt.jsonl").read_text().splitlines()) for folder in more] == [2]
     assert records.read_text() == before
-    with pytest.raises(ValueError, match=r"separation study: `out` must hold this study, got .* differs in"):
+    with pytest.raises(ValueError, match=r"separation study: `out` must contain this study, got .* differs in"):
         run_separation_study(tmp_path, parts=["automatic"], changes=[f"data.root={json.dumps(str(speech))}"])
 
 

@@ -216,7 +216,7 @@ def test_the_page_shows_everything_without_console_errors(folder, tmp_path):
     (tmp_path / "forks.jsonl").write_text((folder / "forks.jsonl").read_text())
     with opened(write_trajectories_page(tmp_path), width=500) as driver:
         text = driver.find_element("tag name", "body").text
-        for title in ("Every method", "Reported by others", "Paired tests", "Joint winners", "Forks", "By scene"):
+        for title in ("All methods", "Published results", "Paired tests", "Joint winners", "Forks", "By scene"):
             assert title in text
         pictures = driver.find_elements("css selector", "img")
         assert [int(picture.get_property("naturalWidth")) > 500 for picture in pictures] == [True, True]

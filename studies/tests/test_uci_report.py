@@ -67,7 +67,7 @@ def test_published_tables_are_shipped_whole():
 def test_the_page_shows_tables_and_plot_without_console_errors(page):
     with opened(page) as driver:
         text = driver.find_element("tag name", "body").text
-        assert "Not honest" in text
+        assert "Biased" in text
         for title in (
             "Table 1",
             "Table 2",

@@ -1,4 +1,4 @@
-"""The commands that reproduce the paper's studies, `torchmcl reproduce ...`: parsing and dispatch only."""
+"""Commands that reproduce the paper's studies, `torchmcl reproduce ...`: parsing and dispatch only."""
 
 import argparse
 import json
@@ -18,27 +18,33 @@ def add_reproduce_commands(commands: Commands) -> None:
     uci = studies.add_parser(
         "uci",
         help="tables 1, 2, 4 and 5: UCI regression",
-        description="Train the methods of the UCI study on the official folds, all of a set at once, and write "
-        "records.jsonl and index.html. Rerun the same command to resume.",
+        description="Train the methods of the UCI study on the official folds, all methods of a data set at once, and "
+        "write records.jsonl and index.html. Rerun the same command to resume.",
         epilog="examples: torchmcl reproduce uci --quick --out out/uci --data FOLDER; "
         "torchmcl reproduce uci --sets yacht,energy --methods mcl,amcl-exponential --protocol last",
     )
     uci.add_argument(
         "--data", type=Path, help="folder of the data sets (default: TORCHMCL_DATA, the cache, or a download)"
     )
-    uci.add_argument("--sets", type=names, help="sets, separated by commas (default: all but year)")
+    uci.add_argument("--sets", type=names, help="data sets, separated by commas (default: all but year)")
     uci.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
     uci.add_argument(
-        "--protocol", type=names, help="last, validation, test-selected (as published, biased); default: all three"
+        "--protocol", type=names, help="last, validation, test-selected (as published, biased) (default: all three)"
     )
     uci.add_argument("--folds", type=counts, help="folds, separated by commas (default: all)")
-    uci.add_argument("--epochs", type=positive, default=1000, help="epochs (default: %(default)s, as in the paper)")
+    uci.add_argument(
+        "--epochs", type=positive, default=1000, help="number of epochs (default: %(default)s, as in the paper)"
+    )
     uci.add_argument(
         "--cluster",
         metavar="ADDRESS",
-        help="train on the workers of a dask cluster, as tcp://host:8786; --device is that of the workers",
+        help="train on the workers of a dask cluster, such as tcp://host:8786; --device applies to the workers",
     )
-    uci.add_argument("--quick", action="store_true", help="the four smallest sets, six methods, last and test-selected")
+    uci.add_argument(
+        "--quick",
+        action="store_true",
+        help="the four smallest data sets, six methods, protocols last and test-selected",
+    )
     _add_common(uci, "uci", _reproduce_uci, seeds="seeds of each fold")
     _add_separation(studies)
     _add_trajectories(studies)
@@ -58,7 +64,7 @@ def _add_common(
     out = Path("out") / (folder or study)
     command.add_argument("--out", type=Path, default=out, help="folder for the results (default: %(default)s)")
     command.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: %(default)s)")
-    command.add_argument("--quiet", action="store_true", help="no progress bars")
+    command.add_argument("--quiet", action="store_true", help="hide the progress bars")
     if seeds is not None:
         command.add_argument("--seeds", type=positive, default=1, help=f"{seeds} (default: %(default)s)")
     command.set_defaults(check=_check, run=run, study=study)
@@ -69,26 +75,28 @@ def _add_separation(studies: Commands) -> None:
         "separation",
         help="speech separation: PIT, MCL, Relaxed-WTA and annealed MCL",
         description="Train the separators of the study one after the other, evaluate them on whole mixtures of unseen "
-        "speakers, and write records and index.html. Rerun the same command to resume. The whole study needs a "
-        "GPU; --quick takes two minutes on two CPU cores, and tests the commands, not the methods.",
+        "speakers, and write records and index.html. Rerun the same command to resume. The whole study requires a "
+        "GPU; --quick takes two minutes on two CPU cores and tests the commands, not the methods.",
         epilog="examples: torchmcl reproduce separation --quick --data FOLDER --out out/quick; "
         "torchmcl reproduce separation --data FOLDER --device cuda --parts methods --seeds 3",
     )
     separation.add_argument("--data", type=Path, required=True, help="folder with metadata/mix_<n>_spk_<part>.csv")
-    separation.add_argument("--pack", type=Path, help="file of `torchmcl data pack`, instead of the recordings there")
+    separation.add_argument(
+        "--pack", type=Path, help="file written by `torchmcl data pack`, used instead of the recordings"
+    )
     separation.add_argument("--parts", type=names, help="methods, hypotheses, transition, automatic (default: all)")
-    separation.add_argument("--quick", action="store_true", help="tiny networks, few steps, ten test mixtures")
-    separation.add_argument("--limit", type=positive, help="evaluate the first test mixtures only (default: all)")
+    separation.add_argument("--quick", action="store_true", help="tiny networks, few steps and ten test mixtures")
+    separation.add_argument("--limit", type=positive, help="number of test mixtures to evaluate (default: all)")
     _add_common(separation, "separation", _reproduce_separation, seeds="seeds of each method")
 
 
 def _add_trajectories(studies: Commands) -> None:
     trajectories = studies.add_parser(
         "trajectories",
-        help="where people walk next (ETH/UCY): every rule with 20 hypotheses, mixtures, joint winners",
-        description="Train every method without each scene of ETH/UCY in turn, all seeds at once, evaluate it there by "
-        "every protocol, and write records.jsonl and index.html. Rerun the same command to resume. The whole study "
-        "needs a GPU; --quick takes about a minute on two CPU cores, and tests the commands, not the methods.",
+        help="pedestrian trajectories (ETH/UCY): every rule with 20 hypotheses, mixtures, joint winners",
+        description="Train every method once without each scene of ETH/UCY, all seeds at once, evaluate it on that "
+        "scene by every protocol, and write records.jsonl and index.html. Rerun the same command to resume. The whole "
+        "study requires a GPU; --quick takes about a minute on two CPU cores and tests the commands, not the methods.",
         epilog="examples: torchmcl reproduce trajectories --quick --out out/quick; "
         "torchmcl reproduce trajectories --data FOLDER --device cuda --seeds 6 --scenes zara1,zara2",
     )
@@ -97,7 +105,9 @@ def _add_trajectories(studies: Commands) -> None:
     )
     trajectories.add_argument("--scenes", type=names, help="eth, hotel, univ, zara1, zara2 (default: all)")
     trajectories.add_argument("--methods", type=names, help="methods, separated by commas (default: all)")
-    trajectories.add_argument("--epochs", type=positive, help="epochs of 20 steps (default: 370; with --quick 5)")
+    trajectories.add_argument(
+        "--epochs", type=positive, help="number of epochs of 20 steps (default: 370; with --quick 5)"
+    )
     trajectories.add_argument("--quick", action="store_true", help="one scene, few steps, small batches")
     _add_common(trajectories, "trajectories", _reproduce_trajectories, seeds="seeds of each method")
 
@@ -107,7 +117,7 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         name,
         help=text,
         description=f"{text[0].upper()}{text[1:]}: train, write the records as CSV, draw PNG and SVG with a caption "
-        "whose claims are checked on the records, and write the page index.html.",
+        "whose claims are checked against the records, and write an HTML report.",
         epilog=f"example: torchmcl reproduce {name} --preset quick --out out/figures",
     )
     figure.add_argument(
@@ -116,19 +126,19 @@ def _add_figure(studies: Commands, name: str, text: str) -> None:
         default="quick",
         help="quick: two to six minutes on two cores; paper: as in the appendix, for a GPU (default: %(default)s)",
     )
-    figure.add_argument("--epochs", type=positive, help="epochs of each training run (default: that of the preset)")
+    figure.add_argument("--epochs", type=positive, help="number of epochs per training run (default: from the preset)")
     _add_common(figure, name, _reproduce_figures, folder="figures")
 
 
 _FIGURES = {
-    "figure1": "figure 1: MCL, Relaxed-WTA and annealed MCL with 49 answers",
+    "figure1": "figure 1: MCL, Relaxed-WTA and annealed MCL with 49 hypotheses",
     "rate-distortion": "trajectories of MCL and annealed MCL in the rate-distortion plane",
     "distortion-vs-temperature": "distortion against temperature, with the critical temperatures",
     "phase-transitions": "hypotheses of three inputs at four temperatures",
     "annealed-epsilon": "Relaxed-WTA with an annealed epsilon",
-    "all": "all of these figures, on one page with the film",
+    "all": "all of these figures, in one report with the animation",
 }
-_REPRODUCE = "Reproduce the paper's studies, with resumable records and a page of the results."
+_REPRODUCE = "Reproduce the paper's studies, with resumable records and an HTML report."
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -167,8 +177,8 @@ def _reproduce_separation(options: argparse.Namespace) -> None:
     from torchmcl_studies.separation_records import PARTS
 
     # Values are YAML, which includes JSON strings, so quoted names stay names.
-    where = {"root": options.data, "pack": options.pack}
-    changes = [f"data.{name}={json.dumps(str(path))}" for name, path in where.items() if path is not None]
+    paths = {"root": options.data, "pack": options.pack}
+    changes = [f"data.{name}={json.dumps(str(path))}" for name, path in paths.items() if path is not None]
     folders = run_separation_study(
         options.out,
         parts=options.parts or PARTS,
@@ -179,7 +189,7 @@ def _reproduce_separation(options: argparse.Namespace) -> None:
         limit=options.limit,
         progress=not options.quiet,
     )
-    _say_results(f"{len(folders)} trainings in {options.out}", write_separation_study_page(options.out))
+    _say_results(f"{len(folders)} training runs in {options.out}", write_separation_study_page(options.out))
 
 
 def _reproduce_trajectories(options: argparse.Namespace) -> None:
@@ -215,10 +225,10 @@ def _reproduce_figures(options: argparse.Namespace) -> None:
         )
         say(f"{name}: {write_figure(name, options.out)}")
         for claim in claims:
-            say(f"  {'' if claim.holds else 'NOT BORNE OUT: '}{claim.text}")
-    say(f"Open the page: {write_figures_page(options.out).resolve().as_uri()}")
+            say(f"  {'' if claim.holds else 'NOT CONFIRMED: '}{claim.text}")
+    say(f"Open the report: {write_figures_page(options.out).resolve().as_uri()}")
 
 
-def _say_results(records: Path | str, page: Path) -> None:
+def _say_results(records: Path | str, report: Path) -> None:
     say(f"Records: {records}")
-    say(f"Open the page: {page.resolve().as_uri()}")
+    say(f"Open the report: {report.resolve().as_uri()}")

@@ -1,4 +1,4 @@
-"""Checks of requested names, and the random numbers of a training run."""
+"""Checks of requested names, reproducible random numbers, and resumable records."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ def check_known(owner: str, argument: str, names: Iterable[str], known: Collecti
     """Check that all names are known.
 
     Raises:
-        ValueError: for the first unknown name, with the nearest known one.
+        ValueError: For the first unknown name, with the nearest known one.
     """
     for name in names:
         if name not in known:
@@ -27,7 +27,7 @@ def check_known(owner: str, argument: str, names: Iterable[str], known: Collecti
 
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
-    """Make dropout independent of earlier draws, and restore the CPU generator afterwards."""
+    """Seed the random numbers of a training run, and restore the CPU generator afterwards."""
     # The GPU generator is not restored: captured graphs refer to its state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -35,16 +35,16 @@ def own_random_numbers() -> Iterator[None]:
 
 
 class KeyedRecords:
-    """Rows by key, in memory and on disk; several processes can add to one file.
+    """Records by key, in memory and on disk; several processes can add to one file.
 
     Args:
-        owner: the command, for messages.
-        keys: columns that identify rows.
-        path: the file.
-        settings: columns that are the same in all rows.
+        owner: Name of the command in error messages.
+        keys: Columns that identify a record.
+        path: File that stores the records.
+        settings: Columns with the same value in all records.
 
     Raises:
-        ValueError: if the file holds something else, or records with other settings.
+        ValueError: If the file does not contain such records, or contains records with different settings.
     """
 
     def __init__(self, owner: str, keys: Sequence[str], path: Path, settings: dict[str, Any]) -> None:
@@ -54,22 +54,22 @@ class KeyedRecords:
             for name, value in settings.items():
                 if row.get(name) != value:
                     raise ValueError(
-                        f"{owner}: {path} was made with {row.get(name)} {name}, not {value}. Give another --out."
+                        f"{owner}: {path} was made with {row.get(name)} {name}, not {value}. Choose another --out."
                     )
             self.rows.setdefault(self._key(row), row)
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        """Return whether there is a row with this key."""
+        """Return whether there is a record with this key."""
         return key in self.rows
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Add rows to the file; existing rows stay unchanged."""
+        """Add records to the file; existing records stay unchanged."""
         new = {self._key(row): row | self.settings for row in rows if self._key(row) not in self.rows}
         change_records(self.owner, self.path, lambda records: [*records, *new.values()])
         self.rows |= new
 
     def arrange(self, keys: Iterable[tuple[Any, ...]]) -> None:
-        """Move the rows of these keys to the end of the file, in this order."""
+        """Move the records with these keys to the end of the file, in this order."""
         places = {key: place for place, key in enumerate(keys)}
         change_records(self.owner, self.path, lambda rows: sorted(rows, key=lambda row: places.get(self._key(row), -1)))
         self.rows = dict(sorted(self.rows.items(), key=lambda item: places.get(item[0], -1)))

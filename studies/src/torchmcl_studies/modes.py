@@ -1,7 +1,7 @@
-"""Problems with several correct answers and a known optimum, to count the modes that a method finds.
+"""Problems with several modes and a known optimum, to count the modes that a method finds.
 
-Each problem draws targets for given inputs, so that the lowest possible distortion with n hypotheses is known: that of
-k-means on many draws, averaged over inputs.
+Each problem draws targets for any input, so that the lowest possible distortion with n hypotheses is known: the
+distortion of k-means on many draws, averaged over inputs.
 """
 
 import itertools
@@ -27,16 +27,16 @@ class ModeProblem:
     """A distribution of targets for each input, and the settings of a training run on it.
 
     Attributes:
-        name: of the problem.
-        n_hypotheses: the number of modes, unless the name states a different number.
-        draw: inputs [rows, n_inputs] and a generator -> targets [rows, dim].
-        n_inputs: size of an input, uniform in [-1, 1].
-        n_rows: of a training set, of which a tenth is held out.
-        n_targets: drawn for each row.
-        hidden: sizes of the network's hidden layers.
-        learning_rate: of the network.
-        batch_size: None for the default of fleets.
-        n_epochs: None for about 1500 steps.
+        name: Name of the problem.
+        n_hypotheses: Number of hypotheses; the number of modes, unless the name states otherwise.
+        draw: Function that maps inputs [rows, n_inputs] and a generator to targets [rows, dim].
+        n_inputs: Number of input features, each uniform in [-1, 1].
+        n_rows: Number of rows of a training set, a tenth of which is held out.
+        n_targets: Number of targets that are drawn for each row.
+        hidden: Sizes of the hidden layers of the network.
+        learning_rate: Learning rate of the network.
+        batch_size: Number of rows per batch; None for the default of fleets.
+        n_epochs: Number of epochs; None for about 1500 steps.
     """
 
     name: str
@@ -85,8 +85,8 @@ def _k_means(points: Tensor, n: int, seed: int) -> Tensor:
     distance = torch.cdist(centers, points).square().squeeze(1)
     sets = torch.arange(len(points), device=points.device)
     for _ in range(1, n):
-        tried = torch.multinomial(distance.clamp_min(1e-12), 4, generator=generator)
-        new = points[sets.unsqueeze(-1), tried]
+        proposals = torch.multinomial(distance.clamp_min(1e-12), 4, generator=generator)
+        new = points[sets.unsqueeze(-1), proposals]
         nearer = torch.minimum(distance.unsqueeze(1), torch.cdist(new, points).square())
         best = nearer.sum(dim=-1).argmin(dim=-1)
         centers, distance = torch.cat([centers, new[sets, best].unsqueeze(1)], dim=1), nearer[sets, best]
@@ -107,23 +107,23 @@ def _turned(angle: Tensor) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()], dim=-1)
 
 
-def _branches(shares: list[float], noise: float = 0.03) -> Draw:
-    """Lines through (-1.2, 0), one unit of slope apart, with the given shares."""
-    levels = torch.arange(len(shares)) - (len(shares) - 1) / 2
+def _branches(probabilities: list[float], noise: float = 0.03) -> Draw:
+    """Lines through (-1.2, 0) whose slopes are one unit apart, with the given probabilities."""
+    levels = torch.arange(len(probabilities)) - (len(probabilities) - 1) / 2
 
     def draw(x: Tensor, generator: Generator) -> Tensor:
-        chosen = torch.multinomial(torch.tensor(shares), len(x), replacement=True, generator=generator)
+        chosen = torch.multinomial(torch.tensor(probabilities), len(x), replacement=True, generator=generator)
         return levels[chosen].unsqueeze(-1) * (1.2 + x[:, :1]) + noise * _noise(x, generator)
 
     return draw
 
 
-def _circle(shares: list[float], noise: float) -> Draw:
+def _circle(probabilities: list[float], noise: float) -> Draw:
     """Points on a circle that rotates with the input."""
 
     def draw(x: Tensor, generator: Generator) -> Tensor:
-        chosen = torch.multinomial(torch.tensor(shares), len(x), replacement=True, generator=generator)
-        return _turned(2 * math.pi * chosen / len(shares) + x[:, 0]) + noise * _noise(x, generator, 2)
+        chosen = torch.multinomial(torch.tensor(probabilities), len(x), replacement=True, generator=generator)
+        return _turned(2 * math.pi * chosen / len(probabilities) + x[:, 0]) + noise * _noise(x, generator, 2)
 
     return draw
 
@@ -284,14 +284,14 @@ MODE_PROBLEMS: tuple[ModeProblem, ...] = (
         for n_epochs in (5, 10, 20, 60)
     ),
 )
-"""The problems for evaluation of automatic annealing."""
+"""Problems for the evaluation of automatic annealing."""
 
 
 def mode_problem(name: str) -> ModeProblem:
     """Return a problem by its name.
 
     Raises:
-        ValueError: if there is no problem with that name.
+        ValueError: If there is no problem with that name.
     """
     for problem in MODE_PROBLEMS:
         if problem.name == name:

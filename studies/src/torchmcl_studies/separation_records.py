@@ -1,4 +1,4 @@
-"""The records of the separation study: training runs by epoch, and evaluations by mixture."""
+"""Records of the separation study: training runs by epoch, and evaluations by mixture."""
 
 import csv
 import io
@@ -26,12 +26,12 @@ __all__ = [
     "read_study",
 ]
 
-#: The parts of the study: the table, the number of hypotheses, the phase transition, an automatic schedule.
+#: Parts of the study: table of methods, number of hypotheses, phase transition, automatic schedule.
 PARTS = ("methods", "hypotheses", "transition", "automatic")
-#: The genders of the speakers, beside the runs.
+#: File with the genders of the speakers, beside the runs.
 SPEAKERS_FILE = "speakers.csv"
 _OWNER = "separation study"
-# Options about the location and the loading of the data, which do not affect the result.
+# Options for the location and the loading of the data, which do not affect the results.
 _OF_THE_MACHINE = ("root", "pack", "n_workers")
 _MEASURES = {"pit": "pit_si_sdr", "mcl": "mcl_si_sdr", "input": "input_si_sdr"}
 
@@ -41,10 +41,10 @@ class RunRecords:
     """One training run of the study.
 
     Args:
-        name: `<part>/<what>-<rule>-<seed>`.
-        config: its configuration, as plain values.
-        epochs: a record for each, see `torchmcl.lightning.RecordWriter`.
-        mixtures: a record for each test mixture, see `evaluate_separator`.
+        name: Name of the run, `<part>/<setting>-<rule>-<seed>`.
+        config: Configuration, as plain values.
+        epochs: Records of the epochs, see `torchmcl.lightning.RecordWriter`.
+        mixtures: Records of the test mixtures, see `evaluate_separator`.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RunRecords:
 
     @property
     def rule(self) -> str:
-        """The objective by name."""
+        """Name of the objective."""
         return str(self.config["objective"]["rule"])
 
     @property
@@ -118,7 +118,7 @@ def read_study(folder: Path | str) -> StudyRecords:
     """Return the records of a study below a folder; runs without an evaluation are skipped.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: If there are no evaluated runs.
     """
     folder = Path(folder)
     runs = [
@@ -141,10 +141,10 @@ def joined_study(study: StudyRecords, more: StudyRecords) -> StudyRecords:
     """Return the training runs of both studies, part by part, with the notes of the first.
 
     Raises:
-        ValueError: if both have a training run of the same name.
+        ValueError: If both studies have a training run with the same name.
     """
     if twice := sorted({run.name for run in study.runs} & {run.name for run in more.runs}):
-        advice = "Records are added, never replaced."
+        advice = "Records can be added but not replaced."
         raise ValueError(bad_value(_OWNER, "more", "contain other training runs", ", ".join(twice), advice))
     runs = sorted([*study.runs, *more.runs], key=lambda run: (PARTS.index(run.part), run.name))
     return StudyRecords(runs, {**more.genders, **study.genders}, study.notes)
@@ -154,8 +154,8 @@ def packed_study(study: StudyRecords, notes: Mapping[str, Any]) -> tuple[str, st
     """Return a study as two small texts, which `read_packed_study` reads.
 
     Args:
-        study: what to pack.
-        notes: on how it was run.
+        study: Study to pack.
+        notes: Notes on how the study was run.
 
     Returns:
         JSON lines, first the notes and genders, then the configuration and the epochs of each run; and a CSV table

@@ -1,4 +1,4 @@
-"""The hypothesis tree of an input: splits of the hypotheses as the temperature falls, from a history of weights.
+"""Hypothesis tree of an input: how its hypotheses split as the temperature falls, from a history of weights.
 
 `draw_tree` and `draw_dendrogram` draw it with matplotlib.
 """
@@ -24,16 +24,16 @@ __all__ = ["HypothesisTree", "Node", "WeightHistory", "draw_dendrogram", "draw_t
 
 @dataclass(frozen=True)
 class Node:
-    """A group of hypotheses that stay together for a while.
+    """A group of hypotheses that stay together over a range of temperatures.
 
     Attributes:
-        position: [dim], the mean of the group just before it splits (at the end, for a leaf), by mass.
-        mass: the probability that one of its hypotheses is the best one.
-        birth_temperature: the highest temperature at which it is apart from the others.
-        death_temperature: the lowest temperature at which it is whole; 0 for a leaf.
-        members: indices of its hypotheses.
-        parent: index of the node it came from; None for the root.
-        children: indices of the nodes it splits into.
+        position: Weighted mean of the group just before it splits, or at the end for a leaf, [dim].
+        mass: Probability that one of its hypotheses is the best one.
+        birth_temperature: Highest temperature at which the group is separate from other hypotheses.
+        death_temperature: Lowest temperature at which the group is whole; 0 for a leaf.
+        members: Indices of its hypotheses.
+        parent: Index of the parent node; None for the root.
+        children: Indices of the nodes into which the group splits.
     """
 
     position: Tensor
@@ -67,9 +67,9 @@ class HypothesisTree:
         """Return the tree of each input [inputs, ...], from the weights of a model along its cooling.
 
         Args:
-            inputs: inputs of the model.
-            history: at least two temperatures; the closer, the finer the temperatures of the splits.
-            persistence: see `of`.
+            inputs: Inputs of the model, [inputs, ...].
+            history: Weights at two or more temperatures; a finer grid locates the splits more precisely.
+            persistence: Smallest ratio of temperatures over which a group must stay whole, see `of`.
 
         Reference:
             "Annealing at inference time" in the appendix.
@@ -86,21 +86,21 @@ class HypothesisTree:
     def of(
         cls, temperatures: Tensor, hypotheses: Tensor, masses: Tensor | None = None, *, persistence: float = 1.2
     ) -> "HypothesisTree":
-        """Return the tree of one recorded cooling.
+        """Return the tree of hypotheses that were recorded while the temperature fell.
 
-        Hypotheses are linked at a temperature where they are within `network_tolerance` of each other. Two of them
-        are in one group above T if links at T or below join them, so that groups only ever part as T falls.
+        Hypotheses are linked at a temperature if they are within `network_tolerance` of each other. Two hypotheses are
+        in the same group at T if links at T or below connect them, so that groups can only split as T falls.
 
         Args:
-            temperatures: [snapshots], non-increasing.
-            hypotheses: [snapshots, hypotheses, dim], where hypothesis k is the same output of the network in all
+            temperatures: Temperatures, [snapshots], non-increasing.
+            hypotheses: Hypotheses, [snapshots, hypotheses, dim]; hypothesis k is the same output of the network in all
                 snapshots.
-            masses: [hypotheses], summing to 1; equal by default.
-            persistence: a group that splits again before the temperature has fallen by this factor is an intermediate
-                step, not a mode: its children become those of its parent. 1 keeps every group.
+            masses: Probabilities of the hypotheses, [hypotheses], summing to 1; equal by default.
+            persistence: Smallest ratio of temperatures over which a group must stay whole. A group that splits earlier
+                is an intermediate step and not a mode: its children become children of its parent. 1 keeps every group.
 
         Raises:
-            ValueError: if there are fewer than two temperatures or they rise, or the shapes do not fit.
+            ValueError: If there are fewer than two temperatures, temperatures increase, or shapes are inconsistent.
         """
         _check("HypothesisTree", temperatures, hypotheses, persistence)
         n_hypotheses = hypotheses.shape[-2]
@@ -110,12 +110,12 @@ class HypothesisTree:
 
     @property
     def root(self) -> Node:
-        """All hypotheses together."""
+        """Node of all hypotheses."""
         return self.nodes[0]
 
     @property
     def leaves(self) -> list[Node]:
-        """The nodes that do not split."""
+        """Nodes that do not split."""
         return [node for node in self.nodes if not node.children]
 
     def children(self, node: Node) -> list[Node]:
@@ -123,15 +123,15 @@ class HypothesisTree:
         return [self.nodes[i] for i in node.children]
 
     def cut(self, *, temperature: float | None = None, n_clusters: int | None = None) -> list[Node]:
-        """Return the groups at a temperature, or the finest cut with at most `n_clusters` of them.
+        """Return the groups at a temperature, or the finest cut with at most `n_clusters` groups.
 
         Several groups can appear at one temperature, so some numbers of clusters have no cut.
 
         Raises:
-            ValueError: unless exactly one is given, and for more clusters than there are leaves.
+            ValueError: Unless exactly one argument is passed, or if there are fewer leaves than clusters.
         """
         if (temperature is None) == (n_clusters is None):
-            rule, got = "be given alone", f"{temperature!r} and n_clusters={n_clusters!r}"
+            rule, got = "be passed without `n_clusters`", f"{temperature!r} and n_clusters={n_clusters!r}"
             raise ValueError(bad_value("HypothesisTree.cut", "temperature", rule, got, "Choose one of the two."))
         if temperature is not None:
             check_non_negative("HypothesisTree.cut", "temperature", temperature)
@@ -145,7 +145,7 @@ class HypothesisTree:
         return [cut for cut in cuts if len(cut) <= n_clusters][-1]
 
     def _alive(self, temperature: float) -> list[Node]:
-        """Return the nodes that exist at a temperature: born, and with children that are not all born yet."""
+        """Return the nodes that exist at a temperature: born, but with at least one child that is not born yet."""
         alive: list[Node] = []
         waiting = [self.root]
         while waiting:
@@ -164,9 +164,9 @@ def _check(owner: str, temperatures: Tensor, hypotheses: Tensor, persistence: fl
     if temperatures.ndim != 1 or len(temperatures.unique()) < 2:
         advice = "A split is detected between two temperatures."
         got = f"{len(temperatures.unique())} of shape {tuple(temperatures.shape)}"
-        raise ValueError(bad_value(owner, "temperatures", "hold at least two temperatures [snapshots]", got, advice))
+        raise ValueError(bad_value(owner, "temperatures", "have at least two distinct values [snapshots]", got, advice))
     if bool((temperatures.diff() > 0).any()) or bool((temperatures < 0).any()):
-        raise ValueError(bad_value(owner, "temperatures", "be >= 0 and fall or stay", temperatures.tolist()))
+        raise ValueError(bad_value(owner, "temperatures", "be >= 0 and never increase", temperatures.tolist()))
     if hypotheses.ndim != 3 or len(hypotheses) != len(temperatures):
         rule = f"have shape [snapshots, hypotheses, dim] with {len(temperatures)} snapshots"
         raise ValueError(bad_value(owner, "hypotheses", rule, tuple(hypotheses.shape)))
@@ -179,7 +179,7 @@ def _groups(temperatures: Tensor, hypotheses: Tensor) -> list[list[frozenset[int
     n_hypotheses = hypotheses.shape[-2]
     distance = pairwise_euclidean(hypotheses=hypotheses, targets=hypotheses)  # exact for equal points
     linked = distance <= network_tolerance(temperatures)[:, None, None]
-    # From cold to hot: hypotheses that are linked at a temperature stay joined above it.
+    # From cold to hot: hypotheses that are linked at a temperature stay connected above it.
     joined = torch.eye(n_hypotheses, dtype=torch.bool)
     partitions = []
     for links in linked.flip(0):
@@ -206,8 +206,8 @@ def _nodes(
     persistence: float,
 ) -> list[Node]:
     everything = frozenset(range(hypotheses.shape[-2]))
-    # The snapshots at which each group exists. If the hypotheses are already split in the hottest one, the root has
-    # none.
+    # Snapshots at which each group exists. If the hypotheses are already split in the hottest snapshot, the root has
+    # no snapshots.
     life: dict[frozenset[int], list[int]] = {everything: []}
     for number, partition in enumerate(partitions):
         for group in partition:
@@ -237,13 +237,13 @@ def _nodes(
     for group in kept:
         members = sorted(group)
         children = tuple(number_of[other] for other in kept if other != everything and parent[other] == group)
-        place = hypotheses[life[group][-1] if life[group] else 0, members]
-        share = masses[members]
-        weights = share / share.sum() if float(share.sum()) > 0 else torch.full_like(share, 1 / len(members))
+        position = hypotheses[life[group][-1] if life[group] else 0, members]
+        mass = masses[members]
+        weights = mass / mass.sum() if float(mass.sum()) > 0 else torch.full_like(mass, 1 / len(members))
         nodes.append(
             Node(
-                position=(weights[:, None] * place).sum(dim=0),
-                mass=float(share.sum()),
+                position=(weights[:, None] * position).sum(dim=0),
+                mass=float(mass.sum()),
                 birth_temperature=heat(group, 0),
                 death_temperature=heat(group, -1) if children else 0.0,
                 members=tuple(members),
@@ -263,7 +263,7 @@ class WeightHistory:
     """Weights of one model at falling temperatures.
 
     Args:
-        model: any module that returns Predictions; its structure is copied, and the weights that `add` is given.
+        model: Module that returns Predictions; its structure is copied.
 
     Example:
         >>> from torchmcl import MultiHypothesisMLP
@@ -288,14 +288,14 @@ class WeightHistory:
         return len(self.temperatures)
 
     def add(self, temperature: float, model: nn.Module) -> None:
-        """Store a copy of the weights of `model` at a temperature; temperatures must not rise.
+        """Store a copy of the weights of `model` at a temperature; temperatures must not increase.
 
         Raises:
-            ValueError: if the temperature is above the previous one.
+            ValueError: If the temperature is above the previous one.
         """
         check_non_negative("WeightHistory.add", "temperature", temperature)
         if self.temperatures and temperature > self.temperatures[-1]:
-            rule = f"not rise above the previous one {self.temperatures[-1]:g}"
+            rule = f"not exceed the previous temperature {self.temperatures[-1]:g}"
             raise ValueError(bad_value("WeightHistory.add", "temperature", rule, f"{temperature:g}"))
         self.temperatures.append(float(temperature))
         self.states.append({name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
@@ -305,47 +305,47 @@ class WeightHistory:
         """Return the predictions for inputs [inputs, ...] at each temperature, [temperatures, inputs, ...].
 
         Raises:
-            ValueError: if there are fewer than two temperatures.
+            ValueError: If there are fewer than two temperatures.
         """
         if len(self) < 2:
-            advice = "Call add(temperature, model) along the cooling."
-            rule = "hold at least two temperatures"
+            advice = "Call add(temperature, model) repeatedly during training."
+            rule = "contain at least two temperatures"
             raise ValueError(bad_value("WeightHistory.predict", "temperatures", rule, len(self), advice))
         model = copy.deepcopy(self._template).eval()
         predictions: list[Predictions] = []
         for state in self.states:
             model.load_state_dict(state)
             predictions.append(model(inputs))
-        logits = [each.score_logits for each in predictions if each.score_logits is not None]
+        logits = [part.score_logits for part in predictions if part.score_logits is not None]
         return Predictions(
-            torch.stack([each.hypotheses for each in predictions]), torch.stack(logits) if logits else None
+            torch.stack([part.hypotheses for part in predictions]), torch.stack(logits) if logits else None
         )
 
 
-_DATA_COLOUR = "#9fb8a0"
+_DATA_COLOR = "#9fb8a0"
 
 
 def draw_tree(tree: HypothesisTree, axis: Any = None, data: Tensor | None = None) -> Any:
-    """Draw a tree over its data: a point per node, sized by its mass, and a line to each child.
+    """Draw a tree over its data: a point per node, whose size is its mass, and a line to each child.
 
-    Targets in the plane are drawn in the plane, colors giving the temperature at which a node appears; targets on
-    a line against the temperature.
+    Nodes with two-dimensional positions are drawn in the plane, and colors show the temperature at which they appear;
+    nodes with one-dimensional positions are drawn against the temperature.
 
     Args:
-        tree: of one input.
-        axis: a matplotlib axis; a new one by default.
-        data: [points, dim], samples of the targets of that input.
+        tree: Tree of one input.
+        axis: Axis of matplotlib; a new one by default.
+        data: Samples of the targets of the input, [points, dim].
 
     Returns:
         The axis.
 
     Raises:
-        ValueError: if the targets have more than two dimensions.
+        ValueError: If the positions have more than two dimensions.
     """
     dim = len(tree.root.position)
     if dim > 2:
         rule = "have positions of one or two dimensions"
-        raise ValueError(bad_value("draw_tree", "tree", rule, dim, "draw_dendrogram needs no positions."))
+        raise ValueError(bad_value("draw_tree", "tree", rule, dim, "Use draw_dendrogram instead."))
     axis = pyplot.subplots(figsize=(6, 5))[1] if axis is None else axis
     births = [node.birth_temperature for node in tree.nodes]
     coldest = min(birth for birth in births if birth > 0)
@@ -355,7 +355,7 @@ def draw_tree(tree: HypothesisTree, axis: Any = None, data: Tensor | None = None
         places = [(float(node.position), max(node.birth_temperature, coldest / 2)) for node in tree.nodes]
     if data is not None:
         y = data[:, 1] if dim == 2 else [coldest / 3] * len(data)
-        axis.scatter(data[:, 0], y, s=4, c=_DATA_COLOUR, alpha=0.5, linewidths=0, zorder=0)
+        axis.scatter(data[:, 0], y, s=4, c=_DATA_COLOR, alpha=0.5, linewidths=0, zorder=0)
     for node, place in zip(tree.nodes, places, strict=True):
         for child in node.children:
             axis.plot(*zip(place, places[child], strict=True), color="#44546a", lw=0.9, zorder=1)
@@ -377,17 +377,17 @@ def draw_tree(tree: HypothesisTree, axis: Any = None, data: Tensor | None = None
 
 
 def draw_dendrogram(tree: HypothesisTree, axis: Any = None) -> Any:
-    """Draw a tree as a dendrogram: temperature upwards, a branch per group, as wide as its mass.
+    """Draw a tree as a dendrogram over the temperature, with a branch per group whose width is its mass.
 
     Args:
-        tree: of one input.
-        axis: a matplotlib axis; a new one by default.
+        tree: Tree of one input.
+        axis: Axis of matplotlib; a new one by default.
 
     Returns:
         The axis.
     """
     axis = pyplot.subplots(figsize=(6, 5))[1] if axis is None else axis
-    # Leaves side by side in the order of a walk through the tree; a parent above the middle of its children.
+    # Leaves are placed side by side in depth-first order, a parent above the center of its children.
     column: dict[int, float] = {}
     order: list[int] = []
 

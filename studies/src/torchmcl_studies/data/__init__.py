@@ -1,4 +1,4 @@
-"""Data sets of the studies: public files in the user's cache, from a pinned address and verified by checksum."""
+"""Data sets of the studies: public files in the user's cache, from a pinned URL and verified by checksum."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ def cache_folder(name: str) -> Path:
 
 
 def checksums(package: str, name: str) -> dict[str, str]:
-    """Return file -> SHA-256 checksum, from a list stored beside the modules of a package."""
+    """Return the SHA-256 checksum of each file from a list that is stored in a package."""
     return dict(line.split() for line in (files(package) / name).read_text().splitlines())
 
 
@@ -25,15 +25,15 @@ def cached_download(
     """Return a file in the user's cache, downloaded if it is missing.
 
     Args:
-        owner: named in messages.
-        folder: below the cache of torchmcl.
-        base_url: of the files, ending in a slash.
-        file_name: appended to the URL, and used in the cache.
-        known: file -> sha256.
-        advice: what to do without a network connection.
+        owner: Name of the calling function in error messages.
+        folder: Folder below the cache of torchmcl.
+        base_url: URL of the files, ending in a slash.
+        file_name: File name, which is appended to the URL and used in the cache.
+        known: SHA-256 checksum of each file.
+        advice: Advice in the error message if there is no network connection.
 
     Raises:
-        OSError: if it cannot be downloaded, or has a different checksum.
+        OSError: If the file cannot be downloaded, or has a different checksum.
     """
     import pooch
 
@@ -44,6 +44,6 @@ def cached_download(
     except ValueError as error:  # pooch: the checksum differs
         text = f"{owner}: {file_name} from {base_url} does not have the known checksum and was not kept. {error}"
         raise OSError(text) from error
-    except OSError as error:  # including those of requests
+    except OSError as error:  # including errors of requests
         text = f"{owner}: {file_name} could not be downloaded from {base_url} ({type(error).__name__}). {advice}"
         raise OSError(text) from error

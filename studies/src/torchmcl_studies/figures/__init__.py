@@ -1,4 +1,4 @@
-"""The figures of the paper: one small file each, which trains and writes records; `run_figure` runs one by name."""
+"""Figures of the paper, one file each, which trains and writes records; `run_figure` runs a figure by name."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,18 +42,18 @@ def run_figure(
     """Train the networks of a figure and write its records into `folder / name`.
 
     Args:
-        name: one of `FIGURES`.
-        folder: for all figures; each gets a subfolder.
+        name: Name of a figure, as in `FIGURES`.
+        folder: Folder of all figures; each figure has a subfolder.
         preset: "quick" for two cores, "paper" for the settings of the appendix.
-        n_epochs: length of the training, that of the preset by default.
-        device: where to train.
-        progress: show a bar.
+        n_epochs: Number of epochs; by default the number of the preset.
+        device: Device to train on.
+        progress: Whether to show a progress bar.
 
     Returns:
-        The claims of the caption, and whether they hold on these records.
+        Claims of the caption, and whether these records confirm them.
 
     Raises:
-        ValueError: if there is no such figure, preset or device.
+        ValueError: If there is no such figure, preset or device.
     """
     check_known("reproduce", "figure", [name], FIGURES)
     available_device("reproduce", device)

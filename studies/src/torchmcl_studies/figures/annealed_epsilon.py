@@ -1,4 +1,4 @@
-"""Relaxed-WTA with epsilon annealed from 0.98 to 0, and the number of answers that stay near the mean."""
+"""Relaxed-WTA with epsilon annealed from 0.98 to 0, and the number of hypotheses that stay near the mean."""
 
 import statistics
 import time
@@ -24,7 +24,7 @@ __all__ = ["METHODS", "RADIUS", "START", "run_annealed_epsilon"]
 
 METHODS = ("annealed epsilon", "annealed MCL")
 START = 0.98
-# Every point within this distance of the middle is more than three standard deviations from all three centers.
+# Every point within this distance of the mean is more than three standard deviations from all three centers.
 RADIUS = 0.2
 
 
@@ -76,12 +76,12 @@ def _claims(
     stuck = statistics.fmean(row[4] for row in left)
     distortion = [statistics.fmean(row[2] for row in rows) for rows in (left, cooled)]
     return [
-        Claim(f"While epsilon is large all but a few of the {n} answers sit at the mean.", min(peaks) >= 0.9 * n),
+        Claim(f"While epsilon is large, all but a few of the {n} hypotheses are at the mean.", min(peaks) >= 0.9 * n),
         Claim(
-            f"Not all escape: {stuck:.1f} of {n} are still there when epsilon has reached 0.",
+            f"Not all leave it: {stuck:.1f} of {n} are still there when epsilon has reached 0.",
             min(row[4] for row in left) > 0,
         ),
-        Claim("Annealing the temperature leaves none there.", all(row[4] == 0 for row in cooled)),
+        Claim("Annealing the temperature leaves no hypothesis there.", all(row[4] == 0 for row in cooled)),
         Claim(
             f"Its distortion is lower: {distortion[1]:.5f} against {distortion[0]:.5f} on average.",
             max(row[2] for row in cooled) < min(row[2] for row in left),

@@ -17,7 +17,7 @@ from torchmcl_studies.figures.settings import (
 
 __all__ = ["run_distortion_vs_temperature"]
 
-# The network first has to learn the mean; the plateau is measured below this temperature.
+# The network must learn the mean first; the plateau is measured below this temperature.
 _HOT = 0.8
 
 
@@ -57,8 +57,8 @@ def _claims(seeds: list[AnnealingRecords], marks: dict[str, float]) -> list[Clai
     level = sum(float(hot.mean()) for hot in plateaus) / len(plateaus)
     return [
         Claim(
-            f"Above the bound {bound:.2f} the distortion stays on a plateau, at {level:.3f}; a single answer would "
-            f"have {marks['single_answer']:.3f}.",
+            f"Above the bound {bound:.2f} the distortion stays on a plateau at {level:.3f}; the distortion of a single "
+            f"hypothesis is {marks['single_answer']:.3f}.",
             all(float(hot.std(correction=0)) < 0.08 * float(hot.mean()) for hot in plateaus)
             and 0.75 * marks["single_answer"] < level < 1.1 * marks["single_answer"],
         ),
@@ -68,11 +68,11 @@ def _claims(seeds: list[AnnealingRecords], marks: dict[str, float]) -> list[Clai
             0 < min(drops) <= max(drops) < bound,
         ),
         Claim(
-            f"Before the last transition it is near {last:.2f}, the distortion of one answer for each Gaussian.",
+            f"Before the last transition it is near {last:.2f}, the distortion of one hypothesis per Gaussian.",
             all(0.5 * last < value < 1.6 * last for value in between),
         ),
         Claim(
-            f"Below T = 2 sigma^2 = {last:.2f} the answers of a Gaussian part, and the distortion falls to "
+            f"Below T = 2 sigma^2 = {last:.2f} the hypotheses of a Gaussian split, and the distortion falls to "
             f"{sum(ends) / len(ends):.4f}.",
             max(ends) < 0.5 * last,
         ),

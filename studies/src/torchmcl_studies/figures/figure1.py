@@ -1,4 +1,4 @@
-"""Figure 1: 49 answers on three Gaussians by MCL, Relaxed-WTA and annealed MCL, over ten seeds."""
+"""Figure 1: 49 hypotheses on three Gaussians by MCL, Relaxed-WTA and annealed MCL, over ten seeds."""
 
 import statistics
 import time
@@ -30,7 +30,7 @@ _N_FRAMES = 60
 
 
 def run_figure1(folder: Path, settings: FigureSettings, *, progress: bool = True) -> list[Claim]:
-    """Train 49-answer networks by three methods; write `results.csv`, `frames.csv`, `points.csv`, `summary.json`."""
+    """Train networks by three methods; write `results.csv`, `frames.csv`, `points.csv`, `summary.json`."""
     start = time.perf_counter()
     rules = [WTA(), RelaxedWTA(0.1), annealed(AnnealedWTA, temperature=settings.exponential())]
     courses = train_without_input(settings, rules, three_gaussians, progress=progress, what="figure 1")
@@ -71,7 +71,7 @@ def starved(course: AnnealingRecords, points: Tensor) -> int:
 
 
 def _pull_to_the_middle(course: AnnealingRecords, points: Tensor) -> float:
-    """Return the share of hypotheses nearer to the mean of all points than, on average, to the nearest 100 points."""
+    """Return the fraction of hypotheses that are nearer to the mean of all points than to the nearest 100 points."""
     hypotheses, middle = course.hypotheses[-1, 0], points.mean(dim=0)
     to_points = torch.cdist(hypotheses, points).topk(100, largest=False).values.mean(dim=-1)
     return float(((hypotheses - middle).norm(dim=-1) < to_points).float().mean())
@@ -86,16 +86,16 @@ def _claims(results: list[tuple[str, int, float, int, float]]) -> list[Claim]:
     n_wins = sum(mine[2] < other[2] for mine, other in zip(cooled, mcl, strict=True))
     return [
         Claim(
-            f"Winner-takes-all leaves answers unused: {n_starved['MCL']:.1f} of them on average.",
+            f"Winner-takes-all leaves hypotheses unused: {n_starved['MCL']:.1f} of them on average.",
             min(row[3] for row in mcl) > 0,
         ),
         Claim(
-            f"Relaxed-WTA draws answers to the middle, where nothing is: {100 * middle['Relaxed-WTA']:.0f} % of them "
+            f"Relaxed-WTA pulls hypotheses to the mean, where there are no data: {100 * middle['Relaxed-WTA']:.0f} % "
             f"are nearer to the mean than to the data, {100 * middle['annealed MCL']:.0f} % with annealing.",
             min(row[4] for row in relaxed) > max(row[4] for row in cooled),
         ),
         Claim(
-            f"Annealing leaves the fewest answers unused ({n_starved['annealed MCL']:.1f}).",
+            f"Annealing leaves the fewest hypotheses unused ({n_starved['annealed MCL']:.1f}).",
             n_starved["annealed MCL"] < min(n_starved["MCL"], n_starved["Relaxed-WTA"]),
         ),
         Claim(

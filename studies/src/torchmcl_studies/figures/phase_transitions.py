@@ -100,11 +100,11 @@ def _claims(seeds: list[AnnealingRecords], observed: list[list[float]]) -> list[
     n_parted = sum(low < middle[1] <= high for low, _, high in observed)
     return [
         Claim(
-            f"At T = {middle[0]:.3f} the answers to each input are together.",
+            f"At T = {middle[0]:.3f} the hypotheses of each input coincide.",
             bool((counts[:, 0] <= 2).all()) and float(counts[:, 0].float().mean()) < 1.5,
         ),
         Claim(
-            "Inputs whose targets vary more split first, in every run: on average "
+            "Inputs with a larger target variance split first, in every run: on average "
             + ", ".join(f"x = {x} at T = {t:.3f}" for x, t in reversed(list(zip(PROBES, means, strict=True))))
             + ".",
             all(low < mid < high for low, mid, high in observed),
@@ -115,7 +115,7 @@ def _claims(seeds: list[AnnealingRecords], observed: list[list[float]]) -> list[
             n_parted > 0.5 * len(seeds) and all(low < middle[2] <= mid for low, mid, _ in observed),
         ),
         Claim(
-            f"At T = {middle[3]:.3f} all have split into many: {float(counts[:, 3].float().mean()):.0f} of "
+            f"At T = {middle[3]:.3f} all inputs have many clusters: {float(counts[:, 3].float().mean()):.0f} of "
             f"{seeds[0].hypotheses.shape[2]} on average.",
             bool((counts[:, 3] > 10).all()),
         ),

@@ -1,4 +1,4 @@
-"""MCL and annealed MCL on a single Gaussian, in the plane of distortion and rate."""
+"""MCL and annealed MCL on a single Gaussian, in the rate-distortion plane."""
 
 import math
 import time
@@ -17,7 +17,7 @@ __all__ = ["METHODS", "STDS", "run_rate_distortion"]
 
 METHODS = ("MCL", "annealed MCL")
 # The paper does not specify the Gaussian. With two different standard deviations, R(D) and the Shannon lower bound
-# differ where the narrow direction gets no bits, and both are far inside the square of the answers.
+# differ where the narrow direction has zero rate, and the data lie far inside the square of possible hypotheses.
 STDS = (0.3, 0.15)
 # Tolerance for the error of a finite held-out set, in bits.
 _SLACK = 0.1
@@ -77,7 +77,7 @@ def _claims(
     low = min(float(rates.min()) for seeds in excess for rates in seeds)
     # From the moment the hypotheses have merged to the end of training.
     lowest = [int(course.rate.argmin()) for course in cooled]
-    ways = [float(gap[start:].median()) for gap, start in zip(excess[1], lowest, strict=True)]
+    gaps = [float(gap[start:].median()) for gap, start in zip(excess[1], lowest, strict=True)]
     sampled = max(0.05, 4 / math.sqrt(n_held_out))  # sampling error of the mean square of held-out samples
     at_rest = [float(c.soft_distortion[i]) / float(covariance.trace()) for c, i in zip(cooled, lowest, strict=True)]
     ends = [[float(course.distortion[-1]) for course in seeds] for seeds in courses]
@@ -85,7 +85,7 @@ def _claims(
     rates = [float(course.rate.max()) for seeds in courses for course in seeds]
     return [
         Claim(
-            "No state of either training lies below R(D), as theory says.",
+            "No point of either trajectory lies below R(D), in agreement with theory.",
             low > -_SLACK,
         ),
         Claim(
@@ -93,16 +93,16 @@ def _claims(
             max(rates) <= highest + 1e-3 and min(float(c.rate.min()) for c in plain) > 0.4 * highest,
         ),
         Claim(
-            "Annealing first gives up all rate, at the distortion of a single answer.",
+            "Annealing first reduces the rate to 0, at the distortion of a single hypothesis.",
             all(float(course.rate.min()) < _SLACK for course in cooled) and all(abs(x - 1) < sampled for x in at_rest),
         ),
         Claim(
-            f"From there it climbs along R(D), half of the time within {max(ways):.2f} bits of it.",
-            max(ways) < 0.6,
+            f"From there it follows R(D), half of the time within {max(gaps):.2f} bits.",
+            max(gaps) < 0.6,
         ),
         Claim(
-            f"It ends at a distortion of {last[1]:.5f}, winner-takes-all at {last[0]:.5f} (with one Gaussian no answer "
-            f"starves for long); no answers could do better than the + at {best:.5f}.",
+            f"It ends at a distortion of {last[1]:.5f}, winner-takes-all at {last[0]:.5f} (with one Gaussian, no "
+            f"hypothesis stays unused for long); the lower bound, marked +, is {best:.5f}.",
             last[1] < 1.02 * last[0] and min(ends[1]) > best,
         ),
     ]

@@ -1,4 +1,4 @@
-"""The training settings of a figure, and two presets: quick, and those of the paper's appendix."""
+"""Training settings of a figure, with two presets: quick, and the settings of the paper's appendix."""
 
 import csv
 import functools
@@ -46,23 +46,23 @@ PRESETS = ("quick", "paper")
 
 @dataclass(frozen=True)
 class FigureSettings:
-    """The networks of a figure and the length of their training.
+    """Networks of a figure and length of their training.
 
     Attributes:
-        preset: the name of these settings.
-        n_seeds: networks of each method.
-        n_epochs: number of epochs, each with new points, the same for all networks.
-        n_points: points of an epoch.
-        batch_size: points of a step; not specified in the paper.
-        targets_per_row: where p(y | x) is the same for all x, this many points share one row of input. The gradient is
-            that of as many rows; the network is evaluated less often.
-        hidden: sizes of the hidden layers.
-        n_hypotheses: answers of each network.
-        optimizer: of all networks.
-        learning_rate: a number, or a schedule of the epochs.
-        n_held_out: new points for the evaluation.
-        n_records: measurements during the training, equally spaced.
-        device: where to train.
+        preset: Name of the settings.
+        n_seeds: Number of networks per method.
+        n_epochs: Number of epochs, each with new points, which all networks share.
+        n_points: Number of points per epoch.
+        batch_size: Number of points per step; not specified in the paper.
+        targets_per_row: Number of points that share one row of input if p(y | x) is the same for all x. The gradient
+            equals the gradient of separate rows; the network is evaluated less often.
+        hidden: Sizes of the hidden layers.
+        n_hypotheses: Number of hypotheses of each network.
+        optimizer: Optimizer of all networks.
+        learning_rate: Number, or schedule over the epochs.
+        n_held_out: Number of new points for the evaluation.
+        n_records: Number of measurements during training, equally spaced.
+        device: Device to train on.
     """
 
     preset: str
@@ -96,7 +96,7 @@ class FigureSettings:
 
     @property
     def record_every(self) -> int:
-        """Epochs between records."""
+        """Number of epochs between records."""
         return max(1, self.n_epochs // self.n_records)
 
     def exponential(self) -> Exponential:
@@ -108,7 +108,7 @@ class FigureSettings:
         return Linear(start, 0.0, self.n_epochs)
 
     def module_factory(self) -> Callable[[], MultiHypothesisMLP]:
-        """Return the factory of the network: two hidden layers, answers in the square [-1, 1]^2, and scores."""
+        """Return the factory of the network: two hidden layers, hypotheses in [-1, 1]^2, and scores."""
         return lambda: MultiHypothesisMLP(1, 2, self.n_hypotheses, hidden=self.hidden, output_activation=torch.tanh)
 
 
@@ -180,13 +180,13 @@ def train(
     """Return the records of each method and seed.
 
     Args:
-        settings: how.
-        rules: one for each method: a rule, or a function epoch -> rule.
-        draw: rows of an epoch.
-        held_out: rows for the evaluation.
-        probes: inputs whose hypotheses are kept.
-        progress: show a bar.
-        what: the label of the bar.
+        settings: Training settings.
+        rules: Rule, or function epoch -> rule, of each method.
+        draw: Function that draws the rows of an epoch.
+        held_out: Rows for the evaluation.
+        probes: Inputs at which the hypotheses are recorded.
+        progress: Whether to show a progress bar.
+        what: Label of the progress bar.
     """
     n_models = len(rules) * settings.n_seeds
     fleet = Fleet(

@@ -1,7 +1,7 @@
-"""Classical quantizers with one interface: the predecessors of annealed MCL, for comparison.
+"""Classical quantizers with a common interface: predecessors of annealed MCL, for comparison.
 
-`Lloyd`, `DeterministicAnnealing` and `SimulatedAnnealing` place points among samples; they are scikit-learn clusterers.
-`lloyd_max` gives the optimal points of a known density on the line.
+`Lloyd`, `DeterministicAnnealing` and `SimulatedAnnealing` compute a codebook from samples; they are scikit-learn
+clusterers. `lloyd_max` computes the optimal codebook of a known univariate density.
 """
 
 from torchmcl_studies.quantizers.scalar import (

@@ -1,4 +1,4 @@
-"""Optimal scalar quantizers of densities on the line, in float64, and the densities."""
+"""Optimal scalar quantizers of univariate densities, in float64, and the densities."""
 
 import math
 from abc import ABC, abstractmethod
@@ -24,11 +24,11 @@ __all__ = [
 
 
 class Density(ABC):
-    """A density p on the line.
+    """Univariate density p.
 
-    A subclass gives p and its partial moments up to a point; all take and return float64 tensors and
-    must be defined at plus and minus infinity. `lloyd_max` finds the unique best quantizer if log p is concave, and a
-    local optimum otherwise.
+    A subclass implements p and its partial moments up to a point; all methods take and return float64 tensors and
+    must be defined at plus and minus infinity. `lloyd_max` finds the unique optimal quantizer if log p is concave, and
+    a local optimum otherwise.
     """
 
     @abstractmethod
@@ -225,7 +225,7 @@ def _middles(n: int) -> Tensor:
     return (torch.arange(n, dtype=torch.float64) + 0.5) / n
 
 
-# Of unit variance, except the uniform one, which is on [0, 1].
+# Densities with unit variance, except for the uniform density on [0, 1].
 _BY_NAME: dict[str, Density] = {
     "normal": NormalDensity(),
     "uniform": UniformDensity(),
@@ -233,23 +233,23 @@ _BY_NAME: dict[str, Density] = {
     "exponential": ExponentialDensity(),
 }
 _MAX_STEPS = 500
-# The last Newton step, relative to the spacing of the points. The error after it is about its square.
+# Size of the last Newton step, relative to the spacing of the points; the error after it is about its square.
 _TOLERANCE = 1e-6
-# Added to the Hessian, in units of the masses, until it is positive: for an even number of points the Laplace density
-# has a singular one, along a direction in which symmetric points need not go.
+# Multiples of the masses that are added to the Hessian until it is positive definite: for an even number of points the
+# Hessian of the Laplace density is singular in a direction in which symmetric points need not move.
 _DAMPINGS = (0.0, 1e-9, 1e-6, 1e-3, 1.0)
-_ROUNDING = 1e-15  # of a distortion of order 1
+_ROUNDING = 1e-15  # rounding error of a distortion of order 1
 
 
 @dataclass(frozen=True, eq=False)
 class ScalarQuantizer:
-    """The best n points for a density on the line, float64.
+    """Optimal quantizer of a univariate density with n points, in float64.
 
     Attributes:
-        points: [n], ascending.
-        boundaries: [n - 1], halfway between them.
-        masses: [n], the probability of each cell.
-        distortion: the expected squared error.
+        points: Points in ascending order, [n].
+        boundaries: Cell boundaries, halfway between the points, [n - 1].
+        masses: Probabilities of the cells, [n].
+        distortion: Expected squared error.
     """
 
     points: Tensor
@@ -261,13 +261,13 @@ class ScalarQuantizer:
 def lloyd_max(n: int, density: str | Density = "normal") -> ScalarQuantizer:
     """Return the optimal quantizer of a density with n points, with a distortion exact to 1e-8 or better.
 
-    Newton's method for the condition that each point is the mean of its cell, with Lloyd steps where it would increase
-    the distortion. It starts from points placed with the density p^(1/3).
+    Newton's method solves the condition that each point is the mean of its cell; Lloyd steps replace Newton steps that
+    would increase the distortion. The initial points have the density p^(1/3).
 
     Args:
-        n: number of points.
-        density: a `Density`, or the name of a common one: "normal" N(0, 1), "uniform" on [0, 1], "laplace" of variance
-            1, "exponential" of scale 1. Where log p is concave, as for all of these, the optimum is unique.
+        n: Number of points.
+        density: Density, or the name of a common one: "normal" N(0, 1), "uniform" on [0, 1], "laplace" with variance
+            1, "exponential" with scale 1. If log p is concave, as for all of these, the optimum is unique.
 
     Example:
         >>> best = lloyd_max(2)
@@ -292,11 +292,11 @@ def lloyd_max(n: int, density: str | Density = "normal") -> ScalarQuantizer:
 
 
 def scalar_distortion(points: Tensor, density: str | Density = "normal") -> Tensor:
-    """Return the exact expected squared distance from a sample of a density to the nearest of the given points.
+    """Return the exact expected squared distance from a sample of a density to the nearest point.
 
     Args:
-        points: [n] in any order; they may coincide.
-        density: as for `lloyd_max`.
+        points: Points in any order, [n]; they may coincide.
+        density: Density, as for `lloyd_max`.
 
     Example:
         >>> scalar_distortion(torch.tensor([0.0]), "normal")
@@ -304,7 +304,7 @@ def scalar_distortion(points: Tensor, density: str | Density = "normal") -> Tens
     """
     check_tensor("scalar_distortion", "points", points)
     if points.ndim != 1 or len(points) == 0:
-        advice = "Points on the line have no other axis: points.flatten()."
+        advice = "Scalar points have a single axis: points.flatten()."
         raise ValueError(bad_value("scalar_distortion", "points", "have shape [n]", tuple(points.shape), advice))
     points = points.double().cpu().sort().values
     zeroth, first, second = _cell_moments(points, _density("scalar_distortion", density))
@@ -312,7 +312,7 @@ def scalar_distortion(points: Tensor, density: str | Density = "normal") -> Tens
 
 
 def panter_dite_constant(density: str | Density = "normal") -> float:
-    """Return the limit of n^2 D_n for the best n points on the line, (integral of p^(1/3))^3 / 12.
+    """Return the limit of n^2 D_n for the optimal n points, (integral of p^(1/3))^3 / 12.
 
     Example:
         >>> round(panter_dite_constant("normal"), 5)  # sqrt(3) pi / 2
@@ -328,7 +328,7 @@ def _density(owner: str, density: str | Density) -> Density:
     if isinstance(density, Density):
         return density
     if not isinstance(density, str):
-        raise TypeError(bad_value(owner, "density", "be a Density or the name of one", repr(density)))
+        raise TypeError(bad_value(owner, "density", "be a Density or the name of a density", repr(density)))
     check_choice(owner, "density", density, tuple(_BY_NAME))
     return _BY_NAME[density]
 
@@ -356,7 +356,7 @@ def _spacings(points: Tensor) -> Tensor:
 def _step(points: Tensor, density: Density) -> tuple[Tensor, bool]:
     """Return a step to the zero of g_i = x_i mass_i - moment_i, and whether it is a Newton step.
 
-    It is one unless that would raise the distortion.
+    A Lloyd step is returned if a Newton step would increase the distortion.
     """
     mass, moment, _ = _cell_moments(points, density)
     pull = density.pdf(_boundaries(points)) * points.diff() / 4  # of each boundary on its two points

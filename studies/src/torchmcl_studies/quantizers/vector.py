@@ -30,17 +30,17 @@ __all__ = ["DeterministicAnnealing", "Lloyd", "Quantizer", "SimulatedAnnealing"]
 
 
 class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
-    """Places `n_hypotheses` points so that the squared distance from a sample to the nearest point is small.
+    """Base class of quantizers: `n_hypotheses` points with a small squared distance from samples to the nearest point.
 
-    A subclass stores its parameters in `__init__` under their own names and implements `_place`.
+    A subclass stores its parameters in `__init__` under the same names and implements `_place`.
 
     Attributes:
-        cluster_centers_: array [hypotheses, dim], the points.
-        labels_: array [samples], the nearest point of each sample.
-        distortion_: the mean squared distance to the nearest point.
-        inertia_: the sum of the squared distances, as in scikit-learn's KMeans.
-        n_iter_: number of updates of the points.
-        n_features_in_: dim.
+        cluster_centers_: Points, array [hypotheses, dim].
+        labels_: Index of the nearest point of each sample, array [samples].
+        distortion_: Mean squared distance to the nearest point.
+        inertia_: Sum of the squared distances, as in KMeans of scikit-learn.
+        n_iter_: Number of updates of the points.
+        n_features_in_: Number of dimensions.
     """
 
     n_hypotheses: int
@@ -55,11 +55,11 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
         """Return points [hypotheses, dim] for samples [samples, dim], and the number of updates."""
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
-        """Place the points.
+        """Compute the codebook from samples.
 
         Args:
-            X: samples [samples, dim], an array or a tensor; at least as many as points.
-            y: ignored; accepted for use in pipelines.
+            X: Samples, an array or a tensor [samples, dim] with at least as many samples as points.
+            y: Ignored; accepted for use in pipelines.
         """
         samples = self._samples(X, reset=True)
         owner = type(self).__name__
@@ -84,7 +84,7 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
         return self._cost(X).sqrt().cpu().numpy()
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
-        """Return minus the sum of squared distances to the nearest point: higher is better."""
+        """Return the negative sum of squared distances to the nearest point; higher is better."""
         return -float(self._cost(X).amin(dim=-1).sum())
 
     def _cost(self, X: Any) -> Tensor:  # noqa: N803
@@ -93,7 +93,7 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
         return pairwise_sq_euclidean(hypotheses=torch.from_numpy(self.cluster_centers_).to(samples), targets=samples)
 
     def _samples(self, X: Any, *, reset: bool) -> Tensor:  # noqa: N803
-        """Return the samples as float64 [samples, dim], on their device."""
+        """Return the samples as a float64 tensor [samples, dim] on their device."""
         device = X.device if isinstance(X, Tensor) else None
         values = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
         return torch.from_numpy(validate_data(self, values, dtype=np.float64, copy=True, reset=reset)).to(device)
@@ -104,7 +104,7 @@ class Quantizer(TransformerMixin, ClusterMixin, BaseEstimator, ABC):
         return torch.Generator().manual_seed(int(seed))
 
 
-# Relative to the spread of the data: where Lloyd's algorithm stops.
+# Tolerance of Lloyd's algorithm, relative to the spread of the data.
 _AT_REST = 1e-7
 _MAX_LLOYD_STEPS = 1000
 # With fixed weights the free energy is bounded by a parabola around the barycenter, so any factor below 2 lowers it,
@@ -115,15 +115,15 @@ _OVERSHOOT = 1.8
 
 @dataclass(eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
 class Lloyd(Quantizer):
-    """Lloyd's algorithm with careful initialization: scikit-learn's KMeans, with the interface of the other quantizers.
+    """Lloyd's algorithm with careful initialization: KMeans of scikit-learn with the interface of the other quantizers.
 
-    KMeans moves unused points to better positions; `DeterministicAnnealing` does not have to.
+    KMeans moves unused points to better positions; `DeterministicAnnealing` does not need to.
 
     Args:
-        n_hypotheses: number of points.
-        init: "k-means++", "random" or the points to start from [hypotheses, dim].
-        n_init: number of starts, of which the best is kept; 1 with given points.
-        max_iter: maximum number of updates.
+        n_hypotheses: Number of points.
+        init: Initialization: "k-means++", "random" or initial points [hypotheses, dim].
+        n_init: Number of runs, the best of which is kept; a single run with initial points.
+        max_iter: Maximum number of updates.
         random_state: None or an integer.
 
     Example:
@@ -131,7 +131,7 @@ class Lloyd(Quantizer):
         0.25
 
     Reference:
-        Lloyd (1982); Arthur and Vassilvitskii (2007) for the starts.
+        Lloyd (1982); Arthur and Vassilvitskii (2007) for the initialization.
     """
 
     n_hypotheses: int = 8
@@ -142,11 +142,11 @@ class Lloyd(Quantizer):
     random_state: Any = None
 
     def _place(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
-        given = not isinstance(self.init, str)
+        has_points = not isinstance(self.init, str)
         kmeans = KMeans(
             self.n_hypotheses,
             init=self.init.cpu().numpy() if isinstance(self.init, Tensor) else self.init,
-            n_init=1 if given else self.n_init,
+            n_init=1 if has_points else self.n_init,
             max_iter=self.max_iter,
             tol=0.0,
             random_state=int(torch.randint(2**31 - 1, (), generator=generator)),
@@ -160,19 +160,19 @@ class DeterministicAnnealing(Quantizer):
     """Deterministic annealing: the fixed points of the free energy, from high to low temperature.
 
     At each temperature the points move to the soft barycenters of the Boltzmann weights until they converge; then the
-    temperature is lowered. All points begin at the mean, and a tiny random push makes them separate at each critical
-    temperature. The last stage is Lloyd's algorithm, that is, T = 0. This is annealed MCL with free points instead of a
+    temperature is lowered. All points start at the mean, and small random perturbations make them separate at each
+    critical temperature. The last stage is Lloyd's algorithm, T = 0. This is annealed MCL with free points instead of a
     network.
 
     Args:
-        n_hypotheses: number of points.
-        hottest: first temperature, in units of the first critical temperature of the samples.
-        coldest: last temperature before 0, in those units. By default 0.1 n^(-2 / dim): a tenth of
-            the squared distance at which n points distinguish samples.
-        decay: ratio of each temperature to the previous one, in (0, 1).
-        n_updates: maximum number of updates at each temperature.
-        tolerance: points have converged when none moves farther than this, in units of the square root of T.
-        push: size of the random push before each temperature, in the same units.
+        n_hypotheses: Number of points.
+        hottest: First temperature, relative to the first critical temperature of the samples.
+        coldest: Last temperature before 0, relative to the same. By default 0.1 n^(-2 / dim): a tenth of the squared
+            distance at which n points distinguish samples.
+        decay: Ratio of each temperature to the previous one, in (0, 1).
+        n_updates: Maximum number of updates at each temperature.
+        tolerance: Largest movement of converged points, relative to the square root of T.
+        push: Size of the random perturbation before each temperature, relative to the square root of T.
         random_state: None or an integer.
 
     Attributes:
@@ -222,7 +222,7 @@ class DeterministicAnnealing(Quantizer):
             moved = soft_barycenters(samples, weights, otherwise=points)
             far = float((moved - points).norm(dim=-1).max())
             points = points + _OVERSHOOT * (moved - points)
-            # A push that grows does so slowly: allow enough updates for it to show.
+            # A perturbation may grow slowly: allow enough updates for it to become visible.
             if far <= still and step >= self.n_updates // 10:
                 return points, step + 1
         return points, self.n_updates
@@ -232,10 +232,10 @@ class DeterministicAnnealing(Quantizer):
         check_positive(owner, "hottest", self.hottest)
         check_positive_int(owner, "n_updates", self.n_updates)
         check_positive(owner, "tolerance", self.tolerance)
-        check_positive(owner, "push", self.push, "Without it points that sit together stay together.")
+        check_positive(owner, "push", self.push, "Without perturbations, equal points never separate.")
         check_interval(owner, "decay", self.decay, "(0, 1)")
         coldest = 0.1 * self.n_hypotheses ** (-2 / samples.shape[1]) if self.coldest is None else self.coldest
-        check_positive(owner, "coldest", coldest, "It ends at 0 anyway.")
+        check_positive(owner, "coldest", coldest, "The last stage is T = 0 in any case.")
         critical = float(first_critical_temperature(samples))
         if critical <= torch.finfo(samples.dtype).tiny:
             return []
@@ -245,17 +245,17 @@ class DeterministicAnnealing(Quantizer):
 
 @dataclass(eq=False, repr=False)  # scikit-learn compares and prints estimators in its own way
 class SimulatedAnnealing(Quantizer):
-    """Simulated annealing of the points themselves, coupled with Lloyd's algorithm.
+    """Simulated annealing of the points, coupled with Lloyd's algorithm.
 
     Each step adds Gaussian noise to all points, applies one Lloyd step, and keeps the result if it is better, or with
-    probability exp(-n (rise of the distortion) / T) if it is worse. T falls from D_max n^(-2 / dim) to 0 with the cube
-    of the remaining time, and is the mean square of the noise: it begins at about the distance between points. The best
-    points found are kept, and refined with Lloyd's algorithm.
+    probability exp(-n (increase of the distortion) / T) if it is worse. T falls from D_max n^(-2 / dim) to 0 with the
+    cube of the remaining time and is the mean square of the noise, which initially is about the distance between
+    points. The best points are kept and refined with Lloyd's algorithm.
 
     Args:
-        n_hypotheses: number of points.
-        n_steps: number of steps.
-        always_accept: keep every result, the cheaper stochastic relaxation of the same authors.
+        n_hypotheses: Number of points.
+        n_steps: Number of steps.
+        always_accept: Whether to keep every result: the cheaper stochastic relaxation of the same authors.
         random_state: None or an integer.
 
     Example:

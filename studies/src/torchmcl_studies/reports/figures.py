@@ -1,4 +1,4 @@
-"""The figures of the paper, drawn from records: a picture and a caption for each, and one page with all of them."""
+"""Figures of the paper, drawn from records, with captions, and an HTML report of all figures."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ _OWNER = "torchmcl reproduce"
 
 
 def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
-    """Draw the answers of the first seed (top), and distortion and unused answers of all seeds (bottom)."""
+    """Draw hypotheses of the first seed (top), and distortion and unused hypotheses of all seeds (bottom)."""
     methods = _names(tables["results"], "method")
     figure = new_figure(12, 7)
     grid = figure.add_gridspec(2, 6, height_ratios=(1.75, 1), hspace=0.18, wspace=0.9)
@@ -54,7 +54,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
         frames = _where(tables["frames"], method=method)
         draw_hypotheses(axis, points, _scored(_where(frames, epoch=max(row["epoch"] for row in frames))))
         axis.set_title(method)
-    for column, (name, label) in enumerate((("distortion", "distortion"), ("starved", "starved answers"))):
+    for column, (name, label) in enumerate((("distortion", "distortion"), ("starved", "unused hypotheses"))):
         axis = figure.add_subplot(grid[1, 3 * column : 3 * column + 3])
         for place, method in enumerate(methods):
             values = [row[name] for row in tables["results"] if row["method"] == method]
@@ -70,7 +70,7 @@ def draw_figure1(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def film_of_figure1(tables: Tables) -> dict[str, Any]:
-    """Return the film of the three training runs, for `torchmcl.app.animation`."""
+    """Return the animation of the three training runs, for `torchmcl.app.animation`."""
     frames = tables["frames"]
     epochs = sorted({int(row["epoch"]) for row in frames})
     methods = []
@@ -105,7 +105,7 @@ def draw_rate_distortion(tables: Tables, summary: dict[str, Any]) -> Any:
     axis.axhline(marks["highest_rate"], color=GRAY, lw=0.8, ls=":")
     axis.text(marks["max_distortion"], marks["highest_rate"] + 0.1, "log2 n", ha="right", color=SOFT)
     axis.axvline(marks["max_distortion"], color=GRAY, lw=0.8, ls=":")
-    axis.text(marks["max_distortion"] * 0.97, 3, "a single answer", color=SOFT, rotation=90, ha="right", fontsize=9)
+    axis.text(marks["max_distortion"] * 0.97, 3, "one hypothesis", color=SOFT, rotation=90, ha="right", fontsize=9)
     axis.plot(marks["best_distortion"], marks["highest_rate"], "+", color=INK, ms=14, mew=2.5, zorder=5)
     axis.set(xscale="log", xlabel="distortion D", ylabel="rate R (bits)", ylim=(-0.2, marks["highest_rate"] + 0.6))
     axis.legend(frameon=False, loc="lower left")
@@ -125,7 +125,7 @@ def draw_distortion_vs_temperature(tables: Tables, summary: dict[str, Any]) -> A
     ):
         axis.axvline(marks[name], color=INK, lw=1.2, ls=style, label=label.format(marks[name]))
     axis.axhline(marks["single_answer"], color=GRAY, lw=0.8)
-    axis.text(1.0, marks["single_answer"] * 1.03, "a single answer", ha="right", va="bottom", color=SOFT, fontsize=9)
+    axis.text(1.0, marks["single_answer"] * 1.03, "one hypothesis", ha="right", va="bottom", color=SOFT, fontsize=9)
     axis.set(xlabel="temperature (training goes from right to left)", ylabel="distortion", xlim=(-0.02, 1.02))
     axis.set_ylim(0, marks["single_answer"] * 1.15)
     axis.legend(frameon=False, loc="lower right")
@@ -133,7 +133,7 @@ def draw_distortion_vs_temperature(tables: Tables, summary: dict[str, Any]) -> A
 
 
 def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
-    """Draw the answers at each temperature and input, and the number of distinct answers against temperature."""
+    """Draw hypotheses at each temperature and input, and the number of distinct hypotheses against temperature."""
     hypotheses, points, counts = tables["hypotheses"], tables["points"], tables["counts"]
     temperatures = sorted({row["temperature"] for row in hypotheses}, reverse=True)
     inputs = sorted({row["x"] for row in hypotheses})
@@ -155,7 +155,7 @@ def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
         axis = figure.add_subplot(grid[i, n_columns + 1])
         _draw_seeds(axis, _where(counts, x=x), "temperature", "n_distinct", (0.8, 0.35), color=AMCL, lw=1.2)
         axis.axvline(summary["marks"][f"critical_temperature_at_{x:g}"], color=INK, lw=1, ls="--")
-        axis.set(xscale="log", yscale="log", ylabel="distinct answers", xlim=(min(temperatures) / 1.3, 1.1))
+        axis.set(xscale="log", yscale="log", ylabel="distinct hypotheses", xlim=(min(temperatures) / 1.3, 1.1))
         axis.invert_xaxis()
         axis.yaxis.tick_right()
         axis.yaxis.set_label_position("right")
@@ -169,13 +169,13 @@ def draw_phase_transitions(tables: Tables, summary: dict[str, Any]) -> Any:
 
 
 def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
-    """Draw selected frames of the first seed, and the number of answers near the mean for all seeds."""
+    """Draw selected frames of the first seed, and the number of hypotheses near the mean for all seeds."""
     from matplotlib import patches
 
     frames, counts = tables["frames"], tables["counts"]
     points = [(row["y1"], row["y2"]) for row in tables["points"]]
     epochs = sorted({row["epoch"] for row in frames})
-    shown = [epochs[round(share * (len(epochs) - 1))] for share in (0.25, 0.6, 0.9, 1.0)]
+    shown = [epochs[round(fraction * (len(epochs) - 1))] for fraction in (0.25, 0.6, 0.9, 1.0)]
     figure = new_figure(15, 2.7)
     grid = figure.add_gridspec(1, len(shown) + 2, width_ratios=[1] * len(shown) + [0.12, 1.5], wspace=0.12)
     # The mean of the three Gaussians.
@@ -191,7 +191,7 @@ def draw_annealed_epsilon(tables: Tables, summary: dict[str, Any]) -> Any:
     for method in _names(counts, "method"):
         rows, color = _where(counts, method=method), method_color(method)
         _draw_seeds(axis, rows, "epoch", "in_the_middle", (0.5, 0.5), color=color, lw=1.2, label=method)
-    axis.set(xlabel="epoch", ylabel="answers in the middle", ylim=(-1, summary["settings"]["n_hypotheses"] + 2))
+    axis.set(xlabel="epoch", ylabel="hypotheses near the mean", ylim=(-1, summary["settings"]["n_hypotheses"] + 2))
     axis.legend(frameon=False, loc="center right", fontsize=9)
     axis.yaxis.tick_right()
     axis.yaxis.set_label_position("right")
@@ -204,7 +204,7 @@ def _names(rows: list[dict[str, Any]], column: str) -> list[str]:
 
 
 def _where(rows: list[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
-    """Return the rows with the given values in the named columns."""
+    """Return the rows with these values in the named columns."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
@@ -225,48 +225,49 @@ def _draw_seeds(
     return lines
 
 
-class _Picture(NamedTuple):
+class _Figure(NamedTuple):
     title: str
     text: str
     draw: Callable[[Tables, dict[str, Any]], Any]
     tables: tuple[str, ...]
 
 
-_PICTURES = {
-    "figure1": _Picture(
-        "Figure 1: 49 answers, three ways to train them",
-        "Predictions (blue, the darker the higher the score) of the first seed over the data (green); below, "
-        "distortion on fresh points and the number of answers that are nearest to none of them, for every seed.",
+_FIGURES = {
+    "figure1": _Figure(
+        "Figure 1: 49 hypotheses, trained by three methods",
+        "Hypotheses of the first seed (blue, darker for higher scores) over the data (green); below, distortion on new "
+        "points and the number of hypotheses that are the nearest to none of them, for every seed.",
         draw_figure1,
         ("results", "frames", "points"),
     ),
-    "rate-distortion": _Picture(
+    "rate-distortion": _Figure(
         "Trajectories in the rate-distortion plane",
-        "Each line is a training on one Gaussian: its expected distortion under its own weights, and the mutual "
-        "information of answer and target. R(D) is the minimum rate that any assignment needs (reverse water-filling), "
-        "the Shannon lower bound is equal to it at low distortion, and + is where R(D) = log2(n).",
+        "Each line is a training run on one Gaussian: its expected distortion under its assignment weights, and the "
+        "mutual information of hypothesis and target. R(D) is the minimum rate of any assignment (reverse "
+        "water-filling), the Shannon lower bound equals it at low distortion, and R(D) = log2(n) at the +.",
         draw_rate_distortion,
         ("trajectories", "curve"),
     ),
-    "distortion-vs-temperature": _Picture(
+    "distortion-vs-temperature": _Figure(
         "Distortion against temperature",
-        "Distortion on held-out points while the temperature falls linearly from 1 to 0 (right to left in time), for "
-        "each seed. Dashed: the upper bound of the first critical temperature, twice the largest variance of the "
-        "targets at x = 1. Dotted: the critical temperature of a single Gaussian.",
+        "Distortion on held-out points while the temperature falls linearly from 1 to 0 (from right to left), for each "
+        "seed. Dashed: upper bound of the first critical temperature, twice the largest variance of the targets at "
+        "x = 1. Dotted: critical temperature of a single Gaussian.",
         draw_distortion_vs_temperature,
         ("curve",),
     ),
-    "phase-transitions": _Picture(
+    "phase-transitions": _Figure(
         "Phase transitions at three inputs",
-        "Answers at the inputs x = 0.1, 0.6 and 0.9 (rows) at four temperatures of one training (columns); right, the "
-        "number of distinct answers while the temperature falls, with the critical temperature of theory (dashed).",
+        "Hypotheses at the inputs x = 0.1, 0.6 and 0.9 (rows) at four temperatures of one training run (columns); "
+        "right, the number of distinct hypotheses while the temperature falls, with the theoretical critical "
+        "temperature (dashed).",
         draw_phase_transitions,
         ("hypotheses", "points", "counts"),
     ),
-    "annealed-epsilon": _Picture(
+    "annealed-epsilon": _Figure(
         "Relaxed-WTA with an annealed epsilon",
-        "Answers of one training at falling epsilon, and how many of them stay within the circle in the middle, for "
-        "each seed of both methods.",
+        "Hypotheses of one training run at falling epsilon, and the number of hypotheses within the circle around the "
+        "mean for each seed of both methods.",
         draw_annealed_epsilon,
         ("frames", "counts", "points"),
     ),
@@ -274,10 +275,10 @@ _PICTURES = {
 
 
 def read_table(path: Path) -> list[Row]:
-    """Return the rows of a CSV file, numbers as numbers.
+    """Return the rows of a CSV file, with numeric values as floats.
 
     Raises:
-        ValueError: if it is not a CSV file.
+        ValueError: If it is not a CSV file.
     """
     text = read_text("read_table", path)
     try:
@@ -291,42 +292,42 @@ def write_figure(name: str, folder: Path) -> Path:
     """Draw the figure whose records are in `folder / name`; write PNG, SVG and `caption.txt` beside them.
 
     Raises:
-        ValueError: if there is no such figure.
-        OSError: if its records are missing.
+        ValueError: If there is no such figure.
+        OSError: If its records are missing.
     """
-    if name not in _PICTURES:
-        raise ValueError(bad_value("write_figure", "name", f"be one of {', '.join(_PICTURES)}", repr(name)))
+    if name not in _FIGURES:
+        raise ValueError(bad_value("write_figure", "name", f"be one of {', '.join(_FIGURES)}", repr(name)))
     target = folder / name / name
     with as_written(_OWNER, str(folder / name), "`torchmcl reproduce`"):
         tables, summary = _records(name, folder)
-        figure = _PICTURES[name].draw(tables, summary)
+        figure = _FIGURES[name].draw(tables, summary)
         claims = [
-            claim["text"] if claim["holds"] else f"(Not borne out by this run: {claim['text']})"
+            claim["text"] if claim["holds"] else f"(Not confirmed by this run: {claim['text']})"
             for claim in summary["claims"]
         ]
     save_figure(figure, target)
-    caption = " ".join([f"{_PICTURES[name].title}.", _PICTURES[name].text, *claims])
+    caption = " ".join([f"{_FIGURES[name].title}.", _FIGURES[name].text, *claims])
     write_atomically(folder / name / "caption.txt", caption + "\n")
     return target.with_suffix(".png")
 
 
 def write_figures_page(folder: Path) -> Path:
-    """Write `index.html` with every figure whose records are below `folder`, and the film of Figure 1.
+    """Write `index.html` with every figure whose records are below `folder`, and the animation of Figure 1.
 
     Raises:
-        ValueError: if records are not as `torchmcl reproduce` wrote them.
+        ValueError: If the records were not written by `torchmcl reproduce`.
     """
     target = folder / "index.html"
     with as_written(_OWNER, str(folder), "`torchmcl reproduce`"):
-        content = _page(folder)
+        content = _report(folder)
     write_atomically(target, content)
     return target
 
 
-def _page(folder: Path) -> str:
+def _report(folder: Path) -> str:
     parts = ["<h1>The figures of annealed multiple choice learning</h1>"]
     script = ""
-    for name, picture in _PICTURES.items():
+    for name, picture in _FIGURES.items():
         if not (folder / name / "summary.json").exists():
             continue
         tables, summary = _records(name, folder)
@@ -338,12 +339,12 @@ def _page(folder: Path) -> str:
             f"<p>{escape(picture.text)}</p>\n"
             f"{_claims(summary)}\n"
             f'<p class="note">Preset {escape(settings["preset"])}: {escape(settings["n_epochs"])} epochs of '
-            f"{settings['n_points']:,} fresh points, {escape(settings['n_seeds'])} seeds, {summary['seconds']:.0f} s. "
+            f"{settings['n_points']:,} new points, {escape(settings['n_seeds'])} seeds, {summary['seconds']:.0f} s. "
             f'<a href="{name}/{name}.png">PNG</a>, <a href="{name}/{name}.svg">SVG</a>, {files}.</p>'
         )
         if name == "figure1":
             film = film_of_figure1(tables)
-            parts.append("<h3>Watch it</h3>" + film_player(len(film["epochs"])))
+            parts.append("<h3>Animation</h3>" + film_player(len(film["epochs"])))
             script = film_script(film)
     return html_report("torchmcl: the figures", "\n".join(parts), script, command="torchmcl reproduce all")
 
@@ -351,12 +352,12 @@ def _page(folder: Path) -> str:
 def _records(name: str, folder: Path) -> tuple[Tables, dict[str, Any]]:
     """Return the tables and the summary of a figure."""
     summary = read_json("write_figure", folder / name / "summary.json")
-    return {table: read_table(folder / name / f"{table}.csv") for table in _PICTURES[name].tables}, summary
+    return {table: read_table(folder / name / f"{table}.csv") for table in _FIGURES[name].tables}, summary
 
 
 def _claims(summary: dict[str, Any]) -> str:
     rows = "".join(
-        f"<li>{escape(claim['text'])}{'' if claim['holds'] else ' <strong>(not borne out by this run)</strong>'}</li>"
+        f"<li>{escape(claim['text'])}{'' if claim['holds'] else ' <strong>(not confirmed by this run)</strong>'}</li>"
         for claim in summary["claims"]
     )
     return f'<ul class="claims">{rows}</ul>'

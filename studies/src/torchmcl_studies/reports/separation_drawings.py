@@ -1,4 +1,4 @@
-"""The pictures of the separation study."""
+"""Figures of the separation study."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ def over_seeds(runs: Sequence[RunRecords], measure: str) -> dict[str, float]:
 def seeds_apart(groups: Mapping[str, Sequence[float]], ours: str, theirs: str) -> float | None:
     """Return the p-value for two methods in Tukey's test of all methods, with one mean per training run.
 
-    The variance over runs is assumed to be equal for all methods. None if a method has one run
-    only, or if all training runs are equal for every method.
+    The variance over runs is assumed to be equal for all methods. The result is None if a method has only one run, or
+    if the runs of every method are equal.
 
     Example:
         >>> round(seeds_apart({"pit": [1.0, 1.1], "mcl": [1.1, 1.2], "amcl": [2.0, 2.1]}, "amcl", "pit"), 4)
@@ -71,7 +71,7 @@ _DASHES = {"pit": "-", "mcl": "--", "relaxed-wta": ":", "amcl": "-"}
 def draw_learning_curves(runs: Sequence[RunRecords]) -> Any:
     """Draw validation SI-SDR during training, with a panel per number of speakers and a line per training run.
 
-    Seeds after the first one are lighter.
+    The lines of all seeds but the first are lighter.
     """
     numbers = sorted({run.n_speakers for run in runs})
     figure = new_figure(4.8 * len(numbers), 3.9, layout="tight")

@@ -1,4 +1,4 @@
-"""The page of the separation study: table, tests, curves, box plots and the phase transition, from records."""
+"""HTML report of the separation study: tables, tests, curves, box plots and the phase transition, from records."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ __all__ = [
 
 Rows = list[list[str]]
 
-# Text after a vertical bar becomes a smaller line of the cell.
+# Text after a vertical bar becomes a smaller line of the table entry.
 METHOD_HEAD = (
     *("method", "PIT SI-SDR", "MCL SI-SDR", "improvement", "against PIT"),
     "published PIT SI-SDR | WSJ0-mix: not comparable",
@@ -42,7 +42,7 @@ _UNSPLIT = 0.2
 
 
 def method_rows(study: StudyRecords, n_speakers: int) -> Rows:
-    """Return the lines of the table of methods, under `METHOD_HEAD`, as plain text."""
+    """Return the rows of the table of methods, with header `METHOD_HEAD`, as plain text."""
     published = published_separation()
     groups = _methods(study, n_speakers)
     rows = []
@@ -56,7 +56,7 @@ def method_rows(study: StudyRecords, n_speakers: int) -> Rows:
 
 
 def hypotheses_rows(study: StudyRecords) -> Rows:
-    """Return the lines of the table of runs with more outputs than speakers, under `HYPOTHESES_HEAD`."""
+    """Return the rows of the table of runs with more outputs than speakers, with header `HYPOTHESES_HEAD`."""
     runs = {(run.n_outputs, run.rule): run for run in study.of_part("hypotheses")}
     fewest = min((n for n, _ in runs), default=0)
     rows = []
@@ -73,7 +73,7 @@ def hypotheses_rows(study: StudyRecords) -> Rows:
 
 
 def transition_rows(study: StudyRecords) -> Rows:
-    """Return the lines of the table of the phase transition, under `TRANSITION_HEAD`."""
+    """Return the rows of the table of the phase transition, with header `TRANSITION_HEAD`."""
     rows = []
     for run in sorted(study.of_part("transition"), key=lambda run: run.temperature):
         temperatures = run.temperatures
@@ -90,7 +90,7 @@ def transition_rows(study: StudyRecords) -> Rows:
 
 
 def automatic_rows(study: StudyRecords) -> Rows:
-    """Return the lines of aMCL with a manual and with an automatic schedule, under `AUTOMATIC_HEAD`."""
+    """Return the rows of aMCL with a manual and with an automatic schedule, with header `AUTOMATIC_HEAD`."""
     by_hand, automatic = by_hand_and_automatic(study)
     rows = []
     for label, runs in (("by hand", by_hand), ("automatic", automatic)):
@@ -103,7 +103,7 @@ def automatic_rows(study: StudyRecords) -> Rows:
 
 
 def gender_rows(study: StudyRecords, n_speakers: int) -> tuple[list[str], Rows]:
-    """Return the heading and lines of a table of the improvement by the genders in a mixture, a column per method."""
+    """Return header and rows of a table of the improvement by the genders in a mixture, with a column per method."""
     groups = {rule: by_genders(study, runs, "improvement") for rule, runs in _methods(study, n_speakers).items()}
     names = list(dict.fromkeys(name for spreads in groups.values() for name in spreads))
     head = ["genders", "mixtures", *(LABELS[rule] for rule in groups)]
@@ -119,19 +119,19 @@ def write_separation_study_page(folder: Path | str) -> Path:
     """Read the records below `folder`, write `index.html` there and return its path."""
     study = read_study(folder)
     target = Path(folder) / "index.html"
-    write_atomically(target, _page(study))
+    write_atomically(target, _report(study))
     return target
 
 
-def _page(study: StudyRecords) -> str:
+def _report(study: StudyRecords) -> str:
     seconds = sum(record["seconds"] for run in study.runs for record in run.epochs)
     n_steps = sum(run.epochs[-1]["step"] for run in study.runs if run.epochs)
     body = [
         "<h1>Speech separation: PIT, MCL, Relaxed-WTA and aMCL</h1>",
-        f'<p class="lead">{len(study.runs)} trainings, {n_steps:,} steps, {seconds / 60:.1f} minutes, all summed. '
-        "Numbers are SI-SDR in dB, higher is better, on whole mixtures of speakers that were not in the training.</p>",
+        f'<p class="lead">{len(study.runs)} training runs, {n_steps:,} steps and {seconds / 60:.1f} minutes in total. '
+        "Values are SI-SDR in dB (higher is better) on whole mixtures of speakers outside the training set.</p>",
         '<p class="note">PIT SI-SDR: each speaker is assigned a separate output. MCL SI-SDR: each speaker is assigned '
-        "the closest output, which several may share. Improvement: PIT SI-SDR minus that of the mixture.</p>",
+        "the closest output, which several may share. Improvement: PIT SI-SDR minus the SI-SDR of the mixture.</p>",
         *_methods_part(study),
         *_hypotheses_part(study),
         *_transition_part(study),
@@ -160,34 +160,33 @@ def _methods_part(study: StudyRecords) -> list[str]:
         body.append(f'<p class="note">{escape(_network(first))}, {first.epochs[-1]["step"]:,} steps.</p>')
         body.append(table(METHOD_HEAD, method_rows(study, number), identity=f"methods-{number}"))
     read = (
-        "Mean ± standard deviation over mixtures, below it the standard error of the mean. Against PIT, in PIT SI-SDR: "
-        "mean difference ± standard error over the same mixtures, its median, and the p of Wilcoxon's test, which "
-        "tells apart networks, not objectives. Each method is trained once, so that the numbers say nothing about "
-        "the choice of the seed. "
+        "Mean ± standard deviation over mixtures, below it the standard error of the mean. Against PIT: difference in "
+        "PIT SI-SDR ± standard error over the same mixtures, its median, and the p-value of Wilcoxon's test, which "
+        "compares networks, not objectives. Each method is trained once, so that the variance over seeds is unknown. "
     )
     if n_seeds > 1:
         read = (
-            f"Mean over {n_seeds} seeds, in brackets each of them; below it standard deviation and standard error over "
-            "mixtures, each with its mean over the seeds. Against PIT: difference in PIT SI-SDR. The p of mixtures is "
-            "that of Wilcoxon's test, which tells apart networks, not objectives; the p of seeds is that of Tukey's "
-            "test, in which a training is one value: it asks about objectives, with few trainings. "
+            f"Mean over {n_seeds} seeds, with the value of each seed in parentheses; below it standard deviation and "
+            "standard error over mixtures, whose values are averaged over the seeds. Against PIT: difference in PIT "
+            "SI-SDR. The p-value over mixtures is from Wilcoxon's test, which compares networks, not objectives; the "
+            "p-value over seeds is from Tukey's test with one value per training run, which compares objectives. "
         )
     body.append(
         f'<p class="note">{read}'
-        "The <b>published</b> values are of WSJ0-mix, another corpus, with a far longer training, mean ± standard "
-        "deviation over three seeds: they are <b>not comparable</b> with the others, and show what the paper found.</p>"
+        "The <b>published</b> values (mean ± standard deviation over three seeds) were computed on WSJ0-mix, a "
+        "different corpus, with far longer training: they are <b>not comparable</b> with our values.</p>"
     )
     body.append("<h2>Learning curves</h2>")
-    pictures = [
+    figures = [
         image(
             drawings.draw_learning_curves([run for run in runs if run.n_speakers == number]),
             f"Validation SI-SDR over training, {number} speakers",
         )
         for number in numbers
     ]
-    body.append(side_by_side(pictures))
+    body.append(side_by_side(figures))
     body.append(
-        '<p class="note">PIT SI-SDR on crops of validation mixtures, after each epoch; seeds after the first are '
+        '<p class="note">PIT SI-SDR on crops of validation mixtures after each epoch; seeds other than the first are '
         "lighter.</p>"
     )
     if study.genders:
@@ -196,8 +195,8 @@ def _methods_part(study: StudyRecords) -> list[str]:
             head, rows = gender_rows(study, number)
             body.append(f"<h3>{number} speakers</h3>" + table(head, rows, identity=f"genders-{number}"))
         body.append(
-            '<p class="note">Improvement in dB, mean ± standard error over mixtures. F and M as the readers '
-            "are listed.</p>"
+            '<p class="note">Improvement in dB, mean ± standard error over mixtures. F and M as in the metadata of the '
+            "corpus.</p>"
         )
     return body
 
@@ -215,9 +214,9 @@ def _hypotheses_part(study: StudyRecords) -> list[str]:
         "<h2>More outputs than speakers</h2>",
         _alone(drawings.draw_hypotheses(runs), "MCL SI-SDR by the number of outputs", caption),
         table(HYPOTHESES_HEAD, hypotheses_rows(study), identity="hypotheses"),
-        '<p class="note">More outputs are more chances to be near a speaker: the best of many is chosen with the true '
-        "sources known, so part of the gain comes from this choice, not from separation. Differences are paired, "
-        "± standard error, with the p of Wilcoxon's test.</p>",
+        '<p class="note">The best output is selected with the true sources, so that a part of the gain from more '
+        "outputs comes from this selection, not from separation. Differences are paired, ± standard error, with "
+        "p-values of Wilcoxon's test.</p>",
     ]
 
 
@@ -227,16 +226,16 @@ def _transition_part(study: StudyRecords) -> list[str]:
         return []
     decay = runs[0].config["objective"]["decay"]
     caption = (
-        f"The temperature falls by a factor of {decay:g} an epoch, from right to left. While all "
-        "outputs are the mixture, their SI-SDR is that of the mixture. On crops of validation mixtures. "
+        f"The temperature falls by a factor of {decay:g} per epoch, from right to left. While all "
+        "outputs equal the mixture, they have its SI-SDR. On crops of validation mixtures. "
         f"{_network(runs[0])}, constant learning rate."
     )
     return [
         "<h2>Phase transition</h2>",
         _alone(drawings.draw_transition(runs), "Negative MCL SI-SDR against temperature", caption),
         table(TRANSITION_HEAD, transition_rows(study), identity="transition"),
-        '<p class="note">The last two columns: whole test mixtures, mean ± standard error. All trainings are equally '
-        "long, so that one that begins hot has had less time at a temperature at which something is learned.</p>",
+        '<p class="note">Last two columns: whole test mixtures, mean ± standard error. All training runs are equally '
+        "long; runs with a high initial temperature therefore spend less time below the transition.</p>",
     ]
 
 
@@ -244,12 +243,12 @@ def _automatic_part(study: StudyRecords) -> list[str]:
     by_hand, runs = by_hand_and_automatic(study)
     if not runs:
         return []
-    caption = "aMCL with 2 speakers. Both have equally many steps; on crops of validation mixtures."
+    caption = "aMCL with 2 speakers and the same number of steps, on crops of validation mixtures."
     return [
         "<h2>An automatic schedule</h2>",
         image(drawings.draw_automatic(by_hand, runs), "Temperature and SI-SDR over training", escape(caption)),
         table(AUTOMATIC_HEAD, automatic_rows(study), identity="automatic"),
-        '<p class="note">Whole test mixtures, mean ± standard error over them. The difference is in PIT SI-SDR.</p>',
+        '<p class="note">Mean ± standard error over whole test mixtures. Differences are in PIT SI-SDR.</p>',
     ]
 
 
@@ -280,7 +279,7 @@ def _alone(figure: Any, alternative: str, caption: str) -> str:
 
 
 def _scored(runs: Sequence[RunRecords], measure: str, *, std: bool = True) -> str:
-    """Return mean ± standard deviation over mixtures | standard error; or mean (each seed) | both, for several runs.
+    """Return "mean ± standard deviation | standard error" over mixtures; for several runs "mean (seeds) | both errors".
 
     Without `std`, the standard deviation is left out.
     """

@@ -1,4 +1,4 @@
-"""Paired differences, p-values and figure files of the reports of the studies."""
+"""Paired differences, p-values and figure files for the reports of the studies."""
 
 import io
 import statistics
@@ -15,7 +15,7 @@ __all__ = ["Difference", "difference", "p_value", "save_figure", "signed"]
 
 
 class Difference(NamedTuple):
-    """A paired difference of two samples; `p` is the p-value of Wilcoxon's test, None if all pairs are equal."""
+    """Paired difference of two samples; `p` is the p-value of Wilcoxon's test, None if all pairs are equal."""
 
     mean: float
     error: float
@@ -50,7 +50,7 @@ def signed(value: float, decimals: int = 2) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Return a p-value as text; None is the p-value of equal samples.
+    """Return a p-value as text; None stands for equal samples.
 
     Example:
         >>> p_value(0.0312), p_value(1e-12), p_value(None)

@@ -1,4 +1,4 @@
-"""The page of the pedestrian study: every method under every protocol, forks, calibration, joint winners."""
+"""HTML report of the trajectory study: every method under every protocol, forks, calibration, joint winners."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -46,7 +46,7 @@ __all__ = [
 Records = list[dict[str, Any]]
 Rows = list[list[str]]
 
-# Title and metrics of a cell.
+# Title and metrics of each column.
 PROTOCOLS = (
     ("minADE20 / minFDE20", ("min_ade", "min_fde")),
     ("ADE of the best end", ("min_ade_of_final",)),
@@ -60,30 +60,30 @@ PROTOCOLS = (
 OVERALL_HEAD = ("method", "seeds", *(title for title, _ in PROTOCOLS))
 TESTS_HEAD = ("method", "minADE20", "minFDE20", "likeliest FDE", "joint FDE", "collisions")
 _TESTED = ("min_ade", "min_fde", "top1_fde", "joint_fde", "collisions")
-_SHARES = ("misses", "collisions")
+_FRACTIONS = ("misses", "collisions")
 _EXPLAINED = (
-    ("minADE20 / minFDE20", "the lowest error of 20 hypotheses, each its own minimum; what most papers print."),
-    ("ADE of the best end", "the ADE of the hypothesis with the lowest FDE: both by one mode."),
-    ("likeliest ADE / FDE", "of the hypothesis with the highest score: no look at the truth."),
-    ("misses", "share of people of whom all hypotheses end more than 2 m away."),
-    ("Brier-minFDE20", "minFDE plus (1 - p)², p the score of that hypothesis."),
+    ("minADE20 / minFDE20", "the lowest errors of 20 hypotheses, two separate minima; reported in most papers."),
+    ("ADE of the best end", "the ADE of the hypothesis with the lowest FDE."),
+    ("likeliest ADE / FDE", "the errors of the hypothesis with the highest score, selected without the true future."),
+    ("misses", "the fraction of people for whom all hypotheses end more than 2 m away."),
+    ("Brier-minFDE20", "minFDE plus (1 - p)², where p is the score of that hypothesis."),
     (
         "joint ADE / FDE",
-        "hypothesis k of all people of a scene is one future; mean over people, then the minimum, then the mean over "
-        "scenes.",
+        "hypotheses k of all people of a scene form one future; the errors are averaged over people, minimized over "
+        "hypotheses, and averaged over scenes.",
     ),
-    ("collisions", "share of people who come closer than 0.2 m to another in the same hypothesis, mean over scenes."),
-    ("NLL", "negative log-likelihood of the true 12 steps, for methods with a density."),
+    ("collisions", "the fraction of people who come closer than 0.2 m to another person, averaged over scenes."),
+    ("NLL", "the negative log-likelihood of the true 12 steps, for methods with a density."),
 )
 
 
 class Results(NamedTuple):
-    """The results computed from records.
+    """Results computed from records.
 
     Attributes:
-        scenes: those in the records, in the order of the benchmark.
-        methods: those in the records, in the order of the tables.
-        values: by (scene, method, metric), then by seed.
+        scenes: Scenes in the records, in the order of the benchmark.
+        methods: Methods in the records, in the order of the tables.
+        values: Values by (scene, method, metric), then by seed.
     """
 
     scenes: list[str]
@@ -91,7 +91,7 @@ class Results(NamedTuple):
     values: dict[tuple[str, str, str], dict[int, float]]
 
     def over_scenes(self, method: str, metric: str) -> dict[int, float]:
-        """Return the mean over the scenes by seed, for seeds with all scenes."""
+        """Return the mean over the scenes by seed, for seeds with results on all scenes."""
         columns = [self.values[scene, method, metric] for scene in self.scenes]
         seeds = set(columns[0]).intersection(*columns[1:]) if columns else set()
         return {seed: sum(column[seed] for column in columns) / len(columns) for seed in sorted(seeds)}
@@ -106,12 +106,12 @@ def results_of(records: Records) -> Results:
     """Return the results computed from records.
 
     Raises:
-        ValueError: for an unknown scene or method.
+        ValueError: If a scene or method is unknown.
     """
     values: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
     for row in records:
         if row["scene"] not in SCENES or row["method"] not in METHODS:
-            raise ValueError(f"no such scene and method: {row['scene']!r}, {row['method']!r}")
+            raise ValueError(f"unknown scene or method: {row['scene']!r}, {row['method']!r}")
         for metric in (metric for _, metrics in PROTOCOLS for metric in metrics):
             if row[metric] is not None:
                 values[row["scene"], row["method"], metric][int(row["seed"])] = float(row[metric])
@@ -120,7 +120,7 @@ def results_of(records: Records) -> Results:
 
 
 def overall_rows(results: Results) -> Rows:
-    """Return the lines of the table over all scenes, under `OVERALL_HEAD`: mean ± standard deviation over seeds."""
+    """Return the rows of the table over all scenes, with header `OVERALL_HEAD`: mean ± deviation over seeds."""
     rows = []
     for method in results.methods:
         n_seeds = len(results.over_scenes(method, "min_ade"))
@@ -132,13 +132,13 @@ def overall_rows(results: Results) -> Rows:
 def published_rows() -> Rows:
     """Return (method, minADE20 / minFDE20, protocol) of published results."""
     return [
-        [line.name, f"{line.min_ade:.2f} / {line.min_fde:.2f}", line.protocol or "each agent's own minimum"]
+        [line.name, f"{line.min_ade:.2f} / {line.min_fde:.2f}", line.protocol or "each agent separately"]
         for line in PUBLISHED
     ]
 
 
 def scene_rows(results: Results, metrics: Sequence[str]) -> tuple[list[str], Rows]:
-    """Return the heading and lines of one protocol, by scene."""
+    """Return header and rows of the table of one protocol, with a column per scene."""
     rows = []
     for method in results.methods:
         cells = [_cell([results.values[scene, method, m] for m in metrics], metrics) for scene in results.scenes]
@@ -148,14 +148,14 @@ def scene_rows(results: Results, metrics: Sequence[str]) -> tuple[list[str], Row
 
 
 def paired_rows(results: Results, against: str = "mcl", methods: Sequence[str] | None = None) -> Rows:
-    """Return the lines of paired differences from a method over (scene, seed), under `TESTS_HEAD`."""
+    """Return the rows of paired differences from a method over (scene, seed), with header `TESTS_HEAD`."""
     rows = []
     for method in results.methods if methods is None else methods:
-        found = [difference(results.paired(method, m), results.paired(against, m)) for m in _TESTED]
-        if method != against and METHODS[method].kind != "none" and any(found):
+        differences = [difference(results.paired(method, m), results.paired(against, m)) for m in _TESTED]
+        if method != against and METHODS[method].kind != "none" and any(differences):
             cells = [
                 "" if entry is None else f"{_signed(entry.mean, metric)} | {p_value(entry.p)}"
-                for entry, metric in zip(found, _TESTED, strict=True)
+                for entry, metric in zip(differences, _TESTED, strict=True)
             ]
             rows.append([METHODS[method].label, *cells])
     return rows
@@ -165,37 +165,37 @@ def write_trajectories_page(folder: Path) -> Path:
     """Read `records.jsonl` and `forks.jsonl` in `folder`, write `index.html` beside them and return its path.
 
     Raises:
-        ValueError: if the records are not as `torchmcl reproduce trajectories` wrote them.
+        ValueError: If the records were not written by `torchmcl reproduce trajectories`.
     """
     owner, command = "reproduce trajectories", "`torchmcl reproduce trajectories`"
     records = read_records(owner, folder / "records.jsonl")
     forks = read_records(owner, folder / "forks.jsonl") if (folder / "forks.jsonl").exists() else []
     target = folder / "index.html"
     with as_written(owner, "records.jsonl", command):
-        content = _page(records, forks)
+        content = _report(records, forks)
     write_atomically(target, content)
     return target
 
 
-def _page(records: Records, forks: Records) -> str:
+def _report(records: Records, forks: Records) -> str:
     results = results_of(records)
     seconds = sum(float(row["seconds"]) for row in records)
     windows = {row["scene"]: int(row["windows"]) for row in records}
     body = [
         "<h1>Where people walk next</h1>",
         f'<p class="lead">{len(records)} results of {len(results.methods)} methods on {len(results.scenes)} of the '
-        f"five scenes of ETH/UCY ({sum(windows.values()):,} windows, 3.2 s observed, 4.8 s to come), "
-        f"{int(records[0]['epochs'])} epochs of 20 steps, {seconds:.0f} s of training. Each scene is tested on by "
-        "networks that never saw it.</p>",
-        "<h2>Every method by every protocol</h2>",
+        f"five scenes of ETH/UCY ({sum(windows.values()):,} windows, 3.2 s observed, 4.8 s predicted), "
+        f"{int(records[0]['epochs'])} epochs of 20 steps, {seconds:.0f} s of training. Networks are evaluated on "
+        "scenes outside their training data.</p>",
+        "<h2>All methods and protocols</h2>",
         table(OVERALL_HEAD, overall_rows(results), identity="overall"),
-        '<p class="note">Metres, lower is better. Mean over scenes, ± standard deviation over seeds, which differ in '
-        "initial weights and dropout and see the same rows.</p>",
+        '<p class="note">Meters, lower is better. Mean over scenes ± standard deviation over seeds, which differ in '
+        "initial weights and dropout and use the same rows.</p>",
         "<ul>" + "".join(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in _EXPLAINED) + "</ul>",
-        "<h3>Reported by others</h3>",
+        "<h3>Published results</h3>",
         table(("method", "minADE20 / minFDE20", "minimum over"), published_rows(), identity="published"),
-        '<p class="note">Mean over the five scenes. Their training, windows and choice of hyperparameters differ; '
-        "compare only with minADE20 / minFDE20 above, and only if all five scenes are there.</p>",
+        '<p class="note">Mean over the five scenes. Training, windows and selection of hyperparameters differ; compare '
+        "only with minADE20 / minFDE20 above, and only if it includes all five scenes.</p>",
         *_tests_part(results),
         _annealing_part(results),
         *_joint_part(results),
@@ -221,8 +221,8 @@ def _tests_part(results: Results) -> list[str]:
     return [
         "<h2>Paired tests against MCL (WTA)</h2>",
         table(TESTS_HEAD, rows, identity="tests"),
-        '<p class="note">Mean difference over (scene, seed), and p of Wilcoxon\'s signed-rank test. Seeds of a scene '
-        "share its data: the test tells trainings apart, five scenes are few to tell what holds elsewhere.</p>",
+        '<p class="note">Mean difference over (scene, seed), and p-value of Wilcoxon\'s signed-rank test. Seeds of a '
+        "scene share its data: the test compares training runs, and five scenes say little about other locations.</p>",
     ]
 
 
@@ -237,30 +237,30 @@ def _annealing_part(results: Results) -> str:
             measured.append(f"{name}: {texts[0]} without annealing, {texts[1]} with it. ")
     return (
         f"<h2>Does annealing help?</h2><p>{escape(''.join(measured))}In the full study it does not: aMCL from 3 m and "
-        "WTA are within noise of each other, AutoAnnealing is half a percent worse, and mixtures are as likely with it "
-        "as without. It helps where the start is bad: with all hypotheses begun 10 m away WTA ends at 0.320 / 0.594 "
-        "and aMCL from 1 m at 0.255 / 0.432, still far from a good start. With a twentieth of the data it is a little "
-        "worse (0.215 / 0.359 against 0.212 / 0.351). These two were measured apart, in trainings of 3000 steps with "
-        "three seeds.</p>"
+        "WTA differ by less than the noise, AutoAnnealing is half a percent worse, and the likelihood of mixtures does "
+        "not change. Annealing helps with a bad initialization: with all initial hypotheses 10 m away, WTA reaches "
+        "0.320 / 0.594 and aMCL from 1 m 0.255 / 0.432, still far from the results with a good initialization. With a "
+        "twentieth of the data it is slightly worse (0.215 / 0.359 against 0.212 / 0.351). The last two comparisons "
+        "were made separately, in training runs of 3000 steps with three seeds.</p>"
     )
 
 
 def _joint_part(results: Results) -> list[str]:
-    own, joint = "mcl-scenes", "mcl-joint"
-    if not {own, joint} <= set(results.methods):
+    separate, joint = "mcl-scenes", "mcl-joint"
+    if not {separate, joint} <= set(results.methods):
         return []
     kinds = (("min_ade", "min_fde"), ("joint_ade", "joint_fde"), ("collisions",))
     rows = [
         [METHODS[name].label, *(_cell([results.over_scenes(name, m) for m in kind], kind) for kind in kinds)]
-        for name in (own, joint)
+        for name in (separate, joint)
     ]
-    tests = paired_rows(results, own, [joint])
+    tests = paired_rows(results, separate, [joint])
     return [
-        "<h2>Joint winners</h2><p>Both are trained on the same kind of batches, of whole scenes, for fewer steps than "
-        "the others; with joint winners hypothesis k of all people of a scene wins or loses as one future.</p>",
+        "<h2>Joint winners</h2><p>Both methods are trained on batches of whole scenes, for fewer steps than the other "
+        "methods; with joint winners, hypotheses k of all people of a scene win or lose together.</p>",
         table(("method", "minADE20 / minFDE20", "joint ADE / FDE", "collisions"), rows, identity="joint"),
         table(TESTS_HEAD, tests, identity="joint-tests") if tests else "",
-        '<p class="note">The second table: joint winners minus own winners, over (scene, seed).</p>' if tests else "",
+        '<p class="note">Second table: joint minus separate winners, over (scene, seed).</p>' if tests else "",
     ]
 
 
@@ -272,8 +272,8 @@ def _forks_part(forks: Records) -> list[str]:
     if not parts:
         return []
     caption = (
-        '<p class="note">The sharpest turns of each scene, chosen by the truth. Black: observed; green: the true '
-        "future; blue: 20 hypotheses, the darker the likelier; grey: people nearby, dotted where they will go.</p>"
+        '<p class="note">The sharpest turns of each scene, selected by the true future. Black: observed path; green: '
+        "true future; blue: 20 hypotheses, darker for higher scores; gray: people nearby, with dotted futures.</p>"
     )
     return ["<h2>Forks</h2>", caption, *parts]
 
@@ -284,22 +284,22 @@ def _calibration_part(records: Records, results: Results) -> list[str]:
         return []
     figure = draw_calibration({METHODS[name].label: _of_method(records, name) for name in methods})
     caption = (
-        "How often a hypothesis wins, by its score; on the diagonal scores are probabilities. All scenes and seeds. In "
-        "mixtures the winner of the distance need not be the component that explains the path best."
+        "Fraction of wins of a hypothesis by its score, over all scenes and seeds; on the diagonal, scores are "
+        "probabilities. In mixtures, the nearest hypothesis need not be the component with the highest likelihood."
     )
     return ["<h2>Are scores probabilities?</h2>", image(figure, "Calibration of the scores", escape(caption))]
 
 
 def _of_method(records: Records, method: str) -> list[list[float]]:
-    """Return (mean score, share of wins, count) of each score bin of a method, over scenes and seeds."""
+    """Return (mean score, fraction of wins, count) of each score bin of a method, over scenes and seeds."""
     bins: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for row in records:
         if row["method"] == method:
-            for score, share, count in row["calibration"]:
+            for score, fraction, count in row["calibration"]:
                 total = bins[bin_of(score)]
-                for place, value in enumerate((score * count, share * count, count)):
+                for place, value in enumerate((score * count, fraction * count, count)):
                     total[place] += float(value)
-    return [[score / count, share / count, count] for _, (score, share, count) in sorted(bins.items())]
+    return [[score / count, wins / count, count] for _, (score, wins, count) in sorted(bins.items())]
 
 
 def _cell(columns: Sequence[dict[int, float]], metrics: Sequence[str]) -> str:
@@ -310,7 +310,7 @@ def _cell(columns: Sequence[dict[int, float]], metrics: Sequence[str]) -> str:
 
     def text(name: str) -> str:
         values = [getattr(spread, name) for spread in spreads]
-        if metrics[0] in _SHARES:
+        if metrics[0] in _FRACTIONS:
             return " / ".join(percent(value, 2) for value in values)
         return " / ".join(f"{value:.{2 if metrics[0] == 'nll' else 3}f}" for value in values)
 
@@ -318,7 +318,7 @@ def _cell(columns: Sequence[dict[int, float]], metrics: Sequence[str]) -> str:
 
 
 def _signed(value: float, metric: str) -> str:
-    return f"{signed(100 * value, 2)} %" if metric in _SHARES else signed(value, 4)
+    return f"{signed(100 * value, 2)} %" if metric in _FRACTIONS else signed(value, 4)
 
 
 _N_OBSERVED = 8
@@ -371,14 +371,14 @@ def _columns(points: Sequence[Sequence[float]]) -> tuple[list[float], list[float
 
 
 def draw_calibration(bins: Mapping[str, Sequence[Sequence[float]]]) -> Any:
-    """Draw the share of wins against the score, with a line for each label of bins (mean score, share, count)."""
+    """Draw the fraction of wins against the score, with a line per label of bins (mean score, fraction, count)."""
     figure = new_figure(6.2, 4.6, layout="constrained")
     axis = figure.subplots()
     axis.plot([1e-3, 1], [1e-3, 1], color=GRAY, lw=1)
     colors = (*PALETTE, INK, GRAY)
     for (label, points), color in zip(bins.items(), colors, strict=False):
-        drawn = [(score, share) for score, share, count in points if count >= 20 and score > 0 and share > 0]
+        drawn = [(score, wins) for score, wins, count in points if count >= 20 and score > 0 and wins > 0]
         axis.plot(*_columns(drawn), "o-", color=color, ms=4, lw=1.2, label=label)
-    axis.set(xscale="log", yscale="log", xlabel="score", ylabel="share of wins", xlim=(2e-3, 1), ylim=(2e-3, 1))
+    axis.set(xscale="log", yscale="log", xlabel="score", ylabel="fraction of wins", xlim=(2e-3, 1), ylim=(2e-3, 1))
     axis.legend(fontsize=8, frameon=False)
     return figure

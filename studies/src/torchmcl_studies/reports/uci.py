@@ -1,4 +1,4 @@
-"""The page of the UCI study: the paper's tables 1, 2, 4 and 5 from records, beside the published values."""
+"""HTML report of the UCI study: the paper's tables 1, 2, 4 and 5 from records, beside the published values."""
 
 import math
 from collections import defaultdict
@@ -25,15 +25,16 @@ _TABLES = (
     ("Table 5: epsilon, distortion", "distortion", _EPSILONS),
 )
 _PROTOCOLS = {
-    "last": "<b>last</b>: the weights after the last epoch, nothing selected. Honest.",
-    "validation": "<b>validation</b>: a tenth of the training fold chooses the epoch. Honest, with less training data.",
-    "test-selected": "<b>test-selected</b>: the epoch with the lowest loss <em>on the test fold</em>, as the authors' "
-    "released code does. Not honest; only for comparison with the published numbers.",
+    "last": "<b>last</b>: weights after the last epoch; nothing is selected. Unbiased.",
+    "validation": "<b>validation</b>: the epoch is selected on a held-out tenth of the training fold. Unbiased, with "
+    "less training data.",
+    "test-selected": "<b>test-selected</b>: the epoch with the lowest loss <em>on the test fold</em>, as in the "
+    "authors' released code. Biased; only for comparison with the published values.",
 }
 
 
 class Cell(NamedTuple):
-    """One method on one set under one protocol, over folds (and seeds)."""
+    """Values of one method on one data set under one protocol, by (fold, seed)."""
 
     values: dict[tuple[int, int], float]
 
@@ -56,7 +57,7 @@ class Cell(NamedTuple):
 
 
 def cells_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str, str], Cell]:
-    """Return the cells by (set, method, protocol, metric)."""
+    """Return the table entries by (set, method, protocol, metric)."""
     values: dict[tuple[str, str, str, str], dict[tuple[int, int], float]] = defaultdict(dict)
     for row in rows:
         for metric in ("distortion", "rmse"):
@@ -67,7 +68,7 @@ def cells_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str, str], 
 
 
 def deviations(rows: Iterable[dict[str, Any]], protocol: str = "test-selected") -> list[tuple[str, str, str, float]]:
-    """Return (set, method, metric, deviation in combined standard errors) of every published multi-hypothesis cell."""
+    """Return (set, method, metric, deviation in combined standard errors) of every published multi-hypothesis entry."""
     published = published_cells()
     entries = []
     for (name, method, used_protocol, metric), cell in cells_of(rows).items():
@@ -83,17 +84,17 @@ def write_uci_page(folder: Path) -> Path:
     """Read `records.jsonl` in `folder`, write `index.html` beside it and return its path.
 
     Raises:
-        ValueError: if the records are not as `torchmcl reproduce uci` wrote them.
+        ValueError: If the records were not written by `torchmcl reproduce uci`.
     """
     rows = read_records("reproduce uci", folder / "records.jsonl")
     target = folder / "index.html"
     with as_written("reproduce uci", "records.jsonl", "`torchmcl reproduce uci`"):
-        content = _page(rows)
+        content = _report(rows)
     write_atomically(target, content)
     return target
 
 
-def _page(rows: list[dict[str, Any]]) -> str:
+def _report(rows: list[dict[str, Any]]) -> str:
     cells = cells_of(rows)
     protocols = [name for name in _PROTOCOLS if any(key[2] == name for key in cells)]
     epochs = sorted({row["epochs"] for row in rows})
@@ -102,10 +103,10 @@ def _page(rows: list[dict[str, Any]]) -> str:
         "<h1>The UCI study</h1>",
         f'<p class="lead">{len(rows):,} results of {len({row["method"] for row in rows})} methods on '
         f"{len({row['set'] for row in rows})} data sets, {escape(epochs[0])} epochs each, {seconds:.0f} s of training. "
-        "Read the protocol before the number:</p>",
+        "The values depend on the protocol:</p>",
         "<ul>" + "".join(f"<li>{_PROTOCOLS[name]}</li>" for name in protocols) + "</ul>",
-        '<p class="note">Each cell: our mean ± standard deviation over folds; below it the published value and how '
-        "many combined standard errors ours is above it. Best of a row bold, second underlined.</p>",
+        '<p class="note">Each entry: our mean ± standard deviation over folds; below it the published value and the '
+        "difference in combined standard errors (SE). The best entry of a row is bold, the second underlined.</p>",
     ]
     for protocol in protocols:
         body.append(f"<h2>Protocol: {escape(protocol)}</h2>")
@@ -214,7 +215,7 @@ def _scatter(cells: dict[tuple[str, str, str, str], Cell], protocols: list[str])
             axis.annotate(label, (rmse.mean, distortion.mean), xytext=(6, 4), textcoords="offset points", fontsize=8)
         axis.set(xlabel="RMSE", ylabel="distortion", yscale="log", title=protocol)
         axis.margins(x=0.35)
-    caption = "Orange: MCL, pink: Relaxed-WTA by epsilon, blue: aMCL. Down and left is better."
+    caption = "Orange: MCL; pink: Relaxed-WTA by epsilon; blue: aMCL. Lower left is better."
     return f"<h2>RMSE against distortion, {escape(name)}</h2>" + image(
         figure, f"RMSE and distortion on {name}", caption
     )
@@ -230,8 +231,8 @@ def _agreement(rows: list[dict[str, Any]]) -> str:
     lines = [[name, METHODS[method].label, metric, signed(d, 1)] for name, method, metric, d in far]
     return (
         "<h2>Agreement with the published tables</h2>"
-        f"<p>Under <b>test-selected</b>, {within} of {len(ours)} published aMCL and Relaxed-WTA cells lie within two "
-        "combined standard errors of ours. Those that do not, and those of MCL:</p>"
+        f"<p>Under <b>test-selected</b>, {within} of {len(ours)} published aMCL and Relaxed-WTA values lie within two "
+        "combined standard errors of ours. The following values of these methods and of MCL do not:</p>"
         + table(["set", "method", "metric", "deviation in SE"], lines, identity="deviations")
         + '<p class="note">A published standard deviation of 0.00 is rounded, so its standard error is too small.</p>'
     )

@@ -1,4 +1,4 @@
-"""The paper's separation study on other speech data: four objectives, more outputs than speakers, cooling schedules."""
+"""The paper's separation study on different data: four objectives, more outputs than speakers, cooling schedules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from torchmcl_studies.separation_records import PARTS, SPEAKERS_FILE
 __all__ = ["StudyRun", "run_separation_study", "study_runs"]
 
 _METHODS = ("pit", "mcl", "relaxed-wta", "amcl")
-# A quarter of the weights: in the two smaller parts only the comparison matters, not the level.
+# A quarter of the weights: in the two smaller parts only the comparison matters, not the absolute values.
 _SMALL = ("model.n_blocks=3", "model.hidden_size=64")
-# A smoke test for two CPU cores; its numbers are not meaningful.
+# Settings of a smoke test for two CPU cores; its results are not meaningful.
 _QUICK = (
     *("model.n_filters=16", "model.kernel_size=32", "model.stride=16", "model.segment_size=50"),
     *("model.hidden_size=16", "model.n_blocks=1"),
@@ -40,8 +40,8 @@ class StudyRun:
     """One training run.
 
     Args:
-        name: of its folder, `<part>/<what>`.
-        changes: to the configuration "study" of torchmcl_speech, as `part.option=value`.
+        name: Name of its folder, `<part>/<run>`.
+        changes: Changes to the configuration "study" of torchmcl_speech, as `part.option=value`.
     """
 
     name: str
@@ -53,7 +53,7 @@ class StudyRun:
         return self.name.partition("/")[0]
 
     def configured(self, more: Sequence[str] = ()) -> SeparationConfig:
-        """Return the configuration of the training."""
+        """Return the configuration of the training run."""
         return load_config("study").changed([*self.changes, *more])
 
 
@@ -61,8 +61,8 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
     """Return every training run of the study, the most important first.
 
     Args:
-        n_seeds: training runs of each method, for the table; the automatic schedule has four seeds, other parts one.
-        quick: tiny networks and few steps instead.
+        n_seeds: Number of training runs per method; the automatic schedule has four seeds, other parts one.
+        quick: Whether to use tiny networks and few steps.
 
     Example:
         >>> [run.name for run in study_runs()][:4]
@@ -104,8 +104,8 @@ def study_runs(n_seeds: int = 1, *, quick: bool = False) -> list[StudyRun]:
     annealed = (*_speakers(2), *_annealed(epochs[2]))
     seeds = range(1 if quick else 4)
     runs += [
-        StudyRun(f"automatic/{name}-{seed}", (*annealed, *how, f"training.seed={seed}"))
-        for name, how, seeds_of_part in (
+        StudyRun(f"automatic/{name}-{seed}", (*annealed, *options, f"training.seed={seed}"))
+        for name, options, seeds_of_part in (
             ("2-amcl", ("objective.rule=auto",), seeds),
             ("2-hand-amcl", ("objective.rule=amcl",), seeds[n_seeds:]),
         )
@@ -134,23 +134,23 @@ def run_separation_study(
     limit: int | None = None,
     progress: bool = True,
 ) -> list[Path]:
-    """Train and evaluate all runs; finished ones are skipped.
+    """Train and evaluate all runs; finished runs are skipped.
 
     Args:
-        out: folder; each run has one below it.
-        parts: which parts of the study.
-        n_seeds: training runs of each method, for the table.
-        quick: tiny networks, few steps and the first ten test mixtures, as a smoke test.
-        changes: `part.option=value` for all runs, for example the location of the data.
+        out: Folder of the study; each run has a folder below it.
+        parts: Parts of the study to run.
+        n_seeds: Number of training runs per method.
+        quick: Whether to use tiny networks, few steps and the first ten test mixtures, as a smoke test.
+        changes: Changes to the configuration of all runs, as `part.option=value`; for example the location of the data.
         device: "cpu" or "cuda".
-        limit: evaluate only this many of the first test mixtures.
-        progress: whether to show bars.
+        limit: Number of test mixtures to evaluate, the first ones; all by default.
+        progress: Whether to show progress bars.
 
     Returns:
-        The folders of the runs.
+        Folders of the runs.
 
     Raises:
-        ValueError: if a part is unknown, or the folder of a run holds another training.
+        ValueError: If a part is unknown, or the folder of a run contains a different training run.
     """
     check_known("separation study", "parts", parts, PARTS)
     if limit is not None:
@@ -179,8 +179,8 @@ def _is_done(folder: Path, config: SeparationConfig, limit: int | None) -> bool:
         return False
     if differs := differing_options(read_json("separation study", folder / "config.json"), config):
         got = f"{folder}, which differs in {differs}"
-        advice = "Use another folder, or delete this one to start again."
-        raise ValueError(bad_value("separation study", "out", "hold this study", got, advice))
+        advice = "Choose a different folder, or delete this one to start anew."
+        raise ValueError(bad_value("separation study", "out", "contain this study", got, advice))
     return len(evaluation.read_text().splitlines()) == len(listed_mixtures(config.data, "tt")[:limit])
 
 

@@ -1,4 +1,4 @@
-"""The methods of the study as data: rule, network and rows of each."""
+"""Methods of the trajectory study: rule, network and training rows of each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torchmcl.schedules import Exponential, Linear, annealed
 
 __all__ = ["CONSTANT_VELOCITY", "METHODS", "PUBLISHED", "Method", "Published", "path_cost"]
 
-# Initial temperature in meters of ADE + FDE / 2, and the end of annealing, as shares of it and of the training.
+# Initial temperature in meters of ADE + FDE / 2; final temperature relative to it; annealed fraction of the training.
 _HOT, _COLD, _COOLING = 3.0, 1e-3, 0.7
 # Initial temperature in units of the likelihood; 1 is the mixture itself.
 _HOT_MIXTURE = 5.0
@@ -32,11 +32,11 @@ class Method:
     """One row of the tables.
 
     Attributes:
-        name: as in records and on the command line.
-        label: as in reports.
-        rule: epochs -> rule, epoch -> rule, or AutoAnnealing.
-        kind: methods trained together: "paths", "mixture", "scenes" (batches of whole scenes) or "joint" (the same
-            with one winner for all people of a scene); "none" is not trained.
+        name: Name in records and on the command line.
+        label: Label in reports.
+        rule: Function that maps the number of epochs to a rule, a function epoch -> rule, or `AutoAnnealing`.
+        kind: Kind of methods that are trained together: "paths", "mixture", "scenes" (batches of whole scenes), "joint"
+            (batches of scenes with one winner for all people of a scene) or "none" (without training).
     """
 
     name: str
@@ -75,10 +75,10 @@ class Published(NamedTuple):
     """One line of a published table.
 
     Attributes:
-        name: of the method.
-        min_ade: mean over the scenes, in meters.
-        min_fde: mean over the scenes, in meters.
-        protocol: the set over which the minimum is taken, if not over each agent separately.
+        name: Name of the method.
+        min_ade: Mean minADE over the scenes, in meters.
+        min_fde: Mean minFDE over the scenes, in meters.
+        protocol: Set over which the minimum is taken, if not over each agent separately.
     """
 
     name: str

@@ -1,8 +1,7 @@
-"""The rows of the study: windows with the nearest people, forwards and backwards in time, and their sampling.
+"""Network and training rows of the study: windows with the nearest people, and their random augmentation.
 
-The networks are tested at a new location, so they must not depend on where and how the training recordings were
-made. Rows are mirrored, scaled and reversed in time, and noise is added to their observed
-positions, at random for every batch.
+The networks are tested at a new location, so they must not depend on where and how the training recordings were made.
+For every batch, rows are randomly mirrored, scaled and reversed in time, and noise is added to observed positions.
 """
 
 import math
@@ -32,13 +31,13 @@ __all__ = [
 ]
 
 N_OBSERVED, N_FUTURE = 8, 12
-# The number of nearest people in the input.
+# Number of nearest people in the input.
 N_NEAR = 6
 N_HYPOTHESES = 20
 # Steps over which heading and velocity are averaged: one step is noisy, seven lag behind in a turn.
 _HEADING_STEPS = 3
-# Own inputs: 7 steps, 7 distances from constant velocity (two coordinates each), two speeds; 9 for each other person
-# and whether there is one.
+# Inputs of the person: 7 steps and 7 offsets from constant velocity (two coordinates each), two speeds. Inputs of each
+# other person: 9 values, and whether there is such a person.
 _N_OWN = 4 * (N_OBSERVED - 1) + 2
 _N_OF_OTHER = 9
 N_INPUTS = _N_OWN + N_NEAR * (_N_OF_OTHER + 1)
@@ -47,12 +46,12 @@ _DROPOUT = 0.1
 
 
 class Frame(NamedTuple):
-    """The position and heading of a person.
+    """Reference frame of a person.
 
     Attributes:
-        origin: [..., 2], the last observed position.
-        axes: [..., 2, 2], columns are the person's x- and y-axis: world @ axes = own.
-        velocity: [..., 2], per step, in the person's axes.
+        origin: Last observed position, [..., 2].
+        axes: Matrix whose columns are the x- and y-axis of the person, [..., 2, 2].
+        velocity: Displacement per step in the axes of the person, [..., 2].
     """
 
     origin: Tensor
@@ -64,9 +63,9 @@ class Frame(NamedTuple):
         return (future - self.origin.unsqueeze(-2)) @ self.axes - self._straight_on(future)
 
     def positions(self, offsets: Tensor) -> Tensor:
-        """Return the positions of hypotheses [..., hypotheses, 12, 2] given as offsets."""
-        own = offsets + self._straight_on(offsets).unsqueeze(-3)
-        return own @ self.axes.mT.unsqueeze(-3) + self.origin[..., None, None, :]
+        """Return the positions of hypotheses from their offsets [..., hypotheses, 12, 2]."""
+        local = offsets + self._straight_on(offsets).unsqueeze(-3)
+        return local @ self.axes.mT.unsqueeze(-3) + self.origin[..., None, None, :]
 
     def _straight_on(self, like: Tensor) -> Tensor:
         steps = torch.arange(1.0, like.shape[-2] + 1, device=like.device)
@@ -77,8 +76,8 @@ def own_frame(observed: Tensor, near: Tensor) -> tuple[Tensor, Frame]:
     """Return the inputs of the network and the reference frame of its hypotheses.
 
     Args:
-        observed: [..., 8, 2], positions in meters.
-        near: [..., 6, 5], of the nearest people: relative position, velocity per step, 1 if there is one.
+        observed: Observed positions in meters, [..., 8, 2].
+        near: Nearest people, [..., 6, 5]: relative position, velocity per step, and 1 if there is such a person.
 
     Returns:
         Inputs [..., 90], and the frame.
@@ -110,7 +109,7 @@ class PathNetwork(nn.Module):
     """A residual perceptron with 20 hypotheses of 12 steps and their scores; other people are pooled.
 
     Args:
-        scales: also return the standard deviation of each step of each hypothesis, for a mixture density network.
+        scales: Whether to return the standard deviation of each step of each hypothesis, for mixture density networks.
     """
 
     def __init__(self, *, scales: bool = False) -> None:
@@ -152,10 +151,10 @@ def _linear(n_in: int, n_out: int, gain: float = 1.0) -> nn.Linear:
 
 # Standard deviation of the noise on each observed coordinate, in meters.
 _NOISE = 0.018
-# Sizes are multiplied by exp(u), u uniform between -0.4 and 0.4: people are faster in some places than in others.
+# Positions are multiplied by exp(u), u uniform in [-0.4, 0.4]: people are faster in some places than in others.
 _SCALE = 0.4
 _BACKWARDS, _MIRRORED, _ALONE = 0.5, 0.5, 0.3
-# A recording is drawn with probability ~ (its windows)^0.7, between equal windows and equal recordings.
+# A recording is drawn with probability ~ n_windows^0.7, between equal weights of windows and of recordings.
 _BALANCE = 0.7
 
 
@@ -163,10 +162,10 @@ class Rows(NamedTuple):
     """Windows and the people around them.
 
     Attributes:
-        paths: [rows, 20, 2], 8 observed and 12 future positions.
-        near: [rows, 6, 5], see `own_frame`.
-        scene: [rows], windows of the same recording and first frame.
-        recording: [rows], a number.
+        paths: Positions, 8 observed and 12 future, [rows, 20, 2].
+        near: Nearest people, [rows, 6, 5], see `own_frame`.
+        scene: Scene numbers, [rows]; a scene has one recording and first frame.
+        recording: Recording numbers, [rows].
     """
 
     paths: Tensor
@@ -183,13 +182,13 @@ def load_rows(scene: str, root: Path | None, *, without: Sequence[str] = ()) -> 
     """Return the training rows of a scene, the same rows backwards in time, and its test rows.
 
     Args:
-        scene: of `torchmcl_studies.data.pedestrians.SCENES`.
-        root: folder with the recordings; None looks where `read_recordings` does, or downloads.
-        without: recordings to leave out of the training as well, for model selection.
+        scene: Name of a scene, as in `torchmcl_studies.data.pedestrians.SCENES`.
+        root: Folder that contains the recordings; None for the default locations of `read_recordings`.
+        without: Names of recordings to exclude from training as well, for model selection.
 
     Raises:
-        ValueError: if there are no windows to train on or none to test on.
-        OSError: if the recordings are absent.
+        ValueError: If there are no windows to train on or to test on.
+        OSError: If the recordings are missing.
     """
     tested = pedestrians.SCENES[scene]
     names = [name for name in pedestrians.RECORDINGS if name not in (*tested, *without)]
@@ -198,7 +197,7 @@ def load_rows(scene: str, root: Path | None, *, without: Sequence[str] = ()) -> 
     rows = rows_of(train)
     for part, n_rows in (("train", len(rows.paths)), ("all", len(test.paths))):
         if n_rows == 0:
-            rule = f"hold people in {N_OBSERVED + N_FUTURE} consecutive frames in {part}/"
+            rule = f"contain people in {N_OBSERVED + N_FUTURE} consecutive frames in {part}/"
             raise ValueError(bad_value("reproduce trajectories", "data", rule, "none"))
     return rows, rows_of(train, backwards=True), test
 
@@ -210,9 +209,9 @@ def rows_of(recordings: Sequence[pedestrians.Recording], *, backwards: bool = Fa
     present = N_FUTURE if backwards else N_OBSERVED - 1  # the step at which the surrounding people are observed
     near = np.zeros((len(samples), N_NEAR, 5), dtype=np.float32)
     for number, recording in enumerate(recordings):
-        own = (samples.recording == number).numpy()
-        frames = samples.frame.numpy()[own] + present * recording.step
-        near[own] = _nearest(recording, frames, samples.person.numpy()[own], -1 if backwards else 1)
+        rows = (samples.recording == number).numpy()
+        frames = samples.frame.numpy()[rows] + present * recording.step
+        near[rows] = _nearest(recording, frames, samples.person.numpy()[rows], -1 if backwards else 1)
     paths = paths.flip(1) if backwards else paths
     return Rows(paths.contiguous(), torch.from_numpy(near), samples.scene, samples.recording)
 
@@ -227,10 +226,10 @@ def _nearest(recording: pedestrians.Recording, frames: np.ndarray, persons: np.n
         begin, end = np.searchsorted(sorted_frames, [frame, frame + 1])
         present = by_frame[begin:end]
         rows = np.flatnonzero(frames == frame)
-        own = np.searchsorted(recording.persons[present], persons[rows])  # `present` is sorted by person
-        places = recording.positions[present] - recording.positions[present[own], None]  # [rows, people, 2]
+        person = np.searchsorted(recording.persons[present], persons[rows])  # `present` is sorted by person
+        places = recording.positions[present] - recording.positions[present[person], None]  # [rows, people, 2]
         squared = (places**2).sum(-1)
-        squared[np.arange(len(rows)), own] = np.inf  # exclude the person itself
+        squared[np.arange(len(rows)), person] = np.inf  # exclude the person itself
         order = np.argsort(squared, axis=1, kind="stable")[:, : min(N_NEAR, len(present) - 1)]
         near[rows, : order.shape[1], :2] = np.take_along_axis(places, order[..., None], axis=1)
         near[rows, : order.shape[1], 2:4] = velocities[present[order]]
@@ -251,14 +250,14 @@ def _velocities(recording: pedestrians.Recording, direction: int) -> np.ndarray:
 
 
 class Drawing:
-    """A sampler of training rows, called with a number of rows and a generator by `torchmcl_fleet.SampledData`.
+    """Sampler of training rows, called by `torchmcl_fleet.SampledData` with a number of rows and a generator.
 
     Args:
-        rows: forwards in time.
-        backwards: the same rows in reverse.
-        group_size: 1 draws windows. A larger number draws scenes of up to that size, padded to it with rows whose
-            mask is False; people of a scene are mirrored, scaled and reversed together, and batches of a multiple of
-            the size hold whole scenes.
+        rows: Training rows, forwards in time.
+        backwards: Same rows, backwards in time.
+        group_size: Size of the groups: 1 draws windows; a larger number draws scenes of up to this size, padded with
+            rows whose mask is False. People of a scene are mirrored, scaled and reversed together, and batches of a
+            multiple of the size contain whole scenes.
 
     Example:
         >>> walk = torch.stack([torch.arange(20.0), torch.zeros(20)], dim=-1).expand(3, 20, 2)
@@ -277,8 +276,8 @@ class Drawing:
         recording = rows.recording[self._groups[:, 0]]
         sizes = torch.bincount(recording)
         self._starts, self._sizes = sizes.cumsum(0) - sizes, sizes
-        share = sizes.double() ** _BALANCE * (sizes > 0)
-        self._until = (share.cumsum(0) / share.sum()).float()  # cumulative probabilities of the recordings
+        weights = sizes.double() ** _BALANCE * (sizes > 0)
+        self._until = (weights.cumsum(0) / weights.sum()).float()  # cumulative probabilities of the recordings
 
     def __call__(self, n_rows: int, generator: torch.Generator) -> Batch:
         """Return `n_rows` rows on the device of the generator."""

@@ -1,20 +1,21 @@
-"""The parts of the study, and the function that runs it: it computes missing results, one scene at a time.
+"""Definition and runner of the trajectory study: missing results are computed, one scene at a time.
 
-Protocol. Each scene of ETH/UCY is tested on with networks trained on the training parts of all other recordings. The
-weights are those after the last step; nothing is selected on a test scene or on the validation parts.
+Protocol. Networks are trained on the training parts of all recordings except the test scene, and evaluated on the test
+scene. The weights after the last step are used; nothing is selected on a test scene or on the validation parts.
 
-How the recipe was chosen. Network, augmentation and optimiser were chosen by *inner splits*: networks that were trained
-without two scenes were evaluated on one of the two, for all 20 ordered pairs, six seeds each. There the recipe has
-minADE20/minFDE20 0.1968/0.3203. One recipe serves all scenes and is the best on average over the pairs, so that a test
-scene has an influence through the pairs in which it was the inner
-one. Choosing the last of the choices (steps of the heading,
-weight of the scores) separately for each scene, by pairs that do not look at it, gave 0.1945/0.3152 on the test scenes
-where the common choice gave 0.1953/0.3160: the leak is negligible. Other findings there: without neighbors +4 %,
-without time reversal +1 %, ensembles reduced to 20 hypotheses within noise, more hypotheses reduced to 20 worse.
+Selection of hyperparameters. Network, augmentation and optimizer were selected on *inner splits*: networks trained
+without two scenes were evaluated on one of the two, for all 20 ordered pairs, with six seeds each. The selected
+hyperparameters have minADE20/minFDE20 0.1968/0.3203 there. They are the same for all scenes, so that a test scene
+influences them through the pairs in which it was the inner scene. Selecting the last hyperparameters (number of steps
+for the heading, weight of the scores) separately for each scene, on pairs without it, gave 0.1945/0.3152 on the test
+scenes, and the common selection 0.1953/0.3160: the leakage is negligible. Other results on inner splits: without
+neighbors +4 %, without time reversal +1 %; ensembles reduced to 20 hypotheses are within noise, and larger numbers of
+hypotheses reduced to 20 are worse.
 
-The temperatures from which aMCL (0.1, 0.3, 1 or 3 m) and the annealed MDN (3, 5, 10 or 30) start were chosen on 16 of
+The initial temperatures of aMCL (0.1, 0.3, 1 or 3 m) and of the annealed MDN (3, 5, 10 or 30) were selected on 16 of
 these pairs, in runs of 3000 steps with two seeds: 3 m with 0.2074/0.3361 (WTA 0.2075/0.3363, 1 m 0.2082/0.3390),
-and 5 with 0.2184/0.3692 and an NLL of -18.02 (plain 0.2208/0.3731, -17.62). Epsilon and AutoAnnealing are defaults.
+and 5 with 0.2184/0.3692 and an NLL of -18.02 (MDN without annealing 0.2208/0.3731, -17.62). Epsilon and AutoAnnealing
+have their defaults.
 """
 
 import time
@@ -50,7 +51,7 @@ KEYS = ("scene", "method", "seed")
 QUICK_SCENES = ("eth",)
 QUICK_EPOCHS, QUICK_BATCH = 5, 64
 # Batches of scenes are larger, so fewer of them are needed.
-_SHARE_OF_SCENES = 0.4
+_EPOCH_FACTOR_OF_SCENES = 0.4
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class TrajectoryStudy:
     """Options of the study.
 
     Raises:
-        ValueError: for an unknown scene, method or device, or a count below 1.
+        ValueError: If a scene, method or device is unknown, or a count is below 1.
     """
 
     scenes: Sequence[str] = tuple(pedestrians.SCENES)
@@ -86,11 +87,11 @@ class TrajectoryStudy:
 def run_study(study: TrajectoryStudy, out: Path, *, progress: bool = True) -> KeyedRecords:
     """Train the methods missing in `out/records.jsonl`, and return all records.
 
-    The predictions of seed 0 for a few sharp turns are in `out/forks.jsonl`, for pictures.
+    The predictions of seed 0 for a few sharp turns are stored in `out/forks.jsonl`, for figures.
 
     Raises:
-        ValueError: if the records on disk are of another study.
-        OSError: if the recordings are absent and cannot be downloaded.
+        ValueError: If the records on disk belong to a different study.
+        OSError: If the recordings are missing and cannot be downloaded.
     """
     available_device(_OWNER, study.device)
     settings = {"epochs": study.n_epochs, "windows a batch": study.batch_size}
@@ -124,15 +125,15 @@ def _run_scene(
         start = time.perf_counter()
         networks = _trained(kind, models, (train, backwards), study, f"{scene}, {kind}" if progress else False)
         seconds = time.perf_counter() - start
-        rows, pictures = [], []
+        rows, fork_records = [], []
         for (method, seed), network in zip(models, networks, strict=True):
             forecast: Forecast = constant_velocity(test) if network is None else predicted(network, test)
             key: dict[str, Any] = {"scene": scene, "method": method.name, "seed": seed}
             counts = {"windows": len(test.paths), "seconds": round(seconds / len(models), 3)}
             rows.append(key | numbers_of(forecast, test) | counts)
             if seed == 0:
-                pictures.append(key | {"forks": forks_of(forecast, test, drawn)})
-        forks.add(pictures)  # written first, so that a record always has its pictures
+                fork_records.append(key | {"forks": forks_of(forecast, test, drawn)})
+        forks.add(fork_records)  # written first, so that every record has its forks
         records.add(rows)
 
 
@@ -150,7 +151,7 @@ def _trained(
     if kind in ("paths", "mixture"):
         return train_fleet(models, Drawing(*rows), study.n_epochs, **options)
     drawing = Drawing(*rows, group_size=GROUP_SIZE)
-    n_epochs = max(1, round(_SHARE_OF_SCENES * study.n_epochs))
+    n_epochs = max(1, round(_EPOCH_FACTOR_OF_SCENES * study.n_epochs))
     if kind == "scenes":
         return train_fleet(models, drawing, n_epochs, **options)
     return train_jointly([seed for _, seed in models], drawing, n_epochs, **options)

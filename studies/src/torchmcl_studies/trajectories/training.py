@@ -1,4 +1,4 @@
-"""Training of the networks of one scene: seeds and rules as fleets, and joint winners in a separate loop."""
+"""Training of the networks of one scene: fleets of seeds and rules, and a separate loop for joint winners."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -35,11 +35,11 @@ __all__ = [
 
 # New rows are drawn for every epoch; learning rates and temperatures change by epoch.
 STEPS_PER_EPOCH = 20
-# Scenes of up to 32 people; larger crowds are cut. Most have three or four, so that a batch of scenes has room for four
-# times as many people as a batch of windows.
+# Scenes have up to 32 people; larger crowds are split. Most scenes have three or four people, so that a batch of scenes
+# has four times as many rows as a batch of windows.
 GROUP_SIZE, _ROOM = 32, 4
 _RATE, _DECAY, _BETA2 = 2e-3, 0.3, 0.98
-# Share of the training in which the learning rate rises: 200 of 7400 steps.
+# Fraction of the training in which the learning rate increases: 200 of 7400 steps.
 _WARM_UP = 1 / 37
 _SCORE_WEIGHT = 0.3
 
@@ -58,12 +58,12 @@ def train_fleet(
     All networks see the same rows; seeds differ in their initial weights and in dropout.
 
     Args:
-        models: pairs of a method and a seed.
-        drawing: the source of the rows.
-        n_epochs: epochs of `STEPS_PER_EPOCH` steps.
-        batch_size: windows per batch; a batch of scenes has room for four times as many people.
-        device: to train on.
-        progress: the label of the progress bar; False for none.
+        models: Pairs of a method and a seed.
+        drawing: Sampler of the training rows.
+        n_epochs: Number of epochs of `STEPS_PER_EPOCH` steps.
+        batch_size: Number of windows per batch; a batch of scenes has four times as many rows.
+        device: Device to train on.
+        progress: Label of the progress bar; False to hide it.
     """
     kind = models[0][0].kind
     mixture = kind == "mixture"
@@ -101,8 +101,8 @@ def train_jointly(
     generator = torch.Generator(device).manual_seed(0)
     scene = drawing.scenes(n_rows, device)
     rate = _rate(n_epochs)
-    what = progress if isinstance(progress, str) else "joint winners"
-    with own_random_numbers(), Progress(n_epochs, what, show=bool(progress), unit="epoch") as bar:
+    title = progress if isinstance(progress, str) else "joint winners"
+    with own_random_numbers(), Progress(n_epochs, title, show=bool(progress), unit="epoch") as bar:
         for seed in seeds:
             torch.manual_seed(seed)
             networks.append(PathNetwork().to(device))
@@ -141,8 +141,8 @@ def _stacked(network: nn.Module, parameters: dict[str, Tensor]) -> Callable[[Ten
     """Return a model that runs each network on its own rows, [models, batch, ...]."""
     template = copy.deepcopy(network)
 
-    def one(own: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-        hypotheses, score_logits = functional_call(template, own, (inputs,))
+    def one(tensors: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        hypotheses, score_logits = functional_call(template, tensors, (inputs,))
         return hypotheses, score_logits
 
     every = torch.vmap(one, randomness="different")
@@ -164,7 +164,7 @@ _COLLISION = 0.2
 # Most of the 20 scores are small, so the lower bins are narrow.
 _BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 _N_FORKS = 3
-# Rows of a recording that are closer together than this show the same event.
+# Rows of a recording that are closer than this show the same event.
 _APART = 40
 
 
@@ -172,9 +172,9 @@ class Forecast(NamedTuple):
     """The predictions of a method for the test rows.
 
     Attributes:
-        paths: [rows, hypotheses, 12, 2], positions in meters.
-        probabilities: [rows, hypotheses]
-        nll: [rows], negative log-likelihood of the true future, if the method has a density.
+        paths: Positions in meters, [rows, hypotheses, 12, 2].
+        probabilities: Probabilities of the hypotheses, [rows, hypotheses].
+        nll: Negative log-likelihood of the true future, [rows]; None for methods without a density.
     """
 
     paths: Tensor
@@ -215,10 +215,11 @@ def numbers_of(forecast: Forecast, rows: Rows) -> dict[str, Any]:
     """Return the metrics of one record; distances are in meters.
 
     Returns:
-        min_ade and min_fde, each its own minimum over the hypotheses; min_ade_of_final, the ADE of the hypothesis with
-        the best FDE; top1_*, of the likeliest one; misses beyond 2 m; brier_fde; joint_*, of the best joint hypothesis
-        of each scene; collisions, the share of agents that come closer than 0.2 m to another; nll; calibration, a list
-        of (mean probability, share of wins, how many) for bins of the scores.
+        Metrics by name. min_ade and min_fde are separate minima over the hypotheses; min_ade_of_final is the ADE of the
+        hypothesis with the lowest FDE; top1_* are the errors of the likeliest hypothesis; misses is the miss rate
+        beyond 2 m; brier_fde; joint_* are the errors of the best joint hypothesis of each scene; collisions is the
+        fraction of agents that come closer than 0.2 m to another agent; nll; calibration is a list of (mean
+        probability, fraction of wins, count) for bins of the scores.
     """
     paths, scores = forecast.paths, forecast.probabilities
     future, scene = rows.paths[:, N_OBSERVED:], rows.scene
@@ -266,9 +267,9 @@ def _calibration(forecast: Forecast, future: Tensor) -> list[list[float]]:
 
 
 def fork_rows(rows: Rows) -> list[int]:
-    """Return the indices of test rows to draw: the sharpest turns of pedestrians, at different moments.
+    """Return the indices of test rows to draw: the sharpest turns of pedestrians, at different times.
 
-    They are selected by the true future only, independently of all methods.
+    They are selected by the true future only, independently of the methods.
     """
     _, frame = own_frame(rows.paths[:, :N_OBSERVED], rows.near)
     sideways = frame.offsets(rows.paths[:, N_OBSERVED:])[:, -1, 1].abs()

@@ -1,4 +1,4 @@
-"""The study on a cluster: workers train its units, and one process writes the records."""
+"""The UCI study on a cluster: workers train its units, and one process writes the records."""
 
 import functools
 import json
@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 
 # Seconds to wait for a response of the scheduler, and for a worker.
 _PATIENCE = 30
-_START = "`dask scheduler` and `dask worker ADDRESS --nthreads 1` start one."
+_START = "Start one with `dask scheduler` and `dask worker ADDRESS --nthreads 1`."
 
 
 @contextmanager
@@ -34,27 +34,27 @@ def connected(owner: str, address: str, *, patience: float = _PATIENCE) -> Itera
     """Connect to a dask cluster inside a `with` block.
 
     Args:
-        owner: named in messages.
-        address: of the scheduler, as in tcp://host:8786.
-        patience: seconds to wait for the scheduler, and then for a first worker.
+        owner: Name of the command in error messages.
+        address: Address of the scheduler, such as tcp://host:8786.
+        patience: Seconds to wait for the scheduler, and then for a first worker.
 
     Raises:
-        ImportError: if dask.distributed is not installed.
-        ValueError: if there is no scheduler at the address, or it has no workers.
+        ImportError: If dask.distributed is not installed.
+        ValueError: If there is no scheduler at the address, or it has no workers.
     """
     import distributed
 
     try:
         client = distributed.Client(address, timeout=patience, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        rule = "be the address of a dask scheduler that answers"
+        rule = "be the address of a running dask scheduler"
         raise ValueError(bad_value(owner, "cluster", rule, repr(address), _START)) from error
     with client:
         try:
             client.wait_for_workers(1, timeout=patience)
         except TimeoutError as error:
-            rule = "be that of a scheduler with at least one worker"
-            raise ValueError(bad_value(owner, "cluster", rule, f"{address!r} without one", _START)) from error
+            rule = "be the address of a scheduler with at least one worker"
+            raise ValueError(bad_value(owner, "cluster", rule, f"{address!r} without workers", _START)) from error
         yield client
 
 
@@ -63,17 +63,16 @@ def results_from(
 ) -> Iterator[tuple[_Item, _Result]]:
     """Yield items with their results, in the order of completion.
 
-    The task of a lost worker is given to another one; finished results are not requested
-    again.
+    The item of a lost worker is sent to another one; finished results are not computed again.
 
     Args:
-        owner: named in messages.
-        client: from `connected`.
-        work: importable on the workers; it must be safe to rerun for an item whose worker was lost.
-        items: to process, the largest first.
+        owner: Name of the command in error messages.
+        client: Client, as returned by `connected`.
+        work: Function that workers can import, and that can safely be rerun for the item of a lost worker.
+        items: Items to process, the largest first.
 
     Raises:
-        OSError: if an item has crashed several workers.
+        OSError: If an item has crashed several workers.
     """
     from distributed import KilledWorker, as_completed
 
@@ -83,8 +82,8 @@ def results_from(
             yield futures.pop(future), future.result()
             future.release()
     except KilledWorker as error:
-        advice = "Is its memory enough? What was finished is in the records; rerun the same command to resume."
-        raise OSError(f"{owner}: one unit of work has ended several workers. {advice}") from error
+        advice = "Check their memory. Finished units are in the records; rerun the same command to resume."
+        raise OSError(f"{owner}: one unit of work has crashed several workers. {advice}") from error
 
 
 _OWNER = "reproduce uci"
@@ -99,19 +98,19 @@ _ONE_AT_A_TIME = threading.Lock()
 def run_study_on_cluster(study: UciStudy, out: Path, address: str, *, progress: bool = True) -> Records:
     """Train the models missing from `out/records.jsonl` on a dask cluster, and return all records.
 
-    If the workers can access `out`, on a shared filesystem, they save their training state there: the unit of a
-    lost worker resumes from its last save, and a finished one is never trained again. Otherwise the unit of a lost
+    If the workers can access `out`, on a shared file system, they save their training state there: the unit of a lost
+    worker resumes from its last checkpoint, and a finished unit is never trained again. Otherwise the unit of a lost
     worker starts from scratch. The data must be available on the workers, or they download it.
 
     Args:
-        study: what to run; its device is that of the workers.
-        out: folder for the records.
-        address: of the scheduler, as in tcp://host:8786.
-        progress: show a bar.
+        study: Options of the study; its device is the device of the workers.
+        out: Folder that stores the records.
+        address: Address of the scheduler, such as tcp://host:8786.
+        progress: Whether to show a progress bar.
 
     Raises:
-        ValueError: if there is no such cluster, or its workers have another version of torchmcl.
-        OSError: if a unit has crashed several workers.
+        ValueError: If there is no such cluster, or its workers have a different version of torchmcl.
+        OSError: If a unit has crashed several workers.
     """
     records = open_records(study, out)
     units = [unit for name in study.sets for unit in units_of(study, name, records)]

@@ -1,4 +1,4 @@
-"""The methods of the UCI study as data: network, rule and evaluation interval."""
+"""Methods of the UCI study: network, rule and evaluation interval of each."""
 
 import csv
 from collections.abc import Callable
@@ -24,13 +24,13 @@ class Method:
     """One row of the tables.
 
     Attributes:
-        name: as in records and on the command line.
-        label: as in reports.
-        published: its name in the published tables, "" if it is not there.
-        rule: epochs -> rule, or epoch -> rule.
-        evaluate_every: epochs between evaluations under `test-selected`, as in the authors' scripts.
-        n_members: networks that are averaged into one answer; 1 for the multi-hypothesis methods.
-        dropout: share of hidden units dropped, at prediction too.
+        name: Name in records and on the command line.
+        label: Label in reports.
+        published: Name in the published tables; empty if the method is not in them.
+        rule: Function that maps the number of epochs to a rule or a function epoch -> rule.
+        evaluate_every: Number of epochs between evaluations under `test-selected`, as in the authors' scripts.
+        n_members: Number of networks whose predictions are averaged; 1 for the multi-hypothesis methods.
+        dropout: Dropout rate of hidden units, also applied in prediction.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Method:
 
     @property
     def single_answer(self) -> bool:
-        """Whether the method has a single answer."""
+        """Whether the method makes a single prediction per row."""
         return self.n_members > 1 or self.dropout > 0
 
     def build(self, n_features: int, hidden: int) -> nn.Module:
@@ -91,7 +91,7 @@ METHODS = {
 
 
 class PublishedCell(NamedTuple):
-    """A published mean, and its standard deviation over folds if there are several."""
+    """A published mean, and its standard deviation over folds if there are several folds."""
 
     mean: float
     std: float | None
@@ -99,7 +99,7 @@ class PublishedCell(NamedTuple):
 
 
 def published_cells() -> dict[tuple[str, str, str], PublishedCell]:
-    """Return the cells by (set, published method name, metric)."""
+    """Return the published table entries by (set, published method name, metric)."""
     cells = {}
     for table in ("distortion", "rmse", "epsilon", "scheduler"):
         source = files("torchmcl_studies.uci") / "published" / f"uci_{table}.csv"

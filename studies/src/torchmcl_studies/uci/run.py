@@ -1,4 +1,4 @@
-"""The run of the study: missing results are computed by fleets, one set at a time."""
+"""Runner of the UCI study: fleets compute missing results, one data set at a time."""
 
 import importlib.util
 import shutil
@@ -42,8 +42,8 @@ _SEED_STRIDE = 1000
 def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
     """Train the models missing in `out/records.jsonl`, and return all records.
 
-    Checkpoints are in `out/checkpoints`: a killed run resumes in the middle of a
-    fleet, and its records are those of an uninterrupted run.
+    Checkpoints are stored in `out/checkpoints`: a killed run resumes in the middle of a fleet, and its records equal
+    the records of an uninterrupted run.
     """
     check_device(study)
     records = open_records(study, out)
@@ -61,8 +61,7 @@ def run_study(study: UciStudy, out: Path, *, progress: bool = True) -> Records:
 def trains_side_by_side(study: UciStudy) -> bool:
     """Return whether several units are trained at once.
 
-    A GPU has room for them. But threads must not share torch's global generator, so all of them must be trained by the
-    kernel with its own dropout generator, which supports data sets with few features.
+    A GPU has enough memory for several units of data sets with few features.
     """
     few = all(uci_set(name).n_features <= _FEATURES_OF_THE_KERNEL for name in study.sets)
     return few and torch.device(study.device).type == "cuda" and importlib.util.find_spec("triton") is not None
@@ -71,7 +70,7 @@ def trains_side_by_side(study: UciStudy) -> bool:
 def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress: bool) -> None:
     """Train several units at once, each in its own thread and stream; records are written in the usual order."""
     units = {name: list(units_of(study, name, records)) for name in study.sets}
-    n_models = sum(len(unit.tasks) for own in units.values() for unit in own)
+    n_models = sum(len(unit.tasks) for units_of_set in units.values() for unit in units_of_set)
 
     def train(unit: Unit, folds: list[Fold]) -> list[dict[str, Any]]:
         with _own_stream(torch.device(study.device)):
@@ -81,14 +80,14 @@ def _run_side_by_side(study: UciStudy, records: Records, out: Path, *, progress:
         Progress(n_models, "UCI study", show=progress, unit="model") as bar,
         ThreadPoolExecutor(_UNITS_AT_ONCE) as threads,
     ):
-        sets = {name: load_uci(name, study.data, study.folds) for name, own in units.items() if own}
+        sets = {name: load_uci(name, study.data, study.folds) for name in units if units[name]}
         # Start the longest first; the short ones run beside them.
         longest = sorted(sets, key=lambda name: len(sets[name][0].train_inputs), reverse=True)
         waiting: dict[Unit, Future[_Rows]] = {}
         try:
             for name in longest:
                 waiting |= {unit: threads.submit(train, unit, sets[name]) for unit in units[name]}
-            for unit in (unit for own in units.values() for unit in own):
+            for unit in (unit for units_of_set in units.values() for unit in units_of_set):
                 records.add(_result_of(waiting[unit], list(waiting.values())))
                 forget_unit(unit, out, leave_folder=True)
                 bar.step(len(unit.tasks))
@@ -115,7 +114,7 @@ def open_records(study: UciStudy, out: Path) -> Records:
     """Return the records of a study in a folder.
 
     Raises:
-        ValueError: if those on disk are of another study.
+        ValueError: If the records on disk belong to a different study.
     """
     return Records(out / "records.jsonl", {"epochs": study.n_epochs})
 
@@ -126,11 +125,11 @@ def train_unit(
     """Train the models of a unit and return their records.
 
     Args:
-        study: that the unit is part of.
-        unit: what to train.
-        folds: of its set, those of the study.
-        out: the folder to save the training in, and to resume from; None saves nothing.
-        progress: show a bar.
+        study: Study that contains the unit.
+        unit: Unit to train.
+        folds: Folds of its data set that are part of the study.
+        out: Folder to save checkpoints in and to resume from; None saves nothing.
+        progress: Whether to show a progress bar.
     """
     numbers = fold_numbers(study, unit.set)
     methods = [METHODS[task.method] for task in unit.tasks]
@@ -146,7 +145,7 @@ def train_unit(
         device=study.device,
     )
     held_out = "validation" in unit.protocols
-    what = f"{unit.set}, {len(methods)} models{', a tenth held out' if held_out else ''}"
+    title = f"{unit.set}, {len(methods)} models{', a tenth held out' if held_out else ''}"
     with nullcontext() if trains_side_by_side(study) else own_random_numbers():
         history = fleet.fit(
             train,
@@ -154,7 +153,7 @@ def train_unit(
             batch_size=_BATCH_SIZE,
             validation=validation,
             checkpoint=None if out is None else saved_training(unit, out),
-            progress=what if progress else False,
+            progress=title if progress else False,
         )
     test = FleetData.of_sets([(fold.test_inputs, fold.test_targets) for fold in folds], own_fold)
     rows = []
@@ -179,12 +178,12 @@ def train_unit(
 
 
 def unit_rows(unit: Unit, folds: list[Fold], own_fold: list[int]) -> tuple[FleetData, Validation | None]:
-    """Return the rows that the models of a unit are trained on, and those that they are selected on.
+    """Return the training rows of the models of a unit, and the rows on which epochs are selected.
 
     Args:
-        unit: what to train.
-        folds: of its set.
-        own_fold: the index of each model's fold among them.
+        unit: Unit to train.
+        folds: Folds of its data set.
+        own_fold: Index in `folds` of the fold of each model.
     """
     held_out = "validation" in unit.protocols
     # One set of rows for each fold; a held-out part is the tail of the published (random) order.
@@ -208,9 +207,9 @@ def forget_unit(unit: Unit, out: Path, *, leave_folder: bool = False) -> None:
     """Remove the checkpoints of a finished unit, and their parent folder if it is empty.
 
     Args:
-        unit: that is finished.
-        out: the folder of the study.
-        leave_folder: keep the parent folder, because another thread may be about to save there.
+        unit: Finished unit.
+        out: Folder of the study.
+        leave_folder: Whether to keep the parent folder, because another thread may be about to save there.
     """
     shutil.rmtree(saved_training(unit, out), ignore_errors=True)
     if not leave_folder:
@@ -223,7 +222,7 @@ def _forget_folder(out: Path) -> None:
 
 
 class _Result(NamedTuple):
-    """One row of the records, in units of the standardized targets."""
+    """Values of one record, in units of the standardized targets."""
 
     distortion: float | None
     rmse: float
@@ -236,16 +235,16 @@ def _results(fleet: Fleet, test: FleetData, unit: Unit, method: Method, *, best:
         metrics = fleet.evaluate(test, best=best)
         columns = (metrics[name].tolist() for name in ("distortion", "rmse", "usage"))
         return [
-            _Result(distortion, rmse, [round(share, 6) for share in usage])
+            _Result(distortion, rmse, [round(frequency, 6) for frequency in usage])
             for distortion, rmse, usage in zip(*columns, strict=True)
         ]
     inputs, targets = test.batch()[:2]
-    answers = _mean_answers(fleet, inputs, method, best=best)  # [models, rows]
-    errors = [answers[m].mean(dim=0) - targets[m[0]].flatten() for m in unit.ensembles().values()]
+    predictions = _mean_predictions(fleet, inputs, method, best=best)  # [models, rows]
+    errors = [predictions[m].mean(dim=0) - targets[m[0]].flatten() for m in unit.ensembles().values()]
     return [_Result(None, float(error.square().mean().sqrt()), None) for error in errors]
 
 
-def _mean_answers(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:
+def _mean_predictions(fleet: Fleet, inputs: Tensor, method: Method, *, best: bool) -> Tensor:
     if not method.dropout:
         return fleet.predict(inputs, per_model=True, best=best).hypotheses.flatten(1)
     passes = [

@@ -1,14 +1,14 @@
-"""The parts of the study: sets, methods, protocols, and units of work that are trained together.
+"""Definition of the UCI study: data sets, methods, protocols, and units of work that are trained together.
 
 Three protocols:
 
-- `last`: the weights after the last epoch; nothing is selected.
-- `validation`: the last tenth of the training fold is held out, and the epoch with its lowest
-  distortion is reported on the test fold. Without selection on test rows, with a little less training data.
-- `test-selected`: the epoch with the lowest loss ON THE TEST FOLD, as the authors' released code does.
-  Only for comparison with the published numbers.
+- `last`: weights after the last epoch; nothing is selected.
+- `validation`: the last tenth of the training fold is held out, and the epoch with the lowest distortion on it is
+  evaluated on the test fold. No selection on test rows, and slightly less training data.
+- `test-selected`: epoch with the lowest loss ON THE TEST FOLD, as in the authors' released code. Only for comparison
+  with the published values.
 
-`last` and `test-selected` come from the same training.
+`last` and `test-selected` evaluate the same training run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ KEYS = ("set", "fold", "method", "protocol", "seed")
 
 
 class Records(KeyedRecords):
-    """Rows by (set, fold, method, protocol, seed); see `KeyedRecords`."""
+    """Records by (set, fold, method, protocol, seed); see `KeyedRecords`."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         super().__init__("reproduce uci", KEYS, path, settings)
@@ -57,7 +57,7 @@ class UciStudy:
     """Options of the study.
 
     Raises:
-        ValueError: for an unknown set, method, protocol or device, or a count below 1.
+        ValueError: If a set, method, protocol or device is unknown, or a count is below 1.
     """
 
     sets: Sequence[str] = tuple(name for name in UCI_SETS if name != "year")
@@ -86,7 +86,7 @@ def check_device(study: UciStudy) -> None:
     """Check that the device of a study is available in this process.
 
     Raises:
-        ValueError: if it is not.
+        ValueError: If it is not available.
     """
     available_device("reproduce uci", study.device)
 
@@ -112,13 +112,13 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """A unique name for its files, also among other studies in the same folder."""
+        """Name of the files of the unit, unique also among other studies in the same folder."""
         models = [(task.method, task.fold, task.seed, task.member) for task in self.tasks]
         return f"{self.set}-{digest([models, list(self.protocols), self.n_epochs])[:16]}"
 
     @property
     def keys(self) -> list[tuple[Any, ...]]:
-        """The keys of its records, in their order."""
+        """Keys of the records of the unit, in order."""
         return [(self.set, fold, method, p, seed) for p in self.protocols for method, fold, seed in self.ensembles()]
 
     def ensembles(self) -> dict[tuple[str, int, int], list[int]]:
@@ -129,9 +129,9 @@ class Unit:
         return groups
 
     def parts(self, n_models: int) -> "list[Unit]":
-        """Return units of at most `n_models` models, or of one ensemble.
+        """Split the unit into units of at most `n_models` models, or of one ensemble.
 
-        Units with dropout are never split: their models share one stream of random numbers.
+        Units with dropout are never split, because their models share one stream of random numbers.
         """
         if METHODS[self.tasks[0].method].dropout:
             return [self]
@@ -148,7 +148,7 @@ def units_of(study: UciStudy, name: str, records: Records) -> Iterator[Unit]:
     numbers = fold_numbers(study, name)
     for kind in (False, True):
         methods = [METHODS[m] for m in study.methods if METHODS[m].single_answer is kind]
-        # Methods of one architecture share a fleet; dropout and ensembles differ, so each is its own.
+        # Methods with the same architecture share a fleet; dropout and ensembles have separate fleets.
         groups = [methods] if not kind else [[method] for method in methods]
         for group in groups:
             for protocols in (("last", "test-selected"), ("validation",)):

@@ -1,4 +1,4 @@
-"""Samples of a recording: one person in consecutive frames, first observed and then future ones."""
+"""Samples of recordings: one person in consecutive frames, first observed, then future frames."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ __all__ = ["SCENES", "Neighbors", "Split", "Windows", "leave_out", "load", "wind
 
 
 class Neighbors(NamedTuple):
-    """For each window, the other windows of its scene.
+    """Other windows of the scene of each window.
 
     Attributes:
-        rows: [windows, neighbors], indices of windows; the window itself as padding.
-        mask: [windows, neighbors], False for padding.
+        rows: Indices of windows, [windows, neighbors]; the window itself as padding.
+        mask: Mask of real neighbors, [windows, neighbors]; False for padding.
     """
 
     rows: Tensor
@@ -36,14 +36,14 @@ class Windows:
     Windows of the same recording and the same first frame are a scene: people who walk at the same time.
 
     Attributes:
-        observed: [windows, observed steps, 2], float32, in meters
-        future: [windows, future steps, 2]; after a person has left, the last position is repeated.
-        mask: [windows, future steps], True while the person is present; all True without `partial`.
-        scene: [windows], counted from 0, in order
-        recording: [windows], index in `recordings`
-        person: [windows], number of the person in the recording
-        frame: [windows], the first frame
-        recordings: names.
+        observed: Observed positions in meters, [windows, observed steps, 2], float32.
+        future: Future positions, [windows, future steps, 2]; the last position of a person who leaves is repeated.
+        mask: Mask of steps at which the person is present, [windows, future steps]; all True without `partial`.
+        scene: Scene numbers, [windows], counted from 0, in order.
+        recording: Index of the recording in `recordings`, [windows].
+        person: Number of the person in the recording, [windows].
+        frame: First frame, [windows].
+        recordings: Names of the recordings.
     """
 
     observed: Tensor
@@ -65,10 +65,10 @@ class Windows:
         return int(self.scene[-1]) + 1 if len(self) else 0
 
     def neighbors(self) -> Neighbors:
-        """Return the other windows of each window's scene, padded to the largest scene.
+        """Return the other windows of the scene of each window, padded to the largest scene.
 
-        People who are present for only a part of the window have no window, and are not included; with
-        `partial`, those who leave early are.
+        People who are present for only a part of the window have no window and are not included; with `partial`, people
+        who leave early are included.
         """
         sizes = torch.bincount(self.scene, minlength=self.n_scenes)
         first = (sizes.cumsum(0) - sizes)[self.scene].unsqueeze(-1)  # [windows, 1]
@@ -90,18 +90,19 @@ def windows(
 ) -> Windows:
     """Return every sample of the recordings: one person in `observed + future` consecutive frames.
 
-    Consecutive frames are one step of the recording apart: a window never crosses a gap in a person's frames.
+    Consecutive frames are one step of the recording apart: a window never crosses a gap in the frames of a person.
 
     Args:
-        recordings: one or several, of the same frame step.
-        observed: steps that are known.
-        future: steps to come.
-        stride: steps between the first frames, counted from the first frame of a recording, so that people of a scene
-            stay together.
-        partial: also include people who leave before the window ends, after at least one future step; see `mask`.
+        recordings: One recording, or several with the same frame step.
+        observed: Number of observed steps.
+        future: Number of future steps.
+        stride: Number of steps between first frames, counted from the first frame of a recording, so that people of a
+            scene stay together.
+        partial: Whether to include people who leave before the window ends, after at least one future step; see
+            `Windows.mask`.
 
     Raises:
-        ValueError: for a number below 1, no recording, or recordings of two frame steps.
+        ValueError: If a number is below 1, there is no recording, or recordings differ in their frame step.
 
     Example:
         >>> rows = np.array([[frame, 1, 0.4 * frame, 0.0] for frame in range(5)])
@@ -133,17 +134,18 @@ def windows(
 def leave_out(samples: Windows, *names: str) -> tuple[Windows, Windows]:
     """Return the windows without the named recordings, and the windows of those recordings.
 
-    Choices (training length, temperature) made on recordings held out from training are independent of the test scene.
+    Hyperparameters such as training length and temperature that are selected on held-out training recordings are
+    independent of the test scene.
 
     Args:
-        samples: windows of several recordings, the training part of a split for example.
-        names: of the recordings to hold out. Those of one place belong together.
+        samples: Windows of several recordings, for example the training part of a split.
+        names: Names of the recordings to hold out. Hold out all recordings of a location together.
 
     Returns:
         The other windows and the held-out ones, with renumbered scenes.
 
     Raises:
-        ValueError: without a name, for an unknown one, or if nothing would be left.
+        ValueError: If there are no names, a name is unknown, or no recordings would be left.
 
     Example:
         >>> rows = np.array([[frame, 1, 0.4 * frame, 0.0] for frame in range(5)])
@@ -156,7 +158,7 @@ def leave_out(samples: Windows, *names: str) -> tuple[Windows, Windows]:
     for name in names:
         if name not in samples.recordings:
             advice = nearest_hint(str(name), samples.recordings).strip()
-            rule = f"be of {', '.join(samples.recordings)}"
+            rule = f"be among {', '.join(samples.recordings)}"
             raise ValueError(bad_value(owner, "names", rule, repr(name), advice))
     rest = set(samples.recordings) - set(names)
     if not names or not rest:
@@ -172,8 +174,8 @@ def _check_one_step(recordings: list[Recording]) -> None:
     for other in recordings[1:]:
         if other.step != first.step:
             got = f"{first.step} in {first.name} and {other.step} in {other.name}"
-            advice = "Resample one of them: a step must last as long in all."
-            rule = "have one frame step"
+            advice = "Resample one of them: a step must have the same duration in all recordings."
+            rule = "have the same frame step"
             raise ValueError(bad_value("pedestrians.windows", "recordings", rule, got, advice))
 
 
@@ -236,9 +238,9 @@ class Split(NamedTuple):
     """One split of the benchmark.
 
     Attributes:
-        train: the first parts of all recordings except those of the scene.
-        validation: the last parts of the same recordings.
-        test: the whole recordings of the scene.
+        train: First parts of all recordings except the recordings of the scene.
+        validation: Last parts of the same recordings.
+        test: Whole recordings of the scene.
     """
 
     train: Windows
@@ -257,19 +259,19 @@ def load(
     """Return the windows of a split of ETH and UCY: training on all other recordings, test on the scene.
 
     Args:
-        scene: eth, hotel, univ, zara1 or zara2.
-        root: the folder with all/, train/ and val/; see `read_recordings`.
-        observed: steps that are known, of 0.4 s.
-        future: steps to come.
-        partial: also include people who leave before the window ends; see `windows`.
+        scene: Name of the scene: eth, hotel, univ, zara1 or zara2.
+        root: Folder that contains all/, train/ and val/; see `read_recordings`.
+        observed: Number of observed steps of 0.4 s.
+        future: Number of future steps.
+        partial: Whether to include people who leave before the window ends; see `windows`.
 
     Raises:
-        ValueError: for an unknown scene, or a file that is not a recording.
-        OSError: if the files are absent and cannot be downloaded.
+        ValueError: If the scene is unknown, or a file is not a recording.
+        OSError: If the files are missing and cannot be downloaded.
 
     Reference:
-        Pellegrini et al., ICCV 2009 (ETH); Lerner et al., Eurographics 2007 (UCY). The parts are those
-        distributed with Trajectron++ (Salzmann et al., ECCV 2020).
+        Pellegrini et al., ICCV 2009 (ETH); Lerner et al., Eurographics 2007 (UCY). The parts are distributed with
+        Trajectron++ (Salzmann et al., ECCV 2020).
     """
     check_known("pedestrians.load", "scene", [scene], SCENES)
     others = [name for name in RECORDINGS if name not in SCENES[scene]]

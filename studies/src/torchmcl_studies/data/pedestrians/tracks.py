@@ -1,4 +1,4 @@
-"""One recording: the position of each person in each frame, read from a text file and checked."""
+"""Recordings: positions of each person in each frame, read from text files and checked."""
 
 import io
 import os
@@ -18,7 +18,7 @@ from torchmcl_studies.data import cache_folder, cached_download, checksums
 __all__ = ["BASE_URL", "RECORDINGS", "Recording", "read", "read_recordings"]
 
 _COLUMNS = ("frame", "person", "x", "y")
-# A person may be missing in a frame. The same longer step this many times in a row means a different frame rate.
+# A person may be missing in a frame; this many equal longer steps in a row mean a different frame rate.
 _REPEATS_OF_A_RATE = 3
 # Larger integers are not exact in float64, in which the text is read.
 _LARGEST_EXACT = 2**53
@@ -26,14 +26,14 @@ _LARGEST_EXACT = 2**53
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """The positions of all persons of one recording, sorted by person, then frame.
+    """Positions of all persons of a recording, sorted by person, then frame.
 
     Attributes:
-        name: of the recording.
-        frames: [rows], int64
-        persons: [rows], int64
-        positions: [rows, 2], float64, in meters
-        step: difference between consecutive frames, in the units of `frames`.
+        name: Name of the recording.
+        frames: Frame numbers, [rows], int64.
+        persons: Person numbers, [rows], int64.
+        positions: Positions in meters, [rows, 2], float64.
+        step: Difference between consecutive frames, in the units of `frames`.
     """
 
     name: str
@@ -44,18 +44,18 @@ class Recording:
 
     @classmethod
     def from_rows(cls, rows: np.ndarray, name: str = "recording") -> "Recording":
-        """Return the recording given by rows (frame, person, x, y) in any order.
+        """Return a recording from rows (frame, person, x, y) in any order.
 
-        The step is the most frequent one between the frames of a person. A longer step is a gap if it is a multiple of
-        it; the same longer step three times in a row means a different frame rate.
+        The frame step is the most frequent difference between consecutive frames of a person. A multiple of it is a
+        gap; three equal longer steps in a row mean a different frame rate.
 
         Args:
-            rows: [rows, 4]
-            name: for messages, and for `Windows.recordings`.
+            rows: Rows of frame, person, x and y, [rows, 4].
+            name: Name in error messages and in `Windows.recordings`.
 
         Raises:
-            ValueError: without rows or for another number of columns, for numbers that are not finite, frames or
-                persons that are not integers, a person twice in a frame, or two frame rates.
+            ValueError: If there are no rows, the number of columns is not 4, values are not finite, frames or persons
+                are not integers, a person occurs twice in a frame, or there are two frame rates.
 
         Example:
             >>> Recording.from_rows(np.array([[0, 7, 0.0, 1.0], [10, 7, 0.5, 1.0], [20, 7, 1.0, 1.0]])).step
@@ -72,12 +72,12 @@ def read(path: str | Path, name: str | None = None) -> Recording:
     """Return the recording in a text file with the columns frame, person, x and y, separated by white space.
 
     Args:
-        path: the file; one that ends in .gz is unpacked.
-        name: of the recording, the name of the file without its endings by default.
+        path: Text file; a file that ends in .gz is unpacked.
+        name: Name of the recording; by default the file name without suffixes.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not a table of numbers, or not a recording (see `Recording.from_rows`).
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not a table of numbers, or not a recording (see `Recording.from_rows`).
     """
     path = Path(path)
     if not path.is_file():
@@ -112,7 +112,7 @@ def _check_rows(rows: np.ndarray, name: str) -> None:
     if not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0]
         got = f"{rows[row, column]} as {_COLUMNS[column]} in row {row}"
-        raise ValueError(bad_value(owner, name, "hold finite numbers", got, "Remove the row: absent is absent."))
+        raise ValueError(bad_value(owner, name, "hold finite numbers", got, "Remove rows of absent persons."))
     offends = (rows[:, :2] != np.floor(rows[:, :2])) | (np.abs(rows[:, :2]) > _LARGEST_EXACT)
     if offends.any():
         row, column = np.argwhere(offends)[0]
@@ -146,7 +146,7 @@ def _frame_step(frames: np.ndarray, persons: np.ndarray, name: str) -> int:
     if ((off := (frames - frames[0]) % step) != 0).any():
         row = int((off != 0).argmax())
         got = f"frames {frames[0]} and {frames[row]}"
-        advice = "Persons in frames of their own cannot be seen together."
+        advice = "Otherwise, persons would never be in the same frame."
         raise ValueError(bad_value(owner, name, f"have frames that are multiples of {step} apart", got, advice))
     return step
 
@@ -155,13 +155,13 @@ BASE_URL = (
     "https://raw.githubusercontent.com/StanfordASL/Trajectron-plus-plus/"
     "1031c7bd1a444273af378c1ec1dcca907ba59830/experiments/pedestrians/raw/raw/"
 )
-# Part of a recording: its folder in the repository, and the suffix of its file names.
+# Part of the recordings -> folder in the repository, suffix of the file names.
 _PARTS = {"all": ("all_data", ""), "train": ("train", "_train"), "val": ("val", "_val")}
 RECORDINGS = (
     *("biwi_eth", "biwi_hotel", "students001", "students003"),
     *("uni_examples", "crowds_zara01", "crowds_zara02", "crowds_zara03"),
 )
-_ADVICE = "Give the folder that has all/, train/ and val/: root=, or pedestrians/ in the folder of TORCHMCL_DATA."
+_ADVICE = "Pass the folder that contains all/, train/ and val/ as root=, or put it at $TORCHMCL_DATA/pedestrians."
 
 
 def read_recordings(
@@ -170,14 +170,14 @@ def read_recordings(
     """Return recordings, or their training and validation parts.
 
     Args:
-        names: of `RECORDINGS`.
-        part: "all" for whole recordings, "train" or "val" for the parts.
-        root: the folder with all/, train/ and val/, plain text or gzip; by default the folder pedestrians/ in that of
-            TORCHMCL_DATA, then the cache, then a download.
+        names: Names of recordings, as in `RECORDINGS`.
+        part: "all" for whole recordings, "train" or "val" for their parts.
+        root: Folder that contains all/, train/ and val/, plain text or gzip; by default $TORCHMCL_DATA/pedestrians,
+            then the cache, then a download.
 
     Raises:
-        ValueError: for an unknown name or part, or a file that is not a recording.
-        OSError: if a file is absent or cannot be downloaded.
+        ValueError: If a name or the part is unknown, or a file is not a recording.
+        OSError: If a file is missing or cannot be downloaded.
     """
     owner = "pedestrians.read_recordings"
     check_choice(owner, "part", part, tuple(_PARTS))
@@ -187,7 +187,7 @@ def read_recordings(
 
 
 def _find(name: str, part: str, root: str | Path | None) -> Path | None:
-    """Return the file in the given folder, or else in the default locations; None if it is missing."""
+    """Return the file in `root` or, without it, in the default locations; None if it is missing."""
     if root is not None:
         if not Path(root).is_dir():
             raise FileNotFoundError(bad_value("pedestrians", "root", "be a folder", root, _ADVICE))
