@@ -1,4 +1,4 @@
-"""What all benchmarks share: time, peak memory, and a JSON record with machine and commit."""
+"""Common functions of the benchmarks: time, peak memory, and a JSON record with machine and commit."""
 
 import argparse
 import gc
@@ -15,7 +15,7 @@ import torch
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """Return the argument parser that every benchmark starts from."""
+    """Return an argument parser with the options of all benchmarks."""
     arguments = argparse.ArgumentParser(description=description)
     arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments.add_argument("--out", type=Path, help="write the record to this JSON file")
@@ -23,7 +23,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def captured(run: Callable[[], object]) -> Callable[[], object]:
-    """Return the replay of `run` as a CUDA graph: what the device does, without the gaps between launches."""
+    """Return a function that replays `run` as a CUDA graph, without the gaps between launches."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -63,7 +63,7 @@ def milliseconds(run: Callable[[], object], device: str, repeats: int = 11, warm
 def compared_milliseconds(
     ours: Callable[[], object], baseline: Callable[[], object], device: str
 ) -> tuple[float, float]:
-    """Return both medians, measured in turn so that a busy moment hits both."""
+    """Return the median times of both functions, measured in turn so that other load affects both."""
     pairs = [(milliseconds(ours, device, 5), milliseconds(baseline, device, 5)) for _ in range(5)]
     return statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)
 
@@ -71,7 +71,7 @@ def compared_milliseconds(
 def in_turn_milliseconds(
     runs: Mapping[str, Callable[[], object]], device: str, rounds: int = 11, warm_ups: int = 2
 ) -> dict[str, float]:
-    """Return the median time of each, one call of each in every round, so that a busy moment hits all."""
+    """Return the median time of each function, called once per round so that other load affects all of them."""
     for run in list(runs.values()) * warm_ups:
         run()
     times = [{name: milliseconds(run, device, 1, 0) for name, run in runs.items()} for _ in range(rounds)]
@@ -79,7 +79,7 @@ def in_turn_milliseconds(
 
 
 def peak_extra_megabytes(run: Callable[[], object], device: str) -> float:
-    """Return how far the allocated memory rises above its start during `run`, by the allocator's own count."""
+    """Return the increase of the allocated memory during `run`, as counted by the allocator."""
     run()
     if device == "cuda":
         torch.cuda.synchronize()
@@ -101,7 +101,7 @@ def peak_extra_megabytes(run: Callable[[], object], device: str) -> float:
 
 
 def machine(device: str) -> dict[str, object]:
-    """Return what a reader needs to know about where the numbers were made."""
+    """Return a description of the machine, the software and the commit."""
     here = Path(__file__).resolve().parent
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
     return {
@@ -116,7 +116,7 @@ def machine(device: str) -> dict[str, object]:
 
 
 def report(name: str, device: str, rows: list[dict[str, object]], out: Path | None) -> None:
-    """Print the record as JSON and write it to `out` if asked."""
+    """Print the record as JSON, and write it to `out` if it is not None."""
     record = {"benchmark": name, "machine": machine(device), "rows": rows}
     text = json.dumps(record, indent=2)
     print(text)

@@ -1,4 +1,4 @@
-"""Annealing that decides by itself, against the paper's schedule, plain MCL and tuned baselines, on the UCI sets.
+"""Automatic annealing against the paper's schedule, plain MCL and tuned baselines on the UCI data sets.
 
 python -m benchmarks.annealing.auto --data FOLDER --records FILE.csv [--device cuda] [--sets ...]
     [--parts paper,auto,tuned,...]
@@ -39,12 +39,12 @@ def paper_candidates() -> dict[str, list[Candidate]]:
 
 
 def auto_candidates() -> dict[str, list[Candidate]]:
-    """Return the policy as it comes."""
+    """Return automatic annealing with its defaults."""
     return {"auto": [Candidate("auto", AutoAnnealing())]}
 
 
 def tuned_baselines() -> dict[str, list[Candidate]]:
-    """Return ways to train the baselines, to choose from on held-out rows."""
+    """Return candidates for the baselines, which are selected on held-out rows."""
     rates = {"constant": 0.01, "cosine": Cosine(0.01, 0.0, N_EPOCHS)}
     rules: dict[str, Any] = {"MCL": mcl.WTA()}
     rules |= {f"Relaxed-WTA {epsilon}": mcl.RelaxedWTA(epsilon) for epsilon in (0.05, 0.1, 0.2, 0.5)}
@@ -59,7 +59,7 @@ def tuned_baselines() -> dict[str, list[Candidate]]:
 
 
 def searched_policies() -> dict[str, list[Candidate]]:
-    """Return ways to anneal automatically, no more of them than of the baselines."""
+    """Return candidates for automatic annealing, at most as many as for the baselines."""
     candidates = [
         Candidate(f"hold gain {gain}, noise decay {decay}, rate {rate}", AutoAnnealing(gain, noise_decay=decay), rate)
         for gain in (0.25, 0.5, 1.0)
@@ -70,7 +70,7 @@ def searched_policies() -> dict[str, list[Candidate]]:
 
 
 def shipped_search() -> dict[str, list[Candidate]]:
-    """Return what `FleetSearch` tries by default: the policy in 48 ways, MCL and Relaxed-WTA in 16."""
+    """Return the default candidates of `FleetSearch`: 48 of automatic annealing, 16 of MCL and Relaxed-WTA."""
     return {"fleet-search": default_candidates(N_EPOCHS)}
 
 
@@ -85,7 +85,7 @@ PARTS: dict[str, list[tuple[Callable[[], dict[str, list[Candidate]]], bool]]] = 
 
 
 def run_part(name: str, part: str, data: Path, device: str) -> list[dict[str, Any]]:
-    """Train one part of the study on one set; of all candidates return those with the lowest validation."""
+    """Train one part of the study on one data set; return the candidates with the lowest validation value."""
     chosen: dict[tuple[str, int, int], dict[str, Any]] = {}
     for make, detached in PARTS[part]:
         for row in run_fleet(name, make(), detached, data, device):
@@ -98,7 +98,7 @@ def run_part(name: str, part: str, data: Path, device: str) -> list[dict[str, An
 def run_fleet(
     name: str, methods: dict[str, list[Candidate]], detached: bool, data: Path, device: str
 ) -> list[dict[str, Any]]:
-    """Train all candidates on all folds of a set, with all seeds, and return a row for each."""
+    """Train all candidates on all folds of a data set with all seeds, and return a row for each."""
     folds = load_uci(name, data)
     split = [round(0.9 * len(fold.train_inputs)) for fold in folds]
     train = [(f.train_inputs[:n], f.train_targets[:n]) for f, n in zip(folds, split, strict=True)]
@@ -155,7 +155,7 @@ def run_fleet(
 
 
 def compared(rows: list[dict[str, Any]], name: str, ours: str, other: str) -> dict[str, Any]:
-    """Return the geometric means and a paired test on log distortion over folds, seeds averaged."""
+    """Return geometric means, and a paired test on the log distortion over folds, averaged over seeds."""
 
     def logs(method: str) -> dict[int, float]:
         by_fold: dict[int, list[float]] = {}
@@ -186,7 +186,7 @@ def compared(rows: list[dict[str, Any]], name: str, ours: str, other: str) -> di
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return all comparisons that the rows allow, and our means beside the published ones."""
+    """Return all comparisons that the rows allow, and our means beside the published means."""
     published = {
         cell: value.mean
         for (cell, method, metric), value in published_cells().items()

@@ -1,4 +1,4 @@
-"""Automatic annealing and the other rules on problems with several right answers and a known lowest distortion.
+"""Automatic annealing and the other rules on problems with several modes and a known lowest distortion.
 
 python -m benchmarks.annealing.modes [--device cuda] [--seeds 20] [--problems "circle,3 x 3 branches"] [--out FILE.json]
 
@@ -23,7 +23,7 @@ N_TEST = 4000
 
 
 def rules_of(problem: ModeProblem, n_epochs: int) -> dict[str, Any]:
-    """Return the rules of a training of so many epochs."""
+    """Return the rules of a training run with this number of epochs."""
     cooling = mcl.Exponential(0.5, 1e-3 ** (1 / max(1, 0.7 * n_epochs)), cutoff=5e-4)
     n = problem.n_hypotheses
 
@@ -90,7 +90,7 @@ def row_of(problem: ModeProblem, n_seeds: int, device: str) -> dict[str, object]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, object]:
-    """Return how automatic annealing compares with the best of the others."""
+    """Return a comparison of automatic annealing with the best other rule."""
     others = [name for name in rows[0] if isinstance(rows[0][name], dict) and name != "auto"]
     best = [min(row[name]["median"] for name in others) for row in rows]
     auto = [row["auto"]["median"] for row in rows]
@@ -106,7 +106,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run the problems and report."""
+    """Run the problems and report the results."""
     arguments = parser(__doc__)
     arguments.add_argument("--seeds", type=int, default=20)
     arguments.add_argument("--problems", default="", help="names, separated by semicolons; all by default")

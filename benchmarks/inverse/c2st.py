@@ -1,4 +1,4 @@
-"""Compare draws of `inverse_problems.py` with the reference posteriors of sbibm: C2ST, as sbibm defines it.
+"""C2ST of the draws of `inverse_problems.py` against the reference posteriors of sbibm, as defined there.
 
     python -m benchmarks.inverse.c2st out/inverse --data out/sbibm.npz --kinds annealed
 
@@ -28,7 +28,7 @@ PUBLISHED = {
 
 
 def c2st(samples: np.ndarray, reference: np.ndarray) -> float:
-    """Return the accuracy of a classifier that tells both apart: 0.5 is perfect."""
+    """Return the accuracy of a classifier that distinguishes both samples; 0.5 is best."""
     mean, deviation = reference.mean(axis=0), reference.std(axis=0, ddof=1)
     data = np.concatenate([(reference - mean) / deviation, (samples - mean) / deviation])
     labels = np.repeat([0, 1], [len(reference), len(samples)])
@@ -57,7 +57,7 @@ def record(folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Judge all draws in a folder."""
+    """Evaluate all draws in a folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, required=True)

@@ -93,7 +93,7 @@ class Space(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What the networks of one ensemble share: coordinates, first temperature, weight decay."""
+    """Settings of the networks of one ensemble: coordinates, first temperature, weight decay."""
 
     spread: bool
     start: float
@@ -138,7 +138,7 @@ class Networks(nn.Module):
 
 
 class Training:
-    """A step of all networks: everything that changes is a tensor, so that it can be captured as a CUDA graph."""
+    """Training of all networks; all changing values are tensors, so that a step can be captured as a CUDA graph."""
 
     def __init__(self, networks: Networks, groups: list[Settings], data: Simulations, n_steps: int) -> None:
         device, self.n_networks = data.z.device, len(networks.weights[0])
@@ -202,7 +202,7 @@ class Training:
 
 
 class Ensemble(NamedTuple):
-    """Some networks of a trained stack, with the log-likelihood of held-out parameters."""
+    """Networks of a trained stack, with the log-likelihood of held-out parameters."""
 
     networks: Networks
     members: slice
@@ -244,7 +244,7 @@ def ensemble(training: Training, log_probs: Tensor, members: slice, settings: Se
 
 
 def fits(task: Task, data: Simulations, options: argparse.Namespace) -> list[Ensemble]:
-    """Return the ensembles of all settings and sizes, and the first network of each as one of its own."""
+    """Return the ensembles of all settings and sizes, and the first network of each as a separate ensemble."""
     groups = [Settings(*each) for each in itertools.product((False, True), options.starts, options.decays)]
     found = []
     for size in task.sizes:
@@ -260,7 +260,7 @@ def fits(task: Task, data: Simulations, options: argparse.Namespace) -> list[Ens
 
 
 def run(name: str, data: dict[str, np.ndarray], options: argparse.Namespace) -> None:
-    """Write draws of the chosen ensembles and a record of all of them."""
+    """Write draws of the selected ensembles, and a record of all ensembles."""
     task, started = TASKS[name], time.time()
     torch.manual_seed(options.seed)
     theta = (2 * torch.rand(options.simulations, task.dim) - 1) * task.bound

@@ -1,7 +1,7 @@
 """Postures of robot arms in the plane and in space: several hypotheses against regression, ensembles and dropout.
 
 Joint angles are drawn at random, forward kinematics give the pose of the hand, and networks learn the way back. All
-methods have the same number of answers, hidden layers and steps. An answer is judged by the pose that it leads to.
+methods have the same number of predictions, hidden layers and steps. A prediction is evaluated by its hand pose.
 
     python -m benchmarks.inverse.robot_poses --out out/robots.json
 """
@@ -30,14 +30,14 @@ ARM += ((0.0, 0.0, math.pi / 2), (0.1, 0.0, 0.0))
 
 
 def plane_hand(angles: Tensor) -> Tensor:
-    """Return the place [..., 2] of the hand of an arm with three joints in the plane."""
+    """Return the hand position [..., 2] of an arm with three joints in the plane."""
     total = angles.cumsum(dim=-1)
     lengths = torch.tensor(LENGTHS, device=angles.device, dtype=angles.dtype)
     return torch.stack([(lengths * total.cos()).sum(dim=-1), (lengths * total.sin()).sum(dim=-1)], dim=-1)
 
 
 def space_hand(angles: Tensor) -> Tensor:
-    """Return place and first two columns of the rotation [..., 9] of the hand of an arm with six joints."""
+    """Return hand position and first two columns of the hand rotation [..., 9] of an arm with six joints."""
     pose = torch.eye(4, device=angles.device, dtype=angles.dtype).expand(*angles.shape[:-1], 4, 4)
     for angle, (along_z, along_x, turn) in zip(angles.unbind(dim=-1), ARM, strict=True):
         c, s, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
@@ -107,7 +107,7 @@ def trained(
 
 
 def regressions(options: argparse.Namespace, model: Callable[[], nn.Module], poses: Tensor, angles: Tensor) -> Fleet:
-    """Return trained networks with one answer, for an ensemble."""
+    """Return trained networks with a single prediction, for an ensemble."""
     n_epochs = max(1, options.steps * BATCH // len(poses))
     rate = mcl.Cosine(2e-3, 0.0, n_epochs)
     fleet = Fleet(model, N_ANSWERS, learning_rate=rate, cost_fn=pairwise_sq_angle, device=options.device)
@@ -117,7 +117,7 @@ def regressions(options: argparse.Namespace, model: Callable[[], nn.Module], pos
 
 
 def answers_of(options: argparse.Namespace, poses: Tensor, angles: Tensor, tests: Tensor) -> dict[str, Tensor]:
-    """Return the answers [rows, answers, joints] of each method."""
+    """Return the predictions [rows, predictions, joints] of each method."""
     n_in, n_joints = poses.shape[-1], angles.shape[-1]
     mlp = functools.partial(mcl.MultiHypothesisMLP, n_in, n_joints, hidden=(256, 256, 256))
     spread = float(n_joints) * math.pi**2 / 3
@@ -147,7 +147,7 @@ def answers_of(options: argparse.Namespace, poses: Tensor, angles: Tensor, tests
 def judged(
     answers: Tensor, angles: Tensor, poses: Tensor, hand: Callable[[Tensor], Tensor], solved: tuple[Tensor, Tensor]
 ) -> dict[str, float]:
-    """Return errors of the poses that the answers lead to, of the postures, and the share of solutions found."""
+    """Return errors of the predicted poses and postures, and the fraction of solutions that were found."""
     reached = hand(answers)
     n = 2 if poses.shape[-1] == 2 else 3
     place = torch.linalg.vector_norm(reached[..., :n] - poses[:, None, :n], dim=-1)  # [rows, answers]

@@ -1,4 +1,4 @@
-"""The networks of the segmentation benchmark: a small U-Net, and the probabilistic U-Net of Kohl et al. (2018)."""
+"""Networks of the segmentation benchmark: a small U-Net, and the probabilistic U-Net of Kohl et al. (2018)."""
 
 import itertools
 
@@ -77,7 +77,7 @@ class MaskNet(nn.Module):
 
 
 class Latent(nn.Module):
-    """A normal distribution over the latent variables, from an encoder of its own."""
+    """Normal distribution over the latent variables, from a separate encoder."""
 
     def __init__(self, n_channels: int, n_latents: int, widths: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Reduce the pictures and annotations of BSDS500 to one small file for `segmentation.py`.
+"""Reduce the images and annotations of BSDS500 to one small file for `segmentation.py`.
 
-The pictures belong to their authors and are not part of this repository. From a clone of github BIDS/BSDS500:
+The images belong to their authors and are not part of this repository. From a clone of github BIDS/BSDS500:
 
     python -m benchmarks.segmentation.data path/to/BSDS500 out/bsds.npz
 """
@@ -47,7 +47,7 @@ def lying(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def annotated(folder: Path, split: str) -> dict[str, NDArray[np.uint8]]:
-    """Return the arrays of one split: pictures, label maps (0 for missing annotators), and which were transposed."""
+    """Return the arrays of one split: images, label maps (0 for missing annotators), and flags of transposed images."""
     import scipy.io
     from PIL import Image
 

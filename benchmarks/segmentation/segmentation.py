@@ -1,4 +1,4 @@
-"""Several segmentations of one picture: the regions that the annotators of BSDS500 drew around a click.
+"""Several segmentations of one image: the regions that the annotators of BSDS500 drew around a click.
 
 A click in a picture lies in a small region for one annotator (the eye) and in a large one for another (the tiger). All
 methods have the same U-Net, windows, steps and optimizer; they are judged by the generalized energy distance, 1 - IoU
@@ -41,7 +41,7 @@ class Pictures(NamedTuple):
 
 
 def loaded(path: Path, split: str, device: str) -> Pictures:
-    """Return a split of the file that `data.py` wrote, each picture on a square canvas."""
+    """Return a split of the file written by `data.py`, each image on a square canvas."""
     with np.load(path) as arrays:
         pictures, labels, upright = (arrays[f"{split}_{name}"] for name in ("pictures", "labels", "upright"))
     (height, width), n = pictures.shape[1:3], len(pictures)
@@ -59,10 +59,10 @@ def windows(data: Pictures, which: Tensor, clicks: Tensor, maps: Tensor) -> mcl.
     """Return windows around clicks, with the region of each annotator that contains the click.
 
     Args:
-        data: the pictures.
-        which: [batch], indices of pictures.
-        clicks: [batch, 2], row and column.
-        maps: [batch, 2, 2], from offsets in the window to offsets in the picture.
+        data: Images and label maps.
+        which: Indices of the images, [batch].
+        clicks: Row and column of the clicks, [batch, 2].
+        maps: Matrices from offsets in the window to offsets in the image, [batch, 2, 2].
 
     Returns:
         Inputs [batch, 5, side, side]: color, inside, and a spot at the click; targets [batch, annotators, side, side].
@@ -106,7 +106,7 @@ def clicked(data: Pictures, picture: int, n_clicks: int = N_CLICKS) -> mcl.Batch
 
 
 class Options(NamedTuple):
-    """What all training runs share."""
+    """Options of all training runs."""
 
     steps: int = 2000
     batch: int = 32
@@ -120,7 +120,7 @@ Loss = Callable[[Tensor, mcl.Batch], Tensor]  # from the share of the training t
 
 
 class Method(Protocol):
-    """A way to train on pictures and to answer."""
+    """Base class of methods, which train on images and predict masks."""
 
     @property
     def one_pass(self) -> bool:
@@ -192,10 +192,10 @@ class Hypotheses:
     """One U-Net with a mask and a score for each hypothesis; one pass gives all answers.
 
     Args:
-        rule: the rule at a share of the training.
-        energy_from: share of the training after which the loss is the energy distance of soft masks.
-        score_weight: before that.
-        n_hypotheses: of the network.
+        rule: Function that maps the completed fraction of the training to a rule.
+        energy_from: Fraction of the training after which the loss is the energy distance of soft masks.
+        score_weight: Weight of the score loss before that.
+        n_hypotheses: Number of hypotheses of the network.
     """
 
     rule: Callable[[Tensor], mcl.AssignmentRule]
@@ -224,10 +224,10 @@ class Plain:
     """U-Nets with one mask: one, an ensemble, with dropout that stays on, or the level sets of one.
 
     Args:
-        cost_fn: the loss, averaged over annotators.
-        n_members: U-Nets that are trained one after the other, each as long as the other methods.
-        dropout: rate in the deep layers.
-        levels: whether the answers are the level sets of the probability of a pixel.
+        cost_fn: Loss, averaged over annotators.
+        n_members: Number of U-Nets, which are trained one after the other, each as long as the other methods.
+        dropout: Dropout rate in the deep layers.
+        levels: Whether the predictions are level sets of the probability of a pixel.
     """
 
     cost_fn: Callable[..., Tensor] = BCE_AND_DICE
@@ -267,8 +267,8 @@ class Probabilistic:
     """The probabilistic U-Net: cross-entropy of a random annotator, summed over pixels, plus beta times the divergence.
 
     Args:
-        beta: weight of the divergence.
-        dice: weight of the dice distance, in pixels.
+        beta: Weight of the divergence.
+        dice: Weight of the dice distance, in pixels.
     """
 
     beta: float = 10.0
@@ -325,7 +325,7 @@ METHODS: dict[str, Method] = {
 
 @torch.no_grad()
 def judged(answers: Answers, data: Pictures, n: int) -> dict[str, list[float]]:
-    """Return the measures of each picture, each a mean over its clicks."""
+    """Return the measures of each image, averaged over its clicks."""
     found: dict[str, list[float]] = {"energy distance": [], "best": [], "matched dice": []}
     for pictures in torch.arange(len(data.pixels)).split(10):
         batches = [clicked(data, int(picture)) for picture in pictures]
@@ -360,7 +360,7 @@ def measured(name: str, method: Method, data: dict[str, Pictures], seed: int, op
 
 
 def main() -> None:
-    """Train, judge, and append a line for each method and seed."""
+    """Train, evaluate, and append a line for each method and seed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -1,7 +1,6 @@
-"""Rivals of the forecaster in `series.py`: each gives answers for the windows of a task.
+"""Baselines of the forecaster in `series.py`: each predicts the windows of a task.
 
-TiDE and PatchTST are left out where neuralforecast is not installed; paths of statsforecast come from
-`simulated.py`.
+TiDE and PatchTST are left out if neuralforecast is not installed; paths of statsforecast come from `simulated.py`.
 """
 
 import copy
@@ -31,15 +30,15 @@ N_SLOW = 24
 
 
 class Task(NamedTuple):
-    """A set: series to learn from, and what follows the histories of each window.
+    """Data set: training series, and the values that follow the history of each window.
 
     Attributes:
-        train: a wide frame, or a long one.
-        histories: frames, one for each window.
-        truths: [windows], each [series, horizon].
-        horizon: steps to forecast.
-        season: of the seasonal naive forecast in GIFT-Eval.
-        joint: whether all series are one path.
+        train: Training series, a wide or a long frame.
+        histories: Frames, one per window.
+        truths: True values of each window, [series, horizon].
+        horizon: Number of steps to forecast.
+        season: Season of the seasonal naive forecast in GIFT-Eval.
+        joint: Whether all series form one path.
     """
 
     train: pd.DataFrame
@@ -51,7 +50,7 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a method gives for one window: paths [series, paths, horizon], their weights, samples, quantiles."""
+    """Prediction of a method for one window: paths [series, paths, horizon], their weights, samples, quantiles."""
 
     paths: torch.Tensor | None
     weights: torch.Tensor | None
@@ -74,7 +73,7 @@ def ends(forecaster: Forecaster, history: pd.DataFrame) -> Window:
 
 
 def codebook(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return k-means centers of past errors of the best naive forecast, in its units, around it; no network.
+    """Return the best naive forecast plus k-means centers of its past errors, without a network.
 
     On exchange rates they are past changes of the logarithm, of all rates together.
     """
@@ -103,7 +102,7 @@ def _centers(rows: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
 
 
 def _of_atoms(paths: torch.Tensor, shares: torch.Tensor, task: Task) -> Answer:
-    """Return an answer of paths [series, paths, steps] with the same shares for all series."""
+    """Return the prediction of paths [series, paths, steps] with the same probabilities for all series."""
     steps = paths.transpose(1, 2).reshape(-1, paths.shape[1])
     values, order = steps.sort(dim=1)
     mass = shares[order].cumsum(dim=1).contiguous()
@@ -113,9 +112,9 @@ def _of_atoms(paths: torch.Tensor, shares: torch.Tensor, task: Task) -> Answer:
 
 
 def seasonal_naive(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return the last season again, with normal errors of the size that it had in each series, as in GIFT-Eval.
+    """Return the last season again, with normal errors as large as its past errors in each series, as in GIFT-Eval.
 
-    Errors add up from season to season, so that paths drawn from them are those of a seasonal random walk.
+    Errors accumulate from season to season, so that sampled paths are seasonal random walks.
     """
     period, horizon = task.season, task.horizon
     noise = torch.randn(N_SAMPLES, -(-horizon // period), period, generator=torch.Generator().manual_seed(1))
@@ -136,12 +135,12 @@ def seasonal_naive(task: Task, forecaster: Forecaster) -> list[Answer]:
 
 
 def trained(forecaster: Forecaster, n_hypotheses: int, loss_of: Callable[..., torch.Tensor]) -> PathNetwork:
-    """Return the forecaster's network, trained as long on the same windows by another loss.
+    """Return the network of the forecaster, trained equally long on the same windows with a different loss.
 
     Args:
-        forecaster: fitted.
-        n_hypotheses: of the network.
-        loss_of: predictions, batch -> loss.
+        forecaster: Fitted forecaster.
+        n_hypotheses: Number of hypotheses of the network.
+        loss_of: Function that maps predictions and a batch to the loss.
     """
     source = Source(forecaster._panel, forecaster.layout_, forecaster._season)
     places = source.places()
@@ -226,7 +225,7 @@ def mixture_futures(task: Task, forecaster: Forecaster) -> list[Answer]:
 
 
 def answer_of(found: Forecast, task: Task) -> Answer:
-    """Return the answer of a forecast of paths."""
+    """Return the prediction of a forecast of paths."""
     few, weights = found.reduced(N_PATHS)
     quantiles = found.quantiles()[[f"q{level:g}" for level in LEVELS]].to_numpy(copy=True).T
     paths, samples = few.flatten(2) if task.joint else few[:, :, 0], found.sample_paths(N_SAMPLES).flatten(2)
@@ -241,7 +240,7 @@ def part_of(task: Task) -> list[tuple[int, int]]:
 
 
 def of_samples(samples: np.ndarray, task: Task) -> Answer:
-    """Return an answer of samples [series, samples, steps]; those of different series are independent."""
+    """Return the prediction of samples [series, samples, steps]; samples of different series are independent."""
     drawn_ = torch.from_numpy(samples.astype(float))
     quantiles = drawn_.quantile(LEVEL, dim=1)
     drawn_ = drawn_.transpose(0, 1).flatten(1).unsqueeze(0) if task.joint else drawn_
@@ -255,7 +254,7 @@ def tide(task: Task, forecaster: Forecaster) -> list[Answer]:
 
 
 def patch_tst(task: Task, forecaster: Forecaster) -> list[Answer]:
-    """Return nine quantiles of neuralforecast's PatchTST with its own settings and 2,000 steps, on a long context."""
+    """Return nine quantiles of neuralforecast's PatchTST with its defaults and 2,000 steps, on a long context."""
     context = min(max(512, 3 * task.horizon), int(np.median(np.isfinite(forecaster._panel.values).sum(axis=1))) // 2)
     return _of_neuralforecast("PatchTST", task, forecaster, max_steps=2000, input_size=context)
 
@@ -283,7 +282,7 @@ def _of_neuralforecast(name: str, task: Task, forecaster: Forecaster, **settings
 
 
 def _numbered(values: np.ndarray) -> pd.DataFrame:
-    """Return series as a long frame with numbers for times."""
+    """Return series as a long frame with numbers as times."""
     rows = [pd.DataFrame({"unique_id": k, "ds": np.arange(len(row)), "y": row}) for k, row in enumerate(values)]
     return pd.concat(rows).dropna()
 
@@ -303,5 +302,5 @@ SIMULATED = {"auto_ets": "AutoETS", "auto_arima": "AutoARIMA"}
 
 
 def installed(names: list[str]) -> list[str]:
-    """Return those rivals whose packages are installed."""
+    """Return the baselines whose packages are installed."""
     return [name for name in names if name not in _PACKAGES or importlib.util.find_spec(_PACKAGES[name])]

@@ -1,4 +1,4 @@
-"""Forecasts of public series: the forecaster beside its rivals (`_rivals.py`).
+"""Forecasts of public series: the forecaster and its baselines (`_rivals.py`).
 
 All methods of a set run in the same process on the same windows. Nothing is chosen on the test parts: the forecaster
 has its defaults everywhere. ``--part inner`` measures the windows before the test part instead, for choices.
@@ -78,7 +78,7 @@ def load(folder: Path, name: str, inner: bool) -> Task:
 
 
 def ours(task: Task, options: dict[str, object]) -> tuple[Forecaster, list[Answer], dict[str, object]]:
-    """Return the fitted forecaster, its answers, and more for the record: time of the fit, coverage of tubes."""
+    """Return the fitted forecaster, its predictions, and more for the record: time of the fit, coverage of tubes."""
     began = time.perf_counter()
     forecaster = Forecaster(N_PATHS, joint=task.joint, **options).fit(task.train, horizon=task.horizon)
     seconds = time.perf_counter() - began
@@ -103,8 +103,8 @@ def variogram_score(samples: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     """Return the variogram score of order 1/2 over steps 1, 2, 4, 8 ... apart, [series].
 
     Args:
-        samples: [series, samples, steps]
-        truth: [series, steps]
+        samples: Sampled paths, [series, samples, steps].
+        truth: True values, [series, steps].
     """
     parts, lag = [], 1
     while lag < truth.shape[-1]:
@@ -151,7 +151,7 @@ def measures(task: Task, answers: list[Answer], units: list[torch.Tensor]) -> di
 
 
 def selected(answers: list[Answer], pairs: list[tuple[int, int]]) -> list[Answer]:
-    """Return the answers for pairs of a window and a series only."""
+    """Return the predictions for pairs of a window and a series only."""
     found = []
     for window, answer in enumerate(answers):
         rows = torch.tensor([series for other, series in pairs if other == window], dtype=torch.long)
@@ -183,9 +183,9 @@ class Bench:
     """Methods on one set, and the records of their measures.
 
     Args:
-        task: the windows.
-        labels: of the set and its part, for the records.
-        options: of the forecaster.
+        task: Data set.
+        labels: Labels of the data set and its part, for the records.
+        options: Options of the forecaster.
     """
 
     def __init__(self, task: Task, labels: dict[str, object], options: dict[str, object]) -> None:
@@ -198,8 +198,8 @@ class Bench:
         """Measure a method; rivals read the windows of a forecaster, which need not be trained for that.
 
         Args:
-            method: its name.
-            folder: with simulated paths.
+            method: Name of the method.
+            folder: Folder that contains simulated paths.
         """
         task, more, complete = self.task, {}, True
         if method != "forecaster" and not self.fitted:

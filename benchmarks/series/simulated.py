@@ -33,10 +33,10 @@ def simulate(task: Task, model: str, path: Path, until: float) -> bool:
     """Add paths to a file until a time; return whether all are there.
 
     Args:
-        task: the windows.
-        model: name of a model of statsforecast.
-        path: of the npz file: `pairs` [n, 2], `samples` [n, samples, horizon] and `seconds` [n].
-        until: `time.monotonic` at which to stop.
+        task: Data set.
+        model: Name of a model of statsforecast.
+        path: Path of the npz file with `pairs` [n, 2], `samples` [n, samples, horizon] and `seconds` [n].
+        until: Value of `time.monotonic` at which to stop.
     """
     from statsforecast import models
 
@@ -62,7 +62,7 @@ def simulate(task: Task, model: str, path: Path, until: float) -> bool:
 
 
 def main() -> None:
-    """Run what is missing."""
+    """Simulate the missing paths."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--data", type=Path, required=True, help="folder with the series")
     arguments.add_argument("--out", type=Path, required=True, help="folder to write to")

@@ -88,7 +88,7 @@ KINDS = {
 
 
 def measured(kind: Kind, options: dict[str, object]) -> dict[str, object]:
-    """Return the coverage of whole paths by tubes that adapt to the windows after the fit, and by fixed ones."""
+    """Return the coverage of whole paths by adaptive tubes and by fixed tubes, in the windows after the fit."""
     rng, horizon = np.random.default_rng(100 + int(str(options["random_state"]))), kind.horizon
     n_times = N_TIMES + N_WINDOWS * horizon
     values = kind.made(rng, kind.n_series, np.arange(n_times))

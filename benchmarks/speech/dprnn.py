@@ -1,4 +1,4 @@
-"""DPRNN on a GPU: the bidirectional LSTM layer, the training step, inference, and how they grow.
+"""DPRNN on a GPU: the bidirectional LSTM layer, the training step, inference, and their scaling.
 
 python -m benchmarks.speech.dprnn [--quick] [--profile] [--only fused] [--out benchmarks/results/dprnn-h200.json]
 
@@ -196,7 +196,7 @@ def graphs_row(make: Callable[[], DPRNN], name: str, batch: int, seconds: float)
 
 
 def agreement_row() -> dict:
-    """Return how far the outputs in bfloat16 are from cuDNN's in float32, for the same weights."""
+    """Return the difference between outputs in bfloat16 and outputs of cuDNN in float32, for the same weights."""
     torch.manual_seed(0)
     ours = DPRNN().cuda()
     exact = DPRNN(bilstm=BiLSTM).cuda()
@@ -224,7 +224,7 @@ WIDTHS = {"_forward": 16 + 4, "_backward": 16 + 4, "_weight_sums": 8 + 3, "_affi
 
 
 def profile_rows(n_shown: int = 24, n_runs: int = 3) -> list[dict]:
-    """Return for each kernel of the training step its time and share, and the time that its bytes need at least."""
+    """Return the time of each kernel of the training step, its fraction, and the minimum time to move its bytes."""
     model = DPRNN().cuda()
     step = step_of(model, 22, 5.0, half, as_graphs=True)
     for _ in range(3):

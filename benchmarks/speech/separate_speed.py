@@ -65,7 +65,7 @@ def rows_of(folder: Path, name: str, model: str, options: argparse.Namespace) ->
 
 
 def write_into_card(name: str, row: dict[str, Any]) -> None:
-    """Put the speed into the card of a shipped model."""
+    """Write the speed into the card of a bundled model."""
     speed = {"times_real_time": row["times_real_time"], "threads": row["threads"], "device": row["device"]}
     write_atomically(MODELS / name / "card.json", json.dumps(model_card(name) | {"speed": speed}, indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""Cost matrices that are hard for a solver of assignments, and what is wrong with an answer, by SciPy."""
+"""Cost matrices that are hard for assignment solvers, and a comparison of solutions with SciPy."""
 
 from collections.abc import Callable
 from multiprocessing.pool import Pool
@@ -57,7 +57,7 @@ def minimum_cost(cost: np.ndarray) -> float:
 
 
 def n_faults(cost: Tensor, mask: Tensor | None, weights: Tensor, pool: Pool | None = None) -> int:
-    """Return how many samples are not solved as SciPy solves them: pairs, total cost, NaN, padding."""
+    """Return the number of samples whose solution differs from SciPy: pairs, total cost, NaN, padding."""
     real = torch.ones(cost.shape[:-1], dtype=torch.bool) if mask is None else mask.cpu()
     cost, weights = cost.cpu().double(), weights.cpu().double()
     samples = [sample[rows] for sample, rows in zip(cost.numpy(), real.numpy(), strict=True)]

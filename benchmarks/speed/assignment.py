@@ -32,7 +32,7 @@ BYTES_A_MILLISECOND = {"NVIDIA H200": 4.8e9}
 
 
 def by_scipy(cost: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the weights as a loop around SciPy finds them, on the device of the cost."""
+    """Return the weights computed by a loop over SciPy, on the device of the cost."""
     on_host = cost.cpu()
     weights = torch.zeros_like(on_host)
     real = None if mask is None else mask.cpu()
@@ -44,7 +44,7 @@ def by_scipy(cost: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def rivals() -> dict[str, Callable[[Tensor, Tensor | None], object]]:
-    """Return the packages that solve batches on the device, where they are installed."""
+    """Return the installed packages that solve batches on the device."""
     if importlib.util.find_spec("torch_linear_assignment") is None:
         return {}
     from torch_linear_assignment import batch_linear_assignment

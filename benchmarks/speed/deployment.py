@@ -36,7 +36,7 @@ _COLD_TORCH = "from {home} import {kind}; import numpy; print({kind}.load({folde
 
 
 def installed_megabytes(*names: str) -> float:
-    """Return the size of packages with all that they need."""
+    """Return the size of packages including their dependencies."""
     waiting, seen, size = list(names), set(), 0
     while waiting:
         name = waiting.pop().lower().replace("_", "-")
@@ -55,7 +55,7 @@ def installed_megabytes(*names: str) -> float:
 
 
 def cold_seconds(program: str) -> float:
-    """Return the median time of fresh processes from their start to the first answer."""
+    """Return the median time of fresh processes from their start to the first prediction."""
     spent = []
     for _ in range(_REPEATS):
         start = time.perf_counter()
@@ -65,7 +65,7 @@ def cold_seconds(program: str) -> float:
 
 
 def rows_per_second(ask, rows, seconds: float, block: int, n_threads: int) -> float:
-    """Return how many rows a second are answered, in blocks, by as many threads that ask."""
+    """Return the rows per second that several threads predict in blocks."""
     ask(rows[:block])
     start, stop = time.perf_counter(), time.perf_counter() + seconds
 
@@ -84,7 +84,7 @@ def rows_per_second(ask, rows, seconds: float, block: int, n_threads: int) -> fl
 
 
 def session_of(path: Path, n_threads: int) -> onnxruntime.InferenceSession:
-    """Return a file, ready to answer."""
+    """Return an inference session of a file."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
     return onnxruntime.InferenceSession(str(path), options)

@@ -35,7 +35,7 @@ def sets(folder: Path | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def fleet_seconds(folds: list, rules: list, n_models: int, n_epochs: int, device: str) -> float:
-    """Return the time of `Fleet.fit`, capture included; like `Trainer.fit` it is handed built models."""
+    """Return the time of `Fleet.fit` with capture; as for `Trainer.fit`, the models are built beforehand."""
     data = FleetData.of_sets(folds, [i % len(folds) for i in range(n_models)])
     # Neighbors with the same method form a group, as in the study.
     spread = [rules[i * len(rules) // n_models] for i in range(n_models)]

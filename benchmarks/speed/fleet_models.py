@@ -29,7 +29,7 @@ RULE = mcl.AnnealedWTA(0.3)
 
 
 def ceilings(device: str) -> dict[str, float]:
-    """Return the operations and bytes of a second that large products and copies reach."""
+    """Return the operations and bytes per second of large products and copies."""
     n = 8192 if device == "cuda" else 1024
     a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
     numbers = torch.randn((1 << 28) if device == "cuda" else (1 << 24), device=device)

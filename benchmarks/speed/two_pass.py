@@ -77,7 +77,7 @@ def case(name: str, rule: mcl.AssignmentRule, independent_rows: bool, options: o
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     arguments = parser(__doc__.splitlines()[0])
     arguments.add_argument("--rows", type=int, default=16384)
     arguments.add_argument("--width", type=int, default=2048)

@@ -1,4 +1,4 @@
-"""Pack the records of `torchmcl reproduce separation` into the two files that the documentation is made of.
+"""Pack the records of `torchmcl reproduce separation` into the two files that the documentation uses.
 
     python -m benchmarks.studies.separation out/separation --commit COMMIT --device "NVIDIA H200"
 
@@ -41,7 +41,7 @@ def main():
 
 
 def added_notes(before, notes):
-    """Return the notes of the first trainings, with those of later ones under "added"."""
+    """Return the notes of the first training runs, with the notes of later runs under "added"."""
     return {**before, "added": [*before.get("added", []), notes]}
 
 

@@ -1,4 +1,4 @@
-"""The study of pedestrians with its times: all scenes and methods, or a part of them.
+"""Time of the trajectory study: all scenes and methods, or a part of them.
 
 python -m benchmarks.studies.trajectories --work FOLDER [--data FOLDER] [--device cpu|cuda] [--scenes ...] [--seeds 6]
 """

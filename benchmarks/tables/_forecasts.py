@@ -1,4 +1,4 @@
-"""What every method of the table benchmark is asked for, and how the answers are measured."""
+"""Predictions of the methods of the table benchmark, and their measures."""
 
 import math
 from collections.abc import Callable
@@ -20,9 +20,9 @@ class Mixture(NamedTuple):
     """Normal kernels for each row; those with standard deviation 0 are atoms.
 
     Attributes:
-        weights: [rows, kernels], summing to 1.
-        means: [rows, kernels]
-        deviations: [rows, kernels]
+        weights: Weights of the kernels, [rows, kernels], summing to 1.
+        means: Means of the kernels, [rows, kernels].
+        deviations: Standard deviations of the kernels, [rows, kernels].
     """
 
     weights: np.ndarray
@@ -88,14 +88,15 @@ def _mean_distance(offsets: np.ndarray, deviations: np.ndarray) -> np.ndarray:
 
 
 class Forecast(NamedTuple):
-    """The answer of a method for each row.
+    """Predictions of a method.
 
     Attributes:
-        points: [rows, 5], its five answers.
-        best_points: [rows, 5], the five points that suit its own distribution best; `points` where it has no more.
-        mean: [rows]
-        mixture: its distribution.
-        intervals: prediction sets of 90 %.
+        points: Five point predictions, [rows, 5].
+        best_points: Five points with the lowest distortion under the predicted distribution, [rows, 5]; `points` for
+            methods without a distribution.
+        mean: Predicted means, [rows].
+        mixture: Predicted distribution.
+        intervals: Prediction sets with 90 % coverage.
     """
 
     points: np.ndarray
@@ -144,7 +145,7 @@ def of_density(mixture: Mixture) -> Forecast:
 
 
 def measures(forecast: Forecast, targets: np.ndarray, unit: float) -> dict[str, float | None]:
-    """Return what is recorded of a forecast; `unit` is the deviation by which the targets [rows] were divided."""
+    """Return the measures of a forecast; `unit` is the deviation by which the targets [rows] were divided."""
 
     def distortion(points: np.ndarray) -> float:
         return float(((points - targets[:, None]) ** 2).min(axis=1).mean()) * unit**2

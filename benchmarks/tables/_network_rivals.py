@@ -1,4 +1,4 @@
-"""The rivals of the table benchmark that are networks of other packages; each is fitted to a standardised table.
+"""Baselines of the table benchmark that are networks of other packages; each is fitted to a standardized table.
 
 RealMLP and TabM are those of pytabkit with its defaults, trained for 50 quantiles; what they choose, they choose on
 rows that they hold out themselves. `TORCHMCL_RIVALS_ON=cuda` trains them on a GPU. The mixture density network of skpro

@@ -1,4 +1,4 @@
-"""The methods of the table benchmark: each is fitted to a standardised table and gives a `Forecast`.
+"""Methods of the table benchmark: each is fitted to a standardized table and returns a `Forecast`.
 
 Whatever a method chooses (an epoch, a number of trees, a leaf size), it chooses on rows that it holds out itself.
 """
@@ -208,7 +208,7 @@ WEIGHTS = {"tabpfn": "TABPFN_WEIGHTS"}
 
 
 def installed(methods: list[str]) -> list[str]:
-    """Return the methods whose packages and weights are here, and say which are left out and why."""
+    """Return the methods whose packages and weights are installed, and print why the others are left out."""
     here = []
     for name in methods:
         if name in PACKAGES and not importlib.util.find_spec(PACKAGES[name]):

@@ -1,4 +1,4 @@
-"""The rivals of the table benchmark that are made of trees; each is fitted to a standardised table.
+"""Baselines of the table benchmark that consist of trees; each is fitted to a standardized table.
 
 Whatever a method chooses (a number of trees, a leaf size), it chooses on rows that it holds out itself.
 """
@@ -110,7 +110,7 @@ class QuantileForest:
         self.shares = (own @ sparse.diags_array(1 / np.maximum(sizes, 1))).T.tocsr() / len(self.offsets[1:])
 
     def _leaves(self, inputs: np.ndarray) -> sparse.csr_array:
-        """Return which leaves each row is in, [rows, leaves of all trees]."""
+        """Return the membership of each row in leaves, [rows, leaves of all trees]."""
         columns = self.forest.apply(inputs) + self.offsets[:-1]
         rows = np.repeat(np.arange(len(inputs)), columns.shape[1])
         shape = (len(inputs), int(self.offsets[-1]))

@@ -71,7 +71,7 @@ def tables(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def rivals(seed: int) -> dict[str, object]:
-    """Return the classifiers by name."""
+    """Return the baseline classifiers by name."""
     return {
         "MCLClassifier": MCLClassifier(rule=CLASS_RULE, random_state=seed),
         "one softmax": MCLClassifier(n_hypotheses=1, rule=CLASS_RULE, random_state=seed),
@@ -82,7 +82,7 @@ def rivals(seed: int) -> dict[str, object]:
 
 
 def measured(model: object, split: list[np.ndarray]) -> dict[str, float]:
-    """Return how well a classifier does on held-out rows, and how long its fit takes."""
+    """Return the measures of a classifier on held-out rows, and the time of its fit."""
     train, test, labels, truth = split
     start = time.perf_counter()
     model.fit(train, labels)

@@ -1,4 +1,4 @@
-"""DensityRegressor with its defaults against distributional rivals: nine tables of UCI, eight others, 39 of PMLB.
+"""DensityRegressor with its defaults against distributional baselines: 9 UCI tables, 8 others, 39 of PMLB.
 
 python -m benchmarks.tables.contest --data FOLDER --records results/contest-records-cpu.csv
     --out results/contest-cpu.json

@@ -1,4 +1,4 @@
-"""How long fits take: restarts against one network, DensityRegressor against MCLRegressor, and what it is asked.
+"""Time of fits and predictions: restarts against one network, DensityRegressor against MCLRegressor.
 
 python -m benchmarks.tables.estimator [--device cpu|cuda] [--epochs 200] [--largest 1000000]
     [--out results/estimator-cpu.json]

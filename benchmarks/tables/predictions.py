@@ -1,4 +1,4 @@
-"""How many rows a small DensityRegressor answers: rows per second of processor time, on one thread.
+"""Prediction speed of a small DensityRegressor: rows per second of processor time, on one thread.
 
 python -m benchmarks.tables.predictions [--rows 50000] [--out results/predictions-cpu.json]
 

@@ -50,7 +50,7 @@ def measured(*command: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Run the benchmark and report the results."""
     arguments = parser(__doc__ or "")
     arguments.add_argument("--rows", type=int, default=1_000_000)
     arguments.add_argument("--epochs", type=int, default=2)
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def network(n_rows: int, model: str) -> dict[str, object]:
-    """Return the speed of the answers alone: no reading, no writing."""
+    """Return the speed of the predictions alone, without reading and writing."""
     from torchmcl_tables.data import Table
     from torchmcl_tables.model import load_table_model
 

@@ -1,4 +1,4 @@
-"""DensityRegressor against what users would pick instead, on the official UCI splits and an inverse problem.
+"""DensityRegressor against common alternatives, on the official UCI splits and an inverse problem.
 
 python -m benchmarks.tables.tabular --data FOLDER --records results/tabular-records-cpu.csv
     --out results/tabular-cpu.json
@@ -81,7 +81,7 @@ def measured(method: str, table: Table, seed: int) -> dict[str, float | None]:
 
 
 def warm_up(methods: list[str]) -> None:
-    """Let every method do once, untimed, what it does once only: import, compile, fill caches."""
+    """Run every method once without timing: imports, compilation, caches."""
     for method in methods:
         measured(method, table_of("inverse", 0, None, 60), seed=0)
 
