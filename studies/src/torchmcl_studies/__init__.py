@@ -1,1 +1,1 @@
-"""Studies (not published): each trains networks and writes records, from which pictures and tables are drawn."""
+"""Studies (not published): each trains networks and writes records, from which figures and tables are made."""

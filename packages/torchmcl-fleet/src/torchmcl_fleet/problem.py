@@ -194,7 +194,7 @@ def _with_real_rows(batch: Batch, real: Tensor) -> Batch:
 
 
 def _check_set(number: int, rows: tuple[Tensor, ...], first: tuple[Tensor, ...]) -> None:
-    """Check the inputs, targets and mask of a set against those of the first one."""
+    """Check the inputs, targets and mask of a set, and that their dtypes and shapes match the first set."""
     if len(rows) not in (2, 3) or len(rows) != len(first):
         rule = "be (inputs, targets) or (inputs, targets, mask), the same in all sets"
         raise ValueError(bad_value("FleetData", "sets", rule, f"{len(rows)} parts in set {number}"))
@@ -224,17 +224,17 @@ def _padded(rows: Tensor, n_rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SampledData:
-    """A source of training rows: all models of a fleet use the same new rows in each epoch.
+    """Source of new training rows for every epoch, which all models of a fleet share.
 
-    The rows of an epoch depend on the seed and the epoch alone, so that chunks of a fleet and a training run
-    resumed from a checkpoint see the same rows as an uninterrupted one. They are drawn on the device of the fleet,
-    before the epoch begins; random streams of CPUs and GPUs differ.
+    The rows of an epoch depend only on the seed and the epoch, so that chunks of a fleet and resumed training runs use
+    the same rows as an uninterrupted run. The rows are drawn on the device of the fleet before the epoch begins; random
+    streams of CPUs and GPUs differ.
 
     Args:
-        draw: Called with a number of rows and a generator; returns a Batch of inputs [rows, ...] and targets
-            [rows, targets, dim] on the device of the generator, and a mask in all epochs or in none.
-        n_rows: Number of rows of an epoch.
-        n_models: The number of models that share them.
+        draw: Function that maps a number of rows and a generator to a `Batch` of inputs [rows, ...] and targets
+            [rows, targets, dim] on the device of the generator, with a mask in all epochs or in none.
+        n_rows: Number of rows per epoch.
+        n_models: Number of models that share the rows.
         seed: Seed of the random stream.
 
     Example:

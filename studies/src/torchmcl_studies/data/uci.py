@@ -234,10 +234,10 @@ def _standardised(inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, te
 
 
 def _find(entry: UciSet, folder: str | Path | None) -> Path | None:
-    given = folder if folder is not None else os.environ.get("TORCHMCL_DATA") or None
-    roots = [] if given is None else [Path(given)]
+    root_folder = folder if folder is not None else os.environ.get("TORCHMCL_DATA") or None
+    roots = [] if root_folder is None else [Path(root_folder)]
     if roots and not roots[0].is_dir():
-        raise FileNotFoundError(f"load_uci: `folder` must be a folder, got {given}.")
+        raise FileNotFoundError(f"load_uci: `folder` must be a folder, got {root_folder}.")
     names = ("data.npz", "data/data.txt", "data.txt")
     if entry.name == "year":
         names = ("YearPredictionMSD.txt", "YearPredictionMSD.txt.zip", "data/data.txt")

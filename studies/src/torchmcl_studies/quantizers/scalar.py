@@ -216,7 +216,7 @@ def _exponential_moments(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _rescaled(
     zeroth: Tensor, first: Tensor, second: Tensor, shift: float, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the partial moments of shift + scale z from those of z."""
+    """Return the partial moments of shift + scale z from the partial moments of z."""
     new_first = shift * zeroth + scale * first
     return zeroth, new_first, shift**2 * zeroth + 2 * shift * scale * first + scale**2 * second
 

@@ -327,16 +327,16 @@ def write_figures_page(folder: Path) -> Path:
 def _report(folder: Path) -> str:
     parts = ["<h1>The figures of annealed multiple choice learning</h1>"]
     script = ""
-    for name, picture in _FIGURES.items():
+    for name, entry in _FIGURES.items():
         if not (folder / name / "summary.json").exists():
             continue
         tables, summary = _records(name, folder)
-        figure = picture.draw(tables, summary)
+        figure = entry.draw(tables, summary)
         settings = summary["settings"]
-        files = ", ".join(f'<a href="{name}/{table}.csv">{table}.csv</a>' for table in picture.tables)
+        files = ", ".join(f'<a href="{name}/{table}.csv">{table}.csv</a>' for table in entry.tables)
         parts.append(
-            f'<h2 id="{name}">{escape(picture.title)}</h2>\n{image(figure, picture.title)}\n'
-            f"<p>{escape(picture.text)}</p>\n"
+            f'<h2 id="{name}">{escape(entry.title)}</h2>\n{image(figure, entry.title)}\n'
+            f"<p>{escape(entry.text)}</p>\n"
             f"{_claims(summary)}\n"
             f'<p class="note">Preset {escape(settings["preset"])}: {escape(settings["n_epochs"])} epochs of '
             f"{settings['n_points']:,} new points, {escape(settings['n_seeds'])} seeds, {summary['seconds']:.0f} s. "

@@ -83,9 +83,9 @@ def _assign(cost, mask, weights, n_targets, n_hypotheses, MASKED: tl.constexpr, 
             visited = tl.where(column == at, 1, visited)
             base = lowest - _entry(row_price, column, at)
             searching = feasible * (line >= 0).to(tl.int32)
-        found = inserted * feasible
-        price = tl.where(visited * found != 0, price + distance - lowest, price)
-        turn = tl.where(found != 0, at, -1)
+        assigned = inserted * feasible
+        price = tl.where(visited * assigned != 0, price + distance - lowest, price)
+        turn = tl.where(assigned != 0, at, -1)
         while turn >= 0:  # each column of the path goes to the owner of the column before it, the first to the new row
             origin = _entry(before, column, turn)
             heir = tl.where(origin < 0, row, _entry(owner, column, origin))
