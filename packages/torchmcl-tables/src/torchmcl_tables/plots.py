@@ -23,14 +23,14 @@ LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def plot_density(model: Any, X: Any, y: Any = None, *, ax: Any = None, output: int = 0) -> Any:
-    """Draw the density of a few rows, with their answers as points whose areas show the probabilities.
+    """Plot the density of a few rows, with hypotheses as points whose areas represent their probabilities.
 
     Args:
-        model: a fitted `DensityRegressor` or `MCLRegressor`.
-        X: at most 6 rows.
-        y: their targets, drawn as vertical lines.
-        ax: matplotlib axes; new ones by default.
-        output: which output to draw.
+        model: Fitted `DensityRegressor` or `MCLRegressor`.
+        X: Rows of a table, at most 6.
+        y: Targets of the rows, drawn as vertical lines.
+        ax: Matplotlib axes; by default new axes are created.
+        output: Index of the output.
 
     Example:
         >>> from torchmcl_tables import DensityRegressor
@@ -40,21 +40,21 @@ def plot_density(model: Any, X: Any, y: Any = None, *, ax: Any = None, output: i
         >>> plot_density(model, X[:2], ax=Figure().subplots()).get_xlabel()
         'y'
     """
-    density, answers = model.predict_distribution(X), model.predict_hypotheses(X)
-    n_rows = len(answers.values)
+    density, hypotheses = model.predict_distribution(X), model.predict_hypotheses(X)
+    n_rows = len(hypotheses.values)
     if n_rows > _MOST_DENSITIES:
         rule = f"have at most {_MOST_DENSITIES} rows"
-        raise ValueError(bad_value("plot_density", "X", rule, n_rows, "Draw a few rows at a time: X[:3]."))
+        raise ValueError(bad_value("plot_density", "X", rule, n_rows, "Plot a few rows at a time: X[:3]."))
     name, targets = _name(model, output), _targets(model, y, n_rows, output)
     axis, one = _axes(ax), density.marginal(output)
     low, high = _limits(one)
-    near = one.hypotheses + one.widths * torch.linspace(-4, 4, 9)  # narrow kernels have points of their own
+    near = one.hypotheses + one.widths * torch.linspace(-4, 4, 9)  # additional points for narrow kernels
     grid = torch.cat([torch.linspace(low, high, _GRID).double(), near.flatten()]).clamp(low, high).unique()
     heights = one.log_prob(grid[:, None, None].to(one.hypotheses)).exp().numpy()  # [points, rows]
     for row in range(n_rows):
         color = report.PALETTE[row % len(report.PALETTE)]
         axis.plot(grid, heights[:, row], color=color, lw=1.6, label=f"row {row}" if n_rows > 1 else None)
-        places, areas = answers.values[row, :, output], 10 + 250 * answers.probabilities[row]
+        places, areas = hypotheses.values[row, :, output], 10 + 250 * hypotheses.probabilities[row]
         style = {"color": color, "alpha": 0.55, "linewidths": 0, "zorder": 3, "clip_on": False}
         axis.scatter(places, np.zeros(len(places)), s=areas, **style)
         if targets is not None:
@@ -64,15 +64,15 @@ def plot_density(model: Any, X: Any, y: Any = None, *, ax: Any = None, output: i
 
 
 def plot_intervals(model: Any, X: Any, y: Any = None, *, coverage: float = 0.9, ax: Any = None, output: int = 0) -> Any:
-    """Draw the calibrated set of each row, in the order of the means: bars, with gaps where a set has several pieces.
+    """Plot the calibrated prediction set of each row as a bar, in the order of the means.
 
     Args:
-        model: a fitted `DensityRegressor` or `MCLRegressor`.
-        X: rows; a few hundred are legible.
-        y: their targets; those outside of their sets are orange.
-        coverage: of the sets, in (0, 1).
-        ax: matplotlib axes; new ones by default.
-        output: which output to draw.
+        model: Fitted `DensityRegressor` or `MCLRegressor`.
+        X: Rows of a table; a few hundred rows are legible.
+        y: Targets of the rows; targets outside their sets are orange.
+        coverage: Coverage of the sets, in (0, 1).
+        ax: Matplotlib axes; by default new axes are created.
+        output: Index of the output.
     """
     sets = model.predict_interval(X, coverage)
     name, targets = _name(model, output), _targets(model, y, len(sets.lower), output)
@@ -99,16 +99,16 @@ def plot_intervals(model: Any, X: Any, y: Any = None, *, coverage: float = 0.9, 
 
 
 def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LEVELS, ax: Any = None) -> Any:
-    """Draw the share of targets inside their sets against the nominal coverage, for rows not used for training.
+    """Plot the observed coverage of prediction sets against the nominal coverage.
 
-    Points inside of the gray band are consistent with the promise.
+    Points inside the gray band are consistent with the nominal coverage.
 
     Args:
-        model: a fitted `DensityRegressor` or `MCLRegressor`.
-        X: rows that were not used in the fit.
-        y: their targets.
-        levels: of the coverage, each in (0, 1).
-        ax: matplotlib axes; new ones by default.
+        model: Fitted `DensityRegressor` or `MCLRegressor`.
+        X: Rows that were not used in the fit.
+        y: Targets of the rows.
+        levels: Nominal coverages in (0, 1).
+        ax: Matplotlib axes; by default new axes are created.
     """
     if not len(levels):
         raise ValueError(bad_value("plot_calibration", "levels", "have at least one level", "none"))
@@ -133,7 +133,7 @@ def plot_calibration(model: Any, X: Any, y: Any, *, levels: Sequence[float] = LE
 
 
 def _limits(density: Any) -> tuple[float, float]:
-    """Return the interval that contains nearly all of the mass of all rows."""
+    """Return the limits of an interval that contains nearly all of the mass of all rows."""
     pieces = density.highest_density(0.995)
     low, high = float(pieces.lower[~pieces.lower.isnan()].min()), float(pieces.upper[~pieces.upper.isnan()].max())
     pad = 0.05 * (high - low)

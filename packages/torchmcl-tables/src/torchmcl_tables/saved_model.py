@@ -1,4 +1,4 @@
-"""Checks of the folder of a saved model before torch is loaded."""
+"""Checks of the folder of a saved model that do not import torch."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ from torchmcl import io
 from torchmcl.errors import bad_value
 
 MODEL_KIND = "torchmcl table model"
-#: Version of the contents of a model's folder; increased when the schema of tables changes.
+#: Version of the contents of a model folder; it is increased when the schema of tables changes.
 MODEL_FORMAT = 5
 
 
 def check_model(folder: Path) -> None:
-    """Check that a folder contains a model, by its header.
+    """Check that a folder contains a model of this version, by reading its header.
 
     Raises:
-        ValueError: if it holds none, or one of another version.
+        ValueError: If the folder contains no model, or a model of another version.
     """
     header = io.saved_contents("load_table_model", folder, MODEL_KIND, "`torchmcl fit`", io.read_header)
     state = header.document.get("state")
@@ -30,12 +30,12 @@ def check_folder(folder: Path, *, overwrite: bool = True) -> None:
     """Check that a model can be written to a folder.
 
     Args:
-        folder: may exist.
-        overwrite: whether a model in it may be replaced.
+        folder: Folder of the model, which may exist.
+        overwrite: Whether an existing model may be replaced.
 
     Raises:
-        ValueError: if it exists and holds something else, or a model that must not be replaced.
-        OSError: if it cannot be written.
+        ValueError: If the folder contains other files, or a model that must not be replaced.
+        OSError: If the folder cannot be written.
     """
     if io.check_free("save_table_model", folder, "`torchmcl fit`") and not overwrite:
         rule, got = "be new or empty", f"{str(folder)!r}, which holds a model"

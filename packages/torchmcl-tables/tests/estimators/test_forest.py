@@ -134,5 +134,5 @@ def test_a_forged_forest_is_refused(grown, forge):
 
 
 def test_a_forest_that_asks_for_further_columns_is_refused(grown):
-    with pytest.raises(ValueError, match="ask for more columns than the rows have"):
+    with pytest.raises(ValueError, match="require more columns than the rows have"):
         grown[0].answers(np.zeros((2, 1), np.float32))

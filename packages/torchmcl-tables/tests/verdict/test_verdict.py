@@ -81,7 +81,7 @@ REASONS = [
     (
         ("evaluation", "calibration", "won"),
         [0.5, 0.1],
-        "its probabilities are misleading: answers with a higher probability are less often the nearest",
+        "its probabilities are misleading: predictions with a higher probability are less often the nearest",
     ),
     (
         ("metrics", "split"),
@@ -139,14 +139,14 @@ def test_sets_of_a_target_with_few_values_may_hold_more_than_promised():
     assert forks(found) == "The target has few different values: a set is a list of them, and its pieces are not forks."
 
 
-@pytest.mark.parametrize(("n_answers", "same"), [(5, "5 constant answers"), (1, "the mean")])
+@pytest.mark.parametrize(("n_answers", "same"), [(5, "5 constant predictions"), (1, "the mean")])
 def test_answers_without_knowledge_of_the_row_are_not_better_than_constant_ones(n_answers, same):
     found = records(n_answers=n_answers)
     answers = found["evaluation"]["answers"]
     n_rows = len(answers["truth"])
     points = np.linspace(-1.5, 1.5, n_answers) if n_answers > 1 else np.zeros(1)
     answers["hypotheses"] = np.tile(points[:, None], (n_rows, 1, 1)).tolist()
-    reason = f"the answers for price are not clearly better than {same}"
+    reason = f"the predictions for price are not clearly better than {same}"
     assert verdict_on(found).reasons == (reason,)
 
 

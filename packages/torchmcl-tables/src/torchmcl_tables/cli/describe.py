@@ -1,7 +1,7 @@
 """Show how `torchmcl fit` would read a table.
 
-For each column, the description has its kind, its fraction of missing values, and its range or categories. Dropped and
-suspicious columns are listed with the options that override these decisions.
+For each column, the description states its kind, the fraction of missing values, and its range or categories. Dropped
+and suspicious columns are listed with the options that override these decisions.
 
 Examples:
   torchmcl describe houses.csv
@@ -16,7 +16,7 @@ from torchmcl_tables.cli.parts import add_column_options, add_target_options, ch
 
 
 def add_describe_command(commands: arguments.Commands) -> None:
-    """Add `describe` to the commands."""
+    """Add the command `describe`."""
     summary = "show how `fit` would read a table"
     describe = new_command(commands, "describe", __doc__, summary, check=_describe, run=_done)
     describe.add_argument("table", type=Path, help="table: CSV, TSV, Parquet or JSON lines; text also with .gz")
@@ -25,7 +25,7 @@ def add_describe_command(commands: arguments.Commands) -> None:
 
 
 def _describe(options: argparse.Namespace) -> None:
-    """Print the description, without torch."""
+    """Print the description without importing torch."""
     from torchmcl_tables.data import infer_schema, read_table
     from torchmcl_tables.data.inference import check_rows
     from torchmcl_tables.data.splits import description
@@ -37,4 +37,4 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _done(_: object) -> None:
-    """Do nothing: the check of the options has printed everything."""
+    """Do nothing: the description was printed when the options were checked."""

@@ -1,23 +1,23 @@
 """Train a model on a table. It predicts several plausible outcomes for each row, each with a probability.
 
-A target with text, or with integers of at most ten different values, is a target of classes; the predictions are then
-different classes. --task numbers or --task classes overrides this.
+A target that contains text, or integers with at most ten distinct values, is treated as classes; the predictions are
+then different classes. --task numbers or --task classes overrides this decision.
 
 Columns are read as numbers, dates or categories according to their cells. Text that differs in most rows, constants
 and empty columns are dropped. These decisions are printed first; `torchmcl describe` prints them without training.
-Missing values (empty cells, NA, NaN, null, ?) are allowed. A tenth of the rows is the test part (--test): the last rows
+Missing values (empty cells, NA, NaN, null, ?) are allowed. A tenth of the rows is the test set (--test): the last rows
 if a column has dates, otherwise a random sample (--split). Of the other rows, a tenth is held out for early stopping
-and for the weights of the members, and a twentieth for calibration (--validation).
+and for fitting the weights of the members, and a twentieth for calibration (--validation).
 
 The default model for numbers is a blend of networks, networks with binned columns, and a forest. With --rule or
---search, hypotheses are trained by multiple choice learning. The summary ends with a verdict, good or careful, with
-reasons. metrics.json contains it too, and `torchmcl report` writes an HTML report.
+--search, hypotheses are trained by multiple choice learning. The summary ends with a verdict, good or careful, and the
+reasons for it. The verdict is also saved in metrics.json. `torchmcl report` writes an HTML report.
 
-Column names are separated by commas, and options may be repeated. Put quotes inside quotes around a name with a comma:
+Column names are separated by commas, and options may be repeated. Quote a name that contains a comma:
 --drop '"Last, first",city'.
 
-Rerun the same command to resume a training run that was stopped or killed. Until the model is written, the state is in
-the folder OUT.checkpoint beside it. --restart discards that state.
+Rerun the same command to resume a training run that was stopped or killed. Until the model is complete, the training
+state is stored in the folder OUT.checkpoint beside it. --restart discards that state.
 
 Examples:
   torchmcl fit --example -o model/
@@ -44,13 +44,28 @@ if TYPE_CHECKING:
     from torchmcl_tables.model import TableFit
 
 _OWNER = "torchmcl fit"
-# Options that are parameters of the estimators: name there, type, default and help.
+# Options that are parameters of the estimators: name of the parameter, type, default and help text.
 _PARAMETERS: dict[str, tuple[str, Any, Any, str]] = {
     "--hypotheses": ("n_hypotheses", arguments.positive, 5, "predictions for each row (default: %(default)s)"),
     "--hidden": ("hidden", arguments.sizes, (64, 64), "hidden layers (default: 64,64)"),
-    "--bins": ("n_bins", arguments.natural, None, "bins per column (default: by the columns and the number of rows)"),
-    "--epochs": ("n_epochs", arguments.positive, None, "most passes over the rows (default: by the number of rows)"),
-    "--batch-size": ("batch_size", arguments.positive, None, "rows per step (default: by the number of rows)"),
+    "--bins": (
+        "n_bins",
+        arguments.natural,
+        None,
+        "bins per column (default: depends on the columns and the number of rows)",
+    ),
+    "--epochs": (
+        "n_epochs",
+        arguments.positive,
+        None,
+        "maximum number of epochs (default: depends on the number of rows)",
+    ),
+    "--batch-size": (
+        "batch_size",
+        arguments.positive,
+        None,
+        "rows per optimizer step (default: depends on the number of rows)",
+    ),
     "--learning-rate": (
         "learning_rate",
         arguments.positive_number,
@@ -67,7 +82,7 @@ _PARAMETERS: dict[str, tuple[str, Any, Any, str]] = {
         "n_restarts",
         arguments.positive,
         None,
-        "networks of each kind (default: 5; without a rule 3 from 10,000 rows on; 1 from 50,000 rows on)",
+        "networks of each kind (default: 5; without a rule 3 for 10,000 or more rows; 1 for 50,000 or more rows)",
     ),
     "--validation": (
         "validation_fraction",
@@ -82,16 +97,16 @@ _FLAGS = {
     "--search": "train 64 candidates and keep the best; excludes --rule, --learning-rate and --weight-decay",
     "--overwrite": "replace an existing model",
     "--restart": "discard an unfinished training run instead of resuming it",
-    "--private": "write a model without rows of the table: no evaluation.json, and averaged leaves",
-    "--example": "use a small real table, which is written to diabetes.csv",
-    "--quiet": "no progress bar, column decisions or summary",
+    "--private": "save no rows of the table: omit evaluation.json, and average the leaves of the forest",
+    "--example": "use a small real data set, which is written to diabetes.csv",
+    "--quiet": "print no progress bar, column decisions or summary",
 }
-# Options that the plan holds as they are.
+# Options that are copied to the plan unchanged.
 _PLAIN = ("rule", "search", "out", "restart", "private", "example", "quiet")
 
 
 def add_fit_command(commands: arguments.Commands) -> None:
-    """Add `fit` to the commands."""
+    """Add the command `fit`."""
     summary = "train a model on a table: several predictions for each row, with probabilities"
     fit = parts.new_command(commands, "fit", __doc__, summary, check=_plan, run=_fit)
     fit.add_argument("table", type=Path, nargs="?", help=f"training table: {parts.FORMATS}")
@@ -106,7 +121,7 @@ def add_fit_command(commands: arguments.Commands) -> None:
     )
     for option, (_, kind, default, words) in _PARAMETERS.items():
         fit.add_argument(option, type=kind, default=default, help=words)
-    words = "fraction of test rows for the report (default: %(default)s)"
+    words = "fraction of the rows to hold out as test rows for the report (default: %(default)s)"
     fit.add_argument("--test", type=arguments.fraction, default=0.1, help=words)
     fit.add_argument(
         "--split",
@@ -114,7 +129,7 @@ def add_fit_command(commands: arguments.Commands) -> None:
         help="test rows: the last ones, whole groups, or a random sample (default: time if a column has dates, "
         "otherwise random)",
     )
-    words = "column of times or groups for --split (default: the column of dates)"
+    words = "column of times or groups for --split (default: the date column)"
     fit.add_argument("--split-column", default="", help=words)
     fit.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
     for option, words in _FLAGS.items():
@@ -123,21 +138,21 @@ def add_fit_command(commands: arguments.Commands) -> None:
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Checked arguments of `torchmcl fit`, and the table that they name.
+    """Validated arguments of `torchmcl fit`, and the training table.
 
     Attributes:
         path: Path of the table.
-        table: Table to learn from.
+        table: Training table.
         schema: Schema of the table.
         options: Arguments of `TableFit` except the parameters of the estimator.
-        parameters: Parameters of the estimator except the rule and the search.
+        parameters: Parameters of the estimator except `rule` and `search`.
         rule: Name of the assignment rule; None for the default model.
         search: Whether to search for a rule, a learning rate and a weight decay.
         out: Folder for the model.
         restart: Whether to discard an unfinished training run.
-        private: Whether to write a model without rows of the table.
-        example: Whether the table is the example.
-        quiet: Whether to print nothing.
+        private: Whether to exclude all rows of the table from the saved model.
+        example: Whether the table is the example table.
+        quiet: Whether to suppress the output.
     """
 
     path: Path
@@ -155,12 +170,12 @@ class FitPlan:
 
     @property
     def checkpoint(self) -> Path:
-        """Folder of the training state, beside the model's folder, which is replaced as a whole."""
+        """Folder of the training state. It lies beside the model folder, because that folder is replaced atomically."""
         return _checkpoint_of(self.out)
 
     @property
     def key(self) -> dict[str, Any]:
-        """Everything that determines the model; the table is identified by its content, not by its name."""
+        """Values that determine the model; the table is identified by a digest of its content, not by its name."""
         values = {name: value for name, value in self.parameters.items() if name != "device"}
         digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
         return {**self.options, **values, "rule": self.rule, "search": self.search, "table": digest}
@@ -171,7 +186,7 @@ def _checkpoint_of(out: Path) -> Path:
 
 
 def _plan(options: argparse.Namespace) -> FitPlan:
-    """Check the options without torch, and read the table."""
+    """Check the options without importing torch, and read the table."""
     from torchmcl_tables.data import infer_schema, read_table
     from torchmcl_tables.data.inference import check_rows
     from torchmcl_tables.data.splits import choose_split
@@ -182,7 +197,7 @@ def _plan(options: argparse.Namespace) -> FitPlan:
     target = options.target or ([EXAMPLE_TARGET] if options.example else None)
     if path is None or target is None:
         missing = "table" if path is None else "--target"
-        raise ValueError(f"{_OWNER}: `{missing}` is required. To try it out, add --example.")
+        raise ValueError(f"{_OWNER}: `{missing}` is required. Add --example to try the command.")
     check_folder(options.out)
     if options.example:
         write_example(path)
@@ -196,13 +211,13 @@ def _plan(options: argparse.Namespace) -> FitPlan:
     if not options.quiet:
         parts.print_decisions(schema, split.describe() if options.test else "")
     names = {"task": "task", "test": "test_fraction", "split": "split", "split_column": "split_column", "seed": "seed"}
-    given = {there: getattr(options, parts.attribute(option)) for option, (there, *_) in _PARAMETERS.items()}
+    parameters = {name: getattr(options, parts.attribute(option)) for option, (name, *_) in _PARAMETERS.items()}
     return FitPlan(
         path=path,
         table=table,
         schema=schema,
-        options={"targets": target, **chosen} | {there: getattr(options, here) for here, there in names.items()},
-        parameters={name: value for name, value in given.items() if value is not None},
+        options={"targets": target, **chosen} | {name: getattr(options, option) for option, name in names.items()},
+        parameters={name: value for name, value in parameters.items() if value is not None},
         **{name: getattr(options, name) for name in _PLAIN},
     )
 
@@ -210,23 +225,23 @@ def _plan(options: argparse.Namespace) -> FitPlan:
 def _fit(plan: FitPlan) -> None:
     from torchmcl_tables.model import fit_summary, load_table_model, measure_table, save_table_model
 
-    how = _how(plan)
+    options = _fit_options(plan)
     if plan.restart:
         io.Checkpoint.discard(plan.checkpoint)
     with io.Checkpoint(plan.checkpoint, plan.key, owner=_OWNER) as checkpoint:
         checkpoint.once("begin", dict)  # writes the key before the checkpoints of the networks
         try:
-            checkpoint.once("training", lambda: _train(plan, how))
-        except (TypeError, ValueError):  # a parameter that cannot be used: there is nothing to resume
+            checkpoint.once("training", lambda: _train(plan, options))
+        except (TypeError, ValueError):  # a parameter is invalid: there is nothing to resume
             io.Checkpoint.discard(plan.checkpoint)
             raise
     model = load_table_model(plan.out)
     try:
-        model = measure_table(model, plan.table, how)
+        model = measure_table(model, plan.table, options)
         save_table_model(model, plan.out, private=plan.private)
     except Exception:
         io.Checkpoint.discard(plan.checkpoint)
-        text = f"{_OWNER}: the model is trained and saved in {str(plan.out)!r}, but its evaluation failed:"
+        text = f"{_OWNER}: the model was trained and saved in {str(plan.out)!r}, but its evaluation failed:"
         arguments.say(text, error=True)
         raise
     io.Checkpoint.discard(plan.checkpoint)
@@ -239,16 +254,16 @@ def _fit(plan: FitPlan) -> None:
             arguments.say(f"Try: torchmcl {shlex.join(words)}")
 
 
-def _train(plan: FitPlan, how: "TableFit") -> None:
-    """Train a model and save it before its evaluation, so that a failing evaluation loses nothing."""
+def _train(plan: FitPlan, options: "TableFit") -> None:
+    """Train a model and save it before its evaluation, so that a failing evaluation does not lose the model."""
     from torchmcl_tables.model import save_table_model, train_table
 
     folder = plan.checkpoint / "training"
-    model = train_table(plan.table, how, schema=plan.schema, progress=not plan.quiet, checkpoint=folder)
+    model = train_table(plan.table, options, schema=plan.schema, progress=not plan.quiet, checkpoint=folder)
     save_table_model(model, plan.out, private=plan.private)
 
 
-def _how(plan: FitPlan) -> "TableFit":
+def _fit_options(plan: FitPlan) -> "TableFit":
     from torchmcl_fleet import FleetSearch
     from torchmcl_tables.model import TableFit
     from torchmcl_tables.model.classes import CLASS_RULES, NAMED_RULES
@@ -265,5 +280,5 @@ def _verdict_line(verdict: dict[str, Any] | None) -> str:
     from torchmcl_tables.verdict import Verdict
 
     if verdict is None:
-        return "Verdict: none, because there are no test rows. Use `torchmcl report --data` with another table."
+        return "Verdict: none, because there are no test rows. Evaluate another table with `torchmcl report --data`."
     return Verdict(**verdict).line

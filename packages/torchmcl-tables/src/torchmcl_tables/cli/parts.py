@@ -1,4 +1,4 @@
-"""Parts of the table commands: options for columns, printed decisions, and suggested commands."""
+"""Shared parts of the table commands: column options, checks of output files, and printed decisions."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ def new_command(
     check: Callable[[argparse.Namespace], Any],
     run: Callable[[Any], None],
 ) -> argparse.ArgumentParser:
-    """Return the parser of a command, whose description is printed unchanged.
+    """Return the argument parser of a new command, whose description is printed unchanged.
 
     Args:
         commands: Subparsers to which the command is added.
-        name: Name of the command, which its errors name.
-        description: Description for its own help.
+        name: Name of the command, which precedes its error messages.
+        description: Help text of the command.
         summary: Summary for the list of commands.
-        check: Function that checks the options without torch and returns the plan of the command.
+        check: Function that checks the options without importing torch and returns the plan of the command.
         run: Function that executes the plan.
     """
     as_written = argparse.RawDescriptionHelpFormatter
@@ -43,7 +43,7 @@ def new_command(
 
 
 def _named(owner: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a step of a command whose errors name the command instead of the raising function."""
+    """Wrap a step of a command so that its error messages begin with the command, not with the raising function."""
 
     def named_step(value: Any) -> Any:
         from torchmcl_tables.data.table import speaking_for
@@ -55,14 +55,14 @@ def _named(owner: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def add_target_options(parser: argparse.ArgumentParser, *, default: list[str] | None) -> None:
-    """Add the options about the columns to predict."""
+    """Add the options that select the columns to predict."""
     parser.add_argument(
         "--target", type=arguments.names, action=arguments.AddNames, default=default, help="columns to predict"
     )
     parser.add_argument(
         "--task",
         choices=("classes", "numbers"),
-        help="kind of target (default: classes if the target is text or has few values, otherwise numbers)",
+        help="kind of target (default: classes if the target is text or has few distinct values, otherwise numbers)",
     )
 
 
@@ -71,11 +71,11 @@ def check_file(path: Path, *inputs: Path | None) -> None:
 
     Args:
         path: Path of the file.
-        *inputs: Inputs of the command, which it must not overwrite.
+        *inputs: Input files of the command, which must not be overwritten.
 
     Raises:
-        ValueError: If it is one of the inputs.
-        OSError: If it cannot be written.
+        ValueError: If the file is one of the inputs.
+        OSError: If the file cannot be written.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{str(path)!r} cannot be written: it is a folder. Give the name of a file.")
@@ -87,18 +87,18 @@ def check_file(path: Path, *inputs: Path | None) -> None:
 
 
 def spent() -> str:
-    """Return the run time and memory use of the command, as text."""
+    """Return the run time and the peak memory of the command as text."""
     memory = peak_mebibytes()
     return f"({seconds_since_start():.1f} s" + (f", {memory:,.0f} MiB at most)" if memory else ")")
 
 
-# Options, their names in `infer_schema`, and their purposes.
+# Options, the names of the arguments of `infer_schema`, and help texts.
 _OPTIONS = {
     "--drop": ("drop", "columns to drop"),
     "--categorical": ("categorical", "columns to read as categories"),
     "--numeric": ("numeric", "columns to read as numbers; other cells count as missing"),
     "--date": ("date", "columns to read as dates; other cells count as missing"),
-    "--keep-column": ("keep", "columns to keep although they would be dropped"),
+    "--keep-column": ("keep", "columns to keep that would be dropped by default"),
 }
 
 
@@ -109,17 +109,17 @@ def add_column_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_columns(options: argparse.Namespace) -> dict[str, Sequence[str]]:
-    """Return the options as arguments of `infer_schema`."""
+    """Return the column options as arguments of `infer_schema`."""
     return {name: getattr(options, attribute(option)) for option, (name, _) in _OPTIONS.items()}
 
 
 def attribute(option: str) -> str:
-    """Return the attribute of the parsed options that has the value of an option."""
+    """Return the attribute name of an option in the parsed arguments."""
     return option.removeprefix("--").replace("-", "_")
 
 
 def print_decisions(schema: "TableSchema", split: str = "") -> None:
-    """Print, once and on standard error, the decisions about a table and its suspicious columns."""
+    """Print the decisions about a table and its suspicious columns to standard error."""
     decided = [*schema.decisions(), *([split] if split else [])]
     for title, lines in (("Decisions on the table", decided), ("Warning", schema.warnings())):
         if lines:

@@ -1,17 +1,17 @@
-"""Predict several answers for each row of a table, the most probable first. The rows keep their order.
+"""Make several predictions for each row of a table, the most probable first. The order of the rows is kept.
 
 The columns are <target>_mean, <target>_1, <target>_2 ..., probability_1, probability_2 ...
 --interval adds <target>_low and <target>_high, an interval that contains the true value with that probability, and
-<target>_set, the calibrated set, which has several pieces if the answers lie apart. For classes there is no mean, and
-the set is the smallest set of classes with the probability of --interval.
+<target>_set, the calibrated prediction set, which is a union of intervals if the predictions lie far apart. For classes
+there is no mean, and the set is the smallest set of classes with the probability of --interval.
 
-Columns of --keep are copied unchanged; a name in use gets the suffix _kept. Spreadsheets run text like =1+1 as a
-formula: use --escape-formulas for tables from untrusted sources.
+Columns of --keep are copied unchanged; if a name is already in use, the suffix _kept is added. Spreadsheets execute
+text like =1+1 as a formula: use --escape-formulas for tables from untrusted sources.
 
 Examples:
-  torchmcl predict model/ new.csv -o answers.csv
-  torchmcl predict model/ new.csv -o answers.csv --interval 0.9 --keep house_id
-  torchmcl predict model/ new.jsonl.gz -o answers.parquet --strict
+  torchmcl predict model/ new.csv -o predictions.csv
+  torchmcl predict model/ new.csv -o predictions.csv --interval 0.9 --keep house_id
+  torchmcl predict model/ new.jsonl.gz -o predictions.parquet --strict
 """
 
 import argparse
@@ -30,40 +30,40 @@ if TYPE_CHECKING:
 
 
 def add_predict_command(commands: arguments.Commands) -> None:
-    """Add `predict` to the commands."""
+    """Add the command `predict`."""
     summary = "predict the rows of a new table"
     predict = new_command(commands, "predict", __doc__, summary, check=_plan, run=_predict)
-    predict.add_argument("model", type=Path, help="folder of `torchmcl fit`")
-    predict.add_argument("table", type=Path, help=f"table of the rows to predict: {FORMATS}")
-    predict.add_argument("-o", "--out", type=Path, required=True, help="output file, in any of the formats")
+    predict.add_argument("model", type=Path, help="model folder written by `torchmcl fit`")
+    predict.add_argument("table", type=Path, help=f"table with the rows to predict: {FORMATS}")
+    predict.add_argument("-o", "--out", type=Path, required=True, help="output file, in any of these formats")
     predict.add_argument(
         "--interval",
         type=arguments.probability,
-        help="also write sets that contain the true value with this probability, such as 0.9",
+        help="also write prediction sets that contain the true value with this probability, such as 0.9",
     )
     predict.add_argument(
-        "--keep", type=arguments.names, action=arguments.AddNames, default=[], help="columns to copy into the answers"
+        "--keep", type=arguments.names, action=arguments.AddNames, default=[], help="columns to copy to the output"
     )
     predict.add_argument("--strict", action="store_true", help="reject unseen categories")
     predict.add_argument(
         "--escape-formulas", action="store_true", help="in CSV and TSV: put an apostrophe before text like =1+1"
     )
-    predict.add_argument("--quiet", action="store_true", help="no progress bar, notices or summary")
+    predict.add_argument("--quiet", action="store_true", help="print no progress bar, notices or summary")
 
 
 @dataclass(frozen=True)
 class PredictPlan:
-    """Checked arguments of `torchmcl predict`.
+    """Validated arguments of `torchmcl predict`.
 
     Attributes:
         model: Folder of the model.
-        table: Rows to predict.
+        table: Table with the rows to predict.
         out: Output file.
-        interval: Probability of the prediction sets; None for no sets.
-        keep: Columns to copy.
-        strict: Whether unseen categories are an error.
-        escape_formulas: Whether text that spreadsheets would execute is escaped.
-        quiet: Whether to print nothing.
+        interval: Coverage of the prediction sets; None for no sets.
+        keep: Columns to copy to the output.
+        strict: Whether to reject unseen categories.
+        escape_formulas: Whether to escape text that spreadsheets would execute.
+        quiet: Whether to suppress the output.
     """
 
     model: Path
@@ -84,7 +84,7 @@ def _plan(options: argparse.Namespace) -> PredictPlan:
     kind, _ = table_format(options.out)
     if options.escape_formulas and kind not in ("csv", "tsv"):
         rule, got = "be used with a CSV or TSV file", repr(str(options.out))
-        advice = "Omit it: other formats contain no formulas."
+        advice = "Omit it: spreadsheets do not execute formulas in other formats."
         raise ValueError(bad_value("torchmcl predict", "--escape-formulas", rule, got, advice))
     check_file(options.out, options.table)
     check_model(options.model)
@@ -100,7 +100,7 @@ def _predict(plan: PredictPlan) -> None:
     from torchmcl_tables.model import load_table_model
 
     model = load_table_model(plan.model, records=False)
-    answers = model.predict(
+    predictions = model.predict(
         plan.table,
         interval=plan.interval,
         keep=plan.keep,
@@ -108,6 +108,6 @@ def _predict(plan: PredictPlan) -> None:
         notify=None if plan.quiet else lambda notice: arguments.say(notice, error=True),
         progress=not plan.quiet and sys.stderr.isatty(),
     )
-    write_table(plan.out, escape_formulas(answers) if plan.escape_formulas else answers)
+    write_table(plan.out, escape_formulas(predictions) if plan.escape_formulas else predictions)
     if not plan.quiet:
         arguments.say(f"Predictions for {len(plan.table):,} rows: {plan.out}   {spent()}")

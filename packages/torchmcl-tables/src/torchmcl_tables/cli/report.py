@@ -1,9 +1,9 @@
 """Write an HTML report on the reliability of a model.
 
-It has a verdict (good, or careful with reasons), predictions against the truth, distortion by number of predictions,
-calibration of the probabilities, coverage of the prediction sets, the most ambiguous rows, the members of the model and
-the training curves. For classes, it has accuracy, calibration, the confusion matrix, and the frequency with which the
-true class is among the first guesses. The report is one file and needs no network connection.
+The report shows a verdict (good, or careful with reasons), predictions against true values, distortion by number of
+predictions, calibration of the probabilities, coverage of the prediction sets, the most ambiguous rows, the members of
+the model and the training curves. For classes, it shows accuracy, calibration, the confusion matrix, and the frequency
+with which the true class is among the first guesses. The report is a single file and needs no network connection.
 
 Examples:
   torchmcl report model/
@@ -23,26 +23,24 @@ if TYPE_CHECKING:
 
 
 def add_report_command(commands: arguments.Commands) -> None:
-    """Add `report` to the commands."""
+    """Add the command `report`."""
     summary = "write an HTML report on the reliability of a model"
     report = new_command(commands, "report", __doc__, summary, check=_plan, run=_report)
-    report.add_argument("model", type=Path, help="folder of `torchmcl fit`")
-    report.add_argument("--data", type=Path, help="a table with targets (default: the test rows of `fit`)")
-    report.add_argument(
-        "-o", "--out", type=Path, help="file of the report (default: report.html in the folder of the model)"
-    )
-    report.add_argument("--quiet", action="store_true", help="no summary")
+    report.add_argument("model", type=Path, help="model folder written by `torchmcl fit`")
+    report.add_argument("--data", type=Path, help="table with targets (default: the test rows of `fit`)")
+    report.add_argument("-o", "--out", type=Path, help="output file (default: report.html in the model folder)")
+    report.add_argument("--quiet", action="store_true", help="print no summary")
 
 
 @dataclass(frozen=True)
 class ReportPlan:
-    """Checked arguments of `torchmcl report`.
+    """Validated arguments of `torchmcl report`.
 
     Attributes:
         model: Folder of the model.
         table: Table with targets; None for the test rows of the fit.
-        out: File of the report.
-        quiet: Whether to print nothing.
+        out: Output file.
+        quiet: Whether to suppress the output.
     """
 
     model: Path

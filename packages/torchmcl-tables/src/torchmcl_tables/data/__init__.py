@@ -1,4 +1,4 @@
-"""Tables in files: reading, schemas, conversion to numbers, and writing. Needs the extra `table`."""
+"""Tables in files: reading, schema inference, conversion to numbers, and writing."""
 
 from torchmcl_tables.data.columns import CategoryColumn, Column, DateColumn, DroppedColumn, NumberColumn
 from torchmcl_tables.data.inference import infer_schema

@@ -1,4 +1,4 @@
-"""The schema of a training table, from its cells and the user's options; one message lists all problems."""
+"""Inference of the schema of a training table from its cells and the user's options; one error lists all problems."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from torchmcl_tables.data.schema import Suspicion, TableSchema
 from torchmcl_tables.data.table import Problem, Table, raise_problems
 from torchmcl_tables.data.values import has_decimal_commas
 
-# A column with at least this rank correlation is the target in other units.
+# A column with at least this rank correlation with the target is the target in other units.
 _CORRELATION = 0.999
-# Categories that explain at least this share of the variance are a binned copy of the target.
-_TOLD = 0.99
-# Number of rows to compare; evenly spaced in longer tables.
+# Categories that explain at least this fraction of the variance are a binned copy of the target.
+_EXPLAINED = 0.99
+# Maximum number of rows to compare, evenly spaced.
 _N_COMPARED = 5000
 _FEWEST = 10
 
@@ -30,28 +30,28 @@ def find_suspicions(
     targets: tuple[NumberColumn | CategoryColumn, ...],
     kept: frozenset[str] = frozenset(),
 ) -> tuple[Suspicion, ...]:
-    """Return the suspicious columns with reasons; columns in `kept` are allowed to be row numbers."""
+    """Find suspicious columns and the reasons; columns in `kept` may be row numbers."""
     step = max(1, len(table) // _N_COMPARED)
     truths = {target: table.reading(target).values[::step, 0] for target in targets}
     ranks = {target.name: _ranks(truth) for target, truth in truths.items() if isinstance(target, NumberColumn)}
-    found = []
+    suspicions = []
     for column in columns:
         values = table.reading(column).values[::step, 0]
         reason = ""
         for target, truth in truths.items():
-            if isinstance(target, CategoryColumn) and _names_the_class(values, truth, len(target.categories)):
-                reason = f"it gives {target.name} away (each of its values goes with one class)"
+            if isinstance(target, CategoryColumn) and _determines_class(values, truth, len(target.categories)):
+                reason = f"it leaks {target.name} (each of its values occurs with only one class)"
         if not reason and isinstance(column, CategoryColumn):
-            told = next((name for name, truth in ranks.items() if _tells(values, truth)), None)
-            reason = f"it gives {told} away (its categories tell 99 % of the variance)" if told is not None else ""
+            leaked = next((name for name, truth in ranks.items() if _explains(values, truth)), None)
+            reason = f"it leaks {leaked} (its categories explain 99 % of the variance)" if leaked is not None else ""
         elif not reason and isinstance(column, NumberColumn):
             if len(columns) > 1 and column.name not in kept and counts_rows(table, column):
                 reason = "it counts the rows"
             else:
                 reason = _same_order(_ranks(values), ranks)
         if reason:
-            found.append(Suspicion(column.name, reason))
-    return tuple(found)
+            suspicions.append(Suspicion(column.name, reason))
+    return tuple(suspicions)
 
 
 def counts_rows(table: Table, column: Column) -> bool:
@@ -62,7 +62,7 @@ def counts_rows(table: Table, column: Column) -> bool:
     return len(steps) >= _FEWEST and steps[0] in (1, -1) and bool((steps == steps[0]).all())
 
 
-def _tells(codes: Values, ranks: Values) -> bool:
+def _explains(codes: Values, ranks: Values) -> bool:
     """Return whether frequent categories explain nearly all of the variance of the target's ranks."""
     both = np.isfinite(ranks)
     groups, of_row = np.unique(codes[both], return_inverse=True)
@@ -70,10 +70,10 @@ def _tells(codes: Values, ranks: Values) -> bool:
     if len(groups) < 2 or _FEWEST * len(groups) > len(known) or not known.std():
         return False
     means = np.bincount(of_row.ravel(), weights=known, minlength=len(groups)) / counts
-    return bool(((known - means[of_row.ravel()]) ** 2).mean() < (1 - _TOLD) * known.var())
+    return bool(((known - means[of_row.ravel()]) ** 2).mean() < (1 - _EXPLAINED) * known.var())
 
 
-def _names_the_class(values: Values, truth: Values, n_classes: int) -> bool:
+def _determines_class(values: Values, truth: Values, n_classes: int) -> bool:
     """Return whether a few frequent values determine the class; False if there is only one class."""
     both = np.isfinite(values) & (truth < n_classes)
     if both.sum() < _FEWEST:
@@ -85,23 +85,23 @@ def _names_the_class(values: Values, truth: Values, n_classes: int) -> bool:
 
 
 def _same_order(ranks: Values, truths: dict[str, Values]) -> str:
-    """Return a message about a target with the same rank order as a column, or the reverse; empty if there is none."""
+    """Return the reason for suspicion if a column has the same rank order as a target, or the reverse; else empty."""
     for name, truth in truths.items():
         both = np.isfinite(ranks) & np.isfinite(truth)
         if both.sum() < _FEWEST or not ranks[both].std() or not truth[both].std():
             continue
         agreement = abs(float(np.corrcoef(ranks[both], truth[both])[0, 1]))
         if agreement > _CORRELATION:
-            return f"it gives {name} away (rank correlation {agreement:.4f})"
+            return f"it leaks {name} (rank correlation {agreement:.4f})"
     return ""
 
 
 def _ranks(values: Values) -> Values:
-    """Return mean ranks, NaN for NaN; scipy.stats, which has the same, takes a second to load."""
+    """Return mean ranks, NaN for NaN, without the slow import of scipy.stats."""
     return pl.Series(values).fill_nan(None).rank().cast(pl.Float64).to_numpy()
 
 
-# With fewer rows nothing can be held out.
+# With fewer rows, no rows can be held out.
 MIN_ROWS = 10
 
 
@@ -109,10 +109,10 @@ def check_rows(table: Table) -> None:
     """Check that a table has enough rows for training.
 
     Raises:
-        TableError: if it has too few.
+        TableError: If the table has too few rows.
     """
     if len(table) < MIN_ROWS:
-        advice = "Collect more rows: a tenth is for the test, and a fifth for validation."
+        advice = "Add rows: a tenth of them is held out for testing, and more for validation."
         problem = Problem(table.name, f"have at least {MIN_ROWS} rows", str(len(table)), advice)
         raise_problems("infer_schema", table.name, [problem])
 
@@ -132,20 +132,20 @@ def infer_schema(
     """Return the schema of a training table.
 
     Args:
-        table: all of it.
-        targets: the columns to predict.
-        task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
-        drop: columns to ignore.
-        categorical: columns to treat as categories, for any content.
-        numeric: columns to treat as numbers; other cells count as missing.
-        date: columns to treat as dates; other cells count as missing.
-        keep: columns to use although they would be dropped: row identifiers, constants.
-        interpret: treat outlying numbers like -9999 as missing values (except in columns of `numeric`), and drop
-            columns of row numbers (except those of `keep`). Intended for callers that print the
+        table: Complete training table.
+        targets: Names of the columns to predict.
+        task: Kind of target, "classes" or "numbers"; by default decided by the cells of the targets.
+        drop: Columns to ignore.
+        categorical: Columns to treat as categories, whatever they contain.
+        numeric: Columns to treat as numbers; other cells count as missing.
+        date: Columns to treat as dates; other cells count as missing.
+        keep: Columns to use that would otherwise be dropped, such as row identifiers and constants.
+        interpret: Whether to treat outlying numbers like -9999 as missing values (except in the columns of `numeric`),
+            and to drop columns of row numbers (except the columns of `keep`). Intended for callers that print the
             decisions of the schema.
 
     Raises:
-        ValueError: if the options or the targets cannot be used; the message names all problems.
+        ValueError: If the options or the targets are invalid; the message lists all problems.
 
     Example:
         >>> import polars
@@ -174,14 +174,14 @@ def infer_schema(
 def _target_columns(
     table: Table, names: Sequence[str], kinds: Kinds, task: str | None, problems: list[Problem]
 ) -> tuple[TargetColumn, ...]:
-    """Return the columns to predict, and add their problems."""
+    """Return the columns to predict, and append their problems to `problems`."""
     columns = []
     for name in (name for name in names if name in table.frame.columns):
         cells = table.cells(name)
-        column, found = target_column(table, cells, kinds, task)
+        column, target_problems = target_column(table, cells, kinds, task)
         columns.append(column)
-        problems += found
-        if not found:
+        problems += target_problems
+        if not target_problems:
             table.reading(column, cells)
     classes = [column.name for column in columns if isinstance(column, CategoryColumn)]
     if classes and len(columns) > 1:
@@ -193,17 +193,17 @@ def _target_columns(
 def _decided_columns(
     table: Table, targets: set[str], kinds: Kinds, drop: Sequence[str], problems: list[Problem]
 ) -> list[Column | DroppedColumn]:
-    """Return the kinds of the other columns, and add their problems."""
+    """Return the kinds of the other columns, and append their problems to `problems`."""
     decided: list[Column | DroppedColumn] = []
     for name in (name for name in table.columns if name not in targets):
         cells = table.cells(name)
-        found = kinds.dropped(cells, "as you asked") if name in drop else kinds.column(cells)
-        if isinstance(found, Problem):
-            problems.append(found)
+        kind = kinds.dropped(cells, "as requested") if name in drop else kinds.column(cells)
+        if isinstance(kind, Problem):
+            problems.append(kind)
             continue
-        decided.append(found)
-        if isinstance(found, Column):
-            table.reading(found, cells)
+        decided.append(kind)
+        if isinstance(kind, Column):
+            table.reading(kind, cells)
     return decided
 
 
@@ -217,7 +217,7 @@ def _nothing_to_learn_from(table: Table, dropped: Sequence[DroppedColumn]) -> Pr
 def _without_counters(
     table: Table, decided: list[Column | DroppedColumn], kinds: Kinds
 ) -> list[Column | DroppedColumn]:
-    """Return the columns; one that numbers the rows from 0 or 1 is dropped unless it is the only input."""
+    """Drop columns that number the rows from 0 or 1, unless there is no other input."""
     columns = [column for column in decided if isinstance(column, Column)]
     counters = [
         column.name
@@ -237,7 +237,7 @@ def _without_counters(
 
 
 def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str, Sequence[str]]) -> list[Problem]:
-    """Return a problem for each name that is not a column, and for each column named by two options."""
+    """Find names that are not columns, and columns that are named by two options."""
     rule = f"name a column of {table.name}"
     problems = [
         Problem(option, rule, repr(name), table.hint(name))
@@ -245,7 +245,7 @@ def _problems_of_options(table: Table, targets: Sequence[str], options: dict[str
         for name in names
         if name not in table.frame.columns
     ]
-    # A target may be named as numbers: that its cells are no classes, and that none of them is a missing value.
+    # --numeric may name a target: its cells are then numbers instead of classes, and none is a code of a missing value.
     others = {option: names for option, names in options.items() if option != "--numeric"}
     claimed = [name for names in others.values() for name in names]
     for name in dict.fromkeys(targets):

@@ -1,8 +1,8 @@
-"""The kind of a column of a training table: this decision is made only here.
+"""Decision about the kind of each column of a training table.
 
-A column whose cells are all numbers is a column of numbers, one whose cells are all dates one of dates, and other text
-is a category. Where both numbers and text occur, the column holds categories, unless there are too many different ones
-and nearly all are numbers. Columns that nothing can be learned from are dropped.
+A column that contains only numbers is a column of numbers, a column that contains only dates is a column of dates, and
+other text is categorical. A mixture of numbers and text is categorical unless there are too many distinct cells and
+nearly all of them are numbers. Columns without information are dropped.
 """
 
 import re
@@ -37,26 +37,26 @@ from torchmcl_tables.data.values import (
     with_plain_numbers,
 )
 
-# Only common categories get their own input; the others of a column share one.
+# Maximum number of categories with a separate input; the other categories of a column share one input.
 _MAX_CATEGORIES = 50
-# A text column with more distinct values than this, different in most rows, contains row identifiers.
+# A text column with more distinct values than this that differ in most rows contains row identifiers.
 _MANY_TEXTS = 20
 _NEARLY_ALL = 0.9
 # Names of columns whose numbers are row identifiers.
 _IDENTIFIER = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uuid|guid|identifier))|.*[a-z]I[Dd]")
-# Codes of missing values consist of nines. Outliers are only detected among at least this many other distinct values.
+# Codes of missing values consist of nines. They are only detected among at least this many other distinct values.
 _CODE, _FEWEST_OTHERS = re.compile(r"-?999+(?:\.9+)?|-?99\.9+"), 3
 # If less than half of the sampled cells are numbers, the column is not numeric.
 _HALF = 0.5
 
 
 class Kinds:
-    """Determines the kinds of columns one by one.
+    """Determine the kinds of columns, one at a time.
 
     Args:
-        commas: whether the table has decimal commas.
-        chosen: the option that names a column, by its name.
-        missing_codes: whether numbers like -9999, far from all others, stand for missing values.
+        commas: Whether the table has decimal commas.
+        chosen: Command option that names a column, by column name.
+        missing_codes: Whether numbers like -9999, far from all others, represent missing values.
     """
 
     def __init__(self, commas: bool, chosen: dict[str, str], *, missing_codes: bool = False) -> None:
@@ -65,11 +65,11 @@ class Kinds:
         self.missing_codes = missing_codes
 
     def column(self, cells: Cells) -> Column | DroppedColumn | Problem:
-        """Return the kind of a column."""
+        """Decide the kind of a column from its cells and the options."""
         option = self.chosen.get(cells.name, "")
         if why := cells.unusable:
             got = f"{cells.name!r}: {why}"
-            return Problem(option, "name a column that can be used", got) if option else DroppedColumn(cells.name, why)
+            return Problem(option, "name a column with values", got) if option else DroppedColumn(cells.name, why)
         got = f"{cells.name!r} with {str(cells.series.drop_nulls()[0])[:40]!r}" if option else ""
         if option == "--categorical":
             return self.category(cells, chosen=True)
@@ -78,7 +78,7 @@ class Kinds:
             values, _ = cells.numbers(number.form)
             return number if values.null_count() < len(values) else Problem(option, "name a column of numbers", got)
         if option == "--date":
-            return self.date(cells, chosen=True) or Problem(option, "name a column of dates, as 2024-12-31", got)
+            return self.date(cells, chosen=True) or Problem(option, "name a column of dates, such as 2024-12-31", got)
         column = self._by_cells(cells)
         if isinstance(column, NumberColumn) and self.missing_codes:
             column = with_missing_codes(column, cells)
@@ -87,11 +87,11 @@ class Kinds:
         return self.dropped(cells, why, option_text("--keep-column", cells.name))
 
     def dropped(self, cells: Cells, reason: str, option: str = "") -> DroppedColumn:
-        """Return an unused column; its dates can still order the rows."""
+        """Return a dropped column; if it contains dates, these can still order the rows."""
         return DroppedColumn(cells.name, reason, option, None if cells.unusable else self.date(cells))
 
     def _by_cells(self, cells: Cells) -> Column:
-        """Return the kind of a column without options."""
+        """Decide the kind of a column from its cells alone."""
         dtype = cells.series.dtype
         if dtype.is_numeric() or dtype == pl.Duration:
             return self.number(cells)
@@ -107,10 +107,10 @@ class Kinds:
             return date
         # Numbers or dates mixed with text: if there are few distinct cells, they are categories.
         if cells.n_texts > _MAX_CATEGORIES:
-            some = (1 - _NEARLY_ALL) * cells.n_given
-            if number is not None and number.not_numbers <= some:
+            tolerated = (1 - _NEARLY_ALL) * cells.n_present
+            if number is not None and number.not_numbers <= tolerated:
                 return number
-            if date is not None and date.not_dates <= some:
+            if date is not None and date.not_dates <= tolerated:
                 return date
         return self.category(cells)
 
@@ -119,7 +119,7 @@ class Kinds:
         return n_failed <= _HALF * len(cells.sample)
 
     def number(self, cells: Cells) -> NumberColumn:
-        """Return a column of numbers; other cells count as missing."""
+        """Return a column of numbers; cells that are not numbers count as missing."""
         form = cells.form(self.commas) if cells.is_text else PLAIN
         values, failed = cells.numbers(form)
         if cells.is_text and failed.any():  # the sample may lack some of the formats
@@ -129,7 +129,7 @@ class Kinds:
         return NumberColumn(cells.name, bool(values.null_count()), form, int(failed.sum()))
 
     def date(self, cells: Cells, *, chosen: bool = False) -> DateColumn | None:
-        """Return a column of dates with the parts that vary; None if the cells are not dates."""
+        """Return a column of dates with the date parts that vary; None if the cells are not dates."""
         best, fewest = "", len(cells.series) + 1
         for form in date_formats(cells.series, day_first=self.commas, chosen=chosen):
             n_failed = int(cells.dates(form)[1].sum())
@@ -147,24 +147,24 @@ class Kinds:
     def category(self, cells: Cells, *, chosen: bool = False, most: int = _MAX_CATEGORIES) -> CategoryColumn:
         """Return a column of categories; if the user chose it and all cells are numbers, these are normalized."""
         counts = cells.counts
-        # With leading zeros they are codes: 7 differs from 007.
+        # Numbers with leading zeros are codes: 7 differs from 007.
         numeric = chosen and bool(counts.get_column("text").str.contains(f"^(?:{NUMBER.pattern})$").all())
         if numeric:
             counts = with_plain_numbers(cells.texts).drop_nulls().alias("text").value_counts(name="n")
         if counts.height <= most:
-            ways = {way: text for text, ways in BOOLEANS.items() for way in ways}
-            counts = counts.with_columns(pl.col("text").replace(ways)).group_by("text").agg(pl.col("n").sum())
+            spellings = {other: text for text, others in BOOLEANS.items() for other in others}
+            counts = counts.with_columns(pl.col("text").replace(spellings)).group_by("text").agg(pl.col("n").sum())
         counts = counts.sort(["n", "text"], descending=[True, False])
         is_open = counts.height > most + 1
         common = counts.get_column("text").head(most if is_open else counts.height).to_list()
-        return CategoryColumn(cells.name, tuple(common), cells.n_given < len(cells.texts), is_open, numeric)
+        return CategoryColumn(cells.name, tuple(common), cells.n_present < len(cells.texts), is_open, numeric)
 
 
 def with_missing_codes(column: NumberColumn, cells: Cells) -> NumberColumn:
     """Return a column of numbers in which outlying codes such as -9999 count as missing values.
 
-    They are the lowest or the highest number, occur repeatedly, and lie further from the others than these from each
-    other: a network would learn little more than the difference between the codes and the rest.
+    A code is the lowest or the highest number, occurs repeatedly, and lies further from the other numbers than these
+    lie from each other. Otherwise a network would learn little more than to distinguish codes from other numbers.
     """
     values = cells.numbers(column.form)[0].drop_nulls()
     codes: list[float] = []
@@ -187,14 +187,14 @@ def _is_code(value: float, values: Any) -> bool:
 
 
 def _only_infinite(cells: Cells, column: NumberColumn) -> bool:
-    """Return whether all unusable numbers of a column are infinite or far too large."""
+    """Return whether all cells of a column that are not numbers are infinite or far too large."""
     odd = cells.series.filter(cells.numbers(column.form)[1]).str.strip_chars()
     infinite = odd.str.contains(r"(?i)^[+-]?inf(?:inity)?$")
     return bool((infinite | too_large(odd.cast(pl.Float64, strict=False))).all())
 
 
 def _useless(cells: Cells, column: Column) -> str:
-    """Return the reason why a column is useless for training, empty if it is useful."""
+    """Return the reason why a column is useless for training; empty if it is useful."""
     if isinstance(column, NumberColumn):
         return _useless_numbers(cells.numbers(column.form)[0], column)
     if isinstance(column, DateColumn):
@@ -204,20 +204,20 @@ def _useless(cells: Cells, column: Column) -> str:
         return ""
     if len(column.categories) == 1 and not column.missing:
         return f"all of its cells are {column.categories[0][:40]!r}"
-    if len(column.categories) > _MANY_TEXTS and cells.n_texts > max(_MANY_TEXTS, cells.n_given / 2):
-        return f"its text differs in most rows ({cells.n_texts:,} different in {cells.n_given:,})"
+    if len(column.categories) > _MANY_TEXTS and cells.n_texts > max(_MANY_TEXTS, cells.n_present / 2):
+        return f"its text differs in most rows ({cells.n_texts:,} different in {cells.n_present:,})"
     return ""
 
 
 def _useless_numbers(values: Any, column: NumberColumn) -> str:
-    """Return the reason why numbers are useless: they are constant, or identify the rows."""
+    """Return the reason why numbers are useless: they are constant, or identify the rows; else empty."""
     low, high = values.min(), values.max()
     if low == high:
         return "" if column.missing else f"all of its cells are {number_text(low, scale=0)}"
     if column.missing or not _IDENTIFIER.fullmatch(column.name) or len(values) <= _MANY_TEXTS:
         return ""
-    names_rows = values.n_unique() == len(values) and bool((values == values.round()).all())
-    return "it names the rows (a different integer in each)" if names_rows else ""
+    identifies_rows = values.n_unique() == len(values) and bool((values == values.round()).all())
+    return "it identifies the rows (a different integer in each)" if identifies_rows else ""
 
 
 TargetColumn = NumberColumn | CategoryColumn
@@ -232,15 +232,15 @@ def target_column(table: Table, cells: Cells, kinds: Kinds, task: str | None) ->
     """Return a column to predict, as numbers or as classes, and its problems.
 
     Args:
-        table: all of it.
-        cells: of the column.
-        kinds: determines the kinds of columns.
-        task: "classes" or "numbers"; None to decide by the cells.
+        table: Training table.
+        cells: Cells of the column.
+        kinds: Decision about the kinds of columns.
+        task: Kind of target, "classes" or "numbers"; None to decide by the cells.
     """
     name = cells.name
     subject = f"{table.name}, target {name!r}"
     if why := cells.unusable:
-        got = "no value at all" if "missing" in why else why
+        got = "only missing values" if "missing" in why else why
         return NumberColumn(name, True), [Problem(subject, "contain numbers or classes", got, _others(table, name))]
     column = kinds.number(cells)
     if kinds.chosen.get(name) == "--numeric":
@@ -253,13 +253,13 @@ def target_column(table: Table, cells: Cells, kinds: Kinds, task: str | None) ->
 
 
 def _holds_classes(cells: Cells, column: NumberColumn, kinds: Kinds) -> bool:
-    """Return whether cells are text, booleans, or integers with few different values."""
+    """Return whether the cells are text, booleans, or integers with few distinct values."""
     if cells.series.dtype in (pl.Boolean, pl.Categorical, pl.Enum):
         return True
-    if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_given:
+    if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_present:
         if kinds.date(cells) is not None:
             return False
-        return column.not_numbers > _HALF * cells.n_given or _TIMES_EACH * cells.n_texts <= cells.n_given
+        return column.not_numbers > _HALF * cells.n_present or _TIMES_EACH * cells.n_texts <= cells.n_present
     values = cells.numbers(column.form)[0].drop_nulls()
     n_values = values.n_unique()
     if n_values < 2 or n_values > _FEW_VALUES or len(values) < _TIMES_EACH * n_values:
@@ -271,10 +271,10 @@ def _classes(table: Table, cells: Cells, kinds: Kinds, subject: str) -> tuple[Ta
     column = kinds.category(cells, chosen=True, most=_MAX_CLASSES)
     n_classes = len(column.categories)
     if n_classes == 1:
-        got = f"the class {short(column.categories[0])} alone"
+        got = f"only the class {short(column.categories[0])}"
         return column, [Problem(subject, "vary", got, f"There is nothing to learn. {_others(table, cells.name)}")]
-    if column.is_open or 2 * n_classes > cells.n_given:
-        got = f"{cells.n_texts:,} different in {cells.n_given:,} rows, like {short(column.categories[0])}"
+    if column.is_open or 2 * n_classes > cells.n_present:
+        got = f"{cells.n_texts:,} distinct values in {cells.n_present:,} rows, such as {short(column.categories[0])}"
         rule = f"hold at most {_MAX_CLASSES:,} classes, each in two rows or more on average"
         return column, [Problem(subject, rule, got, _others(table, cells.name))]
     return column, []
@@ -282,14 +282,14 @@ def _classes(table: Table, cells: Cells, kinds: Kinds, subject: str) -> tuple[Ta
 
 def _problems_of_numbers(table: Table, cells: Cells, column: NumberColumn, kinds: Kinds, subject: str) -> list[Problem]:
     series = cells.series
-    if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_given:
+    if column.not_numbers > (1 - _NEARLY_ALL) * cells.n_present:
         _, failed = cells.numbers(column.form)
         row = failed.arg_max()
         more = f" and {column.not_numbers - 1:,} other cells that are not numbers" if column.not_numbers > 1 else ""
         got = f"{str(series[row])[:40]!r} in row {row + 1}{more}"
         dates = kinds.date(cells) is not None
         advice = (
-            "Dates cannot be predicted: choose another target."
+            "Dates cannot be predicted. Choose another target."
             if dates
             else "Correct these cells, or predict classes: --task classes"
         )
@@ -304,4 +304,4 @@ def _problems_of_numbers(table: Table, cells: Cells, column: NumberColumn, kinds
 
 def _others(table: Table, name: str) -> str:
     others = [other for other in table.columns if other != name]
-    return f"Name another column, of {', '.join(map(repr, others[:8]))}{' ...' if len(others) > 8 else ''}."
+    return f"Name another column: {', '.join(map(repr, others[:8]))}{' ...' if len(others) > 8 else ''}."

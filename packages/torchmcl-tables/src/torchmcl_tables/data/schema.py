@@ -1,4 +1,4 @@
-"""The schema of a table: all decisions about its columns, for the training table and later ones."""
+"""Schema of a table: all decisions about its columns, which apply to the training table and to later tables."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from torchmcl_tables.data.values import TIME_OF_DAY, NumberForm
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A column that may be unsuitable for training.
+    """Column that may be unsuitable for training.
 
     Attributes:
-        name: of the column.
-        reason: the reason for the suspicion.
+        name: Name of the column.
+        reason: Reason for the suspicion.
     """
 
     name: str
@@ -28,13 +28,18 @@ class Suspicion:
 
 @dataclass
 class Unfit:
-    """Counts accepted cells that do not fit the schema, over all parts of a table."""
+    """Counts of the accepted cells that do not fit the schema, accumulated over blocks of a table.
+
+    Attributes:
+        counts: Number of cells by column name and treatment.
+        first: First such cell of each column.
+    """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
 
     def notices(self) -> list[str]:
-        """Return a sentence for each column with such cells."""
+        """Return a notice for each column with such cells."""
         return [
             f"{name}: {count:,} cell{'s' * (count > 1)} ({self.first[name]}) {words}"
             for (name, words), count in self.counts.items()
@@ -43,14 +48,14 @@ class Unfit:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The input and target columns of a model.
+    """Input and target columns of a model.
 
     Attributes:
-        columns: those that the model reads, in the order of the training table.
-        target_columns: those that it predicts.
-        dropped: those that it does not read, with reasons.
-        suspicious: those that it reads but perhaps should not.
-        notes: about the file.
+        columns: Columns that the model reads, in the order of the training table.
+        target_columns: Columns that the model predicts.
+        dropped: Columns that the model does not read, with reasons.
+        suspicious: Columns that the model reads but that may be unsuitable for training.
+        notes: Decisions made while reading the file.
     """
 
     columns: tuple[Column, ...]
@@ -61,38 +66,38 @@ class TableSchema:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of the columns that the model reads."""
+        """Names of the columns that the model reads."""
         return tuple(column.name for column in self.columns)
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The names of the columns that the model predicts."""
+        """Names of the columns that the model predicts."""
         return tuple(column.name for column in self.target_columns)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes, the most common first; empty for numeric targets."""
+        """Classes of the target, the most common first; empty for numeric targets."""
         column = self.target_columns[0] if self.target_columns else None
         return column.categories if isinstance(column, CategoryColumn) else ()
 
     @property
     def numbers(self) -> tuple[NumberColumn, ...]:
-        """The columns of numbers that the model reads."""
+        """Numeric columns that the model reads."""
         return tuple(column for column in self.columns if isinstance(column, NumberColumn))
 
     @property
     def dates(self) -> tuple[DateColumn, ...]:
-        """The columns of dates that the model reads."""
+        """Date columns that the model reads."""
         return tuple(column for column in self.columns if isinstance(column, DateColumn))
 
     @property
     def categories(self) -> tuple[CategoryColumn, ...]:
-        """The columns of categories that the model reads."""
+        """Categorical columns that the model reads."""
         return tuple(column for column in self.columns if isinstance(column, CategoryColumn))
 
     @property
     def dating_columns(self) -> dict[str, DateColumn]:
-        """The columns of dates by name, including unused ones, without times of day."""
+        """Date columns by name, including dropped columns, excluding columns of times of day."""
         dropped = {column.name: column.dates for column in self.dropped}
         known = {column.name: column for column in self.dates} | dropped
         return {name: column for name, column in known.items() if column and column.form != TIME_OF_DAY}
@@ -100,21 +105,21 @@ class TableSchema:
     def values(
         self, table: Table, *, strict: bool = False, unfit: Unfit | None = None, first_row: int = 0
     ) -> NDArray[np.float64]:
-        """Return [rows, values]: for each column its numbers, NaN for missing ones, or its codes.
+        """Parse the input columns of a table as values, [rows, values]: numbers (NaN if missing) or category codes.
 
         Args:
-            table: with at least the columns of `features`; others are ignored.
-            strict: reject unknown categories; by default they are encoded as none of the known ones.
-            unfit: counts the cells that do not fit and are accepted.
-            first_row: of the table in its file, for messages.
+            table: Table with at least the columns `features`; other columns are ignored.
+            strict: Whether to reject unknown categories; by default they are encoded as none of the known categories.
+            unfit: Counter of the accepted cells that do not fit.
+            first_row: Index of the first row of the table in its file, for messages.
 
         Raises:
-            ValueError: if columns are missing or hold something else; the message names all of them.
+            ValueError: If columns are missing or contain cells of another kind; the message lists all problems.
         """
         return _values(table, self.columns, strict, unfit, first_row)
 
     def encode(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the inputs of a model, [rows, inputs]: numbers, NaN for missing ones, and indicators of categories.
+        """Encode values as inputs of a model, [rows, inputs]: numbers (NaN if missing) and category indicators.
 
         Args:
             values: Values of the columns, [rows, values].
@@ -129,39 +134,39 @@ class TableSchema:
 
     @property
     def input_names(self) -> list[str]:
-        """The meaning of each input."""
+        """Description of each input."""
         return [name for column in self.columns for name in column.input_names]
 
     def target_values(self, table: Table) -> NDArray[np.float64]:
-        """Return [rows, targets]: numbers, or indices of `classes`; NaN for missing values."""
+        """Parse the targets, [rows, targets]: numbers, or indices of `classes`; NaN for missing values."""
         values = _values(table, self.target_columns, True, None, 0)
         if self.classes:
             values[values >= len(self.classes)] = np.nan
         return values
 
     def decisions(self) -> list[str]:
-        """Return all decisions, one per line: about the file, the columns, and dropped columns."""
+        """Return all decisions about the file, the columns and the dropped columns, one per line."""
         lines = list(self.notes)
         if self.classes and self.target_columns:  # the targets of a data frame are passed separately
-            lines.append(self.what_is_told_apart())
+            lines.append(self.describe_classes())
         lines += [f"{c.name}: {c.describe()}" for c in (*self.target_columns, *self.columns) if not c.is_plain]
         for column in self.dropped:
             use = f" (use it: {column.option})" if column.option else ""
             lines.append(f"{column.name}: dropped, {column.reason}{use}")
         return lines
 
-    def what_is_told_apart(self) -> str:
-        """Return the line about the classes."""
+    def describe_classes(self) -> str:
+        """Describe the classes of the target in one line."""
         column = self.target_columns[0]
         numeric = isinstance(column, CategoryColumn) and column.numeric
         instead = " (as numbers: --task numbers)" if numeric else ""
-        return f"{self.targets[0]}: {len(self.classes)} classes to tell apart{instead}"
+        return f"{self.targets[0]}: target with {len(self.classes)} classes{instead}"
 
     def warnings(self) -> list[str]:
-        """Return a line for each suspicious column."""
+        """Return a warning for each suspicious column."""
         if len(self.suspicious) == len(self.columns):  # dropping them would leave no input columns
             return [f"{c.name}: {c.reason}" for c in self.suspicious]
-        return [f"{c.name}: {c.reason}; to leave it out: {option_text('--drop', c.name)}" for c in self.suspicious]
+        return [f"{c.name}: {c.reason}; to drop it: {option_text('--drop', c.name)}" for c in self.suspicious]
 
 
 def _values(
@@ -174,7 +179,7 @@ def _values(
     for column in columns:
         n_values = len(column.value_names)
         if column.name not in table.frame.columns:
-            problems.append(_lacking(table, column.name, known))
+            problems.append(_missing_column(table, column.name, known))
             continue
         subject = f"{table.name}, column {column.name!r}"
         try:
@@ -196,7 +201,7 @@ def _values(
     return values
 
 
-def _lacking(table: Table, name: str, known: dict[str, str]) -> Problem:
+def _missing_column(table: Table, name: str, known: dict[str, str]) -> Problem:
     near = known.get(name.strip().lower())
     got = f"the column {near!r}" if near else f"the columns {table.listed()}"
     advice = f"Rename {near!r} to {name!r}." if near else table.hint(name)
@@ -207,5 +212,5 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:100]
 
 
-#: The classes that make up a schema, for serialization.
+#: Dataclasses of a schema, for serialization.
 RECORDS = (CategoryColumn, DateColumn, DroppedColumn, NumberColumn, NumberForm, Suspicion, TableSchema)

@@ -1,4 +1,4 @@
-"""Test rows of a table: the last ones, whole groups, or a random sample; and a description of the split."""
+"""Selection of the test rows of a table (the last rows, whole groups, or a random sample), and table descriptions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,20 +13,20 @@ from torchmcl_tables.data.schema import TableSchema
 from torchmcl_tables.data.table import Table
 from torchmcl_tables.data.values import has_decimal_commas, moment_text, texts_of
 
-#: The methods of selecting test rows: the values of `--split`.
+#: Methods of selecting test rows, the values of `--split`.
 SPLITS = ("time", "group", "random")
-# The test rows are at most this share of all rows: nearly constant dates cannot order them.
+# Maximum fraction of test rows: nearly constant dates cannot order the rows.
 _MOST = 0.5
 
 
 @dataclass(frozen=True)
 class Split:
-    """The method of selecting test rows.
+    """Method of selecting test rows.
 
     Attributes:
-        by: of `SPLITS`.
-        column: that decides; empty at random.
-        dated: the column that dates the rows; empty if there is none.
+        by: Name of the method, one of `SPLITS`.
+        column: Column of times or groups; empty for a random split.
+        dated: Column that dates the rows; empty if there is none.
     """
 
     by: str
@@ -34,11 +34,11 @@ class Split:
     dated: str = ""
 
     def describe(self) -> str:
-        """Return a description of the split, empty for the default."""
+        """Describe the split; empty for a random split of undated rows."""
         if self.by == "time":
             return f"the last rows by {self.column} are the test rows (to change it: --split random)"
         if self.by == "group":
-            return f"rows with the same {self.column} are test rows together, or not at all"
+            return f"rows with the same {self.column} are either all test rows or all training rows"
         if self.dated:
             return f"test rows are drawn at random, although {self.dated} dates the rows (to change it: --split time)"
         return ""
@@ -52,19 +52,19 @@ class Split:
         seed: int,
         units: NDArray[Any] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices of training rows and test rows, both sorted.
+        """Return the sorted indices of the training rows and of the test rows.
 
         Args:
-            table: all of it.
-            schema: of the table.
-            known: indices of the usable rows.
-            fraction: approximate share of test rows.
-            seed: for random rows and groups.
-            units: labels of the known rows; in a random split, rows with the same label stay together. By default each
+            table: Complete table.
+            schema: Schema of the table.
+            known: Indices of the rows with targets.
+            fraction: Approximate fraction of test rows.
+            seed: Seed for the choice of random rows and groups.
+            units: Labels of the known rows; a random split keeps rows with the same label together. By default each
                 row is separate.
 
         Raises:
-            ValueError: if the column leaves no rows to learn from, or no test rows.
+            ValueError: If the column leaves no training rows or no test rows.
         """
         n_test = round(fraction * len(known))
         if self.by == "random" or not n_test:
@@ -75,22 +75,22 @@ class Split:
         else:
             last = _groups(texts_of(table.frame.get_column(self.column))[known], n_test, seed)
         if last is None:
-            rule, got = f"vary by {self.by}", f"{self.column!r}, which has too few different values"
+            rule, got = f"vary by {self.by}", f"{self.column!r}, which has too few distinct values"
             raise ValueError(bad_value("choose_split", "--split-column", rule, got, "Use --split random."))
         return known[~last], known[last]
 
 
 def choose_split(table: Table, schema: TableSchema, by: str | None = None, column: str = "") -> Split:
-    """Return the split: by default the last rows if a column contains dates, otherwise random ones.
+    """Choose the split: by default the last rows if a column contains dates, otherwise random rows.
 
     Args:
-        table: all of it.
-        schema: of the table.
-        by: of `SPLITS`; None to decide by the columns.
-        column: that decides, for time and groups; by default the column of dates.
+        table: Complete table.
+        schema: Schema of the table.
+        by: Name of the method, one of `SPLITS`; None to decide by the columns.
+        column: Column of times or groups; by default the date column.
 
     Raises:
-        ValueError: if there is no such column, or none that orders the rows.
+        ValueError: If the column does not exist, or no column orders the rows.
     """
     if by not in (None, *SPLITS):
         raise ValueError(bad_value("choose_split", "--split", f"be one of {', '.join(SPLITS)}", repr(by)))
@@ -121,7 +121,7 @@ def choose_split(table: Table, schema: TableSchema, by: str | None = None, colum
 
 
 def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64]:
-    """Return the time of each row [rows]: days since 1970, or the values of a numeric column; NaN if missing."""
+    """Return the time of each row, [rows]: days since 1970, or the values of a numeric column; NaN if missing."""
     column: DateColumn | NumberColumn | None = schema.dating_columns.get(name)
     if column is None:
         kinds, cells = Kinds(has_decimal_commas(table.frame, semicolons=table.has_semicolons), {}), table.cells(name)
@@ -130,7 +130,7 @@ def times_of(table: Table, name: str, schema: TableSchema) -> NDArray[np.float64
 
 
 def _dating_column(table: Table, schema: TableSchema) -> str:
-    """Return the date column that orders the rows: one by which the file is sorted, else the first; empty if none."""
+    """Return the date column by which the file is sorted, otherwise the first date column; empty if there is none."""
     names = []
     for name, column in schema.dating_columns.items():
         if name not in table.frame.columns:
@@ -146,18 +146,18 @@ def _dating_column(table: Table, schema: TableSchema) -> str:
 
 
 def _last(times: NDArray[np.float64], n_wanted: int) -> NDArray[np.bool_] | None:
-    """Return a mask of about the requested number of last rows; rows with equal times stay together."""
-    moments, counts = np.unique(times[np.isfinite(times)], return_counts=True)
+    """Return a mask of about `n_wanted` last rows; rows with equal times stay together."""
+    distinct, counts = np.unique(times[np.isfinite(times)], return_counts=True)
     totals = counts[::-1].cumsum()
     possible = np.flatnonzero(totals[:-1] <= _MOST * len(times))
     if not len(possible):
         return None
-    n_moments = 1 + int(possible[np.abs(totals[possible] - n_wanted).argmin()])
-    return np.asarray(times >= moments[-n_moments])
+    n_times = 1 + int(possible[np.abs(totals[possible] - n_wanted).argmin()])
+    return np.asarray(times >= distinct[-n_times])
 
 
 def _units(units: NDArray[Any], n_wanted: int, seed: int) -> NDArray[np.bool_]:
-    """Return a mask of the rows of random units, about as many as requested."""
+    """Return a mask of the rows of random units, about `n_wanted` rows."""
     order = np.random.default_rng(seed).permutation(len(units))
     _, first, unit, sizes = np.unique(units[order], return_index=True, return_inverse=True, return_counts=True)
     drawn = np.argsort(first)
@@ -169,7 +169,7 @@ def _units(units: NDArray[Any], n_wanted: int, seed: int) -> NDArray[np.bool_]:
 
 
 def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:
-    """Return a mask of the rows of random groups, about as many as requested; rows without a group are for training."""
+    """Return a mask of the rows of random groups, about `n_wanted` rows; rows without a group are training rows."""
     names = texts.drop_nulls().unique().sort().to_list()
     counts = dict(texts.drop_nulls().value_counts(name="n").iter_rows())
     chosen: list[str] = []
@@ -186,11 +186,11 @@ def _groups(texts: Any, n_wanted: int, seed: int) -> NDArray[np.bool_] | None:
 
 _LONGEST_NAME, _LONGEST_RANGE = 28, 46
 _N_LISTED = 4
-_OVERRIDES = "To change this, use --drop, --categorical, --numeric, --date or --keep-column with names of columns."
+_OVERRIDES = "To change this, use --drop, --categorical, --numeric, --date or --keep-column with column names."
 
 
 def description(table: Table, schema: TableSchema) -> str:
-    """Return lines about a table: its columns, dropped and suspicious ones, and the options to override them.
+    """Describe a table: its columns, including dropped and suspicious columns, and the options for other decisions.
 
     Example:
         >>> import polars
@@ -202,15 +202,15 @@ def description(table: Table, schema: TableSchema) -> str:
         a       target         0%  1 to 5
         b       category      33%  x, y
         c       dropped        0%  all of its cells are 7 (use it: --keep-column c)
-        To change this, use --drop, --categorical, --numeric, --date or --keep-column with names of columns.
+        To change this, use --drop, --categorical, --numeric, --date or --keep-column with column names.
     """
     rows: dict[str, tuple[str, float, str]] = {}
     for column in (*schema.target_columns, *schema.columns):
         values = table.reading(column).values[:, -1]
         is_missing = values == column.missing_code if isinstance(column, CategoryColumn) else np.isnan(values)
         kind = ("classes" if schema.classes else "target") if column.name in schema.targets else column.kind
-        how = "" if column.is_plain else f" ({column.describe()})"
-        rows[column.name] = kind, float(is_missing.mean()), _range(column, values) + how
+        note = "" if column.is_plain else f" ({column.describe()})"
+        rows[column.name] = kind, float(is_missing.mean()), _range(column, values) + note
     for dropped in schema.dropped:
         use = f" (use it: {dropped.option})" if dropped.option else ""
         missing = table.frame.get_column(dropped.name).null_count() / len(table)
@@ -223,7 +223,7 @@ def description(table: Table, schema: TableSchema) -> str:
         kind, missing, words = rows[name]
         lines.append(f"{_cut(name, _LONGEST_NAME):<{wide}}  {kind:<8}  {missing:>7.0%}  {words}")
     if schema.classes:
-        lines.append(schema.what_is_told_apart())
+        lines.append(schema.describe_classes())
     if apart := choose_split(table, schema).describe():
         lines.append(f"Rows: {apart}")
     lines += [f"Warning: {line}" for line in schema.warnings()]
@@ -231,7 +231,7 @@ def description(table: Table, schema: TableSchema) -> str:
 
 
 def _range(column: Column, values: NDArray[np.float64]) -> str:
-    """Return the range of numbers or dates, or the most frequent categories."""
+    """Describe the range of numbers or dates, or the most frequent categories."""
     if isinstance(column, CategoryColumn):
         listed = ", ".join(column.categories[:_N_LISTED])
         more = " ..." if len(column.categories) > _N_LISTED or column.is_open else ""

@@ -1,4 +1,4 @@
-"""A table in memory, the parsed values of its columns, and one error message for all of its problems."""
+"""Tables in memory with cached values of the columns, and errors that list all problems of a table."""
 
 import difflib
 import re
@@ -13,19 +13,19 @@ import polars as pl
 from torchmcl.errors import bad_value
 from torchmcl_tables.data.columns import Cells, Column, Reading
 
-# The function or class in front of a message.
+# Function or class at the beginning of an error message.
 _OWNER = re.compile(r"\w+: (?=`|.+ has \d+ problems:)")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem that makes a table unusable.
+    """Problem that makes a table unusable.
 
     Attributes:
-        subject: the column or the option.
-        rule: the violated requirement.
-        got: the actual value.
-        advice: how to fix it.
+        subject: Column or option with the problem.
+        rule: Violated requirement.
+        got: Actual value.
+        advice: Suggested remedy.
     """
 
     subject: str
@@ -38,7 +38,7 @@ class TableError(ValueError):
     """Raised if a table, or the options for its columns, cannot be used.
 
     Attributes:
-        problems: all that were found.
+        problems: All problems of the table.
     """
 
     def __init__(self, message: str, problems: Sequence[Problem]) -> None:
@@ -47,10 +47,10 @@ class TableError(ValueError):
 
 
 def raise_problems(owner: str, name: str, problems: Sequence[Problem]) -> None:
-    """Raise one error about all problems, if there are any.
+    """Raise one error that lists all problems, if there are any.
 
     Raises:
-        TableError: in the usual format for one problem, with one line per problem for several.
+        TableError: If there are problems; several problems are listed one per line.
     """
     lines = [bad_value(owner, p.subject, p.rule, p.got, p.advice) for p in problems]
     if len(lines) == 1:
@@ -62,7 +62,7 @@ def raise_problems(owner: str, name: str, problems: Sequence[Problem]) -> None:
 
 @contextmanager
 def speaking_for(owner: str) -> Iterator[None]:
-    """Make errors raised inside a `with` block name the caller: a command or an estimator.
+    """Replace the name at the beginning of errors raised inside a `with` block by the name of a command or estimator.
 
     Example:
         >>> with speaking_for("torchmcl fit"):
@@ -73,28 +73,28 @@ def speaking_for(owner: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        if len(error.args) == 1 and isinstance(error.args[0], str) and (found := _OWNER.match(error.args[0])):
-            error.args = (f"{owner}: {error.args[0][found.end() :]}",)
+        if len(error.args) == 1 and isinstance(error.args[0], str) and (match := _OWNER.match(error.args[0])):
+            error.args = (f"{owner}: {error.args[0][match.end() :]}",)
         raise
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table and its origin.
+    """Table with the name of its file.
 
     Attributes:
-        name: the file, for messages.
-        frame: a polars data frame; all columns of CSV files are text, and those of lists and structures in Parquet
-            files hold nulls.
-        notes: decisions made while reading.
-        has_semicolons: whether its fields are separated by semicolons, as where numbers have decimal commas.
+        name: Name of the file, for messages.
+        frame: Polars data frame. All columns of CSV files are text; columns of lists and structures in Parquet files
+            contain nulls.
+        notes: Decisions made while reading the file.
+        has_semicolons: Whether fields are separated by semicolons, which suggests decimal commas.
     """
 
     name: str
     frame: Any
     notes: tuple[str, ...] = ()
     has_semicolons: bool = False
-    # Columns are parsed once, however many steps use their values.
+    # Cache of parsed columns.
     _readings: dict[Column, Reading] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """Names of the columns."""
         return list(self.frame.columns)
 
     def cells(self, name: str) -> Cells:
@@ -114,30 +114,30 @@ class Table:
         """Return the values of a column, which are parsed on the first call.
 
         Args:
-            column: of this name in the table.
-            cells: of the column, with cached results.
+            column: Kind and name of the column.
+            cells: Cells of the column, if they exist already.
         """
         if column not in self._readings:
             self._readings[column] = column.read(self.cells(column.name) if cells is None else cells)
         return self._readings[column]
 
     def series(self, name: str, option: str) -> Any:
-        """Return a column named by an option, as a polars series.
+        """Return a column that is named by a command option, as a polars series.
 
         Raises:
-            ValueError: if there is no such column; the nearest name is suggested.
+            ValueError: If there is no such column; the message suggests the most similar name.
         """
         if name not in self.frame.columns:
             raise ValueError(bad_value("Table", option, f"name a column of {self.name}", repr(name), self.hint(name)))
         return self.frame.get_column(name)
 
     def listed(self) -> str:
-        """Return the names of the first few columns, for messages."""
+        """List the names of the first columns, for messages."""
         known = self.columns
         return ", ".join(map(repr, known[:8])) + (" ..." if len(known) > 8 else "")
 
     def hint(self, name: str) -> str:
-        """Return a hint about the column with the most similar name, empty if there is none."""
+        """Suggest the column with the most similar name; empty if there is none."""
         near = difflib.get_close_matches(name, self.columns, n=1, cutoff=0.4)
         return f"Did you mean {near[0]!r}?" if near else ""
 
@@ -150,18 +150,18 @@ class Table:
 
 
 def unique_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return unique column names, and those that were renamed because they were empty or repeated.
+    """Return unique column names, and notes on the columns that were renamed because names were empty or repeated.
 
     Example:
         >>> unique_names(["a", "", "a"])
         (['a', 'column_2', 'a_2'], ["column 2 has no name: 'column_2'", "column 3 is another 'a': 'a_2'"])
     """
-    given, notes = set(names), []
+    original, notes = set(names), []
     unique: dict[str, int] = {}
     counts: dict[str, int] = {}
     for place, name in enumerate(names, start=1):
         new = name or f"column_{place}"
-        while new in unique or (new != name and new in given):
+        while new in unique or (new != name and new in original):
             counts[name] = counts.get(name, 1) + 1
             new = f"{name or f'column_{place}'}_{counts[name]}"
         if new != name:
@@ -183,14 +183,14 @@ def is_data_frame(value: Any) -> bool:
 
 
 def is_number(dtype: Any) -> bool:
-    """Return whether a pandas or polars type is one of numbers or booleans."""
+    """Return whether a pandas or polars type is numeric or boolean."""
     if isinstance(dtype, pl.DataType):
         return dtype.is_numeric() or dtype == pl.Boolean
     return getattr(dtype, "kind", "O") in "biuf" and str(dtype) != "category"
 
 
 def as_polars(frame: Any) -> Any:
-    """Return a pandas, polars or Arrow data frame as a polars data frame.
+    """Convert a pandas, polars or Arrow data frame to a polars data frame.
 
     Example:
         >>> import pandas
@@ -205,9 +205,9 @@ def as_polars(frame: Any) -> Any:
 
 
 def _series(name: str, column: Any) -> Any:
-    """Return a pandas column as a polars series; anything except numbers and dates becomes text."""
+    """Convert a pandas column to a polars series; anything except numbers and dates becomes text."""
     kind = getattr(column.dtype, "kind", "O")
-    if str(column.dtype) == "category":  # including numbers: a categorical type is deliberate
+    if str(column.dtype) == "category":  # a categorical type is deliberate, even for numbers
         cells = [None if missing else str(cell) for cell, missing in zip(column, column.isna(), strict=True)]
         return pl.Series(name, cells, dtype=pl.Categorical)
     if kind in "biuf":

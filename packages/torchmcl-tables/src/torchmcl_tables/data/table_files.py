@@ -1,7 +1,7 @@
-"""Tables on disk: CSV, TSV, Parquet and JSON lines; the text formats may be compressed with gzip.
+"""Readers and writers of tables: CSV, TSV, Parquet and JSON lines; text formats may be compressed with gzip.
 
-Columns of text files are read as text. `kinds.py` decides their type from all of their values, not from the first
-hundred, so that a message can name the row that does not fit.
+Columns of text files are read as text. `kinds.py` determines their kind from all values instead of the first hundred,
+so that an error message can name the row that does not fit.
 """
 
 import contextlib
@@ -25,14 +25,15 @@ from torchmcl_tables.data.values import NUMBER
 
 
 def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """Return the table in a Parquet file as a polars data frame, and the renamed columns.
+    """Read a Parquet file as a polars data frame, with notes on renamed columns.
 
-    Lists and structures, which no model accepts, are not decoded: their columns keep name and type, and hold nulls.
+    Lists and structures, which no model accepts, are not decoded: their columns keep their names and types, but contain
+    nulls.
 
     Raises:
-        ValueError: if it has duplicate column names, or is larger than the limit of a table.
-        PolarsError, PanicException: if it is damaged.
-        OSError: if it cannot be read.
+        ValueError: If the file has duplicate column names, or exceeds the size limit of tables.
+        PolarsError, PanicException: If the file is damaged.
+        OSError: If the file cannot be read.
     """
     content = path.read_bytes()  # polars would expand wildcards in the path, and map a file that may change
     table = pl.scan_parquet(content)
@@ -40,7 +41,7 @@ def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
         schema = table.collect_schema()
     except pl.exceptions.DuplicateError as error:
         rule, name = "have unique column names", str(error).partition("'")[2].rpartition("'")[0]
-        advice = "Rename it when writing the file."
+        advice = "Rename the column when writing the file."
         raise ValueError(bad_value("read_table", path.name, rule, f"{name!r} twice", advice)) from error
     n_rows = table.select(pl.len()).collect().item()
     io.check_limit("read_table", path.name, "table_bytes", 8 * n_rows * len(schema))  # a few bytes can encode many rows
@@ -55,7 +56,7 @@ def read_parquet(path: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def _categories(content: bytes) -> list[str]:
-    """Return the columns that pandas wrote as categories, whose Parquet type is that of their values."""
+    """Return the columns that pandas wrote as categories, which Parquet stores with the type of their values."""
     try:
         notes = json.loads(pl.read_parquet_metadata(content)["pandas"])
         return [str(column["name"]) for column in notes["columns"] if column["pandas_type"] == "categorical"]
@@ -63,9 +64,9 @@ def _categories(content: bytes) -> list[str]:
         return []
 
 
-# Maximum nesting of a JSON line: the parser of polars crashes at about a thousand.
+# Maximum nesting depth of a JSON line: the parser of polars crashes at a depth of about a thousand.
 _NESTING = 64
-# The format of each ending of a file name.
+# Format of each file extension.
 FORMATS = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -75,15 +76,15 @@ FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-# Rows converted to Python objects at once.
+# Number of rows converted to Python objects at once.
 _ROWS_AT_ONCE = 65_536
 
 
 def table_format(path: Path) -> tuple[str, bool]:
-    """Return the format of a file by its name, and whether it is compressed.
+    """Return the format of a file according to its name, and whether the file is compressed.
 
     Raises:
-        ValueError: if the ending is unknown.
+        ValueError: If the file extension is unknown.
 
     Example:
         >>> table_format(Path("houses.csv.gz"))
@@ -99,22 +100,22 @@ def table_format(path: Path) -> tuple[str, bool]:
 
 
 def read_table(path: Path) -> Table:
-    """Return the table in a file.
+    """Read the table in a file.
 
     Raises:
-        ValueError: if the content does not fit the file name, has no rows, or exceeds the limit of a table.
-        OSError: if it cannot be read.
+        ValueError: If the content does not match the file extension, has no rows, or exceeds the size limit of tables.
+        OSError: If the file cannot be read.
     """
     kind, zipped = table_format(path)
     if not path.exists():
         raise FileNotFoundError(bad_value("read_table", "file", "exist", repr(str(path)), "Check the path."))
     if path.is_dir():
-        advice = "Give the path of a file in it."
+        advice = "Give the path of a file in this folder."
         raise ValueError(bad_value("read_table", "file", "be a table", f"the folder {str(path)!r}", advice))
     io.check_limit("read_table", path.name, "table_bytes", path.stat().st_size)
     try:
         table = _read(path, kind, zipped)
-    except pl.exceptions.PanicException as error:  # a panic inside polars, which is not an Exception
+    except pl.exceptions.PanicException as error:  # a panic inside polars is not an Exception
         raise _not_a_table(path, kind, "it cannot be read") from error
     except (pl.exceptions.PolarsError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
         raise _not_a_table(path, kind, str(error).strip() or type(error).__name__) from error
@@ -145,7 +146,7 @@ def _read(path: Path, kind: str, zipped: bool) -> Table:
 
 
 def _check_not_archive(path: Path, kind: str, start: bytes) -> None:
-    """Reject compressed content under the name of a text format, with a hint."""
+    """Check that a file with the extension of a text format is not compressed."""
     rule = f"be a table in {kind} format, according to its name"
     if start.startswith(b"\x1f\x8b"):
         got = f"{str(path)!r}, which is compressed with gzip"
@@ -156,10 +157,10 @@ def _check_not_archive(path: Path, kind: str, start: bytes) -> None:
 
 
 def _read_lines(path: Path, content: bytes) -> Any:
-    """Read JSON lines; a field with several types becomes text."""
+    """Read JSON lines as a polars data frame; a field with several types becomes text."""
     content = _not_packed(content.removeprefix("\ufeff".encode()))
     lines = content.splitlines()
-    # The polars parser crashes the process at a nesting depth of a thousand lists: such lines are not passed to it.
+    # The polars parser crashes the process at a nesting depth of about a thousand: such lines are not passed to it.
     if all(line.count(b"{") + line.count(b"[") <= _NESTING for line in lines):
         try:
             return pl.read_ndjson(BytesIO(content), infer_schema_length=None)
@@ -188,10 +189,10 @@ def _plain(value: Any) -> str | None:
 
 
 def check_writable_columns(path: Path, table: Table, names: Sequence[str]) -> None:
-    """Check early that columns of a table can be copied into a file.
+    """Check that columns of a table can be written to a file, before any predictions are computed.
 
     Raises:
-        ValueError: if the format of the file cannot hold one of them, or it was not read.
+        ValueError: If a column does not exist, or the file format does not support its type.
     """
     kind, _ = table_format(path)
     for name in names:
@@ -200,16 +201,16 @@ def check_writable_columns(path: Path, table: Table, names: Sequence[str]) -> No
         if dtype.is_nested() or dtype in (pl.Object, *impossible):
             rule, got = f"name columns that a {kind} file supports", f"{name!r} of type {dtype}"
             raise ValueError(
-                bad_value("write_table", "--keep", rule, got, "Leave it out, or convert it to text first.")
+                bad_value("write_table", "--keep", rule, got, "Omit this column, or convert it to text first.")
             )
 
 
 def write_table(path: Path, frame: Any) -> None:
-    """Write a polars data frame in the format of the file's name, atomically.
+    """Write a polars data frame atomically, in the format given by the file extension.
 
     Raises:
-        ValueError: if the ending is unknown.
-        OSError: if the file cannot be written.
+        ValueError: If the file extension is unknown.
+        OSError: If the file cannot be written.
     """
     kind, zipped = table_format(path)
     with io.replaced_file(path) as file:
@@ -230,7 +231,7 @@ def _write(frame: Any, kind: str, target: Any) -> None:
 
 
 def _write_lines(frame: Any, target: Any) -> None:
-    """Write JSON lines, with infinite numbers as the text "inf", because null means missing."""
+    """Write JSON lines; infinite numbers become the text "inf", because null represents missing values."""
     infinite = [series.name for series in frame if series.dtype.is_float() and series.is_infinite().any()]
     if not infinite:
         frame.write_ndjson(target)
@@ -248,15 +249,15 @@ def _write_lines(frame: Any, target: Any) -> None:
         target.write("".join(lines).encode())
 
 
-# First characters of formulas in Excel, LibreOffice and Google Sheets, including full-width East Asian ones.
+# First characters of formulas in Excel, LibreOffice and Google Sheets, including full-width East Asian characters.
 _BEGINS = r"^[=+\-@\t\r\n\uFF1D\uFF0B\uFF0D\uFF20]"
 _NUMBER = f"^(?:{NUMBER.pattern})$"
 
 
 def escape_formulas(frame: Any) -> Any:
-    """Return a polars data frame without text or column names that spreadsheets would read as formulas.
+    """Escape text and column names of a polars data frame that spreadsheets would execute as formulas.
 
-    Such text is prefixed with an apostrophe, as a user would type it. Numbers, including those stored as text, are
+    An apostrophe is put before such text, as users of spreadsheets do. Numbers, including numbers stored as text, are
     unchanged.
 
     Example:
@@ -280,7 +281,7 @@ def escape_formulas(frame: Any) -> Any:
 
 
 EXAMPLE, EXAMPLE_TARGET = "diabetes.csv", "progression"
-# From Efron, Hastie, Johnstone and Tibshirani, Least Angle Regression (2004), in their order and units.
+# Data of Efron, Hastie, Johnstone and Tibshirani, Least Angle Regression (2004), in the original order and units.
 _COLUMNS = (
     *("age", "sex", "bmi", "blood_pressure", "total_cholesterol", "ldl", "hdl", "cholesterol_ratio"),
     *("log_triglycerides", "glucose", EXAMPLE_TARGET),
@@ -288,11 +289,11 @@ _COLUMNS = (
 
 
 def write_example(path: Path) -> None:
-    """Write 442 patients with diabetes and the disease progression after one year, from scikit-learn's copy.
+    """Write the example table: 442 patients with diabetes and the disease progression after one year.
 
     Raises:
-        ValueError: if the file exists and holds something else.
-        OSError: if it cannot be written.
+        ValueError: If the file exists and has other content.
+        OSError: If the file cannot be written.
     """
     from sklearn.datasets import load_diabetes
 
@@ -314,14 +315,14 @@ def write_example(path: Path) -> None:
 # Possible separators of a .csv file; many programs write semicolons where numbers have a decimal comma.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _MARK = "\ufeff".encode()
-# A text with line feeds has one within this many bytes.
+# Text with line feeds has a line feed within this many bytes.
 _LONGEST_LINE = 1 << 16
-# The first bytes of gzip, zlib and zstd.
+# First bytes of gzip, zlib and zstd data.
 _PACKED = (b"\x1f\x8b", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 _CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-# Encodings by the first bytes of a file: a byte order mark, or ASCII characters interleaved with zero bytes.
+# Encodings by the first bytes of a file: byte order marks, or ASCII characters interleaved with zero bytes.
 _WIDE = (
-    *((b"\xff\xfe\x00\x00", "utf-32"), (b"\x00\x00\xfe\xff", "utf-32")),  # begins like UTF-16
+    *((b"\xff\xfe\x00\x00", "utf-32"), (b"\x00\x00\xfe\xff", "utf-32")),  # the UTF-32 mark begins like the UTF-16 mark
     *((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")),
 )
 _STARTS: dict[tuple[int, ...], str] = {
@@ -333,16 +334,16 @@ _STARTS: dict[tuple[int, ...], str] = {
 
 
 def _read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tuple[Any, tuple[str, ...], bool]:
-    """Read a table with a header, which is read as a row to detect repeated names.
+    """Read a delimited text table; the header is read as a row to detect repeated names.
 
     Args:
-        name: of the file, for messages.
-        content: of the file, in UTF-8 or one byte for each character.
-        kind: "csv" or "tsv".
-        encoding: of the file before `_in_utf8`.
+        name: Name of the file, for messages.
+        content: Content of the file, in UTF-8 or a single-byte encoding.
+        kind: Format, "csv" or "tsv".
+        encoding: Encoding of the file before the conversion by `_in_utf8`; empty if it was not converted.
 
     Returns:
-        The columns as text, the decisions about the file, and whether numbers may have decimal commas.
+        The columns as text, notes on the file, and whether numbers may have decimal commas.
     """
     content = _tidied(content)
     separators = ("\t",) if kind == "tsv" else tuple(_SEPARATORS)
@@ -355,13 +356,13 @@ def _read_text(name: str, content: bytes, kind: str, encoding: str = "") -> tupl
         raw, separator = _raw(name, content, separators)
     names, notes = unique_names([(value or "").removeprefix("\ufeff").strip() for value in raw.row(0)])
     frame = raw.slice(1).rename(dict(zip(raw.columns, names, strict=True)))
-    told = [f"the file is in {encoding}"] * bool(encoding)
-    told += [f"its fields are separated by {_SEPARATORS[separator]}"] * (kind == "csv" and separator != ",")
-    return frame, (*told, *notes), separator == ";"
+    decisions = [f"the file is in {encoding}"] * bool(encoding)
+    decisions += [f"its fields are separated by {_SEPARATORS[separator]}"] * (kind == "csv" and separator != ",")
+    return frame, (*decisions, *notes), separator == ";"
 
 
 def _raw(name: str, content: bytes, separators: tuple[str, ...]) -> tuple[Any, str]:
-    """Return all rows as text, including the header, and the separator."""
+    """Parse all rows as text, including the header, and return the separator too."""
     separator = _separator(content, separators)
     try:
         source = BytesIO(_not_packed(content))
@@ -369,7 +370,7 @@ def _raw(name: str, content: bytes, separators: tuple[str, ...]) -> tuple[Any, s
     except pl.exceptions.ComputeError as error:
         if line := _stray_quote(content, separator):
             rule, got = "have double quotes in pairs around whole fields", f"a stray one in line {line:,}"
-            advice = 'Write a quote inside a field twice, and the field in quotes: "6"" pipe".'
+            advice = 'Write a quote inside a field twice, and enclose the field in quotes: "6"" pipe".'
             raise ValueError(bad_value("read_table", name, rule, got, advice)) from error
         if "more fields" not in str(error):
             raise
@@ -378,7 +379,7 @@ def _raw(name: str, content: bytes, separators: tuple[str, ...]) -> tuple[Any, s
 
 
 def _separator(content: bytes, marks: tuple[str, ...]) -> str:
-    """Return the separator that splits the header into the most columns, and the first row into as many."""
+    """Return the separator that splits the header into the most columns, and the first row into the same number."""
     file = BytesIO(content)
     lines = [_record(file), _record(file)]
     header, row = ([_n_fields(line, mark) for mark in marks] for line in lines)
@@ -388,7 +389,7 @@ def _separator(content: bytes, marks: tuple[str, ...]) -> str:
 
 
 def _record(file: BytesIO) -> str:
-    """Return the next line, including quoted line breaks."""
+    """Read the next record, including quoted line breaks."""
     line = file.readline()
     while line.count(b'"') % 2 and (more := file.readline()):
         line += more
@@ -405,7 +406,7 @@ def _n_fields(line: str, mark: str) -> int:
 
 
 def _stray_quote(content: bytes, separator: str) -> int:
-    """Return the number of the first line with a quote inside a field or an unclosed quote; 0 for none."""
+    """Return the number of the first line with a quote inside a field or an unclosed quote; 0 if there is none."""
     mark = re.escape(separator.encode())
     stray = re.compile(rb'[^"' + mark + rb'\r\n]"[^"' + mark + rb"\r\n]")
     opened_in = 0
@@ -418,7 +419,7 @@ def _stray_quote(content: bytes, separator: str) -> int:
 
 
 def _ragged(name: str, content: bytes, separator: str) -> str:
-    """Return the message about lines with more fields than the header."""
+    """Return the error message about lines with more fields than the header."""
     first, count, n_names, n_fields = 0, 0, 0, 0
     with contextlib.suppress(csv.Error, UnicodeDecodeError):
         rows = csv.reader(TextIOWrapper(BytesIO(content), "utf-8", newline=""), delimiter=separator)
@@ -429,23 +430,23 @@ def _ragged(name: str, content: bytes, separator: str) -> str:
                 count += 1
     more = f" and in {count - 1:,} more" if count > 1 else ""
     got = f"{n_fields} in line {first:,}{more}" if count else "more in a line"
-    rule = f"have at most as many fields in each line as its header, {n_names or 'which has fewer'}"
+    rule = f"have at most as many fields in each line as in its header ({n_names or 'which has fewer'})"
     marks = _SEPARATORS[separator]
     advice = f"Put a field that contains {marks} into double quotes, or name every column in the header."
     return bad_value("read_table", name, rule, got, advice)
 
 
 def _in_utf8(content: bytes) -> tuple[bytes, str]:
-    """Return content in UTF-8, and its encoding if it was converted; empty for UTF-8."""
+    """Convert UTF-16 and UTF-32 content to UTF-8, and return the original encoding; empty if nothing was converted."""
     encoding = next((name for mark, name in _WIDE if content.startswith(mark)), "")
     encoding = encoding or _STARTS.get(tuple(int(byte > 0) for byte in content[:4]), "")
     return (content.decode(encoding).encode(), encoding.upper()) if encoding else (content, "")
 
 
 def _tidied(content: bytes) -> bytes:
-    """Return content without leading empty lines, with line feeds as line ends.
+    """Remove leading empty lines, and convert line ends to line feeds.
 
-    Some exports begin with empty lines, and old spreadsheets write carriage returns alone.
+    Some programs write empty lines first, and old spreadsheets end lines with a carriage return only.
     """
     start = content[:_LONGEST_LINE].removeprefix(_MARK)
     if start.lstrip(b"\r\n") != start:
@@ -456,7 +457,7 @@ def _tidied(content: bytes) -> bytes:
 
 
 def _from_one_byte(content: bytes) -> tuple[bytes, str]:
-    """Return single-byte content in UTF-8: Windows-1252, or Latin-1 for characters without an equivalent."""
+    """Convert single-byte content to UTF-8, from Windows-1252 or, if that is impossible, from Latin-1."""
     try:
         return content.decode("cp1252").encode(), "Windows-1252 (Latin-1)"
     except UnicodeDecodeError:
@@ -464,5 +465,5 @@ def _from_one_byte(content: bytes) -> tuple[bytes, str]:
 
 
 def _not_packed(content: bytes) -> bytes:
-    """Return content that polars reads as text; it takes a header that begins with x^ for zlib data."""
+    """Return content that polars reads as text: without a mark, a header that begins with x^ looks like zlib data."""
     return _MARK + content if content.startswith(_PACKED) else content

@@ -1,7 +1,7 @@
 """Estimators with scikit-learn's interface.
 
-A fit is a pipeline of frozen parts: rows are checked and split, an encoder converts them to tensors, a `Trainer` trains
-networks, a predictive distribution is made of them, and a calibrator returns prediction sets.
+A fit is a pipeline of immutable components: rows are checked and split, an encoder converts them to tensors, a
+`Trainer` trains networks, which define a predictive distribution, and a calibrator computes prediction sets.
 """
 
 from torchmcl_tables.estimators.classifier import MCLClassifier

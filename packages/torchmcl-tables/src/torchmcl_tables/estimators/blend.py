@@ -1,4 +1,4 @@
-"""The predictive of a blend: networks of several kinds, a forest and a background, weighted using held-out rows."""
+"""Predictive distribution of a blend of networks, a forest and a background, with weights from held-out rows."""
 
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -31,21 +31,21 @@ from torchmcl_tables.estimators.tables import Targets
 
 @dataclass(frozen=True)
 class Blend:
-    """A map from rows of a table to kernels and answers.
+    """Map from rows of a table to kernels and hypotheses.
 
     Attributes:
-        encoders: one for each kind of network.
-        networks: those of each kind.
-        weights: of the kinds, of the forest if there is one, and of the background.
-        targets: the units of the targets.
-        n_points: the number of answers for a row.
-        device: where to compute.
-        forest: of the blend; None without one.
-        factor: of the widths of its kernels.
-        floor: the minimum of these widths.
-        stretches: factors of the widths of each kind of network.
-        trim: the share of the probability at each end that answers ignore; for one output.
-        values: the distinct values of a discrete y, increasing; None otherwise.
+        encoders: Encoder of each kind of network.
+        networks: Networks of each kind.
+        weights: Weights of the kinds of networks, the forest if there is one, and the background.
+        targets: Names, units and bounds of the targets.
+        n_points: Number of hypotheses per row.
+        device: Device that computes the kernels.
+        forest: Forest of the blend; None if there is none.
+        factor: Factor of the spreads in the widths of the forest's kernels.
+        floor: Minimum width of the forest's kernels.
+        stretches: Factors of the kernel widths, one for each kind of network.
+        trim: Probability at each end of the distribution that hypotheses ignore; for one output.
+        values: Distinct values of a discrete y, increasing; None if y is not discrete.
     """
 
     encoders: list[Encoder]
@@ -78,52 +78,52 @@ class Blend:
 
     @property
     def atoms(self) -> Tensor | None:
-        """The values of discrete targets, in standardized units."""
+        """Values of discrete targets, in standardized units."""
         return None if self.values is None else self.targets.standardized(self.values[:, None])[:, 0]
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder of the first kind of network."""
+        """Encoder of the first kind of network."""
         return self.encoders[0]
 
     @property
     def n_answers(self) -> int:
-        """The number of answers per row."""
+        """Number of hypotheses per row."""
         return self.n_points if self.values is None else min(self.n_points, len(self.values))
 
     @property
     def member_weights(self) -> dict[str, float]:
-        """The weight of each member, by name."""
+        """Weight of each member, by name."""
         widths = [width_of(networks[0]) for networks in self.networks]
         kinds = ["networks with bins" if width == widths[0] else "wide networks" for width in widths[1:]]
         names = ["networks", *kinds, *["forest"] * (self.forest is not None)]
         return dict(zip([*names, "background"], map(float, self.weights), strict=True))
 
     def members(self, X: NDArray[Any], *, widths: bool = True) -> list[Kernels]:
-        """Return the kernels of each member for rows, with a total probability of 1 each, in standardized units.
+        """Compute the kernels of each member in standardized units; the probabilities of each member sum to 1.
 
         Args:
-            X: [rows, columns]
-            widths: whether they are needed; means are those of the values.
+            X: Rows of a table, [rows, columns].
+            widths: Whether widths are needed; the mean of a density depends only on the values.
         """
         parts = [kernels_of(X, widths=widths) for kernels_of in self._passes]
         if self.stretches is not None:
             parts = [part.stretched(by) for part, by in zip(parts, self.stretches, strict=True)]
         if self.forest is not None:
             held = self.held if widths else self.forest.values
-            found = torch.from_numpy(self.forest.at_leaves(self.encoders[0].dense(X), held))
-            values = found[..., : self.targets.n_outputs]
-            shares = torch.full(found.shape[:2], 1 / self.forest.n_trees, dtype=torch.float64)
-            parts.append(Kernels(values, shares, found[..., -1:].expand_as(values)))
+            leaves = torch.from_numpy(self.forest.at_leaves(self.encoders[0].dense(X), held))
+            values = leaves[..., : self.targets.n_outputs]
+            probabilities = torch.full(leaves.shape[:2], 1 / self.forest.n_trees, dtype=torch.float64)
+            parts.append(Kernels(values, probabilities, leaves[..., -1:].expand_as(values)))
         return [*parts, background(parts[0])]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields, without the networks prepared for predictions: a pickle does not need them."""
+        """Return the fields without the cached networks, which a pickle does not need."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @cached_property
     def _passes(self) -> list[KernelsOfRows]:
-        """The networks of each kind as functions of rows; a prediction has its own blend, which its blocks share."""
+        """Networks of each kind as functions of rows, cached for all blocks of a prediction."""
         kinds = zip(self.networks, self.encoders, strict=True)
         return [network_pass(networks, encoder, self.device) for networks, encoder in kinds]
 
@@ -135,50 +135,53 @@ class Blend:
         return np.concatenate([self.forest.values, widths[:, None]], axis=1)
 
     def kernels(self, X: NDArray[Any], *, knowing: bool = False) -> Kernels:
-        """Return all kernels of rows, in standardized units.
+        """Compute all kernels of the rows, in standardized units.
 
         Args:
-            X: [rows, columns]
-            knowing: leave out the background and outlying kernels. These would dominate a mean, or points that
-                represent the density, because both minimize squared distances.
+            X: Rows of a table, [rows, columns].
+            knowing: Whether to exclude the background and outlying kernels. They would dominate the mean, or points
+                that represent the density, because both minimize squared distances.
         """
         return self.kernels_of(self.members(X), knowing=knowing)
 
     def kernels_of(self, members: list[Kernels], *, knowing: bool = False) -> Kernels:
-        """Return the kernels of all given members, as `kernels` does."""
+        """Combine the kernels of all members, as `kernels` does."""
         whole = self.at_atoms((informed if knowing else mixed)(members, self.weights))
         return whole.trimmed(self.trim) if knowing and self.trim else whole
 
     def at_atoms(self, kernels: Kernels) -> Kernels:
-        """Return the kernels moved to the atoms, if there are any."""
+        """Move the kernels to the atoms, if the target is discrete."""
         return kernels if self.atoms is None else at_atoms(kernels, self.atoms)
 
     def masses(self, X: NDArray[Any], *, knowing: bool = False) -> Tensor:
-        """Return the probability of each value of a discrete target, [rows, values]."""
+        """Compute the probability of each value of a discrete target, [rows, values]."""
         return self.kernels(X, knowing=knowing).probabilities
 
-    # ------------------------------------------------------------------ as `Predictive`
+    # ------------------------------------------------------------------ interface of `Predictive`
 
     def means(self, X: NDArray[Any]) -> Tensor:
-        """Return the standardized mean of each row, [rows, outputs]."""
-        needed = self.values is not None  # the masses of values are integrals of the kernels
-        return self.kernels_of(self.members(X, widths=needed), knowing=True).means()
+        """Compute the standardized mean of each row, [rows, outputs]."""
+        widths = self.values is not None  # the masses of discrete values are integrals of the kernels
+        return self.kernels_of(self.members(X, widths=widths), knowing=True).means()
 
     def means_of(self, members: list[Kernels]) -> Tensor:
-        """Return the means of the kernels of all members: standardized, or in the units of y for a discrete target."""
+        """Compute the mean of each row from the kernels of all members.
+
+        The means are in standardized units, or in the units of y for a discrete target.
+        """
         kernels = self.kernels_of(members, knowing=True)
         if self.values is None:
             return kernels.means()
         return (kernels.probabilities @ torch.from_numpy(self.values)).unsqueeze(1)
 
     def mean(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the mean of each row in the units of y, [rows, outputs]."""
+        """Compute the mean of each row in the units of y, [rows, outputs]."""
         if self.values is None:
             return self.targets.restored(self.means(X).numpy())
         return self.means_of(self.members(X)).numpy()
 
     def hypotheses(self, X: NDArray[Any], n_hypotheses: int | None = None) -> Hypotheses:
-        """Return answers in the units of y: points that represent the density."""
+        """Compute hypotheses in the units of y: points that represent the density."""
         kernels, n_points = self.kernels(X, knowing=True), n_hypotheses or self.n_points
         if self.values is None:
             points, masses, _ = best_points(kernels.density(), n_points)
@@ -187,21 +190,21 @@ class Blend:
         return Hypotheses(self.values[places.numpy()][..., None], masses.numpy())
 
     def standardized(self, X: NDArray[Any]) -> Mixture:
-        """Return the density of each row in standardized units."""
+        """Compute the density of each row in standardized units."""
         return self.kernels(X).density()
 
     def standardized_with_means(self, X: NDArray[Any]) -> tuple[Mixture, Tensor]:
-        """Return the density of each row, and its mean [rows, outputs], in standardized units."""
+        """Compute the density of each row and its mean, [rows, outputs], in standardized units."""
         members = self.members(X)
         return self.kernels_of(members).density(), self.kernels_of(members, knowing=True).means()
 
     def density(self, X: NDArray[Any]) -> Mixture:
-        """Return the density of each row in the units of y."""
+        """Compute the density of each row in the units of y."""
         scaler = self.targets.scaler
         return self.kernels(X).moved(torch.from_numpy(scaler.scale), torch.from_numpy(scaler.mean)).density()
 
     def sample(self, X: NDArray[Any], n_samples: int, generator: torch.Generator) -> NDArray[np.float64]:
-        """Return draws in the units of y, [rows, samples, outputs]."""
+        """Draw samples in the units of y, [rows, samples, outputs]."""
         drawn: NDArray[np.float64] = self.density(X).sample((n_samples,), generator).movedim(0, 1).numpy()
         if self.values is None:
             return drawn
@@ -209,22 +212,22 @@ class Blend:
 
 
 class AtomCalibrator(Calibrator):
-    """Conformity scores of calibration rows, for a target with few values.
+    """Calibrator of prediction sets for a discrete target.
 
     Attributes:
-        fill: [1], unused: there is nothing between the values.
-        scores: [rows], the mass of more probable values.
-        surprise: as in `Calibrator`.
-        counts: as in `Calibrator`.
+        fill: Unused, because there are no gaps between discrete values, [1].
+        scores: Mass of the values that are more probable than the target, [rows].
+        surprise: Negative joint log density of each calibration row, [rows].
+        counts: Weight of each calibration row relative to a new row, [rows].
     """
 
     def __post_init__(self) -> None:
-        """Check the attributes as those of a single output."""
+        """Check the attributes as a `Calibrator` of a single output."""
         Calibrator(self.fill, self.scores[None], self.surprise, self.counts)
 
     @classmethod
     def fit(cls, predictive: Blend, rows: Rows, fill: NDArray[np.float64]) -> "AtomCalibrator":
-        """Return a calibrator with the scores of rows used for neither training nor selection."""
+        """Compute the scores of rows that were used for neither training nor selection."""
         blend, rows = predictive, rows.head(CALIBRATION_ROWS)
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
@@ -234,11 +237,11 @@ class AtomCalibrator(Calibrator):
         assert blend.values is not None
         place = np.searchsorted(blend.values, y).clip(max=len(blend.values) - 1)
         scores = masses_above(blend.masses(inputs)).numpy()[np.arange(len(y)), place]
-        # Any other value is in no set.
+        # No set contains any other value.
         return cls(fill, np.where(blend.values[place] == y, scores, np.inf), surprise, counts)
 
     def __call__(self, predictive: Blend, X: NDArray[Any], coverage: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return lower and upper ends of the sets, [rows, 1, pieces]."""
+        """Compute the lower and upper ends of the prediction sets, [rows, 1, pieces]."""
         level = quantile(self.scores, self.counts, 1 - coverage)
         if np.isinf(level):
             ends = np.full((len(X), 1, 1), np.inf)
@@ -248,7 +251,7 @@ class AtomCalibrator(Calibrator):
 
 
 def width_of(network: Any) -> int:
-    """Return the number of units of the first hidden layer, 0 without one."""
+    """Return the number of units of the first hidden layer; 0 if there is none."""
     return network.trunk[0].out_features if len(network.trunk) else 0
 
 
@@ -265,10 +268,10 @@ def _sets(blend: Blend, X: NDArray[Any], level: float) -> tuple[Tensor, Tensor]:
 
 
 def supported_gaps(blend: Blend, rows: Rows) -> NDArray[np.float64]:
-    """Return the depth below which gaps in the sets stay open, [outputs]."""
+    """Estimate the depth below which gaps in the sets stay open, [outputs]."""
     return np.zeros(1) if blend.values is not None else gaps_of_density(blend, rows)
 
 
 def calibrated(blend: Blend, rows: Rows, fill: NDArray[np.float64]) -> Calibrator:
-    """Return the calibrator of a blend."""
+    """Fit the calibrator of a blend to calibration rows."""
     return (Calibrator if blend.values is None else AtomCalibrator).fit(blend, rows, fill)

@@ -1,4 +1,4 @@
-"""Fitting a blend: from a table to the fitted attributes, without changing the estimator."""
+"""Fitting of a blend: functions from a table to the fitted attributes, which do not change the estimator."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,42 +26,42 @@ from torchmcl_tables.estimators.training import check_parameters, seed_of
 from torchmcl_tables.estimators.weighing import CRPS_WEIGHT, weighed
 
 _WEIGHT_DECAY = 0.05
-# Kernels of one network. Answers are points of the joint density, so their number is independent of this.
+# Number of kernels of a network. It is independent of the number of hypotheses, which are points of the joint density.
 _N_KERNELS, _N_KERNELS_OF_MANY_ROWS = 5, 8
 # Large tables need fewer networks.
 _N_RESTARTS, _MEDIUM_ROWS, _N_RESTARTS_OF_MEDIUM = 5, 10_000, 3
 # Maximum number of optimizer steps, by the number of rows; most training runs stop earlier.
 _STEPS = ((3_000, 2_500), (MANY_ROWS, 3_000))
 _EPOCHS_OF_MANY_ROWS = 12
-# Training stops after this share of the epochs without a better score on held-out rows.
+# Training stops after this fraction of the epochs without a better score on held-out rows.
 _PATIENCE = 0.4
-# Networks with bins have more weights, and are trained at this share of the learning rate.
+# Networks with bins have more weights, and are trained at this fraction of the learning rate.
 _RATE_WITH_BINS = 0.5
-# Epochs are compared by the CRPS on held-out rows, which this weight makes dominate: the likelihood falls long before
-# the CRPS, because kernels become too narrow, and narrow kernels are widened afterwards by the same rows.
+# Epochs are compared mainly by the CRPS on held-out rows, which has this weight. The likelihood deteriorates earlier
+# than the CRPS, because kernels become too narrow, but their widths are corrected afterwards on the same rows.
 _WATCHED = MixtureNLLWithCRPS(1e3)
 # A network whose held-out score is this many times the median has failed.
 _FAILED = 2.0
 # The score includes a likelihood, so that it may be close to 0; differences smaller than this do not count as failures.
 _LEAST_SCORE = 5.0
 # Early stopping ends most training runs at a high learning rate, which leaves noise in the weights. Runs that stop
-# within this range of their epochs are continued for some epochs at a low rate. Those that stop earlier would overfit,
-# and for those that stop later the rate was low already.
+# within this range of their epochs are continued for some epochs at a low rate. Runs that stop earlier would overfit,
+# and in runs that stop later the rate is already low.
 _STILL_LEARNING, _COOLING_EPOCHS, _COOLING_RATE = (0.1, 0.8), 0.1, 0.1
 _N_TREES = 50
 
 
 @dataclass(frozen=True)
-class _Course:
-    """How the networks of a kind are trained, relative to the defaults of the estimator.
+class _KindSettings:
+    """Training settings of one kind of network, relative to the defaults of the estimator.
 
     Attributes:
-        hidden: sizes of the hidden layers.
-        n_restarts: how many networks.
-        steps: multiple of the optimizer steps.
-        rate: multiple of the learning rate.
-        weight_decay: decoupled.
-        relevance: [encoded columns], factors of the inputs in training; the first layer absorbs them at its end.
+        hidden: Sizes of the hidden layers.
+        n_restarts: Number of networks.
+        steps: Multiple of the default number of optimizer steps.
+        rate: Multiple of the learning rate.
+        weight_decay: Decoupled weight decay.
+        relevance: Factors of the inputs during training, [encoded columns]; the first layer absorbs them afterwards.
     """
 
     hidden: tuple[int, ...]
@@ -72,8 +72,8 @@ class _Course:
     relevance: Tensor | None = None
 
 
-# Networks that still improve after this share of their epochs have learned too little: wider ones follow, which are
-# trained for longer, at a lower rate and without weight decay. On noisy tables networks stop earlier.
+# Networks that still improve after this fraction of their epochs have learned too little: wider networks follow, which
+# are trained for longer, at a lower rate and without weight decay. On noisy tables networks stop earlier.
 _LATE, _WIDER, _LONGER, _SLOWER = 0.8, 4, 4.0, 0.3
 _WIDE_RESTARTS = 2
 
@@ -81,7 +81,7 @@ _WIDE_RESTARTS = 2
 def blend_of(
     estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: str | Path | None
 ) -> dict[str, Any]:
-    """Return the fitted attributes of `DensityRegressor.fit`."""
+    """Compute the fitted attributes of `DensityRegressor.fit`."""
     check_parameters(estimator)
     seed = seed_of(estimator.random_state)
     frame, X = read_frame(type(estimator).__name__, X, None, reset=True)
@@ -106,9 +106,10 @@ def blend_of(
 
 
 def _encoders(estimator: Any, train: Rows, targets: Targets, seed: int) -> list[Encoder]:
-    """Return the encoder of each kind of network; of two kinds, the one without bins scales columns by relevance.
+    """Fit the encoder of each kind of network.
 
-    The other one does not, because columns of little relevance decide where there is little noise.
+    If there are two kinds, the encoder without bins scales the columns by relevance. The encoder with bins does not,
+    because columns of little relevance are decisive where there is little noise.
     """
     plain = Encoder.fit(train, estimator.n_bins, default=0)
     if estimator.n_bins is not None or len(train) >= MANY_ROWS:
@@ -118,17 +119,17 @@ def _encoders(estimator: Any, train: Rows, targets: Targets, seed: int) -> list[
     return [plain.scaled(relevance), binned] if binned.run_lengths else [plain]
 
 
-# The forest that measures the relevance of columns, its largest and its smallest number of rows: with fewer rows, all
-# columns count as relevant.
+# Settings of the forest that measures the relevance of columns: number of trees, minimum size of a leaf, maximum and
+# minimum number of rows. With fewer rows, all columns count as relevant.
 _RELEVANCE_TREES, _SMALLEST_LEAF, _MAX_RELEVANCE_ROWS, _MIN_RELEVANCE_ROWS = 20, 5, 2_000, 50
 _LEAST_RELEVANCE = 0.01
 
 
 def relevance_of(encoder: Encoder, rows: Rows, targets: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Return the relevance of each column in (0, 1], 1 for the most relevant one.
+    """Estimate the relevance of each column in (0, 1], with 1 for the most relevant column.
 
-    It is the square root of the fraction of the variance that a small forest explains by splits at the column. Inputs
-    of little relevance are made small, so that networks cannot memorize rows by them.
+    Relevance is the square root of the fraction of the variance that a small forest explains by splits at the column.
+    Inputs of little relevance are scaled down, so that networks cannot use them to memorize rows.
 
     Args:
         encoder: Encoder of the rows.
@@ -161,55 +162,58 @@ def _hidden(estimator: Any) -> tuple[int, ...]:
 def _trained(
     estimator: Any, encoders: list[Encoder], targets: Targets, split: Split, seed: int, checkpoint: Any
 ) -> tuple[Blend, dict[str, Any]]:
-    """Return the networks of each kind with equal weights, and the attributes of the training run."""
-    found: list[training.Trained] = []
+    """Train the networks of each kind; return a blend with equal weights, and the attributes of the training run."""
+    kinds: list[training.Trained] = []
 
-    def train(encoder: Encoder, course: _Course) -> None:
-        place = len(found)
+    def train(encoder: Encoder, settings: _KindSettings) -> None:
+        place = len(kinds)
         folder = None if checkpoint is None else Path(checkpoint) / f"kind-{place}"
         preprocessor = training.Preprocessor(encoder, targets)
-        found.append(_trained_kind(estimator, course, preprocessor, split, seed + place, folder))
+        kinds.append(_trained_kind(estimator, settings, preprocessor, split, seed + place, folder))
 
     for encoder in encoders:
-        train(encoder, _first_course(estimator, encoder, len(split.train)))
-    best = int(torch.tensor([float(kind.distortions.nanmedian()) for kind in found]).nan_to_num(torch.inf).argmin())
-    if still_learn(estimator, found[best], len(found[best].history.losses)):
+        train(encoder, _first_settings(estimator, encoder, len(split.train)))
+    best = int(torch.tensor([float(kind.distortions.nanmedian()) for kind in kinds]).nan_to_num(torch.inf).argmin())
+    if still_learn(estimator, kinds[best], len(kinds[best].history.losses)):
         encoders = [*encoders, encoders[best]]
-        train(encoders[best], _wide_course(estimator, encoders[best], split.train, targets, seed))
-    attributes = found[0].attributes(WTA())
-    attributes["seconds_"] = sum(float(kind.history.seconds) for kind in found)
+        train(encoders[best], _wide_settings(estimator, encoders[best], split.train, targets, seed))
+    attributes = kinds[0].attributes(WTA())
+    attributes["seconds_"] = sum(float(kind.history.seconds) for kind in kinds)
     del attributes["rule_"], attributes["temperature_curve_"]  # no assignment, and no annealing
     if estimator.ensemble:
-        networks = [[kind.modules[i] for i in _not_failed(kind.distortions)] for kind in found]
+        networks = [[kind.modules[i] for i in _not_failed(kind.distortions)] for kind in kinds]
     else:
-        scores = torch.tensor([float(kind.distortions[kind.best()]) for kind in found]).nan_to_num(torch.inf)
+        scores = torch.tensor([float(kind.distortions[kind.best()]) for kind in kinds]).nan_to_num(torch.inf)
         best = int(scores.argmin())
-        encoders, networks = [encoders[best]], [[found[best].modules[found[best].best()]]]
+        encoders, networks = [encoders[best]], [[kinds[best].modules[kinds[best].best()]]]
     equal = np.full(len(encoders) + 1, 1 / (len(encoders) + 1))
     return Blend(encoders, networks, equal, targets, int(estimator.n_hypotheses), estimator.device), attributes
 
 
-def _first_course(estimator: Any, encoder: Encoder, n_rows: int) -> _Course:
+def _first_settings(estimator: Any, encoder: Encoder, n_rows: int) -> _KindSettings:
     n_restarts = _default_restarts(n_rows) if estimator.n_restarts is None else int(estimator.n_restarts)
-    return _Course(_hidden(estimator), n_restarts, rate=_RATE_WITH_BINS if encoder.has_bins else 1.0)
+    return _KindSettings(_hidden(estimator), n_restarts, rate=_RATE_WITH_BINS if encoder.has_bins else 1.0)
 
 
-def _wide_course(estimator: Any, encoder: Encoder, train: Rows, targets: Targets, seed: int) -> _Course:
-    """Return the course of wide networks: with bins, they would use columns of little relevance to memorize rows."""
-    first = _first_course(estimator, encoder, len(train))
+def _wide_settings(estimator: Any, encoder: Encoder, train: Rows, targets: Targets, seed: int) -> _KindSettings:
+    """Return the settings of wide networks.
+
+    With bins, inputs are scaled by relevance; otherwise wide networks would memorize rows by irrelevant columns.
+    """
+    first = _first_settings(estimator, encoder, len(train))
     n_restarts = min(first.n_restarts, _WIDE_RESTARTS)
     hidden = tuple(_WIDER * size for size in first.hidden)
     relevance = None
     if encoder.has_bins:
         columns = relevance_of(encoder, train, targets.standardized(train.targets).numpy(), seed)
         relevance = torch.from_numpy(encoder.repeated(columns)).float()
-    return _Course(hidden, n_restarts, _LONGER, _SLOWER * first.rate, weight_decay=0.0, relevance=relevance)
+    return _KindSettings(hidden, n_restarts, _LONGER, _SLOWER * first.rate, weight_decay=0.0, relevance=relevance)
 
 
 def still_learn(estimator: Any, trained: training.Trained, n_epochs: int) -> bool:
-    """Return whether networks with the default course of training were best near its end, on held-out rows."""
-    given = (estimator.n_epochs, estimator.weight_decay, estimator.patience)
-    if any(value is not None for value in given) or callable(estimator.learning_rate):
+    """Return whether networks with default training settings were best on held-out rows near the end of training."""
+    overridden = (estimator.n_epochs, estimator.weight_decay, estimator.patience)
+    if any(value is not None for value in overridden) or callable(estimator.learning_rate):
         return False
     if not estimator.keep_best or not estimator.hidden:  # without hidden layers, there is nothing to widen
         return False
@@ -219,39 +223,39 @@ def still_learn(estimator: Any, trained: training.Trained, n_epochs: int) -> boo
 
 def _trained_kind(
     estimator: Any,
-    course: _Course,
+    settings: _KindSettings,
     preprocessor: training.Preprocessor,
     split: Split,
     seed: int,
     checkpoint: Path | None,
 ) -> training.Trained:
-    """Return the networks of one kind; each keeps the epoch with the best score on the selection rows."""
+    """Train the networks of one kind; each network keeps the epoch with the best score on the selection rows."""
     n_rows, encoder = len(split.train), preprocessor.encoder
     batch = int(estimator.batch_size or default_batch_size(n_rows))
-    n_epochs = int(estimator.n_epochs or round(course.steps * _default_epochs(n_rows, batch)))
+    n_epochs = int(estimator.n_epochs or round(settings.steps * _default_epochs(n_rows, batch)))
     rate = estimator.learning_rate
     if not callable(rate):
-        rate = Cosine(rate * course.rate, 0.0, n_epochs)
+        rate = Cosine(rate * settings.rate, 0.0, n_epochs)
     keeps, patience = bool(estimator.keep_best), estimator.patience
     if keeps and patience is None:
         patience = max(1, round(_PATIENCE * n_epochs))
-    decay = course.weight_decay if estimator.weight_decay is None else float(estimator.weight_decay)
+    decay = settings.weight_decay if estimator.weight_decay is None else float(estimator.weight_decay)
     trainer = replace(
         _trainer(estimator, rate, n_epochs, batch),
         weight_decay=decay,
-        seeds=training.seeds_of(seed, course.n_restarts),
+        seeds=training.seeds_of(seed, settings.n_restarts),
         keep_best=keeps,
         checkpoint=checkpoint,
         progress=type(estimator).__name__ if estimator.progress else False,
     )
-    network = partial(_network, course.hidden, encoder, split.train.targets.shape[1], n_rows)
-    examples, held_out = (_scaled(preprocessor(rows), course.relevance) for rows in (split.train, split.selection))
+    network = partial(_network, settings.hidden, encoder, split.train.targets.shape[1], n_rows)
+    examples, held_out = (_scaled(preprocessor(rows), settings.relevance) for rows in (split.train, split.selection))
     patience = None if patience is None else int(patience)
     validation = trainer.watching(held_out, patience, _WATCHED)
-    trained = trainer(network, examples.for_all(course.n_restarts), validation)
+    trained = trainer(network, examples.for_all(settings.n_restarts), validation)
     if keeps and validation is not None:
         trained = cooled(trainer, trained, examples)
-    return _absorbed(trained, course.relevance)
+    return _absorbed(trained, settings.relevance)
 
 
 def _scaled(examples: training.Examples, factors: Tensor | None) -> training.Examples:
@@ -260,7 +264,7 @@ def _scaled(examples: training.Examples, factors: Tensor | None) -> training.Exa
 
 @torch.no_grad()
 def _absorbed(trained: training.Trained, factors: Tensor | None) -> training.Trained:
-    """Return networks for unscaled inputs from networks for inputs that were multiplied by factors."""
+    """Convert networks that were trained on inputs multiplied by factors to networks for unscaled inputs."""
     if factors is None:
         return trained
     for module in trained.modules:
@@ -275,7 +279,7 @@ def _trainer(estimator: Any, rate: Any, n_epochs: int, batch: int) -> training.T
 
 
 def cooled(trainer: training.Trainer, trained: training.Trained, train: training.Examples) -> training.Trained:
-    """Return the networks after some further epochs at a low learning rate, for those stopped while still improving."""
+    """Continue the training of networks for a few epochs at a low learning rate, if they stopped at a high one."""
     stopped = float((trained.best_epochs + 1).double().median()) / trainer.n_epochs
     earliest, latest = _STILL_LEARNING
     if not earliest <= stopped <= latest:

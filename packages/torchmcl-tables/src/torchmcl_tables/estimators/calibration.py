@@ -1,8 +1,8 @@
 """Split-conformal calibration of the highest-density sets of a predictive distribution.
 
-The conformity score of a target is the mass of the predicted density above it: the smaller, the better the target
-conforms. The score of a fresh row is below the calibrated quantile with probability 1 - alpha, for any density, if the
-row is exchangeable with the calibration rows.
+The conformity score of a target is the mass of the predicted density above it; lower is better. The score of a new row
+is below the calibrated quantile with probability 1 - alpha, for any density, if the row is exchangeable with the
+calibration rows.
 """
 
 import math
@@ -21,27 +21,28 @@ from torchmcl.postprocess import effective_counts, quantile
 from torchmcl_tables.estimators.rows import Rows
 from torchmcl_tables.estimators.tables import Targets
 
-# Scores up to 1 are masses. Where the density is almost 0: 1 plus the distance to the nearest hypothesis in bandwidths.
+# Scores up to 1 are masses. If the density is almost 0, the score is 1 plus the distance to the nearest hypothesis in
+# bandwidths.
 _BEYOND = 1.0
-# Of the masses that are tried for the score of a value, and so the largest of them.
+# Bisection steps for the score of a value, the largest mass they reach, and the number of masses in the initial grid.
 _HALVINGS = 16
 _LARGEST = 1 - 2.0**-_HALVINGS
 _LOOKS = 16
-# Bins of gap depth: the lowest density in the gap divided by that of the lower adjacent peak.
+# Bins of gap depth: the lowest density in the gap divided by the density at the lower of the adjacent peaks.
 _DEPTHS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
-# Sets are extended to the mean of their row if at most this mass lies between.
+# Sets are extended to the mean of their row if at most this mass lies between the set and the mean.
 _ON_THE_WAY = 0.02
 # Significance level of a gap: the probability that so few values lie in it by chance.
 _MIN_EXPECTED, _DOUBT = 3.0, 0.01
 
 
 def conformity(density: Mixture, values: Tensor, fill: float = 1.0) -> Tensor:
-    """Return the scores of values [rows, 1] under a density over one output, [rows].
+    """Compute the conformity scores of values under a density over one output, [rows].
 
     Args:
-        density: of each row.
-        values: [rows, 1]
-        fill: gaps whose depth is at least `fill` are filled, see `Mixture.highest_density`.
+        density: Density of each row.
+        values: Values to score, [rows, 1].
+        fill: Depth from which gaps are filled, see `Mixture.highest_density`.
     """
     mass = density.mass_above(values) if fill >= 1 else _smallest_mass(density, values, fill)
     distances = (values - density.hypotheses.squeeze(-1)).abs() / density.widths.squeeze(-1)
@@ -50,10 +51,11 @@ def conformity(density: Mixture, values: Tensor, fill: float = 1.0) -> Tensor:
 
 
 def _smallest_mass(density: Mixture, values: Tensor, fill: float) -> Tensor:
-    """Return the smallest mass whose highest-density set contains a value, [rows], by bisection.
+    """Compute the smallest mass whose highest-density set contains a value, [rows], by bisection.
 
-    A filled gap may open again at a larger mass: when a piece merges with one that has a higher peak, the gap becomes
-    deeper in relation. So a grid of masses is tried first, to find the largest whose set does not contain the value.
+    A filled gap may open again at a larger mass: if an interval merges with one that has a higher peak, the relative
+    depth of the gap increases. A grid of masses is therefore searched first for the largest mass whose set does not
+    contain the value.
     """
 
     def holds(mass: Tensor) -> Tensor:
@@ -73,15 +75,16 @@ def _smallest_mass(density: Mixture, values: Tensor, fill: float) -> Tensor:
 
 
 def supported_fill(density: Mixture, values: Tensor, mass: float = 0.9) -> float:
-    """Return the depth below which gaps in the sets are credible; 0 if held-out values support none.
+    """Estimate the depth below which gaps in the sets are credible; 0 if held-out values support no gaps.
 
-    A gap predicts that few values lie in it. If the density inside equaled that at the ends of the gap, a known number
-    of values would be expected there. Gaps of similar depth are tested together, the deepest first.
+    A gap predicts that few values lie in it. The number of values in the gaps is compared with the number expected if
+    the density inside a gap equaled the density at its ends. Gaps of similar depth are tested together, the deepest
+    first.
 
     Args:
-        density: of each held-out row, over one output.
-        values: [rows, 1]
-        mass: of the sets whose gaps are judged.
+        density: Density of each held-out row, over one output.
+        values: Held-out values, [rows, 1].
+        mass: Mass of the sets whose gaps are tested.
     """
     pieces = density.highest_density(mass)
     depth = density.gap_depth(mass)
@@ -102,7 +105,7 @@ def supported_fill(density: Mixture, values: Tensor, mass: float = 0.9) -> float
 
 
 def region(density: Mixture, level: float, fill: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return the set of values whose score is at most `level`, as lower and upper ends [rows, pieces]."""
+    """Compute the set of values whose score is at most `level`, as lower and upper ends, [rows, pieces]."""
     if math.isinf(level):
         ends = density.hypotheses.new_full((len(density.hypotheses), 1), math.inf)
         return -ends, ends
@@ -113,7 +116,7 @@ def region(density: Mixture, level: float, fill: float = 1.0) -> tuple[Tensor, T
 
 
 def _balls(density: Mixture, radius: float, fill: float) -> tuple[Tensor, Tensor]:
-    """Return the union of intervals of `radius` bandwidths around the hypotheses, with shallow gaps filled."""
+    """Compute the union of intervals of `radius` bandwidths around the hypotheses, with shallow gaps filled."""
     reach = density.widths.squeeze(-1) * radius
     centers = density.hypotheses.squeeze(-1)
     if fill >= 1:
@@ -125,10 +128,10 @@ def _balls(density: Mixture, radius: float, fill: float) -> tuple[Tensor, Tensor
 
 
 def _union(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the union of intervals [rows, intervals], some of which may be NaN, in increasing order."""
+    """Compute the union of intervals, [rows, intervals], in increasing order; missing intervals are NaN."""
     lower, order = lower.sort(dim=-1)  # NaN comes last
     upper = upper.gather(-1, order).nan_to_num(-math.inf, math.inf, -math.inf).cummax(dim=-1).values
-    # A piece begins where no earlier one reaches.
+    # An interval of the union begins where no earlier interval overlaps.
     begins = torch.cat([torch.ones_like(lower[..., :1], dtype=torch.bool), lower[..., 1:] > upper[..., :-1]], dim=-1)
     ends = torch.cat([begins[..., 1:], torch.ones_like(begins[..., :1])], dim=-1)
     return masked_first(lower, begins), masked_first(upper, ends)
@@ -137,16 +140,16 @@ def _union(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
 def reaching(
     ends: tuple[Tensor, Tensor], means: Tensor, between: Callable[[Tensor, Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return sets extended to the mean of their row if little mass lies in between.
+    """Extend sets to the mean of their row if little mass lies in between.
 
-    With almost no noise, the mean may be slightly outside of an even narrower set. The mean of a skewed density, of
-    rare insurance claims for example, may lie far outside of the set, and is not included.
+    With almost no noise, the mean may be slightly outside an even narrower set. The mean of a skewed density, for
+    example of rare insurance claims, may lie far outside the set; the set is then not extended.
 
     Args:
-        ends: lower and upper ends of the pieces, [rows, pieces], increasing; NaN comes last.
-        means: [rows, 1]
-        between: returns the mass [some] of the density of some rows, by their places [some], strictly between two
-            values [some, 1].
+        ends: Lower and upper ends of the intervals, [rows, pieces], increasing; NaN comes last.
+        means: Mean of each row, [rows, 1].
+        between: Function that computes the mass strictly between two values, [some, 1], for the rows with the given
+            indices, [some].
     """
     lower, upper = (end.clone() for end in ends)
     last = (~upper.isnan()).sum(dim=1, keepdim=True) - 1
@@ -154,7 +157,7 @@ def reaching(
 
     def near(first: Tensor, second: Tensor) -> Tensor:
         """Return the rows in which the first value is below the second, with little mass in between."""
-        rows = (first < second).squeeze(1).nonzero().squeeze(1)  # few: the mass costs as much as the set
+        rows = (first < second).squeeze(1).nonzero().squeeze(1)  # only these rows: computing a mass is slow
         return rows[between(rows, first[rows], second[rows]) <= _ON_THE_WAY] if len(rows) else rows
 
     down, up = near(means, lowest), near(highest, means)
@@ -164,19 +167,19 @@ def reaching(
 
 
 def joined(outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return lower and upper ends [rows, outputs, pieces] from those of each output, padded with NaN."""
+    """Stack the ends of the sets of all outputs, [rows, outputs, pieces], padded with NaN."""
     lower, upper = (torch.stack(ends, dim=1) for ends in _alike(outputs))
     return lower, upper
 
 
 def stacked(blocks: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return the ends [rows, pieces] of all rows, concatenated from blocks of rows."""
+    """Concatenate the ends of the sets of blocks of rows, [rows, pieces], padded with NaN."""
     lower, upper = (torch.cat(ends) for ends in _alike(blocks))
     return lower, upper
 
 
 def _alike(parts: Sequence[tuple[Tensor, Tensor]]) -> list[list[Tensor]]:
-    """Return all lower ends and all upper ends, padded with NaN to the same number of pieces."""
+    """Pad all lower ends and all upper ends with NaN to the same number of intervals."""
     n_pieces = max((lower.shape[-1] for lower, _ in parts), default=1)
     pad = torch.nn.functional.pad
     return [
@@ -184,15 +187,15 @@ def _alike(parts: Sequence[tuple[Tensor, Tensor]]) -> list[list[Tensor]]:
     ]
 
 
-# With these, calibration adds a quarter of a percentage point to the error of the coverage.
+# With this many rows, calibration adds a quarter of a percentage point to the error of the coverage.
 CALIBRATION_ROWS = 16_384
 _GAP_ROWS = 4096
-# Rows whose kernels are kept in memory at a time.
+# Number of rows whose kernels are in memory at the same time.
 _ROWS_AT_ONCE = 8192
 
 
 def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
-    """Return the depth below which gaps in the sets stay open, [outputs], estimated from held-out rows."""
+    """Estimate the depth below which gaps in the sets stay open, [outputs], from held-out rows."""
     rows = rows.head(_GAP_ROWS)
     fill = np.zeros(predictive.targets.n_outputs)
     if len(rows):
@@ -205,13 +208,13 @@ def supported_gaps(predictive: Any, rows: Rows) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Calibrator:
-    """Conformity scores of calibration rows.
+    """Calibrator of prediction sets: conformity scores of calibration rows.
 
     Attributes:
-        fill: [outputs], gaps whose depth is at least this are filled.
-        scores: [outputs, rows], the mass of the density above each target.
-        surprise: [rows], the negative joint log density of all outputs.
-        counts: [rows], the weight of each row relative to a new row, which has weight 1.
+        fill: Depth from which gaps are filled, [outputs].
+        scores: Mass of the density above each target, [outputs, rows].
+        surprise: Negative joint log density of all outputs, [rows].
+        counts: Weight of each row relative to a new row, [rows].
     """
 
     fill: NDArray[np.float64]
@@ -220,51 +223,51 @@ class Calibrator:
     counts: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        """Check that all parts have the same outputs and rows, because a file may come from an untrusted source."""
+        """Check shapes and values, because a file may come from an untrusted source."""
         n_outputs, n_rows = len(self.fill), len(self.counts)
         if self.scores.shape != (n_outputs, n_rows) or self.surprise.shape != (n_rows,):
-            raise ValueError("the scores of a calibration are of different numbers of outputs or rows")
+            raise ValueError("the scores of a calibrator differ in the number of outputs or rows")
         if not (self.scores >= -1e-6).all():  # rounding may make 0 negative
-            raise ValueError("the scores of a calibration must not be negative or NaN")
+            raise ValueError("the scores of a calibrator must not be negative or NaN")
         if not ((self.counts >= 0) & np.isfinite(self.counts)).all():
-            raise ValueError("the counts of a calibration must be finite and not negative")
+            raise ValueError("the counts of a calibrator must be finite and not negative")
         if not ((self.fill >= 0) & (self.fill <= 1)).all():
             raise ValueError("the depths of gaps must lie in [0, 1]")
 
     @classmethod
     def fit(cls, predictive: Any, rows: Rows, fill: NDArray[np.float64]) -> "Calibrator":
-        """Return a calibrator with the scores of rows used for neither training nor selection."""
+        """Compute the scores of rows that were used for neither training nor selection."""
         rows = rows.head(CALIBRATION_ROWS)
         counts = effective_counts(rows.weights, rows.units)
         if not len(rows):
             return cls(fill, np.zeros((len(fill), 0)), np.zeros(0), counts)
         density = predictive.standardized(rows.inputs.astype(np.float64))
         targets = predictive.targets.standardized(rows.targets)
-        every = [conformity(density.marginal(i), targets[:, i : i + 1], depth).numpy() for i, depth in enumerate(fill)]
-        # Values outside of the bounds are in no set, whatever their density.
+        inner = [conformity(density.marginal(i), targets[:, i : i + 1], depth).numpy() for i, depth in enumerate(fill)]
+        # No set contains values outside the bounds, whatever their density.
         low, high = predictive.targets.bounds
         outside = (rows.targets < low) | (rows.targets > high)
-        scores = np.where(outside.T, np.inf, np.stack(every))
+        scores = np.where(outside.T, np.inf, np.stack(inner))
         return cls(fill, scores, -density.log_prob(targets).numpy(), counts)
 
     def surprise_at(self, coverage: float) -> float:
-        """Return the conformal quantile of `surprise` for a coverage."""
+        """Compute the conformal quantile of `surprise` for a coverage."""
         return quantile(self.surprise, self.counts, 1 - coverage)
 
     def __call__(self, predictive: Any, X: NDArray[Any], coverage: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return lower and upper ends of the sets in the units of y, [rows, outputs, pieces]."""
+        """Compute the lower and upper ends of the sets in the units of y, [rows, outputs, pieces]."""
         levels = [quantile(scores, self.counts, 1 - coverage) for scores in self.scores]
-        every = []
+        ends_of_blocks = []
         for rows in blocks(X):
             density, means = predictive.standardized_with_means(rows)
             parts = []
-            for i, how in enumerate(zip(levels, self.fill, strict=True)):
+            for i, (level, depth) in enumerate(zip(levels, self.fill, strict=True)):
                 marginal = density.marginal(i)
-                parts.append(reaching(region(marginal, *how), means[:, i : i + 1], _mass_between(marginal)))
-            every.append(parts)
-        ends = joined([stacked(parts) for parts in zip(*every, strict=True)])
+                parts.append(reaching(region(marginal, level, depth), means[:, i : i + 1], _mass_between(marginal)))
+            ends_of_blocks.append(parts)
+        ends = joined([stacked(parts) for parts in zip(*ends_of_blocks, strict=True)])
         lower, upper = (predictive.targets.restored(end.movedim(1, -1).numpy()) for end in ends)
-        # A set that must contain everything ignores the bounds.
+        # A set with an infinite level is the whole line and ignores the bounds.
         lower, upper = np.where(np.isinf(levels), -np.inf, lower), np.where(np.isinf(levels), np.inf, upper)
         return np.moveaxis(lower, -1, 1), np.moveaxis(upper, -1, 1)
 
@@ -274,7 +277,7 @@ class FittedDensity:
     """Predictive distribution and calibrator of a fitted regressor.
 
     Attributes:
-        predictive: `Predictive` or `Blend`.
+        predictive: Predictive distribution, a `Predictive` or a `Blend`.
         calibrator: Calibrator of its prediction sets.
     """
 
@@ -296,5 +299,5 @@ def _mass_between(density: Mixture) -> Callable[[Tensor, Tensor, Tensor], Tensor
 
 
 def blocks(X: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return slices of rows whose kernels fit in memory."""
+    """Split rows into blocks whose kernels fit in memory."""
     return [X[start : start + _ROWS_AT_ONCE] for start in range(0, max(1, len(X)), _ROWS_AT_ONCE)]

@@ -1,4 +1,4 @@
-"""Class predictions: the mixture of networks, its temperature, and the held-out folds of the networks."""
+"""Class probabilities: the mixture of networks, its temperature, and the held-out folds of the networks."""
 
 import math
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ _PRIOR_ROWS = 20.0
 
 @dataclass(frozen=True)
 class ClassMixture:
-    """A map from rows of a table to class probabilities.
+    """Map from rows of a table to class probabilities.
 
     Attributes:
-        modules: the networks, whose probabilities are averaged.
-        encoder: of the columns.
-        temperature: divides the log-probabilities of each network.
-        device: where to compute.
+        modules: Networks whose probabilities are averaged.
+        encoder: Encoder of the columns.
+        temperature: Divisor of the log-probabilities of each network.
+        device: Device that computes the probabilities.
     """
 
     modules: list[nn.Module]
@@ -42,45 +42,46 @@ class ClassMixture:
         check_numbers("the temperature of class probabilities", self.temperature, positive=True)
 
     def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the probability of each class, [rows, classes]."""
-        logs = log_shares(self.modules, torch.from_numpy(self.encoder(X, X.dtype)), self.device)
+        """Compute the probability of each class, [rows, classes]."""
+        logs = log_probabilities(self.modules, torch.from_numpy(self.encoder(X, X.dtype)), self.device)
         mixed: NDArray[np.float64] = (logs / self.temperature).softmax(dim=-1).mean(dim=0).numpy()
         return mixed / mixed.sum(axis=1, keepdims=True)
 
 
-def log_shares(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> Tensor:
-    """Return the log-probabilities of the classes according to each network, [networks, rows, classes], in float64."""
+def log_probabilities(modules: Sequence[nn.Module], inputs: Tensor, device: str | torch.device) -> Tensor:
+    """Compute the log-probabilities of the classes for each network, [networks, rows, classes], in float64."""
     return torch.cat(
-        outputs_of(modules, inputs, device, lambda given: torch.stack([mixed_log_probabilities(*x) for x in given])),
+        outputs_of(modules, inputs, device, lambda pairs: torch.stack([mixed_log_probabilities(*x) for x in pairs])),
         dim=1,
     )
 
 
 def mixed_log_probabilities(hypotheses: Tensor, logits: Tensor) -> Tensor:
-    """Return the log-probabilities of the mixture, [rows, classes]."""
+    """Compute the log-probabilities of the mixture of hypotheses, [rows, classes]."""
     return torch.logsumexp(hypotheses.log_softmax(dim=-1) + logits.log_softmax(dim=-1).unsqueeze(-1), dim=-2)
 
 
 def fitted_temperature(logs: Sequence[Tensor], held_out: Sequence[Examples]) -> float:
-    """Return the temperature that best fits the networks to their held-out rows; 1 without held-out rows.
+    """Fit the temperature of the networks to their held-out rows; 1 without held-out rows.
 
     Args:
-        logs: log-probabilities of the held-out rows of each network, [rows, classes].
-        held_out: these rows.
+        logs: Log-probabilities of the held-out rows of each network, [rows, classes].
+        held_out: Held-out rows of each network.
     """
     if not len(held_out[0].weights):
         return 1.0
     classes = np.concatenate([held.targets.squeeze(1).numpy() for held in held_out])
-    found = best_temperature(torch.cat(list(logs)), classes, np.concatenate([held.weights for held in held_out]))
+    weights = np.concatenate([held.weights for held in held_out])
+    temperature = best_temperature(torch.cat(list(logs)), classes, weights)
     # Overconfident networks agree less, so their mean is already flatter than each of them.
-    return found if found < 1 else float(found ** (1 / len(logs)))
+    return temperature if temperature < 1 else float(temperature ** (1 / len(logs)))
 
 
 def best_temperature(logs: Tensor, classes: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
-    """Return the temperature at which probabilities [rows, classes] have the lowest log-loss on held-out rows.
+    """Return the temperature at which log-probabilities, [rows, classes], have the lowest log-loss.
 
-    A prior on the squared logarithm of the temperature, worth a few rows, keeps it near 1: on a few rows that are all
-    classified correctly, the lowest log-loss would be that of certainty.
+    A prior on the squared logarithm of the temperature, worth a few rows, keeps it near 1: if a few rows are all
+    classified correctly, the log-loss alone would be lowest for a temperature near 0.
     """
     ids, counts = torch.from_numpy(classes), torch.from_numpy(weights / weights.mean())
     losses = []
@@ -90,28 +91,28 @@ def best_temperature(logs: Tensor, classes: NDArray[np.int64], weights: NDArray[
     return float(_TEMPERATURES[int(np.argmin(losses))])
 
 
-# More rows than these add nothing.
+# More held-out rows do not improve the temperature.
 _MAX_HELD_OUT = 10_000
 
 
-def dealt_folds(rows: Rows, n_networks: int, share: float) -> list[tuple[Rows, Rows]]:
+def dealt_folds(rows: Rows, n_networks: int, fraction: float) -> list[tuple[Rows, Rows]]:
     """Return the training rows and the held-out rows of each network.
 
-    Units (rows that belong together) are dealt in turn, class by class, so that each fold has its share of each class.
-    Networks beyond the number of folds reuse the folds, beginning with the first.
+    Units (rows that belong together) are assigned to the folds in turn, class by class, so that the folds are
+    stratified. If there are more networks than folds, the folds are reused, beginning with the first.
 
     Args:
-        rows: in the order of a hash, with class ids as targets.
-        n_networks: the number of networks.
-        share: fraction of the units held out by each network, rounded to 1/2, 1/3, 1/4 ...; 0 for none.
+        rows: Rows ordered by a hash, with class ids as targets.
+        n_networks: Number of networks.
+        fraction: Fraction of the units held out by each network, rounded to 1/2, 1/3, 1/4 ...; 0 for none.
     """
-    if share == 0:
+    if fraction == 0:
         return [(rows, rows.head(0))] * n_networks
     _, first, unit = np.unique(rows.units, return_index=True, return_inverse=True)
     n_units = len(first)
     if n_units < 2:
         return [(rows, rows.head(0))] * n_networks
-    n_folds = min(max(2, round(1 / share), math.ceil(n_units / _MAX_HELD_OUT)), n_units)
+    n_folds = min(max(2, round(1 / fraction), math.ceil(n_units / _MAX_HELD_OUT)), n_units)
     order = np.lexsort((first, rows.targets[first]))
     fold = np.empty(n_units, dtype=np.int64)
     fold[order] = np.arange(n_units) % n_folds
@@ -122,13 +123,13 @@ def dealt_folds(rows: Rows, n_networks: int, share: float) -> list[tuple[Rows, R
 
 
 def fold_data(examples: Sequence[Examples]) -> FleetData:
-    """Return the rows of each network as the data of a fleet: shorter sets are padded with rows of weight 0."""
-    sets = list({id(each): each for each in examples}.values())
-    places = {id(each): place for place, each in enumerate(sets)}
-    longest = max(len(each.weights) for each in sets)
-    padded = [_padded(each, longest) for each in sets]
-    data = FleetData.of_sets([(each.inputs, each.targets) for each in padded], [places[id(each)] for each in examples])
-    weights = np.stack([each.weights for each in padded])
+    """Combine the rows of each network to the data of a fleet; shorter sets are padded with rows of weight 0."""
+    sets = list({id(fold): fold for fold in examples}.values())
+    places = {id(fold): place for place, fold in enumerate(sets)}
+    longest = max(len(fold.weights) for fold in sets)
+    padded = [_padded(fold, longest) for fold in sets]
+    data = FleetData.of_sets([(fold.inputs, fold.targets) for fold in padded], [places[id(fold)] for fold in examples])
+    weights = np.stack([fold.weights for fold in padded])
     if (weights == weights[0, 0]).all():
         return data
     means = np.maximum(weights.mean(axis=1, keepdims=True), 1e-300)
@@ -145,7 +146,7 @@ def _padded(examples: Examples, n_rows: int) -> Examples:
 
 
 def watched_folds(examples: Sequence[Examples], *, every: int, patience: int) -> Validation | None:
-    """Return a validation that monitors the mean log-loss of the networks on their held-out rows; None without rows."""
+    """Return a validation by the mean log-loss of the networks on their held-out rows; None without held-out rows."""
     if not len(examples[0].weights):
         return None
     rows = fold_data(examples)

@@ -1,4 +1,4 @@
-"""MCLClassifier: the original multiple-choice setting, several guesses of the class of each row."""
+"""MCLClassifier: multiple choice learning for classes, with several guesses for each row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from torchmcl_tables.estimators.classes import (
     dealt_folds,
     fitted_temperature,
     fold_data,
-    log_shares,
+    log_probabilities,
     watched_folds,
 )
 from torchmcl_tables.estimators.preprocessing import MANY_ROWS, Encoder
@@ -39,20 +39,20 @@ from torchmcl_tables.estimators.tables import (
 )
 from torchmcl_tables.estimators.training import as_given, check_parameters, searched, seed_of, trainer_of
 
-#: -log(score p(class)) of each hypothesis.
+#: Cost of each hypothesis: -log(score p(class)).
 CLASS_COST = MixtureNLL(pairwise_cross_entropy)
 _N_NETWORKS = 5
 # Smaller batches are no faster.
 _MIN_BATCH = 200
-# Epochs of small tables, and optimizer steps of large ones: this many steps, and one more per `_ROWS_PER_STEP` rows.
+# Number of epochs for small tables; number of optimizer steps for large tables, plus one per `_ROWS_PER_STEP` rows.
 _MAX_EPOCHS, _N_STEPS, _ROWS_PER_STEP = 90, 1500, 20
-# Weight decay of a table with this many rows or fewer; it falls with the square of their number.
+# Weight decay for tables with at most this many rows; for larger tables it falls with the square of the number of rows.
 _MAX_DECAY, _MIN_DECAY, _FEW_ROWS = 2.0, 0.05, 200
-# By default, training stops after this share of the epochs, and at least this many, without improvement.
-_PATIENT_SHARE, _MIN_PATIENCE = 0.2, 20
-# Evaluations on held-out rows per training run.
+# By default, training stops after this fraction of the epochs, but at least this many, without improvement.
+_PATIENCE, _MIN_PATIENCE = 0.2, 20
+# Number of evaluations on held-out rows during training.
 _N_EVALUATIONS = 100
-# Rows for the detection of diverged networks: on at least this share of them, the true class has probability 0.
+# Detection of diverged networks: on at least this fraction of these rows, the true class has almost no probability.
 _JUDGED_ROWS, _DIVERGED_FRACTION, _NO_PROBABILITY = 256, 0.2, 1e-20
 
 
@@ -63,30 +63,34 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
     A network returns `n_hypotheses` distributions over the classes and a score for each, and is trained by multiple
     choice learning with the cost -log(score p(class)). Below 50 000 rows there are five networks, each of which holds
     out a different fifth of the rows. The epoch with the lowest log-loss on all held-out rows is kept, and a
-    temperature is fitted to those rows. Order, weights and copies of rows count as for `MCLRegressor`.
+    temperature is fitted to these rows. The order, the weights and the copies of rows are treated as in `MCLRegressor`.
 
-    The parameters and attributes are those of `MCLRegressor`, except for these:
+    The parameters and attributes are the same as for `MCLRegressor`, with these exceptions:
 
     Args:
-        n_hypotheses: distributions per network, and classes returned by `predict_hypotheses` (at most all).
-        rule: `AutoAnnealing()` by default. With `Cooling(5.0, 1.0, share=0.5, linear=True)` the training ends with the
-            likelihood of the mixture: at a temperature of 1, hypotheses share a row by responsibility. Below, each row
-            has a single winner.
-        n_bins: none by default.
-        n_epochs: by default 90 for small tables, and about 1500 optimizer steps and a twentieth of the rows for others.
-        batch_size: by default three times the square root of the number of rows, between 200 and 1024.
-        weight_decay: by default 0.05, and more below 1300 rows: up to 2 at 200; with `AutoAnnealing`, derived from
-            the noise per row.
-        keep_best: true by default.
-        validation_fraction: share of the rows held out by each network, rounded to 1/2, 1/3, 1/4 ...; at most
-            10 000 rows. At 0 the last epoch is kept and nothing is calibrated.
-        patience: by default a fifth of the epochs, at least 20.
-        class_weight: weights of the classes by label, or "balanced" for the same weight of all classes.
+        n_hypotheses: Number of distributions per network, and of classes returned by `predict_hypotheses` (at most the
+            number of classes).
+        rule: Assignment rule, `AutoAnnealing()` by default. With `Cooling(5.0, 1.0, share=0.5, linear=True)` the
+            training ends with the likelihood of the mixture: at a temperature of 1, hypotheses share a row in
+            proportion to their responsibilities. At temperatures near 0, each row has a single winner.
+        n_bins: Number of bins of each column; 0 (no bins) by default.
+        n_epochs: Number of epochs. By default 90 for small tables; for large tables, as many as correspond to 1500
+            optimizer steps plus one step per 20 rows.
+        batch_size: Number of rows per step; by default three times the square root of the number of rows, between 200
+            and 1024.
+        weight_decay: Decoupled weight decay. By default 0.05, and more below 1300 rows: up to 2 for 200 rows; with
+            `AutoAnnealing`, derived from the noise per row.
+        keep_best: Whether to keep the best epoch instead of the last one; true by default.
+        validation_fraction: Fraction of the rows held out by each network, rounded to 1/2, 1/3, 1/4 ...; at most
+            10 000 rows. With 0, the last epoch is kept and the probabilities are not calibrated.
+        patience: Number of epochs without improvement after which training stops; by default a fifth of the epochs, at
+            least 20.
+        class_weight: Weights of the classes by label, or "balanced" for equal total weights of all classes.
 
     Attributes:
-        classes_: the classes, sorted.
-        temperature_: of the probabilities of each network; 1 without held-out rows.
-        validation_losses_: log-loss of each network on its held-out rows.
+        classes_: Sorted classes.
+        temperature_: Temperature of the probabilities of each network; 1 without held-out rows.
+        validation_losses_: Log-loss of each network on its held-out rows.
 
     Example:
         >>> import numpy as np
@@ -120,38 +124,38 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLClassifier":
-        """Train on a table. A failing fit leaves the estimator unchanged.
+        """Train on a table. If an error occurs, the estimator remains unchanged.
 
         Args:
-            X: [rows, features], an array or data frame of numbers; NaN where one is missing.
-            y: [rows], class labels.
-            sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
-            groups: [rows], labels of rows that belong together (the same patient, site or scene): they are held
-                out together, in every split.
-            checkpoint: folder for checkpoints during training; after an interruption, the same call resumes from there.
+            X: Array or data frame of numbers, [rows, features]; NaN for missing values.
+            y: Class labels, [rows].
+            sample_weight: Relative frequency of each row, [rows]; only the ratios matter.
+            groups: Labels of rows that belong together (the same patient, site or scene), [rows]. Each group is held
+                out as a whole, in every split.
+            checkpoint: Folder for checkpoints during training; after an interruption, the same call resumes from there.
         """
         set_fitted(self, classifier_by_rule(self, X, y, sample_weight, groups, checkpoint))
         return self
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the probability of each class, [rows, classes]."""
+        """Predict the probability of each class, [rows, classes]."""
         check_is_fitted(self)
         return replace(self._mixture, device=self.device)(checked_table(self, X, reset=False)[0])
 
     def predict_hypotheses(self, X: Any) -> TopClasses:
-        """Return the `n_hypotheses` most probable classes of each row, or all if there are fewer."""
+        """Predict the `n_hypotheses` most probable classes of each row, or all classes if there are fewer."""
         probabilities = self.predict_proba(X)
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, : self.n_answers_]
-        found = TopClasses(self.classes_[order], np.take_along_axis(probabilities, order, axis=1))
-        return found.labeled(X)
+        top = TopClasses(self.classes_[order], np.take_along_axis(probabilities, order, axis=1))
+        return top.labeled(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most likely class of each row, [rows]."""
-        probabilities = self.predict_proba(X)  # first: it checks that the estimator is fitted
+        """Predict the most probable class of each row, [rows]."""
+        probabilities = self.predict_proba(X)  # first, because it checks that the estimator is fitted
         return self.classes_[probabilities.argmax(axis=1)]
 
     def oracle_score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the fraction of rows with at least one correct guess."""
+        """Compute the fraction of rows with at least one correct guess."""
         values = self.predict_hypotheses(X).values
         truth = column_or_1d(y)
         if len(truth) != len(values):
@@ -172,17 +176,17 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
 
     @property
     def modules_(self) -> list[nn.Module]:
-        """The selected networks."""
+        """Selected networks."""
         return self._mixture.modules
 
     @property
     def temperature_(self) -> float:
-        """The temperature applied to the probabilities of each network."""
+        """Temperature applied to the probabilities of each network."""
         return self._mixture.temperature
 
     @property
     def n_answers_(self) -> int:
-        """The number of predicted classes per row."""
+        """Number of predicted classes per row."""
         head: MultiHypothesisHead = self.modules_[0].head  # type: ignore[assignment]
         return min(head.n_hypotheses, len(self.classes_))
 
@@ -190,7 +194,7 @@ class MCLClassifier(ClassifierMixin, SavedEstimator):
 def classifier_by_rule(
     estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: str | Path | None
 ) -> dict[str, Any]:
-    """Return the fitted attributes of `MCLClassifier.fit`."""
+    """Compute the fitted attributes of `MCLClassifier.fit`."""
     check_parameters(estimator)
     owner, seed = type(estimator).__name__, seed_of(estimator.random_state)
     table = checked_classes(estimator, X, y, sample_weight, reset=True, n_needed=2)
@@ -206,9 +210,9 @@ def classifier_by_rule(
 
 def _check_converged(owner: str, mixture: ClassMixture, rows: Rows, learning_rate: Any) -> None:
     rows = rows.head(_JUDGED_ROWS)
-    shares = mixture(rows.inputs)
-    impossible = np.take_along_axis(shares, rows.targets.reshape(-1, 1), axis=1) < _NO_PROBABILITY
-    if not np.isfinite(shares).all() or impossible.mean() > _DIVERGED_FRACTION:
+    probabilities = mixture(rows.inputs)
+    impossible = np.take_along_axis(probabilities, rows.targets.reshape(-1, 1), axis=1) < _NO_PROBABILITY
+    if not np.isfinite(probabilities).all() or impossible.mean() > _DIVERGED_FRACTION:
         rule, advice = "let the training converge", "The networks diverged; try 0.02."
         raise ValueError(bad_value(owner, "learning_rate", rule, repr(learning_rate), advice))
 
@@ -221,26 +225,26 @@ def _trained(
     seed: int,
     checkpoint: str | Path | None,
 ) -> tuple[ClassMixture, dict[str, Any]]:
-    """Return the mixture of trained networks, calibrated on held-out rows, and the attributes of the training run."""
+    """Train the networks and calibrate their mixture on held-out rows; also return the attributes of the training."""
     n_networks = int(estimator.n_restarts or (_N_NETWORKS if len(rows) < MANY_ROWS else 1))
     folds = dealt_folds(rows, n_networks, float(estimator.validation_fraction))
     network = partial(_network, estimator, preprocessor.encoder, n_classes)
-    trainer, found = _trainer(estimator, rows, preprocessor, network, len(folds[0][0]), n_networks, seed)
+    trainer, search = _trainer(estimator, rows, preprocessor, network, len(folds[0][0]), n_networks, seed)
     trainer = replace(trainer, checkpoint=checkpoint)
     train, held_out = ([preprocessor(part) for part in parts] for parts in zip(*folds, strict=True))
     n_epochs = trainer.n_epochs
-    patience = int(estimator.patience or max(_MIN_PATIENCE, round(_PATIENT_SHARE * n_epochs)))
+    patience = int(estimator.patience or max(_MIN_PATIENCE, round(_PATIENCE * n_epochs)))
     validation = watched_folds(held_out, every=max(1, n_epochs // _N_EVALUATIONS), patience=patience)
     trained = trainer(network, fold_data(train), validation)
     logs = [
-        log_shares([module], held.inputs, estimator.device)[0]
+        log_probabilities([module], held.inputs, estimator.device)[0]
         for module, held in zip(trained.modules, held_out, strict=True)
     ]
-    losses = [_log_loss(each, held) for each, held in zip(logs, held_out, strict=True)]
+    losses = [_log_loss(log, held) for log, held in zip(logs, held_out, strict=True)]
     trained = replace(trained, distortions=torch.tensor(losses))
     kept = list(range(n_networks)) if estimator.ensemble else [trained.best()]
     modules = [trained.modules[place] for place in kept]
-    attributes = trained.attributes(trainer.rule) | found
+    attributes = trained.attributes(trainer.rule) | search
     attributes["validation_losses_"] = attributes.pop("validation_distortions_")
     temperature = fitted_temperature([logs[place] for place in kept], [held_out[place] for place in kept])
     return ClassMixture(modules, preprocessor.encoder, temperature, estimator.device), attributes
@@ -255,20 +259,21 @@ def _trainer(
     n_networks: int,
     seed: int,
 ) -> tuple[training.Trainer, dict[str, Any]]:
-    """Return a trainer with the given parameters or those found by a search, and the attributes of the search."""
+    """Return a trainer with the parameters of the estimator or of the best candidate, and the search attributes."""
     batch = int(estimator.batch_size or max(_MIN_BATCH, default_batch_size(n_train)))
     default_epochs = min(_MAX_EPOCHS, training.default_n_epochs(n_train, batch, _N_STEPS + n_train // _ROWS_PER_STEP))
     n_epochs = int(estimator.n_epochs or default_epochs)
     decay = max(_MIN_DECAY, _MAX_DECAY * min(1.0, _FEW_ROWS / n_train) ** 2)
-    way = as_given(estimator.rule, estimator.learning_rate, estimator.weight_decay, decay, n_epochs)
-    found: dict[str, Any] = {}
+    settings = as_given(estimator.rule, estimator.learning_rate, estimator.weight_decay, decay, n_epochs)
+    search: dict[str, Any] = {}
     if estimator.search is not None:
         sizes = {"seed": seed, "n_epochs": n_epochs, "batch_size": batch}
-        how: dict[str, Any] = {"cost_fn": CLASS_COST, "score_weight": 0.0, "monitor": MixtureLogLoss}
-        way, found = searched(estimator, network, rows, preprocessor(rows), **sizes, **how)
+        options: dict[str, Any] = {"cost_fn": CLASS_COST, "score_weight": 0.0, "monitor": MixtureLogLoss}
+        settings, search = searched(estimator, network, rows, preprocessor(rows), **sizes, **options)
     seeds = training.seeds_of(seed, n_networks)
-    own = {"cost_fn": CLASS_COST, "score_weight": 0.0, "models_at_once": n_networks}  # compared with each other
-    return trainer_of(estimator, way, n_epochs, batch, seeds, **own), found
+    # Training stops by the mean log-loss of all networks, so they are trained together.
+    fields = {"cost_fn": CLASS_COST, "score_weight": 0.0, "models_at_once": n_networks}
+    return trainer_of(estimator, settings, n_epochs, batch, seeds, **fields), search
 
 
 def _network(estimator: Any, encoder: Encoder, n_classes: int) -> nn.Module:
@@ -277,7 +282,7 @@ def _network(estimator: Any, encoder: Encoder, n_classes: int) -> nn.Module:
 
 
 def _log_loss(logs: Tensor, held_out: training.Examples) -> float:
-    """Return the mean log-loss of a network on its held-out rows; infinity if there are none."""
+    """Compute the mean log-loss of a network on its held-out rows; infinity if there are none."""
     if not len(held_out.weights):
         return float("inf")
     losses = -logs.gather(1, held_out.targets).squeeze(1).numpy()

@@ -1,7 +1,6 @@
-"""Export of fitted estimators to ONNX: torch modules that compute means and probabilities, written by `torch.onnx`.
+"""Export of fitted estimators to ONNX: torch modules that compute means and probabilities, exported by `torch.onnx`.
 
-Three things have no operator in torch: categories as text, the trees of a forest, and the names of axes. They are added
-to the exported graph.
+Torch has no operators for categories as text and for the trees of a forest. Both are added to the exported graph.
 """
 
 import copy
@@ -30,44 +29,44 @@ from torchmcl_tables.estimators.tables import FrameColumns, Targets
 
 __all__ = ["export"]
 
-# Names of the tensors between the exported graph and the trees.
+# Names of the tensors that connect the exported graph and the trees.
 _TREE_INPUTS, _LEAVES = "tree_inputs", "leaves"
 _OPSET = 18
 
 
 class FrameInputs(nn.Module):
-    """Columns of a data frame as the numbers that the estimator was fitted on."""
+    """Conversion of data frame columns to the numbers on which the estimator was fitted."""
 
     def __init__(self, frame: FrameColumns) -> None:
         super().__init__()
         self.columns = frame.schema.columns
 
-    def forward(self, *given: Tensor) -> Tensor:
-        """Return the numbers, [rows, columns]; the arguments are one tensor [rows] for each column."""
-        parts = [_numbers(column, values) for column, values in zip(self.columns, given, strict=True)]
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Compute the numbers, [rows, columns], from one tensor [rows] per column."""
+        parts = [_numbers(column, values) for column, values in zip(self.columns, tensors, strict=True)]
         return torch.cat(parts, dim=1)
 
 
-def _numbers(column: Column, given: Tensor) -> Tensor:
-    """Return the values of a column, [rows, values]: those of `FrameColumns`."""
+def _numbers(column: Column, values: Tensor) -> Tensor:
+    """Compute the inputs of a column, [rows, inputs], as `FrameColumns` does."""
     if isinstance(column, CategoryColumn):
         codes = torch.arange(len(column.input_names))
-        return (given.unsqueeze(1) == codes).double()
+        return (values.unsqueeze(1) == codes).double()
     if isinstance(column, DateColumn):
-        return _date_parts(given, column.parts)
+        return _date_parts(values, column.parts)
     for code in column.codes if isinstance(column, NumberColumn) else ():
-        given = torch.where(given == code, torch.nan, given)
-    return given.unsqueeze(1)
+        values = torch.where(values == code, torch.nan, values)
+    return values.unsqueeze(1)
 
 
 def _date_parts(days: Tensor, parts: Sequence[str]) -> Tensor:
-    """Return the parts of dates [rows, parts] from days since 1970 [rows], in the Gregorian calendar.
+    """Compute the parts of dates, [rows, parts], from days since 1970, [rows], in the Gregorian calendar.
 
-    Years begin in March here, so that a leap day is the last day; 400 years have 146 097 days.
+    Years begin in March in this computation, so that a leap day is the last day; 400 years have 146 097 days.
     """
 
     def whole(value: Tensor, by: float) -> Tensor:
-        return ((value + 0.5) / by).floor()  # integers, to avoid rounding
+        return ((value + 0.5) / by).floor()  # the offset avoids rounding errors of integers
 
     day = days.floor()
     since = day + 719_468.0
@@ -87,23 +86,23 @@ def _date_parts(days: Tensor, parts: Sequence[str]) -> Tensor:
 
 
 class EncodedInputs(nn.Module):
-    """An encoder of the columns of a table: imputation, standardization, and piecewise linear bins."""
+    """Encoder of the columns of a table: imputation, standardization, and piecewise linear bins."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.filling, self.indicated = torch.from_numpy(encoder.filling), torch.from_numpy(encoder.indicated)
         self.mean, self.scale = torch.from_numpy(encoder.scaler.mean), torch.from_numpy(encoder.scaler.scale)
-        binned = [(place, each) for place, each in enumerate(encoder.edges) if len(each) > 2]
+        binned = [(place, edges) for place, edges in enumerate(encoder.edges) if len(edges) > 2]
         self.has_bins = bool(binned)
         if binned:
             # A product with 0 and 1 is exact, and faster than the selection of columns.
-            places = torch.tensor([place for place, each in binned for _ in each[1:]])
+            places = torch.tensor([place for place, edges in binned for _ in edges[1:]])
             self.selection = nn.functional.one_hot(places, encoder.n_inputs).double().T
-            self.starts = torch.from_numpy(np.concatenate([each[:-1] for _, each in binned]))
-            self.lengths = torch.from_numpy(np.concatenate([np.diff(each) for _, each in binned]))
+            self.starts = torch.from_numpy(np.concatenate([edges[:-1] for _, edges in binned]))
+            self.lengths = torch.from_numpy(np.concatenate([np.diff(edges) for _, edges in binned]))
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs without bins and with bins, [rows, inputs] each, for rows [rows, columns]."""
+        """Compute the inputs without bins and with bins, both [rows, inputs], from rows, [rows, columns]."""
         missing = rows.isnan()
         filled = torch.where(missing, self.filling, rows)
         dense = ((filled - self.mean) / self.scale).clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS)
@@ -116,7 +115,7 @@ class EncodedInputs(nn.Module):
 
 
 class ExportedModel(nn.Module):
-    """An estimator whose columns are those of an array or of a data frame."""
+    """Base class of exported estimators, which read an array or the columns of a data frame."""
 
     output_names: Sequence[str]
 
@@ -124,13 +123,13 @@ class ExportedModel(nn.Module):
         super().__init__()
         self.columns = None if frame is None else FrameInputs(frame)
 
-    def rows(self, given: Sequence[Tensor]) -> Tensor:
+    def rows(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the rows of the table, [rows, columns]."""
-        return given[0] if self.columns is None else self.columns(*given[: len(self.columns.columns)])
+        return tensors[0] if self.columns is None else self.columns(*tensors[: len(self.columns.columns)])
 
 
 class ExportedNetworks(ExportedModel):
-    """`MCLRegressor`: the mean, and the hypotheses and probabilities of a single network."""
+    """Exported `MCLRegressor`: the mean, and for a single network also the hypotheses and probabilities."""
 
     def __init__(self, predictive: Predictive) -> None:
         super().__init__(None)
@@ -138,19 +137,19 @@ class ExportedNetworks(ExportedModel):
         self.networks = copy.deepcopy(nn.ModuleList(predictive.modules)).double()
         self.output_names = ["mean", "hypotheses", "probabilities"][: 3 if len(self.networks) == 1 else 1]
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs in the order of `output_names`."""
-        _, inputs = self.inputs(self.rows(given))
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute the outputs in the order of `output_names`."""
+        _, inputs = self.inputs(self.rows(tensors))
         predictions = [network(inputs) for network in self.networks]
-        values = torch.cat([each.hypotheses for each in predictions], dim=1)
-        scores = torch.cat([_normalized(each.score_logits) for each in predictions], dim=1) / len(predictions)
+        values = torch.cat([part.hypotheses for part in predictions], dim=1)
+        scores = torch.cat([_normalized(part.score_logits) for part in predictions], dim=1) / len(predictions)
         mean = _restored((scores.unsqueeze(-1) * values).sum(dim=1), self.targets)
         mean = mean.squeeze(1) if self.targets.is_flat else mean
         return (mean, _restored(values, self.targets), scores)[: len(self.output_names)]
 
 
 class ExportedClassifier(ExportedModel):
-    """`MCLClassifier`: the probabilities of the classes."""
+    """Exported `MCLClassifier`: the probabilities of the classes."""
 
     output_names = ("probabilities",)
 
@@ -159,16 +158,16 @@ class ExportedClassifier(ExportedModel):
         self.inputs, self.temperature = EncodedInputs(mixture.encoder), mixture.temperature
         self.networks = copy.deepcopy(nn.ModuleList(mixture.modules)).double()
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the probabilities, [rows, classes]."""
-        _, inputs = self.inputs(self.rows(given))
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute the class probabilities, [rows, classes]."""
+        _, inputs = self.inputs(self.rows(tensors))
         logs = torch.stack([mixed_log_probabilities(*network(inputs)[:2]) for network in self.networks])
         mixed = (logs / self.temperature).softmax(dim=-1).mean(dim=0)
         return (mixed / mixed.sum(dim=1, keepdim=True),)
 
 
 class ExportedBlend(ExportedModel):
-    """`DensityRegressor`: the mean. The last argument are the values of the leaves of a forest, if there is one."""
+    """Exported `DensityRegressor`: the mean. The last argument contains the leaf values of the forest, if any."""
 
     def __init__(self, blend: Blend, frame: FrameColumns | None) -> None:
         super().__init__(frame)
@@ -177,10 +176,10 @@ class ExportedBlend(ExportedModel):
         self.networks = nn.ModuleList(nn.ModuleList(kind) for kind in blend.networks)
         self.output_names = ["mean"] if blend.forest is None else ["mean", _TREE_INPUTS]
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs in the order of `output_names`."""
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute the outputs in the order of `output_names`."""
         blend = self.blend
-        rows = self.rows(given)
+        rows = self.rows(tensors)
         members, tree_inputs = [], rows
         for place, (encoder, kind) in enumerate(zip(self.inputs, blend.networks, strict=True)):
             dense, inputs = (part.float() for part in encoder(rows))
@@ -188,10 +187,10 @@ class ExportedBlend(ExportedModel):
             stretch = 1.0 if blend.stretches is None else float(blend.stretches[place])
             members.append(network_kernels(kind, inputs, torch.float32).stretched(stretch))
         if blend.forest is not None:
-            leaves = given[-1].unflatten(1, (blend.forest.n_trees, -1))
+            leaves = tensors[-1].unflatten(1, (blend.forest.n_trees, -1))
             values = leaves if blend.values is None else leaves[..., :-1]  # means need no widths
-            shares = rows.new_full((1, blend.forest.n_trees), 1 / blend.forest.n_trees, dtype=torch.float32)
-            members.append(Kernels(values, shares.expand(values.shape[0], -1), leaves[..., -1:].expand_as(values)))
+            equal = rows.new_full((1, blend.forest.n_trees), 1 / blend.forest.n_trees, dtype=torch.float32)
+            members.append(Kernels(values, equal.expand(values.shape[0], -1), leaves[..., -1:].expand_as(values)))
         if blend.values is not None:
             members = [Kernels(*(part.double() for part in member)) for member in members]
         members.append(background(members[0]))
@@ -203,25 +202,25 @@ class ExportedBlend(ExportedModel):
 
 
 def _normalized(score_logits: Tensor) -> Tensor:
-    """Return scores that sum to 1; onnxruntime would round the sigmoid of a very negative logit to 0."""
+    """Normalize scores to a sum of 1; onnxruntime would round the sigmoid of a very negative logit to 0."""
     return (score_logits.clamp_max(0.0) - (-score_logits.abs()).exp().log1p()).softmax(dim=-1)
 
 
 def _restored(values: Tensor, targets: Targets) -> Tensor:
-    """Return standardized values [..., outputs] in the units of y, within the bounds."""
+    """Convert standardized values, [..., outputs], to the units of y, and clip them to the bounds."""
     scale, mean = torch.from_numpy(targets.scaler.scale), torch.from_numpy(targets.scaler.mean)
     return (values * scale + mean).clamp(*torch.from_numpy(targets.bounds))
 
 
 def export(estimator: Any, path: str | Path) -> Path:
-    """Write the means of a fitted regressor, or the probabilities of a classifier, to an ONNX file.
+    """Write the computation of a regressor's means, or of a classifier's probabilities, to an ONNX file.
 
     See `SavedEstimator.export`.
     """
     check_is_fitted(estimator)
     owner, path = f"{type(estimator).__name__}.export", Path(path)
     if path.suffix != ".onnx":
-        advice = "A file for Python is written by `save`."
+        advice = "To save a model for use in Python, call `save`."
         raise ValueError(bad_value(owner, "path", "end with .onnx", repr(str(path)), advice))
     metadata = {"model": type(estimator).__name__}
     fitted = estimator._exported
@@ -238,13 +237,13 @@ def export(estimator: Any, path: str | Path) -> Path:
     names = ["X"] if frame is None else [column.name for column in columns]
     example = [torch.zeros(2, estimator.n_features_in_, dtype=torch.float64)] if frame is None else []
     example += [
-        torch.zeros(2, dtype=torch.int64 if isinstance(each, CategoryColumn) else torch.float64) for each in columns
+        torch.zeros(2, dtype=torch.int64 if isinstance(column, CategoryColumn) else torch.float64) for column in columns
     ]
     if isinstance(fitted, Blend) and fitted.forest is not None:
         held = fitted.forest.values if fitted.values is None else fitted.held
         names.append(_LEAVES)
         example.append(torch.zeros(2, held.shape[1] * fitted.forest.n_trees))
-    with torch.no_grad(), warnings.catch_warnings():  # warnings of torch about itself
+    with torch.no_grad(), warnings.catch_warnings():  # internal warnings of torch
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             model.eval(),
@@ -253,7 +252,7 @@ def export(estimator: Any, path: str | Path) -> Path:
             opset_version=_OPSET,
             input_names=names,
             output_names=list(model.output_names),
-            dynamic_shapes={"given": tuple({0: torch.export.Dim("rows")} for _ in example)},
+            dynamic_shapes={"tensors": tuple({0: torch.export.Dim("rows")} for _ in example)},
             verbose=False,
         )
     assert program is not None
@@ -269,29 +268,29 @@ def export(estimator: Any, path: str | Path) -> Path:
 
 
 def _add_texts(model: Any, column: CategoryColumn) -> None:
-    """Replace an input of codes by one of texts; an empty text is a missing category."""
+    """Replace an input of category codes by an input of texts; an empty text is a missing category."""
     from onnx import TensorProto, helper
 
-    given = next(each for each in model.graph.input if each.name == column.name)
+    text = next(tensor for tensor in model.graph.input if tensor.name == column.name)
     codes = f"{column.name} (code)"
     for node in model.graph.node:
         node.input[:] = [codes if name == column.name else name for name in node.input]
     texts = {"": column.missing_code} | column.code_of_text
     attributes: dict[str, Any] = {"keys_strings": list(texts), "values_int64s": list(texts.values())}
     node = helper.make_node(
-        "LabelEncoder", [given.name], [codes], domain="ai.onnx.ml", default_int64=column.other_code, **attributes
+        "LabelEncoder", [text.name], [codes], domain="ai.onnx.ml", default_int64=column.other_code, **attributes
     )
-    given.type.tensor_type.elem_type = TensorProto.STRING
+    text.type.tensor_type.elem_type = TensorProto.STRING
     model.graph.node.insert(0, node)
 
 
 def _add_trees(model: Any, forest: Forest, held: NDArray[np.float64]) -> None:
-    """Replace the input of leaves by the trees, whose inputs are an output of the graph."""
+    """Replace the input of leaf values by the trees, whose inputs are an output of the graph."""
     from onnx import helper
 
     graph = model.graph
-    inputs = next(each for each in graph.output if each.name == _TREE_INPUTS)
-    leaves = next(each for each in graph.input if each.name == _LEAVES)
+    inputs = next(tensor for tensor in graph.output if tensor.name == _TREE_INPUTS)
+    leaves = next(tensor for tensor in graph.input if tensor.name == _LEAVES)
     graph.output.remove(inputs)
     graph.input.remove(leaves)
     ends = [*forest.roots[1:], len(forest.columns)]
@@ -307,7 +306,7 @@ def _add_trees(model: Any, forest: Forest, held: NDArray[np.float64]) -> None:
 
 
 def _tree(forest: Forest, held: NDArray[np.float64], nodes: slice, source: str, name: str) -> Any:
-    """Return a tree as an operator: one for each tree is faster than one for all of them."""
+    """Return a tree as an operator; one operator per tree is faster than one operator for all trees."""
     from onnx import helper
 
     places = np.arange(nodes.stop - nodes.start)

@@ -1,4 +1,4 @@
-"""A forest of regression trees as arrays: predictions from the nearest training rows."""
+"""Forest of fully grown regression trees, stored as arrays."""
 
 import ctypes
 import math
@@ -16,8 +16,8 @@ from sklearn.tree import DecisionTreeRegressor
 from torchmcl_fleet import native
 from torchmcl_tables.estimators.preprocessing import check_numbers
 
-#: A node: a row continues at `child`, or at the next node if its column is above the threshold. A leaf is its own
-#: child, with an infinite threshold.
+#: Node of a tree: a row continues at `child`, or at the node after it if the column exceeds the threshold. A leaf is
+#: its own child, with an infinite threshold.
 NODE = np.dtype([("threshold", np.float32), ("column", np.int32), ("child", np.int32)])
 
 
@@ -43,27 +43,27 @@ def at_leaves(
     depths: NDArray[np.int32],
     held: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the numbers held by the leaf of each row in each tree, [rows, trees, held].
+    """Look up the values stored at the leaf of each row in each tree, [rows, trees, held].
 
     Args:
-        rows: [rows, columns], without NaN.
-        nodes: of all trees, of type `NODE`; every child must be one of them, and every column one of the rows.
-        roots: [trees]
-        depths: [trees], of the deepest leaf of each.
-        held: [nodes, held]
+        rows: Encoded rows without NaN, [rows, columns].
+        nodes: Nodes of all trees, of type `NODE`; children must be indices of nodes, and columns indices of `rows`.
+        roots: Root node of each tree, [trees].
+        depths: Depth of the deepest leaf of each tree, [trees].
+        held: Values stored at the nodes, [nodes, held].
     """
     rows, held = np.ascontiguousarray(rows, dtype=np.float32), np.ascontiguousarray(held, dtype=np.float64)
     if not native.available():
         return held.take(_level_by_level(rows, nodes, roots, int(depths.max(initial=0))), axis=0)
-    found = np.empty((len(rows), len(roots), held.shape[1]))
+    leaves = np.empty((len(rows), len(roots), held.shape[1]))
 
     def part(start: int, stop: int) -> None:
-        given = (rows[start:stop], nodes, roots, depths, held, found[start:stop])
+        arrays = (rows[start:stop], nodes, roots, depths, held, leaves[start:stop])
         sizes = (stop - start, rows.shape[1], len(roots), held.shape[1])
-        native.library().torchmcl_leaves(ctypes.byref(_Trees(*sizes, *(array.ctypes.data for array in given))))
+        native.library().torchmcl_leaves(ctypes.byref(_Trees(*sizes, *(array.ctypes.data for array in arrays))))
 
     native.on_threads(part, len(rows))
-    return found
+    return leaves
 
 
 def _level_by_level(
@@ -76,30 +76,31 @@ def _level_by_level(
     return at.astype(np.int32)
 
 
-# Each tree is trained on this share of the rows (the share of distinct rows in a bootstrap sample), at most this many.
-_SHARE, _MAX_ROWS = 0.632, 20_000
-# Type and number of axes of each array.
+# Each tree is trained on this fraction of the rows (the fraction of distinct rows in a bootstrap sample), but at most
+# this many rows.
+_FRACTION, _MAX_ROWS = 0.632, 20_000
+# Dtype and number of dimensions of each array.
 _KINDS: dict[str, tuple[type[Any], int]] = {
     **{"thresholds": (np.float32, 1), "columns": (np.int32, 1), "children": (np.int32, 1)},
     **{"roots": (np.int32, 1), "depths": (np.int32, 1), "values": (np.float64, 2), "spreads": (np.float64, 1)},
 }
-# The spread of a tree with a single node, which has no parent.
+# Spread of a tree with a single node, which has no parent.
 _NO_SPREAD = 0.0
 _MOST_TREES = 1000
 
 
 @dataclass(frozen=True)
 class Forest:
-    """Fully grown trees, each fitted to a different subset of the rows.
+    """Forest of fully grown trees, each fitted to a different subset of the rows.
 
     Attributes:
-        thresholds: [nodes], `columns` and `children`: see `torchmcl_tables.estimators.forest.NODE`.
-        columns: [nodes]
-        children: [nodes]
-        roots: [trees], indices of nodes.
-        depths: [trees]
-        values: [nodes, outputs], the mean of the rows of a node.
-        spreads: [nodes], the spread of the rows of the parent node, root mean square over outputs.
+        thresholds: Threshold of each node, [nodes]; see `NODE`.
+        columns: Column of each node, [nodes].
+        children: First child of each node, [nodes].
+        roots: Root node of each tree, [trees].
+        depths: Depth of each tree, [trees].
+        values: Mean of the rows of each node, [nodes, outputs].
+        spreads: Spread of the rows of the parent node, root mean square over outputs, [nodes].
     """
 
     thresholds: NDArray[np.float32]
@@ -120,28 +121,29 @@ class Forest:
         seed: int,
         units: NDArray[np.int64] | None = None,
     ) -> "tuple[Forest, NDArray[np.bool_]]":
-        """Return a forest, and the training rows of each tree, [rows, trees].
+        """Fit a forest; also return a mask of the training rows of each tree, [rows, trees].
 
         Args:
-            inputs: [rows, columns], without NaN.
-            targets: [rows, outputs]
-            weights: [rows], how much each row counts.
-            n_trees: how many.
-            seed: selects the rows of each tree.
-            units: [rows], labels; a tree gets all rows with the same label or none. By default each row is separate.
+            inputs: Encoded rows without NaN, [rows, columns].
+            targets: Standardized targets, [rows, outputs].
+            weights: Weight of each row, [rows].
+            n_trees: Number of trees.
+            seed: Seed for the rows of each tree.
+            units: Labels of the rows, [rows]; a tree is trained on all rows with the same label or on none of them. By
+                default each row is separate.
         """
         unit_of = np.arange(len(inputs)) if units is None else np.unique(units, return_inverse=True)[1].ravel()
         n_units = int(unit_of.max()) + 1
-        n_seen = max(1, min(round(_SHARE * n_units), _MAX_ROWS))
+        n_seen = max(1, min(round(_FRACTION * n_units), _MAX_ROWS))
         seen = np.zeros((len(inputs), n_trees), dtype=bool)
         states = [np.random.RandomState((seed + tree) % 2**32) for tree in range(n_trees)]
         for tree, state in enumerate(states):
             seen[:, tree] = np.isin(unit_of, state.permutation(n_units)[:n_seen])
 
         def grow(tree: int) -> DecisionTreeRegressor:
-            own = np.flatnonzero(seen[:, tree])[:_MAX_ROWS]
-            grower = DecisionTreeRegressor(random_state=states[tree])
-            return grower.fit(inputs[own], targets[own], sample_weight=weights[own])
+            rows = np.flatnonzero(seen[:, tree])[:_MAX_ROWS]
+            regressor = DecisionTreeRegressor(random_state=states[tree])
+            return regressor.fit(inputs[rows], targets[rows], sample_weight=weights[rows])
 
         with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:  # scikit-learn releases the GIL
             trees = list(pool.map(grow, range(n_trees)))
@@ -149,7 +151,7 @@ class Forest:
 
     @classmethod
     def _joined(cls, trees: "list[Forest]") -> "Forest":
-        """Return the trees of several forests as one."""
+        """Concatenate the trees of several forests."""
         starts = np.cumsum([0, *(len(tree.columns) for tree in trees[:-1])])
         names = ("thresholds", "columns", "depths", "values", "spreads")
         parts = {name: np.concatenate([getattr(tree, name) for tree in trees]) for name in names}
@@ -163,7 +165,7 @@ class Forest:
         for name, (kind, n_axes) in _KINDS.items():  # the C code reads memory without checks
             array = getattr(self, name)
             if array.dtype != kind or array.ndim != n_axes:
-                raise ValueError(f"the {name} of a forest are numbers of another kind")
+                raise ValueError(f"the {name} of a forest must have {n_axes} axes and the type {kind.__name__}")
         n_nodes = len(self.columns)
         lengths = {len(getattr(self, name)) for name in ("thresholds", "columns", "children", "values", "spreads")}
         if lengths != {n_nodes} or not len(self.roots) == len(self.depths) > 0:
@@ -173,14 +175,14 @@ class Forest:
         inside = ((inner >= 0) & (inner < n_nodes - 1)).all() and ((self.roots >= 0) & (self.roots < n_nodes)).all()
         shallow = ((self.depths >= 0) & (self.depths < n_nodes)).all()
         if not (inside and shallow and (self.columns >= 0).all() and np.isposinf(self.thresholds[leaf]).all()):
-            raise ValueError("the nodes of a forest do not lead to one another")
-        if self.n_trees > _MOST_TREES:  # the memory per row is proportional to it
+            raise ValueError("the nodes of a forest have invalid children, depths, columns or thresholds")
+        if self.n_trees > _MOST_TREES:  # the memory per row is proportional to the number of trees
             raise ValueError(f"a forest must have at most {_MOST_TREES:,} trees, got {self.n_trees:,}")
         check_numbers("the values and spreads of a forest", np.append(self.values, self.spreads))
 
     @property
     def n_trees(self) -> int:
-        """The number of trees."""
+        """Number of trees."""
         return len(self.roots)
 
     @cached_property
@@ -190,19 +192,19 @@ class Forest:
         return nodes
 
     def answers(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the value [rows, trees, outputs] and the spread [rows, trees] of each tree for rows."""
-        found = self.at_leaves(inputs, np.concatenate([self.values, self.spreads[:, None]], axis=1))
-        return found[..., :-1], found[..., -1]
+        """Compute the value, [rows, trees, outputs], and the spread, [rows, trees], of each tree for encoded rows."""
+        leaves = self.at_leaves(inputs, np.concatenate([self.values, self.spreads[:, None]], axis=1))
+        return leaves[..., :-1], leaves[..., -1]
 
     def at_leaves(self, inputs: NDArray[np.float32], held: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return, of the numbers held by all nodes [nodes, held], those of each tree's leaf, [rows, trees, held]."""
+        """Look up the values, [nodes, held], at the leaf of each row in each tree, [rows, trees, held]."""
         if self.columns.max(initial=0) >= inputs.shape[1]:
-            raise ValueError("the nodes of a forest ask for more columns than the rows have")
+            raise ValueError("the nodes of a forest require more columns than the rows have")
         return at_leaves(inputs, self._nodes, self.roots, self.depths, held)
 
 
 def _renumbered(tree: Any) -> Forest:
-    """Return a scikit-learn tree with the two children of each node side by side."""
+    """Convert a scikit-learn tree to a forest in which the two children of each node are adjacent."""
     left, right = tree.children_left, tree.children_right
     order, level, depth = [np.zeros(1, dtype=np.int64)], np.zeros(1, dtype=np.int64), -1
     while len(level):
@@ -229,17 +231,17 @@ def _renumbered(tree: Any) -> Forest:
 
 
 def _not_above(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return single-precision thresholds that split single-precision values as the given thresholds do."""
+    """Round thresholds down to single precision, so that they split single-precision values in the same way."""
     rounded = thresholds.astype(np.float32)
     return np.where(rounded > thresholds, np.nextafter(rounded, np.float32(-math.inf)), rounded)
 
 
-# The value of a leaf is the mean of at least this many rows.
+# Minimum number of rows that are averaged in a leaf.
 _FEWEST_ROWS = 5
 
 
 def blurred(forest: Forest) -> Forest:
-    """Return a forest in which each leaf has the mean and spread of its nearest ancestor with enough rows.
+    """Replace the mean and spread of each leaf by those of its nearest ancestor with enough rows.
 
     Example:
         >>> rows = np.arange(9, dtype=np.float32)[:, None]
@@ -260,7 +262,7 @@ def blurred(forest: Forest) -> Forest:
     for node in places:
         if n_leaves[node] < _FEWEST_ROWS and parents[node] >= 0:
             source[node] = source[parents[node]]
-    # The spread of a node is measured on the rows of its parent; that of `source` is stored with its children.
+    # A node stores the spread of the rows of its parent; the spread of `source` is therefore stored at its children.
     spreads = np.where(source == places, forest.spreads, forest.spreads[forest.children[source]])
     values = np.where(inner[:, None], 0.0, forest.values[source])  # only leaves have values
     return replace(forest, values=values, spreads=np.where(inner, 0.0, spreads))

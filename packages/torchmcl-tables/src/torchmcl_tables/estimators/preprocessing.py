@@ -1,4 +1,4 @@
-"""The encoder that turns the columns of a table into inputs of a network."""
+"""Encoder of the columns of a table as inputs of a network."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,22 +8,22 @@ from numpy.typing import NDArray
 
 from torchmcl_tables.estimators.rows import Rows
 
-#: Standardized inputs are clipped here: networks extrapolate, and sums of numbers that differ by many orders of
-#: magnitude are not exact. Without sample weights, a training row is at most the square root of the number of rows
-#: away.
+#: Standardized inputs are clipped to this many standard deviations: networks extrapolate, and sums of numbers that
+#: differ by many orders of magnitude are inaccurate. Without sample weights, the distance of a training row from the
+#: mean is at most the square root of the number of rows.
 MOST_DEVIATIONS = 1e4
-#: Defaults: tables with at least this many rows have one network and no bins; smaller ones this many bins if values
-#: repeat.
+#: Defaults: tables with at least this many rows have one network without bins; number of bins for smaller tables whose
+#: values repeat.
 MANY_ROWS, N_BINS = 50_000, 32
 # No bins by default if more than this many columns have more than two values: the network would have too many inputs.
 _MAX_BINNED = 128
 
 
 def check_numbers(name: str, numbers: Any, *, positive: bool = False) -> None:
-    """Check that the numbers of a fitted part are finite, and optionally positive.
+    """Check that fitted values are finite, and optionally positive.
 
     Raises:
-        ValueError: if not.
+        ValueError: If a value is not finite, or not positive.
     """
     numbers = np.asarray(numbers, dtype=np.float64)
     if not np.isfinite(numbers).all() or (positive and not (numbers > 0).all()):
@@ -37,7 +37,7 @@ def check_n_answers(number: Any) -> None:
     """Check the number of hypotheses from a file, because the memory per row is proportional to it.
 
     Raises:
-        ValueError: If it is not an integer, or implausibly large.
+        ValueError: If the number is not an integer, or is implausibly large.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _MOST_ANSWERS:
         raise ValueError(f"the number of hypotheses must be an integer from 1 to {_MOST_ANSWERS:,}, got {number!r}")
@@ -45,13 +45,18 @@ def check_n_answers(number: Any) -> None:
 
 @dataclass(frozen=True)
 class Scaler:
-    """Mean and scale of each column; the scale of a constant column is 1. Missing values (NaN) become the mean."""
+    """Standardization of columns; missing values (NaN) become the mean.
+
+    Attributes:
+        mean: Mean of each column, [columns].
+        scale: Standard deviation of each column, [columns]; 1 for constant columns.
+    """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        """Check the numbers, because a file may come from an untrusted source."""
+        """Check the values, because a file may come from an untrusted source."""
         check_numbers("the means of a scaler", self.mean)
         check_numbers("the scales of a scaler", self.scale, positive=True)
         if self.mean.shape != self.scale.shape:
@@ -59,27 +64,27 @@ class Scaler:
 
     @classmethod
     def fit(cls, rows: NDArray[Any], weights: NDArray[np.float64]) -> "Scaler":
-        """Return the weighted statistics of rows [rows, columns], column by column to save memory."""
+        """Compute the weighted statistics of rows, [rows, columns], column by column to save memory."""
         fractions = weights / weights.sum()
         mean, scale = np.array([_mean_and_scale(column.astype(np.float64), fractions) for column in rows.T]).T
         return cls(mean, scale)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return standardized rows, clipped, as inputs of a network."""
+        """Standardize and clip rows as inputs of a network."""
         return np.clip(self.standardized(rows), -MOST_DEVIATIONS, MOST_DEVIATIONS).astype(dtype)
 
     def standardized(self, rows: NDArray[Any]) -> NDArray[np.float64]:
-        """Return standardized rows."""
+        """Standardize rows."""
         standardized: NDArray[np.float64] = (filled(rows, self.mean) - self.mean) / self.scale
         return standardized
 
     def inverse(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return standardized rows in the units of the columns."""
+        """Convert standardized rows to the units of the columns."""
         return rows * self.scale + self.mean
 
 
 def _mean_and_scale(column: NDArray[np.float64], fractions: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean and the standard deviation, computed relative to one of the values to avoid overflow."""
+    """Compute the mean and the standard deviation, relative to one of the values to avoid overflow."""
     offsets = column - column[0]
     unit = np.abs(offsets).max()
     if unit == 0:
@@ -94,12 +99,12 @@ def _mean_and_scale(column: NDArray[np.float64], fractions: NDArray[np.float64])
 class Encoder:
     """Encoder of the columns of a table: imputation, standardization, and piecewise linear bins.
 
-    The encoded columns are indicators of missing values, the standardized columns, and the bins of each column: a
-    network's slope can change at any edge of a bin.
+    The encoded columns are indicators of missing values, the standardized columns, and the bins of each column. The
+    slope of a network can change at any edge of a bin.
 
     Attributes:
         scaler: Mean and scale of each column.
-        filling: Values that replace missing ones (NaN), [columns].
+        filling: Values that replace missing values (NaN), [columns].
         indicated: Indices of the columns with missing values in training, which get an indicator.
         edges: Edges of the bins of each column, increasing, in its units; columns with fewer than three edges have no
             bins. The list is empty for an encoder without bins.
@@ -114,12 +119,12 @@ class Encoder:
     edges: list[NDArray[np.float64]]
 
     def __post_init__(self) -> None:
-        """Check the numbers, because a file may come from an untrusted source."""
-        check_numbers("the values that replace missing ones", self.filling)
+        """Check the values, because a file may come from an untrusted source."""
+        check_numbers("the replacements of missing values", self.filling)
         if self.filling.shape != self.scaler.mean.shape or len(self.edges) not in (0, self.n_inputs):
             raise ValueError("the parts of an encoder have different numbers of columns")
         if self.indicated.dtype.kind != "i" or not np.isin(self.indicated, np.arange(self.n_inputs)).all():
-            raise ValueError("the columns with missing values must be some of the columns")
+            raise ValueError("the columns with missing values must be indices of columns")
         for edges in self.edges:
             check_numbers("the edges of bins", edges)
             if edges.ndim != 1 or not len(edges) or not (np.diff(edges) > 0).all():
@@ -127,13 +132,13 @@ class Encoder:
 
     @classmethod
     def fit(cls, rows: Rows, n_bins: int | None, default: int | None = None) -> "Encoder":
-        """Return an encoder of the inputs of rows.
+        """Fit an encoder to the inputs of rows.
 
         Args:
             rows: Training rows.
             n_bins: Number of bins of each column between its quantiles, or between all values if there are few; 0 for
-                none. None for `default`, and if that is None, for 32 if values repeat.
-            default: Default of the estimator.
+                none. None for `default`.
+            default: Default of the estimator; None for 32 bins if values repeat.
         """
         inputs, missing = rows.inputs, np.isnan(rows.inputs)
         means = _means(inputs, missing, rows.weights) if missing.any() else None
@@ -171,12 +176,12 @@ class Encoder:
         return len(self.indicated) + self.n_inputs + sum(self.run_lengths)
 
     def dense(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return the encoded columns without bins, [rows, inputs]."""
+        """Encode rows without bins, [rows, inputs]."""
         indicators = np.isnan(rows[:, self.indicated]).astype(dtype)
         return np.concatenate([indicators, self.scaler(filled(rows, self.filling), dtype)], axis=1)
 
     def __call__(self, rows: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-        """Return the encoded rows, [rows, n_columns]."""
+        """Encode rows, [rows, n_columns]."""
         dense = self.dense(rows, dtype)
         if not self.edges:
             return dense
@@ -196,7 +201,7 @@ class Encoder:
         return replace(self, scaler=replace(self.scaler, scale=self.scaler.scale / relevance))
 
     def repeated(self, relevance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the relevance of each encoded column: bins have that of their column, indicators 1."""
+        """Return the relevance of each encoded column: bins have the relevance of their column, indicators have 1."""
         n_bins = [len(edges) - 1 if len(edges) > 2 else 0 for edges in self.edges]
         of_bins = np.repeat(relevance, n_bins) if n_bins else relevance[:0]
         return np.concatenate([np.ones(len(self.indicated)), relevance, of_bins])

@@ -1,4 +1,4 @@
-"""Base class of the regressors: predictions of a fitted density, and the splits of their rows."""
+"""Base class of the regressors: predictions from a fitted density, and the split of the rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,15 +57,15 @@ class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
 
     @property
     def n_calibrating_(self) -> int:
-        """Number of rows that calibrate the prediction sets."""
+        """Number of calibration rows of the prediction sets."""
         return len(self._fitted.calibrator.surprise)
 
     def _numbers(self, X: Any) -> NDArray[Any]:
-        """Return a checked table as numbers, [rows, columns]."""
+        """Check a table and convert it to numbers, [rows, columns]."""
         return tables.checked_table(self, X, reset=False)[0]
 
     def _predictive(self, X: Any) -> tuple[Any, NDArray[Any]]:
-        """Return the predictive on the estimator's current `device`, and X as numbers [rows, columns]."""
+        """Return the predictive distribution on the current `device`, and X as numbers, [rows, columns]."""
         check_is_fitted(self)
         return replace(self._fitted.predictive, device=self.device), self._numbers(X)
 
@@ -79,19 +79,19 @@ class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
         return [predictive.mean(row), predictive.standardized(row).mean.numpy(), *predictive.hypotheses(row)]
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the conditional mean of each row, [rows] or [rows, outputs]."""
+        """Predict the conditional mean of each row, [rows] or [rows, outputs]."""
         predictive, X = self._predictive(X)
         means: NDArray[Any] = np.concatenate([predictive.mean(rows) for rows in blocks(X)])
         return predictive.targets.like_y(means)
 
     def predict_hypotheses(self, X: Any, n_hypotheses: int | None = None) -> Hypotheses:
-        """Return the hypotheses for each row and their probabilities.
+        """Predict the hypotheses of each row and their probabilities.
 
         Args:
             X: Rows of a table, [rows, features].
-            n_hypotheses: Number of hypotheses; by default that of the fit. One fit can return any number of points of a
-                density, but a single network of `MCLRegressor` returns its own hypotheses. For a target of
-                `DensityRegressor` with few different values, the hypotheses are different values, at most all of them.
+            n_hypotheses: Number of hypotheses; by default the parameter of the estimator. A density can be represented
+                by any number of points, but a single network of `MCLRegressor` has a fixed number of hypotheses. For
+                a discrete target of `DensityRegressor`, the hypotheses are different values, at most all of them.
         """
         if n_hypotheses is not None:
             checks.check_positive_int(type(self).__name__, "n_hypotheses", n_hypotheses)
@@ -101,19 +101,19 @@ class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
         return whole.labeled(X, predictive.targets.names)
 
     def predict_distribution(self, X: Any) -> Mixture:
-        """Return the density of y for each row: batch shape [rows], event shape [outputs]."""
+        """Predict the density of y for each row, with batch shape [rows] and event shape [outputs]."""
         predictive, X = self._predictive(X)
         return predictive.density(X)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> PredictionIntervals:
-        """Return sets that contain y with probability `coverage`, on average over rows.
+        """Predict sets that contain y with probability `coverage`, on average over rows.
 
-        They are highest-density sets, calibrated by split conformal prediction on rows that were used for nothing
-        else: unions of intervals if the density has several modes, separate for each output. With
-        too few calibration rows (fewer than 1 / (1 - coverage) - 1) they are infinite; copies of a row count as one,
-        and so do the rows of a group. After a weighted fit, coverage holds for rows drawn in proportion to the
-        weights. A set is extended to the mean of its row if almost no mass lies between; otherwise the mean, for
-        example of a skewed density, may lie outside.
+        The sets are highest-density sets, calibrated by split conformal prediction on rows that are used for nothing
+        else. There is one set for each output; it is a union of intervals if the density has several modes. With fewer
+        than 1 / (1 - coverage) - 1 calibration rows, the sets are infinite; copies of a row count as one row, and so do
+        the rows of a group. After a weighted fit, the coverage holds for rows drawn in proportion to the weights. A set
+        is extended to the mean of its row if almost no mass lies in between; otherwise the mean, for example of a
+        skewed density, may lie outside the set.
 
         Args:
             X: Rows of a table, [rows, features].
@@ -125,10 +125,10 @@ class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
         return PredictionIntervals(*ends).labeled(X, predictive.targets.names)
 
     def predict_region(self, X: Any, coverage: float = 0.9) -> PredictionRegions:
-        """Return regions that contain all outputs of a row together with probability `coverage`.
+        """Predict regions that contain all outputs of a row jointly with probability `coverage`.
 
-        They are level sets of the density, with a level calibrated as in `predict_interval`: for dependent outputs,
-        regions are smaller than the product of the intervals.
+        The regions are level sets of the density, with a level calibrated as in `predict_interval`. For dependent
+        outputs, they are smaller than the product of the intervals.
 
         Args:
             X: Rows of a table, [rows, features].
@@ -141,7 +141,7 @@ class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
         return PredictionRegions(predictive.density(X), level)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> NDArray[Any]:
-        """Return draws from the density of each row, [rows, samples] or [rows, samples, outputs]."""
+        """Draw samples from the density of each row, [rows, samples] or [rows, samples, outputs]."""
         checks.check_positive_int(type(self).__name__, "n_samples", n_samples)
         predictive, X = self._predictive(X)
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
@@ -149,43 +149,43 @@ class DensityEstimator(RegressorMixin, TransformerMixin, SavedEstimator):
         return samples[..., 0] if predictive.targets.is_flat else samples
 
     def log_prob(self, X: Any, y: Any) -> NDArray[Any]:
-        """Return the log density of each row, evaluated at y, [rows]."""
+        """Compute the log density of each row at y, [rows]."""
         predictive, X = self._predictive(X)
         return predictive.density(X).log_prob(torch.from_numpy(predictive.targets.checked(y, len(X)))).numpy()
 
     def distortion(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the mean squared distance from y to the nearest hypothesis, in the units of y."""
+        """Compute the mean squared distance from y to the nearest hypothesis, in the units of y."""
         values = self.predict_hypotheses(X).values
         targets = self._fitted.targets.checked(y, len(values))
         nearest = ((values - targets[:, None]) ** 2).sum(axis=-1).min(axis=1)
         return float(np.average(nearest, weights=sample_weight))
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Return hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
+        """Compute hypotheses and probabilities as columns, [rows, hypotheses * outputs + hypotheses].
 
         The hypotheses of several networks are sorted (one output) or unordered: columns are not comparable across rows.
-        `get_feature_names_out` returns their names, and `set_output(transform="pandas")` yields a data frame.
+        `get_feature_names_out` returns the column names, and `set_output(transform="pandas")` yields a data frame.
         """
         values, probabilities = self.predict_hypotheses(X)
         return np.concatenate([values.reshape(len(values), -1), probabilities], axis=1)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the columns of `transform`."""
+        """Return the column names of `transform`."""
         check_is_fitted(self)
         return np.array(hypothesis_names(list(self._fitted.targets.names), self.n_answers_), dtype=object)
 
 
-# Networks with means this many standard deviations away have diverged, judged on this many rows.
+# Networks whose means are this many standard deviations away have diverged; number of rows for this check.
 _DIVERGED, _JUDGED_ROWS = 1e4, 256
 
 
 def check_converged(predictive: Any, encoder: Encoder, rows: Rows, learning_rate: Any) -> None:
     """Check that the means of training rows are finite and near the targets.
 
-    Further rows may lie far from the rows of the first fit in their inputs or targets; that is not divergence.
+    Rows of later calls may lie far from the rows of the first fit in their inputs or targets; this is not divergence.
 
     Raises:
-        ValueError: if all networks diverged.
+        ValueError: If all networks diverged.
     """
     rows = rows.head(_JUDGED_ROWS)
     if not len(rows):
@@ -199,7 +199,7 @@ def check_converged(predictive: Any, encoder: Encoder, rows: Rows, learning_rate
 
 
 def first_split(estimator: Any, table: tables.RegressionTable, groups: Any, seed: int) -> tuple[Split, tables.Targets]:
-    """Return the split of a table, and its targets with bounds from all rows except the calibration rows."""
+    """Split a table, and fit the targets, with bounds from all rows except the calibration rows."""
     owner = type(estimator).__name__
     tables.check_targets_vary(owner, table)
     together = tables.checked_groups(owner, groups, len(table.X))
@@ -209,6 +209,6 @@ def first_split(estimator: Any, table: tables.RegressionTable, groups: Any, seed
 
 
 def held_out_fractions(fraction: float) -> dict[str, Any]:
-    """Return the fractions of the rows for selection and calibration."""
+    """Return the fractions of the rows for selection and for calibration."""
     third = float(fraction) / 3
     return {"selecting": 2 * third, "calibrating": third}

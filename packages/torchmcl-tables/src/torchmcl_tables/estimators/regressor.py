@@ -22,69 +22,77 @@ from torchmcl_tables.estimators.rows import Rows, Split, fixed_borders, split_ro
 from torchmcl_tables.estimators.training import as_given, check_parameters, searched, seed_of, trainer_of
 
 _WEIGHT_DECAY = 0.05
-# Networks by default; for a table of `MANY_ROWS` one network is enough, and predicts faster.
+# Default number of networks; for tables with `MANY_ROWS` one network is enough, and predicts faster.
 _N_RESTARTS = 5
-# Optimizer steps by default, without and with bins.
+# Default number of optimizer steps, without and with bins.
 _N_STEPS, _N_STEPS_WITH_BINS = 1500, 750
-# With fewer held-out rows, partial_fit keeps the bandwidth and the gaps that earlier rows selected.
+# With fewer held-out rows, partial_fit keeps the bandwidth and the gaps fitted to earlier rows.
 _ENOUGH_TO_SELECT = 20
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn defines comparison and repr of estimators
 class MCLRegressor(DensityEstimator):
-    """Several plausible outcomes for each row, their probabilities, a density and calibrated intervals.
+    """Several plausible outcomes for each row, their probabilities, a density and calibrated prediction sets.
 
-    Networks are trained by multiple choice learning: each returns `n_hypotheses` answers with scores, and one
-    bandwidth turns all of them into a density. `torchmcl_tables.DensityRegressor` is a different method, a blend of
-    mixture density networks and a forest, with better likelihoods on most tables.
+    Networks are trained by multiple choice learning: each network returns `n_hypotheses` hypotheses with scores, and
+    kernels with a fitted bandwidth around all hypotheses define a density. `torchmcl_tables.DensityRegressor` is a
+    different method, a blend of mixture density networks and a forest, with better likelihoods on most tables.
 
-    A part of the rows is held out: two thirds of it for selection (the bandwidth, gaps of the sets, the best
-    network), the rest only for calibration of the intervals. The fit does not depend on the order of the rows, and
-    weighting a row with 2 is the same as having it twice. Copies of a row are held out together; in a table so coarse
-    that rows coincide by chance, each counts as a separate row.
+    A part of the rows is held out. Two thirds of them are selection rows (for the bandwidth, the gaps of the sets and
+    the best network); the others are used only to calibrate the prediction sets. The fit does not depend on the order
+    of the rows, and a row of weight 2 is equivalent to two copies of the row. Copies of a row are held out together. In
+    a table so coarse that rows coincide by chance, each row counts as a separate row.
 
     Args:
-        n_hypotheses: the number of answers per row.
-        rule: an assignment rule, a function epoch -> rule such as from `annealed`, `Cooling(...)`, or
-            `AutoAnnealing(...)`, the default, which sets the temperature in training: when to start cooling, from
-            which temperature and how fast; also the tail of the rate and the weight decay. Temperatures are in units
-            of the variance of the targets.
-        hidden: sizes of the hidden layers.
-        n_bins: bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By default 32,
-            if there are fewer than 50 000 rows, at most 128 columns with more than two values, and repeated values in
-            at least half of the columns, else none; none for `partial_fit`.
-        n_epochs: passes over the rows, at most. By default about 1500 steps (750 with bins), in 20 to 1000 epochs.
-        batch_size: maximum rows per step; by default 3 times the square root of their number, from 64 to 1024.
-        learning_rate: of Adam: an initial value, annealed to 0 along a cosine, or a schedule by epoch.
-        weight_decay: decoupled weight decay; by default 0.05, or derived from the noise per row with `AutoAnnealing`.
-        keep_best: keep the epoch with the lowest distortion on the selection rows instead of the last one.
-        validation_fraction: share of the rows held out: two thirds for selection, the rest for calibration
+        n_hypotheses: Number of hypotheses per row.
+        rule: Assignment rule, function epoch -> rule (for example from `annealed`), `Cooling(...)`, or
+            `AutoAnnealing(...)`, the default, which chooses the temperature schedule, the final part of the learning
+            rate schedule and the weight decay during training. Temperatures are in units of the variance of the
+            targets.
+        hidden: Sizes of the hidden layers.
+        n_bins: Number of bins of the piecewise linear encoding of each column, between its quantiles; 0 for none. By
+            default 32 if there are fewer than 50 000 rows, at most 128 columns with more than two distinct values, and
+            repeated values in at least half of the columns; otherwise, and for `partial_fit`, none.
+        n_epochs: Maximum number of epochs. By default 20 to 1000 epochs with about 1500 steps (750 with bins).
+        batch_size: Maximum number of rows per step; by default 3 times the square root of the number of rows, from 64
+            to 1024.
+        learning_rate: Learning rate of Adam: an initial value, annealed to 0 along a cosine, or a schedule by epoch.
+        weight_decay: Decoupled weight decay; by default 0.05, or derived from the noise per row with `AutoAnnealing`.
+        keep_best: Whether to keep the epoch with the lowest distortion on the selection rows instead of the last one.
+        validation_fraction: Fraction of the rows that is held out: two thirds for selection, the rest for calibration
             (9, 19, 29 ... rows; in a small table more than a third), at most 10 000 and 5 000 rows.
-        patience: stop training after this many epochs without improvement on the selection rows; never by default.
-        n_restarts: networks, trained together as a fleet. By default 5, and 1 with 50 000 or more training rows.
-        ensemble: combine all networks that did not fail instead of using the best one on the selection rows.
-        final_fit_on_all_rows: after selection, continue training with the selection rows included for another 30 % of
-            the epochs, from a quarter of the learning rate down to 0. Calibration rows are never trained on.
-        search: a `torchmcl_fleet.FleetSearch`: its candidates (64 by default) are trained at once on a part of the
-            training rows, and the best on the others is used. It sets `rule`, `learning_rate` and `weight_decay`,
-            which must be left at their defaults.
-        device: where to train and predict, "cpu" or "cuda".
-        random_state: of the initial weights, the shuffles and the held-out rows.
-        progress: show a progress bar.
+        patience: Number of epochs without improvement on the selection rows after which training stops; by default,
+            training does not stop early.
+        n_restarts: Number of networks, trained together as a fleet. By default 5, and 1 for 50 000 or more training
+            rows.
+        ensemble: Whether to combine all networks that did not fail instead of using the best network on the selection
+            rows.
+        final_fit_on_all_rows: Whether to continue training after selection, with the selection rows included, for
+            another 30 % of the epochs, from a quarter of the learning rate down to 0. Networks are never trained on
+            calibration rows.
+        search: A `torchmcl_fleet.FleetSearch`. Its candidates (64 by default) are trained together on a part of the
+            training rows and compared on the others. The search chooses `rule`, `learning_rate` and `weight_decay`,
+            which must keep their defaults.
+        device: Device for training and prediction, "cpu" or "cuda".
+        random_state: Seed of the initial weights, the shuffles and the held-out rows.
+        progress: Whether to show a progress bar.
 
     Attributes:
-        modules_: the selected networks, ordinary torch modules on encoded inputs and standardized targets.
-        n_features_in_: columns of X; `feature_names_in_` has their names if X had any.
-        n_outputs_: columns of y; `target_names_` has their names, `target_scale_` their deviations.
-        n_answers_: the number of answers per row.
-        bandwidth_: the rule for the bandwidth, in units of the deviation of y.
-        loss_curve_: training loss of each epoch, of the best network; `learning_rate_curve_` has the learning rates.
-        temperature_curve_: the temperature of each epoch; None for a rule without a temperature.
-        rule_: the rule, the function epoch -> rule or the `AutoAnnealing` that was used.
-        best_restart_: index of the best restart; `validation_distortions_` has the values, in standardized units.
-        best_epoch_: the selected epoch; -1 if it is the last one.
-        n_epochs_: number of epochs trained, except those on all rows.
-        trials_: the trials of `search`, one record each; `best_candidate_` is the name of the selected candidate.
+        modules_: Selected networks, ordinary torch modules on encoded inputs and standardized targets.
+        n_features_in_: Number of columns of X; `feature_names_in_` contains their names if X has any.
+        n_outputs_: Number of columns of y; `target_names_` contains their names, `target_scale_` their standard
+            deviations.
+        n_answers_: Number of hypotheses per row.
+        bandwidth_: Fitted bandwidth, in units of the standard deviation of y.
+        loss_curve_: Training loss of each epoch, for the best network; `learning_rate_curve_` contains the learning
+            rates.
+        temperature_curve_: Temperature of each epoch; None for a rule without a temperature.
+        rule_: Assignment rule, function epoch -> rule, or `AutoAnnealing` of the training run.
+        best_restart_: Index of the best restart; `validation_distortions_` contains the distortions, in standardized
+            units.
+        best_epoch_: Selected epoch; -1 for the last one.
+        n_epochs_: Number of epochs trained, excluding the final epochs on all rows.
+        trials_: Trials of `search`, one record per trial; `best_candidate_` is the name of the selected candidate.
 
     Example:
         >>> import numpy as np
@@ -95,7 +103,7 @@ class MCLRegressor(DensityEstimator):
         >>> values, probabilities = model.predict_hypotheses([[0.8]])
         >>> np.sort(values[0, :, 0]).round(1), probabilities.shape
         (array([-0.8,  0.8]), (1, 2))
-        >>> model.predict_interval([[0.8]], coverage=0.9).n_pieces  # the answer forks
+        >>> model.predict_interval([[0.8]], coverage=0.9).n_pieces  # one interval for each branch
         array([2])
     """
 
@@ -121,30 +129,31 @@ class MCLRegressor(DensityEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, *, checkpoint: str | Path | None = None
     ) -> "MCLRegressor":
-        """Train on a table. A failing fit leaves the estimator unchanged.
+        """Train on a table. If an error occurs, the estimator remains unchanged.
 
         Args:
-            X: [rows, features], an array or data frame of numbers; NaN where one is missing.
-            y: [rows], or [rows, outputs] for several outputs.
-            sample_weight: [rows], how often each row occurs relative to the others; only the ratios matter.
-            groups: [rows], labels of rows that belong together (the same patient, site or scene): they are held
-                out together, in every split, and the intervals are valid for rows of new groups.
-            checkpoint: folder for checkpoints during training; after an interruption, the same call resumes from there.
+            X: Array or data frame of numbers, [rows, features]; NaN for missing values.
+            y: Targets, [rows], or [rows, outputs] for several outputs.
+            sample_weight: Relative frequency of each row, [rows]; only the ratios matter.
+            groups: Labels of rows that belong together (the same patient, site or scene), [rows]. Each group is held
+                out as a whole, in every split, and the prediction sets are valid for rows of new groups.
+            checkpoint: Folder for checkpoints during training; after an interruption, the same call resumes from there.
 
         Raises:
-            ValueError: for a parameter out of range, infinite values, targets that are missing or constant, or a
-                learning rate at which all networks diverge.
+            ValueError: If a parameter is out of range, X contains infinite values, targets are missing or constant, or
+                all networks diverge at the learning rate.
         """
         tables.set_fitted(self, fitted_by_rule(self, X, y, sample_weight, groups, checkpoint))
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MCLRegressor":
-        """Continue training from the last call (or `fit`) for one epoch, on further rows.
+        """Continue training after the last call (or `fit`) for one epoch on new rows.
 
-        Each call is one epoch of the rule's schedule, whose horizon is `n_epochs`, 200 by default; the learning rate
-        stays at its first value if it is not a schedule. The held-out share of each call is added to the selection and
-        calibration rows, of which the latest 4096 are kept; a repeated row is assigned to the same share. One network
-        is trained, or `n_restarts` if set together with `ensemble`; after `fit`, the networks that it kept.
+        Each call is one epoch of the schedule of the rule, whose horizon is `n_epochs`, 200 by default; the learning
+        rate is constant unless it is a schedule. A part of the rows of each call is held out and added to the selection
+        and calibration rows, of which the latest 4096 are kept; a repeated row is always assigned to the same part.
+        One network is trained, or `n_restarts` if set together with `ensemble`; after `fit`, the selected networks are
+        trained.
         """
         tables.set_fitted(self, fitted_further(self, X, y, sample_weight))
         return self
@@ -152,36 +161,36 @@ class MCLRegressor(DensityEstimator):
     _continuation: training.Continuation = field(init=False)
 
     def without_rows(self) -> Self:
-        """Return a copy without the held-out rows, which only `partial_fit` needs."""
+        """Return a copy without the held-out rows, which are needed only by `partial_fit`."""
         bare = copy.copy(self)
         bare._continuation = replace(self._continuation, held_out=())
         return bare
 
     @property
     def modules_(self) -> list[nn.Module]:
-        """The selected networks."""
+        """Selected networks."""
         return self._fitted.predictive.modules
 
     @property
     def bandwidth_(self) -> Bandwidth:
-        """The rule for the bandwidth, in standard deviations of y."""
+        """Fitted bandwidth, in units of the standard deviation of y."""
         return self._fitted.predictive.bandwidth
 
 
 def fitted_by_rule(
     estimator: Any, X: Any, y: Any, sample_weight: Any, groups: Any, checkpoint: str | Path | None
 ) -> dict[str, Any]:
-    """Return the fitted attributes of `MCLRegressor.fit`."""
+    """Compute the fitted attributes of `MCLRegressor.fit`."""
     check_parameters(estimator)
     seed = seed_of(estimator.random_state)
     table = tables.checked_regression(estimator, X, y, sample_weight, targets=None, n_needed=2)
     split, targets = first_split(estimator, table, groups, seed)
     encoder = Encoder.fit(split.train, estimator.n_bins)
     preprocessor = training.Preprocessor(encoder, targets)
-    trainer, trained, found = _trained(estimator, preprocessor, split, seed, checkpoint)
+    trainer, trained, search = _trained(estimator, preprocessor, split, seed, checkpoint)
     kept = trained.not_failed() if estimator.ensemble else [trained.best()]
     modules = [trained.modules[place] for place in kept]
-    attributes = trained.attributes(trainer.rule) | found
+    attributes = trained.attributes(trainer.rule) | search
     selection = split.selection
     judges = selection if len(selection) else split.train
     predictive = Predictive.fit(modules, encoder, targets, judges, estimator.device)
@@ -191,7 +200,7 @@ def fitted_by_rule(
         final = trainer.on_all_rows(modules, examples, trained.moments_of(kept))
         predictive = replace(predictive, modules=final.modules)
         attributes["seconds_"] += float(final.history.seconds)
-        split = split._replace(selection=selection.head(0))  # these rows can no longer be used for selection
+        split = split._replace(selection=selection.head(0))  # the networks are now trained on these rows
     check_converged(predictive, encoder, split.train, estimator.learning_rate)
     fitted = FittedDensity(predictive, Calibrator.fit(predictive, split.calibration, fill))
     state = training.Continuation(seed, attributes["n_epochs_"], split.borders).holding_out(split)
@@ -204,14 +213,14 @@ def _network(estimator: Any, encoder: Encoder, targets: tables.Targets) -> nn.Mo
         targets.n_outputs,
         int(estimator.n_hypotheses),
         hidden=tuple(int(size) for size in estimator.hidden),
-        detach_scores=True,  # on low-noise targets the score loss would dwarf the cost in the trunk
+        detach_scores=True,  # on targets with little noise, the score loss would dominate the cost in the trunk
     )
 
 
 def _trained(
     estimator: Any, preprocessor: training.Preprocessor, split: Split, seed: int, checkpoint: str | Path | None
 ) -> tuple[training.Trainer, training.Trained, dict[str, Any]]:
-    """Return the trainer, the trained networks, and the fitted attributes of a search."""
+    """Train the networks; return the trainer, the trained networks, and the fitted attributes of the search."""
     encoder, targets = preprocessor.encoder, preprocessor.targets
     assert targets is not None
     network = partial(_network, estimator, encoder, targets)
@@ -219,22 +228,22 @@ def _trained(
     batch = int(estimator.batch_size or default_batch_size(n_train))
     n_steps = _N_STEPS_WITH_BINS if encoder.has_bins else _N_STEPS
     n_epochs = int(estimator.n_epochs or training.default_n_epochs(n_train, batch, n_steps))
-    way = as_given(estimator.rule, estimator.learning_rate, estimator.weight_decay, _WEIGHT_DECAY, n_epochs)
-    found: dict[str, Any] = {}
+    settings = as_given(estimator.rule, estimator.learning_rate, estimator.weight_decay, _WEIGHT_DECAY, n_epochs)
+    search: dict[str, Any] = {}
     if estimator.search is not None:
         sizes = {"seed": seed, "n_epochs": n_epochs, "batch_size": batch}
-        way, found = searched(estimator, network, split.train, examples, **sizes)
+        settings, search = searched(estimator, network, split.train, examples, **sizes)
     default = _N_RESTARTS if n_train < MANY_ROWS else 1
     seeds = training.seeds_of(seed, default if estimator.n_restarts is None else int(estimator.n_restarts))
-    own = {"cost_fn": pairwise_sq_euclidean, "checkpoint": checkpoint}
-    trainer = trainer_of(estimator, way, n_epochs, batch, seeds, **own)
+    fields = {"cost_fn": pairwise_sq_euclidean, "checkpoint": checkpoint}
+    trainer = trainer_of(estimator, settings, n_epochs, batch, seeds, **fields)
     patience = None if estimator.patience is None else int(estimator.patience)
     validation = trainer.watching(preprocessor(split.selection), patience)
-    return trainer, trainer(network, examples.for_all(len(trainer.seeds)), validation), found
+    return trainer, trainer(network, examples.for_all(len(trainer.seeds)), validation), search
 
 
 def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
-    """Return the fitted attributes of `MCLRegressor.partial_fit`."""
+    """Compute the fitted attributes of `MCLRegressor.partial_fit`."""
     check_parameters(estimator)
     before: FittedDensity | None = getattr(estimator, "_fitted", None)
     targets = None if before is None else before.targets
@@ -261,7 +270,7 @@ def fitted_further(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[s
 
 
 def _further_split(estimator: Any, table: tables.RegressionTable) -> tuple[training.Continuation, Split]:
-    """Return the state of a continued training run, with the held-out rows of the new split added, and the split."""
+    """Split new rows; return the state of the continued training run, with the new held-out rows, and the split."""
     state: training.Continuation | None = getattr(estimator, "_continuation", None)
     if state is not None:
         split = split_rows(table.X, table.y, table.weights, seed=state.seed, borders=state.borders)
@@ -275,12 +284,13 @@ def _further_split(estimator: Any, table: tables.RegressionTable) -> tuple[train
 
 
 def _epoch_trainer(estimator: Any, n_rows: int) -> training.Trainer:
-    """Return the trainer for `partial_fit`: rule, learning rate and weight decay over its horizon in epochs."""
+    """Return the trainer for `partial_fit`, with rule, learning rate and weight decay for its horizon in epochs."""
     horizon = int(estimator.n_epochs or training.PARTIAL_EPOCHS)
-    way = as_given(estimator.rule, 0.0, estimator.weight_decay, _WEIGHT_DECAY, horizon)
+    settings = as_given(estimator.rule, 0.0, estimator.weight_decay, _WEIGHT_DECAY, horizon)
     batch = int(estimator.batch_size or default_batch_size(n_rows))
     cost, device = pairwise_sq_euclidean, estimator.device
-    return training.Trainer(way.rule, estimator.learning_rate, way.weight_decay, horizon, batch, (), cost, device)
+    rule, weight_decay = settings.rule, settings.weight_decay
+    return training.Trainer(rule, estimator.learning_rate, weight_decay, horizon, batch, (), cost, device)
 
 
 def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
@@ -290,7 +300,7 @@ def _costs(module: nn.Module, examples: training.Examples) -> Tensor:
 def _selected(
     estimator: Any, before: FittedDensity | None, parts: Any, state: training.Continuation, train: Rows
 ) -> FittedDensity:
-    """Return the fitted density, with bandwidth, gaps and levels fitted to held-out rows if there are enough."""
+    """Fit the density: bandwidth, gaps and conformal levels are fitted to held-out rows if there are enough."""
     selection, calibration = state.held_out
     if before is None or len(selection) >= _ENOUGH_TO_SELECT:
         judges = selection if len(selection) else train

@@ -1,4 +1,4 @@
-"""Results of predictions: hypotheses, prediction sets and classes, as arrays and as data frames."""
+"""Prediction results as arrays and data frames: hypotheses, prediction sets and classes."""
 
 import importlib.util
 import math
@@ -15,9 +15,9 @@ from torchmcl.density import Mixture
 from torchmcl.errors import bad_value
 from torchmcl_tables.data.table import is_data_frame
 
-# Columns of each output in a data frame of sets.
+# Suffixes of the columns of each output in a data frame of prediction sets.
 _ENDS = ("lower", "upper", "pieces")
-# Draws times kernels of the rows processed at a time.
+# Maximum number of samples times kernels that are processed at once.
 _AT_ONCE = 2**24
 
 
@@ -36,7 +36,7 @@ class RowLabels:
     targets: Sequence[str] = ()
 
     def frame(self, columns: Mapping[str, Any]) -> Any:
-        """Return named columns as a data frame of X's library; by default, of pandas if installed, else of polars."""
+        """Return named columns as a data frame of the library of X; the default is pandas, or polars without pandas."""
         has_pandas = importlib.util.find_spec("pandas") is not None
         library = self.library or ("pandas" if has_pandas else "polars")
         package = optional.optional_import(library, package="torchmcl-tables", extra="", needed_by="to_frame")
@@ -53,12 +53,12 @@ def _library_of(X: Any) -> str | None:
 
 
 class Framed:
-    """A result with a row for each row of X, which `to_frame` returns as named columns."""
+    """Base class of results with one row for each row of X, which `to_frame` converts to a data frame."""
 
     _labels: ClassVar[RowLabels] = RowLabels()
 
     def labeled(self, X: Any, targets: Sequence[str] = ()) -> Any:
-        """Return the result with the labels of the rows of X."""
+        """Set the labels of the rows and outputs, and return the result."""
         vars(self)["_labels"] = RowLabels(_library_of(X), getattr(X, "index", None), tuple(targets))
         return self
 
@@ -68,7 +68,7 @@ class Framed:
 
 
 def hypothesis_names(targets: Sequence[str], n_hypotheses: int) -> list[str]:
-    """Return the names of the columns of answers: values by hypothesis and output, then probabilities."""
+    """Return the column names of hypotheses: values by hypothesis and output, then probabilities."""
     numbers = range(n_hypotheses)
     names = [f"{target}_hypothesis{k}" for k in numbers for target in targets]
     return [*names, *(f"probability{k}" for k in numbers)]
@@ -83,15 +83,15 @@ class Hypotheses(_Hypotheses, Framed):
     """Several hypotheses for each row.
 
     Attributes:
-        values: [rows, hypotheses, outputs], in the units of y.
-        probabilities: [rows, hypotheses], summing to 1.
+        values: Hypotheses in the units of y, [rows, hypotheses, outputs].
+        probabilities: Probabilities of the hypotheses, which sum to 1, [rows, hypotheses].
     """
 
     def to_frame(self) -> Any:
-        """Return the answers as named columns, those of `transform`.
+        """Return the hypotheses as a data frame with the columns of `transform`.
 
-        The frame is of the library of X (pandas or polars), with its index; for arrays and Arrow tables it is one of
-        pandas, or of polars where pandas is not installed.
+        The data frame belongs to the library of X (pandas or polars) and has the index of X. For arrays and Arrow
+        tables, the library is pandas, or polars if pandas is not installed.
 
         Example:
             >>> Hypotheses(np.array([[[1.0], [2.0]]]), np.array([[0.25, 0.75]])).to_frame().columns.tolist()
@@ -112,12 +112,12 @@ class TopClasses(_TopClasses, Framed):
     """Several classes for each row, the most probable first.
 
     Attributes:
-        values: [rows, classes], different classes.
-        probabilities: [rows, classes], of these classes; all other classes have the remaining probability.
+        values: Different classes, [rows, classes].
+        probabilities: Probabilities of these classes, [rows, classes]; other classes have the remaining probability.
     """
 
     def to_frame(self) -> Any:
-        """Return the classes as a data frame of the same library as X, with its index; see `Hypotheses.to_frame`.
+        """Return the classes as a data frame; the library and the index are as for `Hypotheses.to_frame`.
 
         Example:
             >>> TopClasses(np.array([["left", "up"]]), np.array([[0.6, 0.4]])).to_frame().to_dict("records")
@@ -135,32 +135,33 @@ class _Intervals(NamedTuple):
 
 
 class PredictionIntervals(_Intervals, Framed):
-    """Prediction sets as unions of intervals, one union for each row and output.
+    """Prediction sets: one union of intervals (pieces) for each row and output.
 
     Attributes:
-        lower: [rows, pieces], or [rows, outputs, pieces] for several outputs; NaN where a row has fewer pieces.
-        upper: the upper ends, in the same shape.
+        lower: Lower ends of the intervals, [rows, pieces], or [rows, outputs, pieces] for several outputs; NaN if a row
+            has fewer intervals.
+        upper: Upper ends of the intervals, with the same shape.
     """
 
     @property
     def hull(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """One interval for each row (and output), from the first lower end to the last upper end."""
+        """Smallest interval that contains the set of each row (and output), as lower and upper ends."""
         return np.nanmin(self.lower, axis=-1), np.nanmax(self.upper, axis=-1)
 
     @property
     def width(self) -> NDArray[Any]:
-        """The total length of the pieces, [rows] or [rows, outputs]."""
+        """Total length of the intervals, [rows] or [rows, outputs]."""
         return np.nansum(self.upper - self.lower, axis=-1)
 
     @property
     def n_pieces(self) -> NDArray[Any]:
-        """The number of pieces of each union, [rows] or [rows, outputs]."""
+        """Number of intervals of each set, [rows] or [rows, outputs]."""
         return np.isfinite(self.lower).sum(axis=-1) + np.isinf(self.lower).sum(axis=-1)
 
     def to_frame(self) -> Any:
-        """Return the ends of the hull and the number of pieces of each output as named columns.
+        """Return the ends of the hull and the number of intervals of each output as a data frame.
 
-        The frame is of the library of X, with its index, as for `Hypotheses.to_frame`.
+        The library and the index are as for `Hypotheses.to_frame`.
 
         Example:
             >>> PredictionIntervals(np.array([[0.0, 2.0]]), np.array([[1.0, 3.0]])).to_frame().to_dict("records")
@@ -173,33 +174,35 @@ class PredictionIntervals(_Intervals, Framed):
         return self._labels.frame(named)
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
-        """Return whether each target lies in its set; y is [rows] or [rows, outputs], any rows for a single set."""
+        """Return whether each target, [rows] or [rows, outputs], lies in its set; a single set is used for all rows."""
         values, (n_rows, *outputs, _) = np.asarray(y, dtype=float), self.lower.shape
         n_values = len(values) if values.ndim and n_rows == 1 else n_rows
         if values.shape[:1] != (n_values,) or values.size != math.prod([n_values, *outputs]):
             rule = f"have the shape {(n_rows, *outputs)}"
             raise ValueError(bad_value("PredictionIntervals.contains", "y", rule, values.shape))
-        values = values.reshape(n_values, *outputs, 1)  # else a column would be compared with the sets of all rows
+        values = values.reshape(
+            n_values, *outputs, 1
+        )  # without this axis, a target would be compared with the sets of all rows
         return np.asarray(((self.lower <= values) & (values <= self.upper)).any(axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
 class PredictionRegions:
-    """One region per row in the joint space of all outputs, of any shape and with any number of parts.
+    """Prediction regions in the joint space of all outputs, of any shape, one for each row.
 
     All rows have the same level, which makes the regions as small as possible on average.
 
     Attributes:
-        density: of each row, in the units of y.
-        log_level: the minimum log density inside the region; minus infinity with too few calibration rows: the region
-        is then the whole space.
+        density: Density of each row in the units of y.
+        log_level: Minimum log density inside a region. With too few calibration rows it is minus infinity, and a region
+            is the whole space.
     """
 
     density: Mixture
     log_level: float
 
     def contains(self, y: Any) -> NDArray[np.bool_]:
-        """Return whether each row of y [rows, outputs] lies in its region, [rows]; y is [rows] for one output."""
+        """Return whether each row of y, [rows, outputs] or [rows] for one output, lies in its region, [rows]."""
         values = torch.from_numpy(np.array(y, dtype=np.float64))  # a copy: columns of a frame may be read-only
         values = values.unsqueeze(-1) if values.ndim == 1 else values
         shape = *self.density.batch_shape, self.density.dim
@@ -210,11 +213,11 @@ class PredictionRegions:
         return (self.density.log_prob(values) >= self.log_level).numpy()
 
     def volume(self, n_samples: int = 1000, random_state: int = 0) -> NDArray[Any]:
-        """Return the volume of each region, [rows], estimated from samples of the densities.
+        """Estimate the volume of each region, [rows], from samples of the densities.
 
         Args:
-            n_samples: draws for each row; the error falls with their square root.
-            random_state: a seed.
+            n_samples: Number of samples for each row; the error falls with its square root.
+            random_state: Seed of the samples.
         """
         checks.check_positive_int("PredictionRegions.volume", "n_samples", n_samples)
         if np.isinf(self.log_level):
@@ -225,6 +228,6 @@ class PredictionRegions:
         for start in range(0, len(self.density.hypotheses), at_once):
             some = self.density.rows(slice(start, start + at_once))
             logs = some.log_prob(some.sample((n_samples,), generator))
-            # A draw represents a volume of 1 / density (importance sampling).
+            # A sample represents a volume of 1 / density (importance sampling).
             parts.append(torch.where(logs >= self.log_level, (-logs).exp(), 0.0).mean(dim=0))
         return torch.cat(parts).numpy()

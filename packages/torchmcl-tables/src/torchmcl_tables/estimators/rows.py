@@ -1,14 +1,14 @@
-"""Rows of a table in a canonical order, and their split into training, selection and calibration.
+"""Rows of a table in a canonical order, and their split into training, selection and calibration rows.
 
-Rows are ordered by a hash of their contents, and copies of a row become one row with a larger weight. So a fit
-depends neither on the order of the rows nor on whether a row occurs twice or has weight 2, to the last bit.
+Rows are ordered by a hash of their contents, and copies of a row become one row with a larger weight. The result of a
+fit therefore depends neither on the order of the rows nor on whether a row occurs twice or has weight 2.
 
-A split assigns *units*: a row with all its copies, or a group with all its rows. Calibration is uninformative about new
-rows if copies of its rows were trained on. Units are assigned regardless of their weight, so that each is equally
-likely to be used for calibration, as conformal prediction requires.
+A split assigns *units*: a row with all its copies, or a group with all its rows. If networks were trained on copies of
+calibration rows, the calibration would not be valid for new rows. The assignment of a unit is independent of its
+weight, so that all units are equally likely to be used for calibration, as conformal prediction requires.
 
-Equal rows of a coarse table are not copies (see `coincide_by_chance`): each of them is a unit. There a row of weight 2
-is two rows, if all weights are multiples of one number.
+Equal rows of a coarse table are not copies (see `coincide_by_chance`): each of them is a unit. A row of weight 2 in
+such a table counts as two rows, if all weights are multiples of one number.
 """
 
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ from scipy.sparse.csgraph import connected_components
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-# Weights count as numbers of rows if they are integers, or multiples of the smallest weight divided by up to this;
-# they represent at most this many rows.
+# Weights count as numbers of rows if they are integers, or multiples of the smallest weight divided by at most this
+# number. Relative rounding error of weights, and maximum total number of rows.
 _MOST_PARTS, _ROUNDING, _MOST_ROWS = 10, 1e-6, 100_000
 
 
 def units_of(inputs: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the unit of each row, [rows]: equal integers for copies only.
+    """Return the unit of each row as an integer, [rows]; only copies of a row have the same unit.
 
     Args:
-        inputs: [rows, features]; NaN where a value is missing.
-        targets: [rows, outputs] or [rows]
+        inputs: Inputs of the rows, [rows, features]; NaN for missing values.
+        targets: Targets of the rows, [rows, outputs] or [rows].
     """
     keys = hashed(inputs, targets, 0)
     order = np.argsort(keys, kind="stable")
@@ -52,16 +52,16 @@ def _columns(inputs: NDArray[Any], targets: NDArray[Any]) -> list[NDArray[Any]]:
     return [*inputs.T, *(targets.T if targets.ndim == 2 else [targets])]
 
 
-# Equal rows are rows of a coarse table if every distinct row occurs this often on average. With this many, the table is
-# coarse in any case.
+# Average number of occurrences of distinct rows from which a table may be coarse, and from which it is always coarse.
 _OFTEN, _VERY_OFTEN = 2, 10
 
 
 def coincide_by_chance(columns: Sequence[NDArray[Any]], counts: NDArray[np.int64]) -> bool:
     """Return whether equal rows are separate observations that coincide by chance, instead of copies of one row.
 
-    Copies add no information and belong to the same part of a split, but 700 sailors who drowned are not one sailor. A
-    table is coarse if its rows recur often, and no column has a value of its own in most of the distinct rows.
+    Copies add no information and belong to the same part of a split. Equal rows of a coarse table, such as passengers
+    of the same class, age group and sex, are separate observations. A table is coarse if its rows recur often, and most
+    values of each column occur in several distinct rows.
 
     Args:
         columns: Inputs and targets of the distinct rows, [rows] each; NaN for missing values.
@@ -104,13 +104,13 @@ def rows_and_units(
     weights: NDArray[np.float64],
     groups: NDArray[Any] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return, for the rows of the table, the index of the distinct row, the weight, and the unit.
+    """Merge copies of rows; return the index of the distinct row, the weight, and the unit of each merged row.
 
     Args:
-        rows: inputs and targets of the distinct rows.
-        cells: [copies], the index of the distinct row of each copy, increasing.
-        weights: [copies]
-        groups: [copies], labels; None without any.
+        rows: Inputs and targets of the distinct rows.
+        cells: Index of the distinct row of each copy, increasing, [copies].
+        weights: Weight of each copy, [copies].
+        groups: Group label of each copy, [copies]; None without groups.
     """
     counts = _numbers_of_rows(weights)
     totals = np.bincount(cells, counts).astype(np.int64)
@@ -119,18 +119,18 @@ def rows_and_units(
     n_units = int(unit_of.max()) + 1
     pairs, place = np.unique(cells * n_units + unit_of, return_inverse=True)
     cell, unit = pairs // n_units, pairs % n_units
-    merged, number = (np.bincount(place.ravel(), each) for each in (weights, counts))
+    merged, number = (np.bincount(place.ravel(), values) for values in (weights, counts))
     number = number.astype(np.int64)
     if by_chance:
-        times = number // np.gcd.reduce(number)  # a duplicated table is one table
+        times = number // np.gcd.reduce(number)  # duplicating the whole table changes nothing
         cell, unit, merged = np.repeat(cell, times), np.repeat(unit, times), np.repeat(merged / times, times)
     return np.asarray(cell), np.asarray(merged), np.asarray(np.arange(len(cell)) if groups is None else unit)
 
 
 def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return how many rows each weight represents: its multiple if all are multiples of one number, otherwise 1.
+    """Return the number of rows that each weight represents, up to a common factor.
 
-    Only the ratios of the numbers matter.
+    It is 1 for all rows unless all weights are multiples of one number.
     """
     smallest = float(weights.min())
     for unit in (1.0, *(smallest / parts for parts in range(1, _MOST_PARTS + 1))):
@@ -143,7 +143,7 @@ def _numbers_of_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: bool) -> NDArray[np.int64]:
-    """Return the unit of each copy, [copies]: its group, merged with all groups that have copies of the same row."""
+    """Return the unit of each copy, [copies]: its group, merged with all groups that contain copies of the same row."""
     labels, group = np.unique(groups, return_inverse=True)
     group = group.ravel()
     if by_chance:
@@ -157,20 +157,20 @@ def _joined_groups(cells: NDArray[np.int64], groups: NDArray[Any], by_chance: bo
 def keys_of(
     cell_keys: NDArray[np.uint64], weights: NDArray[np.float64], unit: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return a distinct hash of the content of each row, and of its unit from the content of all rows in that unit.
+    """Return a distinct hash of each row, and of its unit, which depends on the content of all rows of the unit.
 
-    A sum of hashes is as likely to be small for a large unit as for a small one, so all are held out equally often.
+    The hash of a unit is a sum of hashes. It is uniform for units of all sizes, so that all are held out equally often.
     """
     sums, heavy = np.zeros(int(unit.max()) + 1, dtype=np.uint64), np.bincount(unit, weights)
     np.add.at(sums, unit, cell_keys)
-    unit_keys = _told_apart(sums, heavy)[unit]
+    unit_keys = _distinct_hashes(sums, heavy)[unit]
     if len(sums) == len(unit):
         return unit_keys, unit_keys
-    return _told_apart(cell_keys, unit_keys), unit_keys
+    return _distinct_hashes(cell_keys, unit_keys), unit_keys
 
 
-def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return distinct hashes: among equal hashes, all but the first in the order of `ranks` are replaced."""
+def _distinct_hashes(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uint64]:
+    """Make hashes distinct: among equal hashes, all but the first in the order of `ranks` are replaced."""
     order = np.lexsort((ranks, keys))
     ordered = keys[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
@@ -182,11 +182,11 @@ def _told_apart(keys: NDArray[np.uint64], ranks: NDArray[Any]) -> NDArray[np.uin
 
 
 def hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, computed column by column to save memory."""
+    """Compute a 64-bit hash of each row, column by column to save memory."""
     total = np.full(len(inputs), seed, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for number, column in enumerate(_columns(inputs, targets)):
-            # One bit pattern for zero, and one for missing values.
+            # Zero and missing values have a unique bit pattern.
             numbers = column.astype(np.float64) + 0.0
             numbers[np.isnan(numbers)] = np.nan
             bits = numbers.view(np.uint64)
@@ -195,26 +195,30 @@ def hashed(inputs: NDArray[Any], targets: NDArray[Any], seed: int) -> NDArray[np
 
 
 def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the SplitMix64 mix of integers."""
+    """Apply the SplitMix64 finalizer to integers."""
     with np.errstate(over="ignore"):
         number = (number ^ (number >> np.uint64(30))) * _MIX_1
         number = (number ^ (number >> np.uint64(27))) * _MIX_2
         return number ^ (number >> np.uint64(31))
 
 
-# More units are not needed: coverage is known to half a percentage point, distortion to about a percent.
+# Maximum numbers of units: coverage is then known to half a percentage point, and distortion to about one percent.
 _MAX_CALIBRATING, _MAX_SELECTING = 5_000, 10_000
-# If the table is large enough, at least this many units are used for calibration.
+# Minimum number of units for calibration, and the maximum fraction of a small table that it may take.
 _MIN_CALIBRATING, _MOST_SPARED = 19, 1 / 6
-# Held-out rows of each kind that are kept for partial_fit.
+# Number of selection rows, and of calibration rows, that are kept for partial_fit.
 _HELD_OUT_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs [rows, features], targets [rows, outputs] (or class ids [rows]), weights [rows] and units [rows].
+    """Rows of a table.
 
-    Rows with the same unit are not independent of each other: they belong to one group.
+    Attributes:
+        inputs: Inputs, [rows, features].
+        targets: Targets, [rows, outputs], or class ids, [rows].
+        weights: Weight of each row, [rows].
+        units: Unit of each row, [rows]; rows with the same unit belong to one group and are not independent.
     """
 
     inputs: NDArray[Any]
@@ -231,7 +235,7 @@ class Rows:
         return Rows(*(column[chosen] for column in vars(self).values()))
 
     def head(self, n: int) -> "Rows":
-        """Return the first n rows, a fair sample because rows are ordered by a hash."""
+        """Return the first n rows, which are a random sample because rows are ordered by a hash."""
         return self.take(slice(n))
 
     @property
@@ -244,19 +248,19 @@ class Rows:
         return self.take(slice(-_HELD_OUT_ROWS, None))
 
     def joined(self, other: "Rows") -> "Rows":
-        """Return these rows followed by the others."""
+        """Return the rows followed by the rows of `other`."""
         return Rows(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 class Split(NamedTuple):
-    """Three disjoint shares of the rows.
+    """Three disjoint parts of the rows.
 
     Attributes:
-        train: rows that the networks are trained on.
-        selection: rows for selection of the bandwidth, and optionally of the epoch and the restart.
-        calibration: rows used only for calibration of the intervals.
-        borders: [2], the hashes below which a unit is for calibration, and below which it is for selection.
-        largest: the largest weight; the weights of the shares are relative to it.
+        train: Rows for training the networks.
+        selection: Rows for selecting the bandwidth, and optionally the epoch and the restart.
+        calibration: Rows used only for calibrating the prediction sets.
+        borders: Hashes below which a unit is used for calibration, and below which it is used for selection, [2].
+        largest: Largest weight, by which the weights of all parts are divided.
     """
 
     train: Rows
@@ -267,7 +271,7 @@ class Split(NamedTuple):
 
     @property
     def held_out(self) -> tuple[Rows, Rows]:
-        """The rows for selection and calibration, with weights comparable across splits."""
+        """Rows for selection and calibration, with weights that are comparable across splits."""
         selection, calibration = (
             replace(rows, weights=rows.weights * self.largest) for rows in (self.selection, self.calibration)
         )
@@ -275,7 +279,7 @@ class Split(NamedTuple):
 
 
 def fixed_borders(*, selecting: float, calibrating: float) -> NDArray[np.uint64]:
-    """Return fixed hashes that separate the shares, so that a row is always in the same share."""
+    """Return fixed hashes that separate the parts, so that a row is always assigned to the same part."""
     return np.array([_hash_at(calibrating), _hash_at(calibrating + selecting)], dtype=np.uint64)
 
 
@@ -291,19 +295,21 @@ def split_rows(
     factors: NDArray[np.float64] | None = None,
     borders: NDArray[np.uint64] | None = None,
 ) -> Split:
-    """Split rows into those for training, selection and calibration.
+    """Split rows into training, selection and calibration rows.
 
     Args:
-        inputs: [rows, features]; NaN where a value is missing.
-        targets: [rows, outputs] or [rows]
-        weights: [rows], >= 0; rows of weight 0 are left out. Only their ratios matter: the largest becomes 1.
-        seed: another seed gives another split.
-        selecting: share of the units that is held out to select, at most 10 000.
-        calibrating: share of the units that is held out to calibrate, see `n_calibrating`.
-        groups: [rows], labels of rows that belong together, and so into the same share.
-        factors: [rows], of the weights, the same for equal rows: how much a row counts, not how often it occurs.
-        borders: of another split, to put the same rows into the same shares again, instead of `selecting` and
-            `calibrating`. There may be nothing left to train on then.
+        inputs: Inputs of the rows, [rows, features]; NaN for missing values.
+        targets: Targets of the rows, [rows, outputs] or [rows].
+        weights: Nonnegative weights, [rows]; rows of weight 0 are excluded. Only the ratios matter: the largest weight
+            becomes 1.
+        seed: Seed of the hash that determines the split.
+        selecting: Fraction of the units that is held out for selection, at most 10 000 units.
+        calibrating: Fraction of the units that is held out for calibration, see `n_calibrating`.
+        groups: Labels of rows that belong together and are assigned to the same part, [rows].
+        factors: Factors of the weights, equal for equal rows, [rows]. They change the importance of a row, but not the
+            number of observations that it represents.
+        borders: Borders of another split, which assign the same rows to the same parts; they replace `selecting` and
+            `calibrating`. The training part may then be empty.
     """
     weights = np.ones(len(inputs)) if weights is None else weights
     keys = hashed(inputs, targets, seed)
@@ -319,7 +325,7 @@ def split_rows(
     chosen, merged, unit_keys = heads[cell[place]], merged[place], unit_keys[place]
     merged = merged if factors is None else merged * factors[chosen]
     largest = float(merged.max())
-    # Rounded: the last digits may differ if all weights are multiplied by a constant.
+    # Rounded, because the last digits may change if all weights are multiplied by a constant.
     relative = (merged / largest).astype(np.float32).astype(np.float64)
     rows = Rows(inputs[chosen], targets[chosen], relative, unit_keys.view(np.int64))
     if borders is None:
@@ -329,25 +335,25 @@ def split_rows(
 
 
 def _borders(keys: NDArray[np.uint64], selecting: float, calibrating: float) -> NDArray[np.uint64]:
-    """Return the hashes that separate the requested shares of units; at least one unit remains for training."""
+    """Return the hashes that separate the requested fractions of units; at least one unit remains for training."""
     n_units = len(keys)
-    shares = np.cumsum([n_calibrating(n_units, calibrating) / n_units, min(selecting, _MAX_SELECTING / n_units)])
-    n_held_out = np.floor(n_units * (shares + 1e-9)).astype(np.int64)  # a share of exactly one unit counts
+    fractions = np.cumsum([n_calibrating(n_units, calibrating) / n_units, min(selecting, _MAX_SELECTING / n_units)])
+    n_held_out = np.floor(n_units * (fractions + 1e-9)).astype(np.int64)  # the offset avoids rounding below an integer
     return keys[n_held_out] if n_held_out[1] < n_units else np.zeros(2, dtype=np.uint64)
 
 
-def n_calibrating(n_units: int, share: float) -> int:
-    """Return the number of calibration units for a share of all units: 9, 19, 29 ..., a larger share in a small table.
+def n_calibrating(n_units: int, fraction: float) -> int:
+    """Return the number of calibration units for a fraction of all units: 9, 19, 29 ..., relatively more if few.
 
-    The conformal level of n scores is a multiple of 1 / (n + 1): with these numbers, sets with 90 % coverage contain
-    exactly 90 % on average, not the next higher multiple. Numbers below 9 are kept.
+    The conformal level of n scores is a multiple of 1 / (n + 1). With these numbers, the expected coverage of 90 % sets
+    is exactly 90 % instead of the next higher multiple. Numbers below 9 are not changed.
     """
-    if share == 0:
+    if fraction == 0:
         return 0
-    wanted = max(share * n_units, min(_MIN_CALIBRATING, _MOST_SPARED * n_units))
+    wanted = max(fraction * n_units, min(_MIN_CALIBRATING, _MOST_SPARED * n_units))
     n = min(int(wanted + 1e-9), _MAX_CALIBRATING)
     return (n + 1) // 10 * 10 - 1 if n >= 9 else n
 
 
-def _hash_at(share: float) -> int:
-    return min(round(share * 2**64), 2**64 - 1)
+def _hash_at(fraction: float) -> int:
+    return min(round(fraction * 2**64), 2**64 - 1)

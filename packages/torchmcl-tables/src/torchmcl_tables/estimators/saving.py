@@ -1,4 +1,4 @@
-"""Estimators on disk, as a checkpoint in a folder. No pickle."""
+"""Saving and loading of estimators as checkpoints in folders, without pickle."""
 
 from collections.abc import Sequence
 from dataclasses import is_dataclass
@@ -30,27 +30,27 @@ from torchmcl_tables.estimators.training import Continuation, Cooling
 __all__ = ["CODEC", "SavedEstimator", "estimator_codec", "from_state", "read_estimator", "to_state"]
 
 _KIND = "torchmcl estimator"
-# Types that are saved by name: rules, schedules, and the records of densities.
+# Classes and functions that are saved by name: rules, schedules, and the dataclasses of densities.
 _KNOWN: dict[str, Any] = {
     name: getattr(module, name) for module in (rules, schedules, density) for name in module.__all__
 }
 
 
 def estimator_codec(*records: type[Any]) -> io.Codec:
-    """Return the codec of fitted estimators, with additional dataclasses."""
+    """Return the codec of fitted estimators, including additional dataclasses."""
     known = [kind for kind in _KNOWN.values() if is_dataclass(kind) or hasattr(kind, "_fields")]
-    own = (AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FittedDensity, FleetSearch)
+    fitted = (AutoAnnealing, Calibrator, Candidate, ClassMixture, Continuation, Cooling, FittedDensity, FleetSearch)
     parts = (Encoder, Predictive, Rows, Scaler, Targets)
     network = io.Form("network", _encode_network, _decode_network)
     forms = {MultiHypothesisMLP: network, type: _BY_NAME, FunctionType: _BY_NAME}
-    return io.Codec(*known, *own, *parts, *records, forms=forms)
+    return io.Codec(*known, *fitted, *parts, *records, forms=forms)
 
 
 def to_state(estimator: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Return a fitted estimator as JSON values, and tensors by name.
+    """Convert a fitted estimator to JSON values and named tensors.
 
     Raises:
-        ValueError: if a parameter consists neither of plain values nor of torchmcl's own rules and schedules.
+        ValueError: If a parameter contains anything except plain values and rules and schedules of torchmcl.
     """
     kind = type(estimator).__name__
     # A random generator cannot be stored, and a fitted estimator does not need it.
@@ -66,13 +66,13 @@ def to_state(estimator: Any) -> tuple[Any, dict[str, Tensor]]:
     try:
         return CODEC.encode({"estimator": kind, "parameters": parameters, "fitted": fitted})
     except TypeError as error:
-        rule = "have parameters made of numbers, strings and torchmcl's own rules and schedules to be saved"
-        advice = "Pickle supports more, but load pickles only from trusted sources."
+        rule = "have parameters that consist of numbers, strings and torchmcl's own rules and schedules"
+        advice = "Pickle supports other parameters, but load pickles only from trusted sources."
         raise ValueError(bad_value(f"{kind}.save", "self", rule, str(error).rstrip("."), advice)) from error
 
 
 def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]]) -> Any:
-    """Return the estimator from the result of `to_state`; it must be an instance of one of the classes."""
+    """Restore an estimator from the result of `to_state`; it must be an instance of one of the classes `kinds`."""
     content = CODEC.decode(state, tensors)
     estimator = {kind.__name__: kind for kind in kinds}[content["estimator"]](**content["parameters"])
     check_n_answers(estimator.n_hypotheses)
@@ -85,20 +85,20 @@ def from_state(state: Any, tensors: dict[str, Tensor], kinds: Sequence[type[Any]
 
 
 def _rehearse(estimator: Any) -> None:
-    """Predict one row with a loaded model to detect inconsistent parts early.
+    """Predict one row with a loaded model to detect inconsistent contents early.
 
     Raises:
-        Exception: of any type, if parts are inconsistent; ValueError for a non-finite answer.
+        Exception: If contents are inconsistent (any type of exception), or a prediction is not finite (ValueError).
     """
     torch.device(estimator.device)
     checks.check_positive_int(type(estimator).__name__, "n_features_in_", estimator.n_features_in_)
-    found = estimator._first_predictions()
-    if not all(np.isfinite(each).all() for each in found):
-        raise ValueError("the answers of the model are not finite")
+    predictions = estimator._first_predictions()
+    if not all(np.isfinite(prediction).all() for prediction in predictions):
+        raise ValueError("the predictions of the model are not finite")
 
 
 class SavedEstimator(io.Shareable, BaseEstimator):
-    """Base class of estimators that are saved to a folder and exported."""
+    """Base class of estimators that can be saved to a folder and exported."""
 
     def __sklearn_tags__(self) -> Any:
         """Return the capabilities of the estimator."""
@@ -108,27 +108,27 @@ class SavedEstimator(io.Shareable, BaseEstimator):
 
     @property
     def _exported(self) -> Any:
-        """The fitted part that `export` writes: `Predictive`, `Blend` or `ClassMixture`."""
+        """Predictive distribution that `export` writes: a `Predictive`, `Blend` or `ClassMixture`."""
         raise NotImplementedError
 
     def _first_predictions(self) -> list[NDArray[Any]]:
-        """Return predictions for one row, by which a loaded model is checked."""
+        """Return predictions for one row, which are used to check a loaded model."""
         raise NotImplementedError
 
     def without_rows(self) -> Self:
-        """Return a copy without rows of the table."""
+        """Return a copy that contains no rows of the table."""
         return self
 
     def save(self, folder: str | Path, *, private: bool = False) -> None:
-        """Write the fitted estimator to a folder: `model.safetensors`.
+        """Write the fitted estimator to `model.safetensors` in a folder.
 
         Args:
-            folder: Folder that is new, empty or has a saved model, which is replaced atomically.
-            private: Whether to leave out rows of the table: held-out rows for `partial_fit`, and rows in the leaves of
+            folder: Folder that is new or empty, or contains a saved model, which is replaced atomically.
+            private: Whether to exclude rows of the table: held-out rows for `partial_fit`, and targets in the leaves of
                 a forest, which are averaged. Means, quantiles, bounds and categories remain.
 
         Raises:
-            ValueError: If the folder contains something else, or a parameter cannot be stored as JSON.
+            ValueError: If the folder contains other files, or a parameter cannot be saved.
         """
         check_is_fitted(self)
         folder = Path(folder)
@@ -138,30 +138,30 @@ class SavedEstimator(io.Shareable, BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Return the estimator written by `save`; a folder without one raises a ValueError."""
+        """Load an estimator that was written by `save`; a folder without an estimator raises a ValueError."""
         return read_estimator(f"{cls.__name__}.load", Path(folder), [cls])
 
     def export(self, path: str | Path) -> Path:
-        """Write an ONNX file, which runs with onnxruntime and NumPy alone.
+        """Write an ONNX file, which requires only onnxruntime and NumPy.
 
-        It computes the "mean" of each row, or the "probabilities" of the classes of `MCLClassifier`, whose labels are
-        the JSON list "classes" in the metadata of the file. A single network of `MCLRegressor` also has the outputs
-        "hypotheses" and "probabilities".
+        The file computes the "mean" of each row, or the class "probabilities" of an `MCLClassifier`; the metadata entry
+        "classes" is the JSON list of labels. A single network of `MCLRegressor` also has the outputs "hypotheses" and
+        "probabilities".
 
-        A model of an array has the input "X", [rows, columns] in double precision, NaN where a value is missing. A
-        model of a data frame has an input [rows] for each column: numbers in double precision; dates as days since 1970
-        in double precision; categories as text, "" where one is missing. The JSON list "dates" in the metadata contains
-        the names of the date columns.
+        A model fitted to an array has the input "X", [rows, columns] in double precision, with NaN for missing values.
+        A model fitted to a data frame has one input [rows] for each column: numbers in double precision; dates as days
+        since 1970 in double precision; categories as text, with "" for missing values. The metadata entry "dates" is
+        the JSON list of the date columns.
 
         Args:
-            path: File name ending with ".onnx".
+            path: Path that ends with ".onnx".
 
         Returns:
             The path.
 
         Raises:
             ImportError: If the packages of the extra `export` are missing.
-            ValueError: If the suffix is another one.
+            ValueError: If the path has another suffix.
         """
         from torchmcl_tables.estimators.exporting import export
 
@@ -169,10 +169,10 @@ class SavedEstimator(io.Shareable, BaseEstimator):
 
 
 def read_estimator(owner: str, folder: Path, kinds: Sequence[Any]) -> Any:
-    """Return the estimator in a folder; it must be an instance of one of the classes.
+    """Read the estimator in a folder; it must be an instance of one of the classes `kinds`.
 
     Raises:
-        ValueError: If the folder contains no such model, a damaged one, or one of an unsupported version.
+        ValueError: If the folder contains no such model, or the model is damaged or has an unsupported version.
     """
     checkpoint = io.saved_contents(owner, folder, _KIND, "`save`", io.read_checkpoint)
     name = checkpoint.state.get("estimator") if isinstance(checkpoint.state, dict) else None
@@ -204,7 +204,7 @@ def _decode_network(contents: Any, part: Any) -> MultiHypothesisMLP:
     with torch.device("meta"):  # shapes only: a small file must not cause a large allocation
         expected = {name: value.shape for name, value in MultiHypothesisMLP(**sizes).state_dict().items()}
     if expected != {name: value.shape for name, value in weights.items()}:
-        raise ValueError("the weights of a network have other shapes than its description")
+        raise ValueError("the shapes of the weights of a network differ from its description")
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
         raise ValueError("the weights of a network are not finite")
     module = MultiHypothesisMLP(**sizes)

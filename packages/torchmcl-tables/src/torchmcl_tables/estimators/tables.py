@@ -1,4 +1,4 @@
-"""Tables passed to an estimator: scikit-learn's checks without side effects, and units and bounds of the targets."""
+"""Tables passed to an estimator: scikit-learn's checks without side effects, and the units and bounds of targets."""
 
 import copy
 from collections.abc import Mapping
@@ -23,23 +23,25 @@ from torchmcl_tables.estimators.preprocessing import Scaler
 from torchmcl_tables.estimators.rows import Rows
 
 
-def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **how: Any) -> tuple[Any, ...]:
-    """Return X as numbers [rows, columns] (NaN where missing), y, and the attributes of the columns.
+def checked_table(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **options: Any) -> tuple[Any, ...]:
+    """Check a table; return X as numbers, [rows, columns], y, and the column attributes. Missing values are NaN.
 
     Args:
-        estimator: named in messages; its columns are compared with those of X.
-        X: an array, or a data frame with columns of numbers.
-        y: targets, checked according to `how`; None is returned for them by default.
-        reset: whether X defines the columns; otherwise it must have those of the fit.
-        **how: further arguments of scikit-learn's `validate_data`.
+        estimator: Estimator that is named in messages, and whose columns are compared with the columns of X.
+        X: Array, or data frame with numeric columns.
+        y: Targets; by default none, and None is returned for them.
+        reset: Whether X defines the columns; otherwise it must have the columns of the fit.
+        **options: Further arguments of scikit-learn's `validate_data`.
     """
     if (column := _first_other(X)) is not None:
         owner, rule = type(estimator).__name__, "have columns of numbers"
-        advice = f"Put a TableEncoder before it in a Pipeline ({optional.install_command('torchmcl-tables')})."
+        advice = (
+            f"Put a TableEncoder before the estimator in a Pipeline ({optional.install_command('torchmcl-tables')})."
+        )
         raise ValueError(bad_value(owner, "X", rule, f"the column {column}", advice))
     probe = copy.copy(estimator)  # receives the attributes, so that a failing fit changes nothing
-    how = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan", **how}
-    checked = validate_data(probe, X, y, reset=reset, **how)
+    options = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan", **options}
+    checked = validate_data(probe, X, y, reset=reset, **options)
     names = ("n_features_in_", "feature_names_in_")
     described = {name: getattr(probe, name) for name in names if hasattr(probe, name)}
     return (checked, None, described) if isinstance(y, str) and y == "no_validation" else (*checked, described)
@@ -56,7 +58,7 @@ def _first_other(X: Any) -> str | None:
 
 
 def checked_weights(sample_weight: Any, X: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Return non-negative weights [rows], or None."""
+    """Check nonnegative weights, [rows], or None."""
     if sample_weight is None:
         return None
     return np.asarray(
@@ -65,7 +67,7 @@ def checked_weights(sample_weight: Any, X: NDArray[Any]) -> NDArray[np.float64] 
 
 
 def checked_groups(owner: str, groups: Any, n_rows: int) -> NDArray[Any] | None:
-    """Return labels of groups [rows], or None."""
+    """Check group labels, [rows], or None."""
     if groups is None:
         return None
     labels: NDArray[Any] = check_array(groups, ensure_2d=False, dtype=None, input_name="groups")
@@ -81,20 +83,21 @@ def set_fitted(estimator: Any, attributes: dict[str, Any]) -> None:
     vars(estimator).update(attributes)
 
 
-# Within these limits, squares of targets and of the narrowest kernels neither overflow nor underflow in float64.
+# Limits of the range of targets within which the squares of targets and of the narrowest kernels neither overflow nor
+# underflow in float64.
 _LEAST_SPREAD, _MOST_SPREAD = 1e-120, 1e120
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The targets of a fit.
+    """Names, units and bounds of the targets of a fit.
 
     Attributes:
-        owner: the estimator, named in messages.
-        names: of the outputs.
-        is_flat: whether y was [rows] and not [rows, outputs].
-        scaler: networks learn standardized targets.
-        bounds: [2, outputs], the lowest and highest value of each output, in the units of y.
+        owner: Class name of the estimator, for messages.
+        names: Names of the outputs.
+        is_flat: Whether y had the shape [rows] instead of [rows, outputs].
+        scaler: Standardization of the targets.
+        bounds: Lowest and highest value of each output in the units of y, [2, outputs].
     """
 
     owner: str
@@ -104,23 +107,23 @@ class Targets:
     bounds: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        """Check that all parts have the same outputs, because a file may come from an untrusted source."""
+        """Check that all fields have the same outputs, because a file may come from an untrusted source."""
         if self.bounds.shape != (2, self.n_outputs) or len(self.scaler.mean) != self.n_outputs:
-            raise ValueError("the names, scales and bounds of targets are of different numbers of outputs")
+            raise ValueError("the names, scales and bounds of targets differ in the number of outputs")
         low, high = self.bounds
         if not ((low <= high) & (low < np.inf) & (high > -np.inf)).all():
-            raise ValueError("the bounds of a target must be a lower and an upper one")
+            raise ValueError("the bounds of a target must be a lower bound and a higher upper bound")
 
     @classmethod
     def fit(cls, owner: str, table: "RegressionTable", train: Rows, bounding: Rows | None) -> "Targets":
-        """Return targets fitted to rows.
+        """Fit the units and bounds of targets.
 
         Args:
-            owner: the estimator.
-            table: the source of the rows.
-            train: rows that define the units.
-            bounding: rows that define the bounds; None for no bounds. They must not include calibration rows, or sets
-                would contain these more often than others.
+            owner: Class name of the estimator.
+            table: Table from which the rows were split.
+            train: Rows that define the units.
+            bounding: Rows that define the bounds; None for no bounds. They must not include calibration rows, because
+                sets would contain these more often than new rows.
         """
         scaler = Scaler.fit(train.targets, train.weights)
         bounds = unbounded(len(table.names)) if bounding is None else bounds_of(bounding.targets, bounding.weights)
@@ -128,30 +131,30 @@ class Targets:
 
     @property
     def n_outputs(self) -> int:
-        """The number of outputs."""
+        """Number of outputs."""
         return len(self.names)
 
     def standardized(self, y: NDArray[np.float64]) -> Tensor:
-        """Return y [rows, outputs] in standardized units."""
+        """Standardize y, [rows, outputs]."""
         return torch.from_numpy(self.scaler.standardized(y))
 
     def restored(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return standardized values [..., outputs] in the units of y, within the bounds.
+        """Convert standardized values, [..., outputs], to the units of y, and clip them to the bounds.
 
-        The bounds are stored in these units: converted from standardized units, a bound of 0 may become 1e-17.
+        The bounds are stored in the units of y, because a standardized bound of 0 may be converted to 1e-17.
         """
         return np.clip(self.scaler.inverse(values), *self.bounds)
 
     def bounded(self, values: Tensor) -> Tensor:
-        """Return standardized values [..., outputs] within the bounds."""
+        """Clip standardized values, [..., outputs], to the bounds."""
         return values.clamp(*torch.from_numpy((self.bounds - self.scaler.mean) / self.scaler.scale))
 
     def like_y(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values [rows, outputs, ...], without the axis of outputs if y was [rows]."""
+        """Remove the axis of outputs from values, [rows, outputs, ...], if y had the shape [rows]."""
         return values[:, 0] if self.is_flat else values
 
     def checked(self, y: Any, n_rows: int) -> NDArray[np.float64]:
-        """Return y as [rows, outputs] after checking it."""
+        """Check y, and return it with the shape [rows, outputs]."""
         values = check_array(y, ensure_2d=False, dtype=np.float64, force_writeable=True)
         values = values[:, None] if values.ndim == 1 else values
         if values.shape != (n_rows, self.n_outputs):
@@ -160,12 +163,12 @@ class Targets:
         return values
 
     def without_bounds_crossed_by(self, y: NDArray[np.float64]) -> "Targets":
-        """Return the targets without bounds that are crossed by further targets [rows, outputs]."""
+        """Remove the bounds that are crossed by new targets, [rows, outputs]."""
         return replace(self, bounds=without_crossed(self.bounds, y))
 
 
 def _target_names(y: Any, n_outputs: int) -> NDArray[Any]:
-    """Return the column names of a data frame or series, or default names for other types."""
+    """Return the column names of a data frame or series, or default names for other types of targets."""
     if hasattr(y, "columns"):
         return np.array([str(name) for name in y.columns], dtype=object)
     name = getattr(y, "name", None)
@@ -179,7 +182,7 @@ def check_targets_vary(owner: str, table: "RegressionTable") -> None:
         if (column == column[0]).all():
             got, advice = (
                 f"the constant {column[0]:g} in column {name!r}",
-                "There is nothing to learn; leave the column out.",
+                "There is nothing to learn. Omit the column.",
             )
             raise ValueError(bad_value(owner, "y", "vary", got, advice))
         spread = float(np.ptp(column / 2))  # halved first, so that it cannot overflow
@@ -190,15 +193,15 @@ def check_targets_vary(owner: str, table: "RegressionTable") -> None:
 
 
 class RegressionTable(NamedTuple):
-    """A checked table.
+    """Checked table with targets.
 
     Attributes:
-        X: [rows, columns]
-        y: [rows, outputs]
-        weights: [rows] or None.
-        names: of the outputs.
-        is_flat: whether y was [rows].
-        described: fitted attributes that describe the columns.
+        X: Inputs, [rows, columns].
+        y: Targets, [rows, outputs].
+        weights: Weight of each row, [rows], or None.
+        names: Names of the outputs.
+        is_flat: Whether y had the shape [rows].
+        described: Fitted attributes that describe the columns.
     """
 
     X: NDArray[Any]
@@ -218,61 +221,61 @@ def checked_regression(
     targets: Targets | None,
     n_needed: int,
 ) -> RegressionTable:
-    """Return a table after checking it.
+    """Check a table with targets.
 
     Args:
-        estimator: to be fitted.
-        X: [rows, columns]
-        y: [rows] or [rows, outputs]
-        sample_weight: [rows] or None.
-        targets: of an earlier fit, which the table must continue; None for a new fit.
-        n_needed: minimum number of rows.
+        estimator: Estimator to be fitted.
+        X: Inputs, [rows, columns].
+        y: Targets, [rows] or [rows, outputs].
+        sample_weight: Weight of each row, [rows], or None.
+        targets: Targets of an earlier fit that is continued; None for a new fit.
+        n_needed: Minimum number of rows.
     """
-    how = {"multi_output": True, "y_numeric": True, "ensure_min_samples": n_needed}
-    given = y
-    X, y, described = checked_table(estimator, X, y, reset=targets is None, **how)
+    options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": n_needed}
+    original = y
+    X, y, described = checked_table(estimator, X, y, reset=targets is None, **options)
     weights = checked_weights(sample_weight, X)
     y = np.asarray(y, dtype=np.float64)
     columns = y[:, None] if y.ndim == 1 else y
     if targets is not None and columns.shape[1] != targets.n_outputs:
         rule = f"have {targets.n_outputs} columns, as in the first fit"
         raise ValueError(bad_value(targets.owner, "y", rule, columns.shape[1]))
-    return RegressionTable(X, columns, weights, _target_names(given, columns.shape[1]), y.ndim == 1, described)
+    return RegressionTable(X, columns, weights, _target_names(original, columns.shape[1]), y.ndim == 1, described)
 
 
-# An extreme value is a bound if at least this share of the rows, and this many, are equal to it, and no value among the
-# nearest rows, this share of all, is more than a third as common: rounded values repeat, too.
+# An extreme value is a bound if at least this fraction and this number of rows are equal to it. Because rounded values
+# repeat too, no value among the nearest rows (the last number is their fraction) may be more than a third as common.
 _PILED_UP, _MIN_ROWS, _BESIDE = 0.01, 5, 0.1
 
 
 def bounds_of(targets: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the lowest and highest possible value of each output, [2, outputs].
+    """Estimate the lowest and highest possible value of each output, [2, outputs].
 
-    A target that is never negative is bounded by 0, and so is one that is never positive. An extreme value that many
-    targets share is a bound. Everything else is unbounded.
+    A target that is never negative, or never positive, is bounded by 0. An extreme value of many targets is a bound.
+    Otherwise targets are unbounded.
 
     Args:
-        targets: [rows, outputs]
-        weights: [rows]
+        targets: Targets, [rows, outputs].
+        weights: Weight of each row, [rows].
     """
-    shares = weights / weights.sum()
-    found = []
+    fractions = weights / weights.sum()
+    bounds = []
     for column in targets.T:
         low, high = column.min(), column.max()
-        lower = low if _piled_up(column - low, shares) else 0.0 if low >= 0 else -np.inf
-        upper = high if _piled_up(high - column, shares) else 0.0 if high <= 0 else np.inf
-        found.append((lower, upper))
-    return np.array(found, dtype=np.float64).T
+        lower = low if _piled_up(column - low, fractions) else 0.0 if low >= 0 else -np.inf
+        upper = high if _piled_up(high - column, fractions) else 0.0 if high <= 0 else np.inf
+        bounds.append((lower, upper))
+    return np.array(bounds, dtype=np.float64).T
 
 
 def without_crossed(bounds: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the bounds [2, outputs] without those crossed by further targets [rows, outputs]."""
+    """Remove the bounds, [2, outputs], that are crossed by new targets, [rows, outputs]."""
     crossed = np.stack([(targets < bounds[0]).any(axis=0), (targets > bounds[1]).any(axis=0)])
     return np.where(crossed, unbounded(bounds.shape[1]), bounds)
 
 
 def _piled_up(distances: NDArray[np.float64], weights: NDArray[np.float64]) -> bool:
-    """Return whether enough targets lie at an extreme value to treat it as a bound, given their distances from it."""
+    """Return whether an extreme value is a bound, from the distances and weights of the targets."""
     there = distances == 0
     if there.sum() < _MIN_ROWS or weights[there].sum() < _PILED_UP:
         return False
@@ -287,7 +290,14 @@ def unbounded(n_outputs: int) -> NDArray[np.float64]:
 
 
 class ClassTable(NamedTuple):
-    """A checked table: X [rows, columns], labels [rows], weights [rows] or None, and attributes of the columns."""
+    """Checked table with class labels.
+
+    Attributes:
+        X: Inputs, [rows, columns].
+        y: Class labels, [rows].
+        weights: Weight of each row, [rows], or None.
+        described: Fitted attributes that describe the columns.
+    """
 
     X: NDArray[Any]
     y: NDArray[Any]
@@ -296,7 +306,7 @@ class ClassTable(NamedTuple):
 
 
 def checked_classes(estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool, n_needed: int) -> ClassTable:
-    """Return a table with labels after checking it."""
+    """Check a table with class labels."""
     X, y, described = checked_table(estimator, X, y, reset=reset, ensure_min_samples=n_needed)
     check_classification_targets(y)
     return ClassTable(X, column_or_1d(y, warn=True), checked_weights(sample_weight, X), described)
@@ -305,36 +315,36 @@ def checked_classes(estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset
 def ids_and_factors(
     estimator: Any, table: ClassTable, classes: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-    """Return the class index of each row, and the factor for its weight from `class_weight`; None if not given."""
-    y, weights, given = table.y, table.weights, estimator.class_weight
+    """Return the class index of each row, and the factors of the weights from `class_weight`, or None."""
+    y, weights, class_weight = table.y, table.weights, estimator.class_weight
     ids = np.minimum(np.searchsorted(classes, y), len(classes) - 1).astype(np.int64)
     counted = classes[ids] == y  # rows without weight may have other labels
     unknown = ~counted if weights is None else ~counted & (weights > 0)
     if unknown.any():
-        rule = f"hold classes among {classes.tolist()}"
+        rule = f"contain only the classes {classes.tolist()}"
         raise ValueError(bad_value(type(estimator).__name__, "y", rule, repr(y[unknown][0])))
-    if given is None:
+    if class_weight is None:
         return ids, None
     present = np.unique(y[counted])
     counts = None if weights is None else weights[counted]
-    given = dict(given) if isinstance(given, Mapping) else given
-    found = compute_class_weight(given, classes=present, y=y[counted], sample_weight=counts)
-    factor_of = dict(zip(present, found, strict=True))
+    class_weight = dict(class_weight) if isinstance(class_weight, Mapping) else class_weight
+    factors = compute_class_weight(class_weight, classes=present, y=y[counted], sample_weight=counts)
+    factor_of = dict(zip(present, factors, strict=True))
     return ids, np.array([factor_of.get(label, 0.0) for label in classes])[ids]
 
 
 # ---------------------------------------------------------------------------- data frames
 
-_WAY_OUT = "Or make numbers of the columns first: sklearn.compose.ColumnTransformer with OneHotEncoder in a Pipeline."
+_ADVICE = "Or encode the columns as numbers first: sklearn.compose.ColumnTransformer with OneHotEncoder in a Pipeline."
 
 
 @dataclass(frozen=True)
 class FrameColumns:
-    """The columns of a data frame.
+    """Columns of a data frame.
 
     Attributes:
-        schema: the kind of each column.
-        names: of the columns of the frame.
+        schema: Schema of the data frame.
+        names: Names of all columns.
     """
 
     schema: TableSchema
@@ -342,34 +352,34 @@ class FrameColumns:
 
     @classmethod
     def fit(cls, owner: str, X: Any) -> "FrameColumns":
-        """Return the columns of a data frame."""
+        """Infer the schema of a data frame."""
         table = Table("X", as_polars(X))
         try:
             with speaking_for(owner):
                 schema = infer_schema(table, [])
         except TableError as error:
-            raise ValueError(f"{error}\n{_WAY_OUT}") from error
+            raise ValueError(f"{error}\n{_ADVICE}") from error
         return cls(schema, np.array(table.columns, dtype=object))
 
     @property
     def described(self) -> dict[str, Any]:
-        """The attributes of an estimator that describe the columns."""
+        """Fitted attributes of an estimator that describe the columns."""
         return {"n_features_in_": len(self.names), "feature_names_in_": self.names}
 
     def __call__(self, owner: str, X: Any) -> NDArray[Any]:
-        """Return a data frame as numbers [rows, columns], NaN for missing values."""
+        """Convert a data frame to numbers, [rows, columns]; NaN for missing values."""
         with speaking_for(owner):
             return self.schema.encode(self.schema.values(Table("X", as_polars(X))))
 
 
 def read_frame(owner: str, X: Any, frame: FrameColumns | None, *, reset: bool) -> tuple[FrameColumns | None, Any]:
-    """Return the columns of X, None if they are numbers, and X as an array or frame of numbers.
+    """Return the columns of X (None if all are numeric), and X as an array or data frame of numbers.
 
     Args:
-        owner: named in messages.
-        X: an array or a data frame.
-        frame: the columns of an earlier fit.
-        reset: whether X determines the columns; otherwise it must have those of the fit.
+        owner: Class name of the estimator, for messages.
+        X: Array or data frame.
+        frame: Columns of an earlier fit.
+        reset: Whether X defines the columns; otherwise it must have the columns of the fit.
     """
     frame = None if reset else frame
     if is_data_frame(X):
@@ -387,7 +397,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     """Encode numbers, dates and categories of a data frame as numbers, in a Pipeline with `MCLRegressor`.
 
     Attributes:
-        schema_: the kind of each column.
+        schema_: Schema of the data frame.
 
     Example:
         >>> import pandas
@@ -397,7 +407,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     """
 
     def fit(self, X: Any, y: Any = None) -> "TableEncoder":
-        """Determine the kind of each column of a data frame."""
+        """Infer the kind of each column of a data frame."""
         if not is_data_frame(X):
             raise TypeError(bad_value(type(self).__name__, "X", "be a data frame", type(X).__name__))
         columns = FrameColumns.fit(type(self).__name__, X)
@@ -406,12 +416,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Return a data frame as numbers, [rows, columns]; NaN for missing values."""
+        """Convert a data frame to numbers, [rows, columns]; NaN for missing values."""
         check_is_fitted(self)
         return self._columns(type(self).__name__, X)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the columns of `transform`."""
+        """Return the column names of `transform`."""
         check_is_fitted(self)
         return np.array(self._columns.schema.input_names, dtype=object)
 

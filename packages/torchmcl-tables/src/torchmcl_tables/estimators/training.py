@@ -1,4 +1,4 @@
-"""Training of the networks of an estimator: conversion of rows to examples, and restarts trained as a fleet.
+"""Training of an estimator's networks: conversion of rows to tensors, and training of all restarts as a fleet.
 
 `Continuation` is the state of `partial_fit` between two calls.
 """
@@ -49,25 +49,31 @@ from torchmcl_tables.estimators.preprocessing import Encoder
 from torchmcl_tables.estimators.rows import Rows, Split
 from torchmcl_tables.estimators.tables import Targets
 
-# Hundreds of epochs for a small table, twenty for a large one.
+# Minimum number of epochs, for large tables, and maximum number of epochs, for small tables.
 _MIN_EPOCHS, _MAX_EPOCHS = 20, 1000
 
 
 class Examples(NamedTuple):
-    """Inputs [rows, columns], targets [rows, 1, ...] and weights [rows]."""
+    """Training examples.
+
+    Attributes:
+        inputs: Encoded rows, [rows, columns].
+        targets: Targets, [rows, 1, ...].
+        weights: Weight of each row, [rows].
+    """
 
     inputs: Tensor
     targets: Tensor
     weights: NDArray[np.float64]
 
     def for_all(self, n_networks: int) -> FleetData:
-        """Return the data of a fleet whose networks are all trained on these rows."""
+        """Return the data of a fleet whose networks are all trained on these examples."""
         return FleetData.shared(self.inputs, self.targets, n_networks, weights=mean_one(self.weights))
 
     def watched(
         self, n_networks: int, *, every: int, patience: int | None, cost_fn: Callable[..., Tensor] | None = None
     ) -> Validation | None:
-        """Return the validation of networks by the distortion, or a cost, on these rows; None without any."""
+        """Return a validation by the distortion, or a cost, on these examples; None if there are none."""
         if not len(self.weights):
             return None
         uneven = mean_one(self.weights)
@@ -85,22 +91,22 @@ class Preprocessor:
     """Conversion of rows to examples.
 
     Attributes:
-        encoder: of the columns.
-        targets: of a regressor; None for class ids, which stay unchanged.
+        encoder: Encoder of the columns.
+        targets: Targets of a regressor; None for class ids, which remain unchanged.
     """
 
     encoder: Encoder
     targets: Targets | None = None
 
     def __call__(self, rows: Rows) -> Examples:
-        """Return rows as tensors."""
+        """Convert rows to tensors."""
         targets = rows.targets if self.targets is None else self.targets.scaler(rows.targets)
         inputs = torch.from_numpy(self.encoder(rows.inputs))
         return Examples(inputs, torch.from_numpy(targets).unsqueeze(1), rows.weights)
 
 
 def mean_one(weights: NDArray[np.float64]) -> Tensor | None:
-    """Return the weights scaled to a mean of 1; None if all are equal."""
+    """Scale weights to a mean of 1; None if all are equal."""
     if (weights == weights[0]).all():
         return None
     return torch.from_numpy(weights / weights.mean()).float()
@@ -116,24 +122,24 @@ def seeds_of(seed: int, n_networks: int) -> list[int]:
     return [int(s) for s in np.random.RandomState(seed).randint(2**31 - 1, size=n_networks)]
 
 
-# A network with this many times the lowest distortion on held-out rows has failed: its hypotheses collapsed.
+# A network whose distortion on held-out rows is this many times the lowest one has failed: its hypotheses collapsed.
 _FAILED = 2.0
-# A save takes about 15 ms, a training run at least a second. Evaluations may serve only for the validation curve.
+# Number of checkpoints during training (saving takes about 15 ms), and of evaluations for the validation curve.
 _N_SAVES, _N_EVALUATIONS = 5, 100
-# The final training on all rows: this fraction of the epochs, from this fraction of the learning rate to 0.
+# Final training on all rows: fraction of the epochs, and fraction of the learning rate from which it falls to 0.
 _FINAL_EPOCHS, _FINAL_RATE = 0.3, 0.25
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The networks of all restarts and their training history.
+    """Trained networks of all restarts and their training history.
 
     Attributes:
-        modules: one network for each restart.
-        history: of their training.
-        distortions: [restarts], on held-out rows; infinite without any.
-        best_epochs: [restarts], the selected epoch, -1 if it is the last.
-        moments: of the optimizer, for continued training.
+        modules: Network of each restart.
+        history: Training history.
+        distortions: Distortion of each network on held-out rows, [restarts]; infinite without held-out rows.
+        best_epochs: Selected epoch of each network, [restarts]; -1 for the last one.
+        moments: Moments of the optimizer, for continued training.
     """
 
     modules: list[nn.Module]
@@ -143,32 +149,32 @@ class Trained:
     moments: dict[str, Tensor]
 
     def best(self) -> int:
-        """Return the restart with the lowest validation distortion, or the lowest last loss without validation."""
+        """Return the index of the restart with the lowest validation distortion, or the lowest last training loss."""
         values = self.distortions
         if not torch.isfinite(values).any():
             values = self.history.losses[-1]
         return int(torch.where(values.isnan(), torch.inf, values).argmin())
 
     def not_failed(self) -> list[int]:
-        """Return the restarts except those far worse than the best one, which have lost modes."""
+        """Return the indices of the restarts that are not far worse than the best one and so have not lost modes."""
         known = self.distortions[self.distortions.isfinite()]
         bound = _FAILED * known.min() if len(known) else torch.nan
         kept = [place for place, value in enumerate(self.distortions) if value <= bound]
-        return kept or list(range(len(self.modules)))  # unknown without held-out rows
+        return kept or list(range(len(self.modules)))  # all of them, without held-out rows
 
     def moments_of(self, kept: list[int]) -> dict[str, Tensor]:
-        """Return the optimizer's moments for the given restarts."""
+        """Return the moments of the optimizer for some of the restarts."""
         return {name: value[kept] for name, value in self.moments.items()}
 
     def attributes(self, rule: Any) -> dict[str, Any]:
         """Return the fitted attributes of an estimator that describe the training of the best network."""
         history, best = self.history, self.best()
         stopped = int(history.stopped_epoch[best])
-        if history.temperatures is not None:  # as set by `AutoAnnealing`
+        if history.temperatures is not None:  # chosen by `AutoAnnealing`
             temperatures = history.temperatures[:, best].tolist()
         else:
             rules = [rule_at(rule, epoch) for epoch in range(len(history.losses))]
-            temperatures = [getattr(each, "temperature", None) for each in rules]
+            temperatures = [getattr(rule_of_epoch, "temperature", None) for rule_of_epoch in rules]
         return {
             "rule_": rule,
             "best_restart_": best,
@@ -185,21 +191,23 @@ class Trained:
 
 @dataclass(frozen=True)
 class Trainer:
-    """The settings of a training run: all arguments of a fleet except its data.
+    """Settings of a training run: all arguments of a fleet except its data.
 
     Attributes:
-        rule: an assignment rule, a function epoch -> rule or `AutoAnnealing`.
-        learning_rate: a number or a schedule by epoch.
-        weight_decay: a single value, or one per network.
-        n_epochs: passes over the rows, at most `batch_size` of them in a step.
-        seeds: one per network.
-        cost_fn: of hypotheses and targets; `score_weight` is the weight of the score loss.
-        device: where to train.
-        keep_best: keep each network's best epoch on the validation rows instead of the last.
-        checkpoint: folder for checkpoints, or None.
-        moments: of the optimizer, for continued training.
-        models_at_once: number of networks that must be trained together; None for no constraint.
-        progress: title of a progress bar; False for none.
+        rule: Assignment rule, function epoch -> rule, or `AutoAnnealing`.
+        learning_rate: Learning rate, or schedule by epoch.
+        weight_decay: Decoupled weight decay, one value or one per network.
+        n_epochs: Number of epochs.
+        batch_size: Maximum number of rows per step.
+        seeds: Seed of each network.
+        cost_fn: Cost of hypotheses and targets.
+        device: Device for training.
+        score_weight: Weight of the score loss.
+        keep_best: Whether to keep the best epoch of each network on the validation rows instead of the last one.
+        checkpoint: Folder for checkpoints; None for no checkpoints.
+        moments: Moments of the optimizer, for continued training.
+        models_at_once: Number of networks that must be trained together; None for no constraint.
+        progress: Title of the progress bar; False for none.
     """
 
     rule: Any
@@ -254,12 +262,12 @@ class Trainer:
     def watching(
         self, held_out: Examples, patience: int | None, cost_fn: Callable[..., Tensor] | None = None
     ) -> Validation | None:
-        """Return a validation on held-out rows, run in every epoch if the best networks are kept; None without rows.
+        """Return a validation on held-out rows, in every epoch if the best epoch is kept; None without held-out rows.
 
         Args:
-            held_out: the rows.
-            patience: epochs without improvement after which a network stops.
-            cost_fn: to compare epochs by; None for the distortion.
+            held_out: Held-out examples.
+            patience: Number of epochs without improvement after which the training of a network stops.
+            cost_fn: Cost by which epochs are compared; None for the distortion.
         """
         every = 1 if self.keep_best else max(1, self.n_epochs // _N_EVALUATIONS)
         return held_out.watched(len(self.seeds), every=every, patience=patience, cost_fn=cost_fn)
@@ -267,17 +275,17 @@ class Trainer:
     def further(
         self, modules: Sequence[nn.Module], data: Examples, *, epochs: float, rate: float, name: str
     ) -> Trained:
-        """Return the networks after a short training run at a low learning rate.
+        """Continue the training of networks for a short time at a low learning rate.
 
         Args:
-            modules: to continue training, one per seed.
-            data: rows shared by all of them.
-            epochs: as a share of the epochs.
-            rate: as a share of the highest rate; it falls to 0.
-            name: for the progress bar, and of the folder inside the checkpoint.
+            modules: Networks to train, one per seed.
+            data: Examples for all networks.
+            epochs: Number of epochs as a fraction of `n_epochs`.
+            rate: Initial learning rate as a fraction of the highest learning rate; it falls to 0.
+            name: Name for the progress bar and for the folder inside the checkpoint.
         """
-        given, n_epochs = self.learning_rate, max(1, round(epochs * self.n_epochs))
-        highest = max(map(given, range(self.n_epochs))) if callable(given) else given
+        schedule, n_epochs = self.learning_rate, max(1, round(epochs * self.n_epochs))
+        highest = max(map(schedule, range(self.n_epochs))) if callable(schedule) else schedule
         short = replace(
             self,
             learning_rate=Cosine(rate * highest, 0.0, n_epochs),
@@ -288,37 +296,37 @@ class Trainer:
         return short(iter(modules).__next__, data.for_all(len(modules)))
 
     def on_all_rows(self, modules: Sequence[nn.Module], data: Examples, moments: dict[str, Tensor]) -> Trained:
-        """Return the kept networks after a final training run that includes the selection rows."""
+        """Continue the training of the selected networks on all rows, including the selection rows."""
         rule = WTA() if isinstance(self.rule, AutoAnnealing) else rule_at(self.rule, self.n_epochs - 1)
-        # Keep Adam's moments: restarting from zero would undo progress.
+        # The moments of Adam are kept, because restarting from zero would undo progress.
         seeds, at_once = seeds_of(self.seeds[0], len(modules)), self.models_at_once and len(modules)
         last = replace(self, rule=rule, seeds=seeds, moments=moments, models_at_once=at_once)
         return last.further(modules, data, epochs=_FINAL_EPOCHS, rate=_FINAL_RATE, name="all rows")
 
 
 def _last_values(history: FleetHistory) -> Tensor:
-    """Return the last monitored value of each model on held-out rows; infinity if there is none."""
+    """Return the last validation value of each network; infinity if there is none."""
     values = torch.full_like(history.best_value, torch.inf)
     for evaluated in history.watched:
         values = torch.where(evaluated.isnan(), values, evaluated)
     return values
 
 
-#: The horizon of schedules for partial_fit, if no number of epochs is given.
+#: Default horizon of schedules for partial_fit.
 PARTIAL_EPOCHS = 200
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """The state of a training run that `partial_fit` continues with further rows.
+    """State of a training run that `partial_fit` continues with new rows.
 
     Attributes:
-        seed: of splits and shuffles.
-        n_epochs: epochs so far.
-        borders: of the split.
-        held_out: selection and calibration rows; none in a model that was saved without them.
-        moments: of the optimizer; None for fresh ones.
-        annealing: the state of `AutoAnnealing`; None after `fit`, which has already cooled the networks.
+        seed: Seed of splits and shuffles.
+        n_epochs: Number of epochs so far.
+        borders: Borders of the split.
+        held_out: Selection and calibration rows; empty for a model that was saved without them.
+        moments: Moments of the optimizer; None for a new optimizer.
+        annealing: State of `AutoAnnealing`; None after `fit`, which has already cooled the networks.
     """
 
     seed: int
@@ -329,7 +337,7 @@ class Continuation:
     annealing: dict[str, Tensor] | None = None
 
     def holding_out(self, split: Split) -> "Continuation":
-        """Return the state with the held-out rows of a split appended to those of earlier splits."""
+        """Append the held-out rows of a split to the held-out rows of earlier splits."""
         held_out = split.held_out
         if self.held_out:
             held_out = tuple(old.joined(new) for old, new in zip(self.held_out, held_out, strict=True))  # type: ignore[assignment]
@@ -343,17 +351,18 @@ class Continuation:
         costs_of: Callable[[nn.Module, Examples], Tensor],
         n_coordinates: int,
     ) -> "tuple[list[nn.Module], Continuation]":
-        """Return networks after one more epoch, and the new state.
+        """Train networks for one more epoch; return copies of them and the new state.
 
         Args:
-            trainer: rule, rate and decay over its number of epochs, the horizon of schedules.
-            modules: to continue training.
-            examples: new training rows.
-            costs_of: returns the costs of the hypotheses of a network, [rows, 1, hypotheses], for `AutoAnnealing`.
-            n_coordinates: coordinates of a hypothesis.
+            trainer: Training settings; the number of epochs is the horizon of schedules.
+            modules: Networks to train.
+            examples: New training examples.
+            costs_of: Function that computes the costs of the hypotheses of a network, [rows, 1, hypotheses], for
+                `AutoAnnealing`.
+            n_coordinates: Number of coordinates of a hypothesis.
         """
         rule, rate, annealing = trainer.rule, trainer.learning_rate, self.annealing
-        modules = copy.deepcopy(list(modules))  # a failing epoch changes nothing
+        modules = copy.deepcopy(list(modules))  # if an error occurs, the networks remain unchanged
         if isinstance(rule, AutoAnnealing):
             with torch.no_grad():
                 costs = torch.stack([costs_of(module, examples) for module in modules])
@@ -375,11 +384,11 @@ class Continuation:
     def _annealed(
         self, policy: AutoAnnealing, costs: Tensor, n_coordinates: int, horizon: int
     ) -> tuple[list[AssignmentRule], dict[str, Any] | None]:
-        """Return the rule of each network for the next epoch, and the state of the policy."""
-        if self.n_epochs and self.annealing is None:  # networks from `fit` are cold already
+        """Return the rule of each network for the next epoch, and the state of `AutoAnnealing`."""
+        if self.n_epochs and self.annealing is None:  # networks from `fit` have been cooled already
             return [WTA()] * len(costs), None
         measured, epoch = cost_scale(assign(costs, WTA()), stacked=True), float(self.n_epochs)
-        if self.annealing is None:  # no hold on streamed rows: a rewind is impossible
+        if self.annealing is None:  # streamed rows cannot be repeated, so the temperature is not held
             state = policy.init(measured, horizon, n_coordinates=n_coordinates, may_hold=False)
         else:
             state = {name: value.clone() for name, value in self.annealing.items()}
@@ -391,19 +400,19 @@ class Continuation:
 # ---------------------------------------------------------------------------- parameters
 
 _COUNTS = ("n_hypotheses", "n_restarts", "n_epochs", "batch_size", "patience")
-# Parameters set by a search.
+# Parameters that are chosen by a search.
 _SEARCHED = ("rule", "learning_rate", "weight_decay")
 
 
 @dataclass(frozen=True)
 class Cooling:
-    """`AnnealedWTA` with a temperature that falls over a share of the training run, for any number of epochs.
+    """`AnnealedWTA` with a temperature that falls during a fraction of the training, for any number of epochs.
 
     Attributes:
-        start: the first temperature; for a regressor, in units of the variance of the targets.
-        end: the last temperature. After it, exponential cooling continues at 0, linear cooling stays at `end`.
-        share: fraction of the epochs after which `end` is reached.
-        linear: fall linearly instead of exponentially.
+        start: Initial temperature; for a regressor, in units of the variance of the targets.
+        end: Final temperature. Afterwards the temperature is 0 for exponential cooling, and `end` for linear cooling.
+        share: Fraction of the epochs after which `end` is reached.
+        linear: Whether the temperature falls linearly instead of exponentially.
     """
 
     start: float = 0.5
@@ -412,7 +421,7 @@ class Cooling:
     linear: bool = False
 
     def __call__(self, n_epochs: int) -> RuleLike:
-        """Return the function epoch -> rule of a training run."""
+        """Return the function epoch -> rule for a training run."""
         n_cooling = max(1, round(self.share * n_epochs))
         if self.linear:
             return annealed(AnnealedWTA, temperature=Linear(self.start, self.end, n_cooling))
@@ -421,7 +430,7 @@ class Cooling:
 
 
 def rule_of(rule: RuleLike | Cooling | None, n_epochs: int) -> RuleLike:
-    """Return the rule, the function epoch -> rule or the `AutoAnnealing` of a training run."""
+    """Return the assignment rule, function epoch -> rule, or `AutoAnnealing` of a training run."""
     if rule is None:
         return AutoAnnealing()
     return rule(n_epochs) if isinstance(rule, Cooling) else rule
@@ -430,9 +439,9 @@ def rule_of(rule: RuleLike | Cooling | None, n_epochs: int) -> RuleLike:
 def as_given(
     rule: Any, learning_rate: float | Schedule, weight_decay: float | None, default_decay: float, n_epochs: int
 ) -> Candidate:
-    """Return the training settings described by the parameters."""
+    """Return the training settings from the parameters of an estimator."""
     rule = rule_of(rule, n_epochs)
-    if isinstance(rule, AutoAnnealing):  # `AutoAnnealing` sets the tail of the rate, and the decay, starting from 0
+    if isinstance(rule, AutoAnnealing):  # it chooses the end of the learning rate schedule, and the decay
         default_decay = 0.0
     elif not callable(learning_rate):
         learning_rate = Cosine(learning_rate, 0.0, n_epochs)
@@ -440,61 +449,62 @@ def as_given(
 
 
 def seed_of(random_state: Any) -> int:
-    """Return a seed drawn from a `random_state`."""
+    """Draw a seed from a `random_state`."""
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def check_parameters(estimator: Any) -> None:
     """Check the parameters of an estimator."""
-    owner, given = type(estimator).__name__, estimator.get_params(deep=False)
+    owner, parameters = type(estimator).__name__, estimator.get_params(deep=False)
     for name in _COUNTS:
-        if name == "n_hypotheses" or given[name] is not None:
-            checks.check_positive_int(owner, name, _plain(given[name]))
-    if given["n_bins"] is not None:
-        checks.check_non_negative_int(owner, "n_bins", _plain(given["n_bins"]))
-    if isinstance(given["hidden"], (str, bytes)) or not isinstance(given["hidden"], Sequence | np.ndarray):
+        if name == "n_hypotheses" or parameters[name] is not None:
+            checks.check_positive_int(owner, name, _plain(parameters[name]))
+    if parameters["n_bins"] is not None:
+        checks.check_non_negative_int(owner, "n_bins", _plain(parameters["n_bins"]))
+    if isinstance(parameters["hidden"], (str, bytes)) or not isinstance(parameters["hidden"], Sequence | np.ndarray):
         advice = "One layer of 64 units is (64,)."
-        raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(given["hidden"]), advice))
-    for size in given["hidden"]:
+        raise TypeError(bad_value(owner, "hidden", "be a sequence of sizes", repr(parameters["hidden"]), advice))
+    for size in parameters["hidden"]:
         checks.check_positive_int(owner, "hidden", _plain(size))
-    checks.check_interval(owner, "validation_fraction", given["validation_fraction"], "[0, 1)")
-    checks.available_device(owner, given["device"])
-    if not callable(given["learning_rate"]):
-        checks.check_non_negative(owner, "learning_rate", given["learning_rate"])
-    if given["weight_decay"] is not None:
-        checks.check_non_negative(owner, "weight_decay", given["weight_decay"])
-    if given.get("rule") is not None and not isinstance(given["rule"], Cooling):
-        check_rule_like(owner, given["rule"])
-    if given.get("search") is not None:
-        _check_search(owner, type(estimator), given)
-    class_weight = given.get("class_weight")
+    checks.check_interval(owner, "validation_fraction", parameters["validation_fraction"], "[0, 1)")
+    checks.available_device(owner, parameters["device"])
+    if not callable(parameters["learning_rate"]):
+        checks.check_non_negative(owner, "learning_rate", parameters["learning_rate"])
+    if parameters["weight_decay"] is not None:
+        checks.check_non_negative(owner, "weight_decay", parameters["weight_decay"])
+    if parameters.get("rule") is not None and not isinstance(parameters["rule"], Cooling):
+        check_rule_like(owner, parameters["rule"])
+    if parameters.get("search") is not None:
+        _check_search(owner, type(estimator), parameters)
+    class_weight = parameters.get("class_weight")
     if not (class_weight is None or isinstance(class_weight, Mapping) or class_weight == "balanced"):
         rule = "be None, 'balanced' or a dictionary of weights by label"
         raise ValueError(bad_value(owner, "class_weight", rule, repr(class_weight)))
 
 
-def _check_search(owner: str, kind: type[Any], given: dict[str, Any]) -> None:
-    if not isinstance(given["search"], FleetSearch):
+def _check_search(owner: str, kind: type[Any], parameters: dict[str, Any]) -> None:
+    if not isinstance(parameters["search"], FleetSearch):
         rule, advice = "be None or a FleetSearch", "torchmcl_fleet.FleetSearch() trains 64 candidates."
-        raise TypeError(bad_value(owner, "search", rule, repr(given["search"]), advice))
+        raise TypeError(bad_value(owner, "search", rule, repr(parameters["search"]), advice))
     for name in _SEARCHED:
-        if given[name] != getattr(kind, name):
-            rule = "be left at its default with `search`, which chooses it"
-            advice = "Leave out one of the two, or pass your own candidates to FleetSearch."
-            raise ValueError(bad_value(owner, name, rule, repr(given[name]), advice))
+        if parameters[name] != getattr(kind, name):
+            rule = "have its default value with `search`, which chooses it"
+            advice = "Omit one of the two, or pass candidates to FleetSearch."
+            raise ValueError(bad_value(owner, name, rule, repr(parameters[name]), advice))
 
 
 def trainer_of(
-    estimator: Any, way: Candidate, n_epochs: int, batch_size: int, seeds: Sequence[int], **own: Any
+    estimator: Any, settings: Candidate, n_epochs: int, batch_size: int, seeds: Sequence[int], **fields: Any
 ) -> Trainer:
-    """Return a trainer with the parameters of an estimator and the additional `Trainer` fields `own`."""
+    """Return a trainer with the settings of a candidate, the parameters of an estimator, and additional fields."""
     progress = type(estimator).__name__ if estimator.progress else False
-    how = {"device": estimator.device, "keep_best": bool(estimator.keep_best), "progress": progress}
-    return Trainer(way.rule, way.learning_rate, way.weight_decay, n_epochs, batch_size, seeds, **how, **own)
+    fields |= {"device": estimator.device, "keep_best": bool(estimator.keep_best), "progress": progress}
+    rule, rate, decay = settings.rule, settings.learning_rate, settings.weight_decay
+    return Trainer(rule, rate, decay, n_epochs, batch_size, seeds, **fields)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value; NumPy integers, which grid searches pass, become Python integers."""
+    """Convert NumPy integers, which grid searches pass, to Python integers; return other values unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -509,17 +519,17 @@ def searched(
     batch_size: int,
     **options: Any,
 ) -> tuple[Candidate, dict[str, Any]]:
-    """Return the training settings that are best on an inner hold-out of the training rows, and the fitted attributes.
+    """Search training settings on an inner split of the training rows; also return the fitted attributes of the search.
 
     Args:
-        estimator: with the `FleetSearch`.
-        factory: returns an untrained network.
-        rows: to train on.
-        examples: the same as tensors.
-        seed: of the search.
-        n_epochs: of each training.
-        batch_size: of each training.
-        **options: further options of `FleetSearch.run`.
+        estimator: Estimator with the `FleetSearch`.
+        factory: Function that returns an untrained network.
+        rows: Training rows.
+        examples: Training rows as tensors.
+        seed: Seed of the search.
+        n_epochs: Number of epochs of each training run.
+        batch_size: Maximum number of rows per step.
+        **options: Further options of `FleetSearch.run`.
     """
     units = np.unique(rows.units, return_inverse=True)[1].ravel()
     trials = estimator.search.run(

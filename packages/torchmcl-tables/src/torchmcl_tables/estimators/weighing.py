@@ -1,4 +1,4 @@
-"""Widths and weights of a blend, fitted to rows held out from all members, and its forest."""
+"""Fitting of a blend's forest, and of its widths and weights on rows that are held out from all members."""
 
 import math
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ from torchmcl_tables.estimators.forest import Forest
 from torchmcl_tables.estimators.kernels import Kernels, forest_kernels, informed
 from torchmcl_tables.estimators.rows import Rows
 
-#: Weight of the CRPS, in standardized units, relative to the likelihood in training.
+#: Weight of the CRPS, in standardized units, relative to the likelihood during training.
 CRPS_WEIGHT = 3.0
-# Candidate widths of the forest's kernels: multiples of the spread of the rows of a leaf's parent, and minimum widths.
+# Candidate widths of the forest's kernels: factors of the spread of the rows of a leaf's parent, and minimum widths.
 _FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 _FLOORS = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-# Candidate factors of the widths of networks. Prior towards 1, worth this many pseudo-observations.
+# Candidate factors of the widths of networks, and a prior towards 1, worth this many pseudo-observations.
 _STRETCHES = (0.2, 0.3, 0.42, 0.6, 0.77, 0.88, 1.0, 1.14, 1.3, 1.66, 2.0, 2.5, 3.2, 4.2, 5.5)
 _STRETCH_DOUBT = 5.0
-# Candidate shares of the probability to exclude at each end, and the default. Prior towards the default: a factor of e
-# costs as much as this many rows.
+# Candidate probabilities to exclude at each end, the default, and a prior towards the default: a factor of e costs as
+# much as this many rows.
 _TRIMS, _TRIM, _TRIM_DOUBT = (0.0, 0.003, 0.01, 0.03, 0.07, 0.12, 0.2), 0.01, 20.0
 # Prior towards equal weights, worth this many rows.
 _ROWS_OF_DOUBT = 4.0
-# A smaller CRPS or squared distance, in standardized units, is rounding error.
+# Smaller values of the CRPS or the squared distance, in standardized units, are rounding errors.
 _LEAST_CRPS, _LEAST_DISTORTION = 1e-9, 1e-12
 
 
@@ -44,21 +44,21 @@ def fitted_widths(
     weights: Tensor,
     atoms: Tensor | None = None,
 ) -> tuple[float, float, Kernels]:
-    """Return factor and floor of the forest's widths with the best log score on held-out rows, and their kernels.
+    """Fit factor and floor of the forest's widths by the log score on held-out rows; also return the kernels.
 
     Args:
-        values: [rows, trees, outputs]
-        spreads: [rows, trees]
-        unseen: [rows, trees], True if a row was not used to grow a tree; only such trees evaluate the row.
-        targets: [rows, outputs]
-        weights: [rows]
-        atoms: the values of discrete targets; their masses are then evaluated.
+        values: Value of each tree, [rows, trees, outputs].
+        spreads: Spread of each tree, [rows, trees].
+        unseen: Mask of the trees that were not trained on a row, [rows, trees]; only these trees evaluate the row.
+        targets: Standardized targets, [rows, outputs].
+        weights: Weight of each row, [rows].
+        atoms: Standardized values of discrete targets, whose masses are then evaluated.
     """
-    judged = np.maximum(unseen, ~unseen.any(axis=1, keepdims=True))  # rows used by all trees are evaluated by all
-    shares = torch.from_numpy(judged / judged.sum(axis=1, keepdims=True))
+    judged = np.maximum(unseen, ~unseen.any(axis=1, keepdims=True))  # rows seen by all trees: all evaluate
+    probabilities = torch.from_numpy(judged / judged.sum(axis=1, keepdims=True))
 
     def kernels(factor: float, floor: float) -> Kernels:
-        return forest_kernels(values, spreads, factor, floor)._replace(probabilities=shares)
+        return forest_kernels(values, spreads, factor, floor)._replace(probabilities=probabilities)
 
     def score(pair: tuple[float, float]) -> float:
         return float((weights * log_density(kernels(*pair), targets, atoms)).sum())
@@ -68,7 +68,7 @@ def fitted_widths(
 
 
 def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor, atoms: Tensor | None = None) -> float:
-    """Return the common factor for all widths with the best log score on held-out rows, shrunk towards 1."""
+    """Fit the common factor of all widths by the log score on held-out rows, shrunk towards 1."""
     counts = weights / weights.mean()
 
     def loss(stretch: float) -> float:
@@ -81,16 +81,17 @@ def fitted_stretch(kernels: Kernels, targets: Tensor, weights: Tensor, atoms: Te
 def fitted_trim(
     kernels: Kernels, targets: Tensor, weights: Tensor, n_points: int, atoms: Tensor | None = None
 ) -> float:
-    """Return the share to exclude at each end that gives the best points for held-out targets of one output.
+    """Fit the probability to exclude at each end, which minimizes the distortion on held-out rows of one output.
 
-    A kernel far from all others attracts a point even with a small probability, which is hard to estimate.
+    A kernel far from all others attracts a point even if its probability is small, and small probabilities are hard to
+    estimate.
 
     Args:
-        kernels: of the rows, without the background.
-        targets: [rows, 1]
-        weights: [rows]
-        n_points: the number of answers.
-        atoms: the values of discrete targets; the kernels must be at these.
+        kernels: Kernels of the rows, without the background.
+        targets: Standardized targets, [rows, 1].
+        weights: Weight of each row, [rows].
+        n_points: Number of hypotheses.
+        atoms: Standardized values of discrete targets, at which the kernels must be.
     """
 
     def points_of(trimmed: Kernels) -> Tensor:
@@ -108,7 +109,7 @@ def fitted_trim(
 
 
 def log_density(kernels: Kernels, targets: Tensor, atoms: Tensor | None = None) -> Tensor:
-    """Return the log density of targets [rows, outputs], [rows]; for discrete targets, of kernels at atoms."""
+    """Compute the log density of targets, [rows, outputs]; for discrete targets, kernels are moved to the atoms."""
     kernels = kernels if atoms is None else at_atoms(kernels, atoms)
     z = (targets.unsqueeze(1) - kernels.values) / kernels.widths
     logs = -0.5 * z.square() - kernels.widths.log() - 0.5 * math.log(2 * math.pi)
@@ -116,42 +117,44 @@ def log_density(kernels: Kernels, targets: Tensor, atoms: Tensor | None = None) 
 
 
 def blended(members: Sequence[Kernels], targets: Tensor, weights: Tensor) -> NDArray[np.float64]:
-    """Return the weights of the members with the best likelihood and CRPS on held-out targets, [members].
+    """Fit the weights of the members, [members], by likelihood and CRPS on held-out rows.
 
-    The logarithm of the mean CRPS counts as much as the mean log-likelihood: the CRPS itself scales with the errors, so
-    that the likelihood would dominate for easily predictable tables.
+    The mean log-likelihood and the logarithm of the mean CRPS have equal weights. The CRPS itself is proportional to
+    the errors, so the likelihood would dominate for tables that are easy to predict.
 
     Args:
-        members: kernels for held-out rows.
-        targets: [rows, outputs]
-        weights: [rows], how much each counts.
+        members: Kernels of each member for the held-out rows.
+        targets: Standardized targets, [rows, outputs].
+        weights: Weight of each row, [rows].
     """
     counts = (weights / weights.sum()).numpy()
     logs = torch.stack([log_density(member, targets) for member in members]).numpy()
     near, apart = (part.numpy() for part in _distances(members, targets))
     n_members, doubt = len(members), _ROWS_OF_DOUBT / len(members) / len(targets)
     highest = logs.max(axis=0)
-    likely = np.exp(logs - highest)  # relative to the likeliest member of each row
+    likely = np.exp(logs - highest)  # relative to the most likely member of each row
     near, apart = near @ counts, apart @ counts
 
     def loss(logits: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        shares = np.exp(logits - logits.max())
-        shares /= shares.sum()
-        mixed = shares @ likely
-        crps = max(shares @ near - 0.5 * shares @ apart @ shares, _LEAST_CRPS)
-        value = np.log(crps) - counts @ np.log(mixed) - doubt * np.log(shares).sum()
-        slope = (near - apart @ shares) / crps - (likely / mixed) @ counts - doubt / shares
-        return float(value), shares * (slope - shares @ slope)
+        fitted = np.exp(logits - logits.max())
+        fitted /= fitted.sum()
+        mixed = fitted @ likely
+        crps = max(fitted @ near - 0.5 * fitted @ apart @ fitted, _LEAST_CRPS)
+        value = np.log(crps) - counts @ np.log(mixed) - doubt * np.log(fitted).sum()
+        slope = (near - apart @ fitted) / crps - (likely / mixed) @ counts - doubt / fitted
+        return float(value), fitted * (slope - fitted @ slope)
 
-    found = minimize(loss, np.zeros(n_members), jac=True, method="L-BFGS-B").x
-    shares = np.exp(found - found.max())
-    return np.asarray(shares / shares.sum())
+    logits = minimize(loss, np.zeros(n_members), jac=True, method="L-BFGS-B").x
+    fitted = np.exp(logits - logits.max())
+    return np.asarray(fitted / fitted.sum())
 
 
 def _distances(members: Sequence[Kernels], targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean distances of each member's draws from targets [members, rows], and from draws of each member.
+    """Compute mean distances of samples of each member from the targets, and from samples of every other member.
 
-    With several outputs, distances are summed over coordinates.
+    Returns:
+        Distances from the targets, [members, rows], and between members, [members, members, rows], both summed over
+        outputs.
     """
     near = [
         (member.probabilities * mean_distance(targets.unsqueeze(1) - member.values, member.widths).sum(dim=-1)).sum(1)
@@ -165,7 +168,7 @@ def _distances(members: Sequence[Kernels], targets: Tensor) -> tuple[Tensor, Ten
 
 
 def _between(one: Kernels, other: Kernels) -> Tensor:
-    """Return the mean distance between draws of two members, [rows], computed block by block to save memory."""
+    """Compute the mean distance between samples of two members, [rows], block by block to save memory."""
     parts = []
     for (a, p, s), (b, q, t) in zip(
         zip(*(x.split(256) for x in one), strict=True), zip(*(x.split(256) for x in other), strict=True), strict=True
@@ -176,14 +179,14 @@ def _between(one: Kernels, other: Kernels) -> Tensor:
     return torch.cat(parts)
 
 
-# Weight of the background if too few rows are held out to fit it.
+# Weight of the background if too few rows are held out to fit the weights.
 _BACKGROUND_WEIGHT = 0.05
-# Maximum number of held-out rows used to fit the weights; with fewer than the minimum, weights are equal.
+# Maximum number of held-out rows for fitting the weights; with fewer rows than the minimum, weights are equal.
 _MAX_JUDGES, _MIN_JUDGES = 2_000, 5
 
 
 def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int) -> Blend:
-    """Return a blend with a forest of `n_trees` trees, grown on all rows, and with fitted widths and weights."""
+    """Add a forest of `n_trees` trees, grown on all rows, to a blend, and fit the widths and weights."""
     judges = selection.head(_MAX_JUDGES)
     members: list[Kernels] = []
     if len(judges):
@@ -198,7 +201,7 @@ def weighed(blend: Blend, train: Rows, selection: Rows, n_trees: int, seed: int)
 
 
 def _equal_weights(n_informed: int) -> NDArray[np.float64]:
-    """Return the default weights of `n_informed` equal members and of the background, without held-out rows."""
+    """Return the weights of `n_informed` equal members and of the background, if there are too few held-out rows."""
     return np.append(np.full(n_informed, (1 - _BACKGROUND_WEIGHT) / n_informed), _BACKGROUND_WEIGHT)
 
 
@@ -207,7 +210,7 @@ def _targets_and_weights(blend: Blend, judges: Rows) -> tuple[Any, Any]:
 
 
 def _stretched(blend: Blend, judges: Rows) -> Blend:
-    """Return a blend with a fitted factor for the widths of each kind of network."""
+    """Fit a factor for the widths of each kind of network."""
     blend = replace(blend, stretches=None)
     kinds = blend.members(judges.inputs.astype(np.float64))[: len(blend.encoders)]
     known = _targets_and_weights(blend, judges)
@@ -215,7 +218,7 @@ def _stretched(blend: Blend, judges: Rows) -> Blend:
 
 
 def _judged(blend: Blend, members: list[Kernels], judges: Rows) -> Blend:
-    """Return a blend with weights and a trim fitted to the held-out rows, given its members' kernels for them."""
+    """Fit the weights and the trim of a blend to held-out rows, from the kernels of its members for these rows."""
     known = _targets_and_weights(blend, judges)
     members = [blend.at_atoms(member) for member in members]
     weights = blended(members, *known)
@@ -227,9 +230,9 @@ def _judged(blend: Blend, members: list[Kernels], judges: Rows) -> Blend:
 
 
 def _with_forest(blend: Blend, train: Rows, judges: Rows, n_trees: int, seed: int) -> tuple[Blend, list[Kernels]]:
-    """Return a blend with a forest grown on all rows, and its kernels for the held-out rows.
+    """Add a forest grown on all rows to a blend; also return its kernels for the held-out rows.
 
-    These are evaluated only by trees that were not grown on them.
+    Held-out rows are evaluated only by trees that were not grown on them.
     """
     rows = train.joined(judges)
     inputs = blend.encoders[0].dense(rows.inputs)
@@ -240,6 +243,6 @@ def _with_forest(blend: Blend, train: Rows, judges: Rows, n_trees: int, seed: in
     if not len(judges):
         return blend, []
     unseen: NDArray[np.bool_] = ~seen[len(train) :]
-    answers = forest.answers(inputs[len(train) :])
-    factor, floor, kernels = fitted_widths(*answers, unseen, *_targets_and_weights(blend, judges), blend.atoms)
+    predictions = forest.answers(inputs[len(train) :])
+    factor, floor, kernels = fitted_widths(*predictions, unseen, *_targets_and_weights(blend, judges), blend.atoms)
     return replace(blend, factor=factor, floor=floor), [kernels]

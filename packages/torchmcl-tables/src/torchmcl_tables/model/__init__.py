@@ -1,4 +1,4 @@
-"""Models of tables: the functions behind `torchmcl fit`, `predict` and `report`."""
+"""Models of tables: the functions that implement `torchmcl fit`, `predict` and `report`."""
 
 from torchmcl_tables.model.fitting import TableFit, fit_summary, fit_table, measure_table, table_records, train_table
 from torchmcl_tables.model.model import ClassModel, TableModel, load_table_model, save_table_model

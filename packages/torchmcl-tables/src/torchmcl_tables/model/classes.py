@@ -1,4 +1,4 @@
-"""Classification models for tables, and the records of their evaluation for the report."""
+"""Fitting of classification models for tables, and evaluation records for the HTML report."""
 
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,25 @@ from torchmcl_tables.verdict import scored_by_other_half
 __all__ = ["CLASS_RULE", "CLASS_RULES", "NAMED_RULES", "class_summary", "evaluated_classes", "fitted_classifier"]
 
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-# Classes shown in a confusion matrix; rarer ones are merged.
+# Maximum number of classes in a confusion matrix; rarer classes are merged.
 _MOST_CLASSES = 20
 
 
 def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
-    """Return the records of a model on a table with classes; rows without a class are left out.
+    """Evaluate a model on a table with classes, as records for a report; rows without a class are skipped.
 
     Args:
-        model: to evaluate.
-        table: rows that it has not learned from.
-        places: [rows], the index of each row in its file; consecutive by default.
+        model: Model to evaluate.
+        table: Table without training rows.
+        places: Index of each row in its file, [rows]; consecutive by default.
 
     Raises:
-        ValueError: if the table lacks a column, has other classes, or no row with a class.
+        ValueError: If a column is missing, or there is no row with a class.
     """
     codes = model.schema.target_values(table)[:, 0]
     known = np.flatnonzero(np.isfinite(codes))
     if len(known) == 0:
-        advice = "Check the column of the target."
+        advice = "Check the target column."
         raise ValueError(bad_value("evaluated_classes", table.name, "have a row with a class", "none", advice))
     rows = table.take(known)
     probabilities = model.estimator.predict_proba(model.inputs(rows))
@@ -51,7 +51,9 @@ def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64]
         "measures": measures_of_classes(probabilities, truth, int(model.estimator.n_hypotheses)),
         "constant": _against_constant(probabilities, truth),
         "first": _first_guesses(probabilities, truth, names),
-        "over_time": over_time(model, rows, 1.0 - (probabilities.argmax(axis=1) == truth)[:, None], "share of errors"),
+        "over_time": over_time(
+            model, rows, 1.0 - (probabilities.argmax(axis=1) == truth)[:, None], "fraction of errors"
+        ),
         "top": _top(probabilities, truth),
         "calibration": _calibration(probabilities, truth),
         "coverage": _coverage(probabilities, truth),
@@ -61,7 +63,7 @@ def evaluated_classes(model: ClassModel, table: Table, places: NDArray[np.int64]
 
 
 def measures_of_classes(probabilities: NDArray[np.float64], truth: NDArray[np.int64], n_guesses: int) -> dict[str, Any]:
-    """Return accuracy, log-loss and similar measures; an unseen class, -1, is never right."""
+    """Compute accuracy, log-loss and similar measures; predictions for an unseen class, -1, are always wrong."""
     right = probabilities.argmax(axis=1) == truth
     common = np.bincount(truth[truth >= 0], minlength=probabilities.shape[1]).max() / len(truth)
     return {
@@ -74,15 +76,15 @@ def measures_of_classes(probabilities: NDArray[np.float64], truth: NDArray[np.in
 
 
 def _against_constant(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, float]:
-    """Return the log-loss of the class frequencies, and how much lower that of the probabilities is.
+    """Compute the log-loss of constant class frequencies, and the gain of the model with its standard error.
 
-    The frequencies for each half of the rows are those of the other half, so no row predicts its own class.
+    The frequencies for each half of the rows are computed from the other half, so that no row predicts itself.
     """
     n_classes = probabilities.shape[1]
 
-    def losses(own: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
+    def losses(scored: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
         counts = np.bincount(others[others >= 0], minlength=n_classes) + 1.0 / n_classes
-        return _log_losses(np.broadcast_to(counts / counts.sum(), (len(own), n_classes)), own)
+        return _log_losses(np.broadcast_to(counts / counts.sum(), (len(scored), n_classes)), scored)
 
     constant = scored_by_other_half(truth, losses)
     gains = constant - _log_losses(probabilities, truth)
@@ -91,54 +93,54 @@ def _against_constant(probabilities: NDArray[np.float64], truth: NDArray[np.int6
 
 
 def _first_guesses(probabilities: NDArray[np.float64], truth: NDArray[np.int64], names: list[str]) -> dict[str, Any]:
-    """Return the accuracy of first guesses, their mean probability, and the guess if it is constant."""
-    guesses, given = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    """Compute the accuracy of first guesses, their mean probability, and the guess if it is constant."""
+    guesses, highest = probabilities.argmax(axis=1), probabilities.max(axis=1)
     return {
         "right": float((guesses == truth).mean()),
-        "promised": float(given.mean()),
-        "variance": float((given * (1 - given)).mean()),
+        "promised": float(highest.mean()),
+        "variance": float((highest * (1 - highest)).mean()),
         "only_guess": names[guesses[0]] if (guesses == guesses[0]).all() else None,
     }
 
 
 def _log_losses(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the log-loss of each row; an unseen class, -1, has probability 0."""
-    given = np.where(truth >= 0, probabilities[np.arange(len(truth)), truth], 0.0)
-    return -np.log(np.maximum(given, 1e-12))
+    """Compute the log-loss of each row; an unseen class, -1, has probability 0."""
+    of_truth = np.where(truth >= 0, probabilities[np.arange(len(truth)), truth], 0.0)
+    return -np.log(np.maximum(of_truth, 1e-12))
 
 
 def _top(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the share of rows whose class is among the k most probable, and its expected value, for each k."""
+    """Compute the fraction of rows whose class is among the k most probable, and its expected value, for each k."""
     order = np.argsort(-probabilities, axis=1, kind="stable")
-    found = (order == truth[:, None]).cumsum(axis=1).mean(axis=0)
+    covered = (order == truth[:, None]).cumsum(axis=1).mean(axis=0)
     expected = np.take_along_axis(probabilities, order, axis=1).cumsum(axis=1).mean(axis=0)
-    n_shown = min(len(found), 10)
+    n_shown = min(len(covered), 10)
     return {
         "numbers": list(range(1, n_shown + 1)),
-        "covered": found[:n_shown].tolist(),
+        "covered": covered[:n_shown].tolist(),
         "expected": np.minimum(expected[:n_shown], 1.0).tolist(),
     }
 
 
 def _calibration(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the accuracy by bins of the probability of the first guess."""
+    """Compute the accuracy of first guesses by bins of their probability."""
     return calibration(probabilities.max(axis=1), probabilities.argmax(axis=1) == truth, "right")
 
 
 def _coverage(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return the coverage and mean size of the smallest sets of classes that reach each probability level."""
+    """Compute the coverage and mean size of the smallest sets of classes that reach each probability level."""
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
     rank = np.where((order == truth[:, None]).any(axis=1), (order == truth[:, None]).argmax(axis=1), len(ranked[0]))
-    made = []
+    entries = []
     for level in _LEVELS:
         sizes = likely_sets(ranked, level)
-        made.append({"level": level, "covered": float((rank < sizes).mean()), "classes": float(sizes.mean())})
-    return made
+        entries.append({"level": level, "covered": float((rank < sizes).mean()), "classes": float(sizes.mean())})
+    return entries
 
 
 def _confusion(probabilities: NDArray[np.float64], truth: NDArray[np.int64], names: list[str]) -> dict[str, Any]:
-    """Return the counts of true classes (rows) by first guess (columns); rare classes are merged."""
+    """Count true classes (rows) by first guess (columns); rare classes are merged."""
     counts = np.bincount(truth[truth >= 0], minlength=len(names))
     shown = np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])
     place = np.full(len(names) + 1, len(shown))
@@ -160,24 +162,24 @@ def _ambiguous(
     truth: NDArray[np.int64],
     probabilities: NDArray[np.float64],
 ) -> list[dict[str, Any]]:
-    """Return the rows whose probabilities have the largest entropy."""
+    """Return records of the rows whose class probabilities have the largest entropy."""
     entropy = -(probabilities * np.log(np.maximum(probabilities, 1e-300))).sum(axis=1)
     names = model.estimator.classes_
-    made = []
+    records = []
     for place in np.argsort(-entropy, kind="stable")[:N_AMBIGUOUS]:
         order = np.argsort(-probabilities[place], kind="stable")[: int(model.estimator.n_hypotheses)]
-        made.append(
+        records.append(
             described_row(model, table, places, place)
             | {
-                "truth": str(names[truth[place]]) if truth[place] >= 0 else "a class that was never learned",
+                "truth": str(names[truth[place]]) if truth[place] >= 0 else "a class without training rows",
                 "guesses": names[order].tolist(),
                 "probabilities": probabilities[place, order].tolist(),
             }
         )
-    return made
+    return records
 
 
-#: The default rule for classes. A temperature of 1 is the likelihood of the mixture.
+#: Default rule for classes. A temperature of 1 corresponds to the likelihood of the mixture.
 CLASS_RULE = Cooling(5.0, 1.0, share=0.5, linear=True)
 
 
@@ -188,7 +190,7 @@ def fitted_classifier(
     parameters: dict[str, Any],
     checkpoint: Path | None,
 ) -> MCLClassifier:
-    """Return a classifier fitted to the classes of a schema, given as indices."""
+    """Fit a classifier to class indices of a schema."""
     labels = np.array(schema.classes)[codes.astype(np.int64)]
     if parameters.get("rule") is None and parameters.get("search") is None:
         parameters = parameters | {"rule": CLASS_RULE}
@@ -198,19 +200,19 @@ def fitted_classifier(
 
 
 def class_summary(model: ClassModel) -> str:
-    """Return the lines that `torchmcl fit` prints about the test rows."""
+    """Return the summary of the test rows that `torchmcl fit` prints."""
     measures = model.metrics["set_apart"]
     what = f"{len(model.estimator.classes_)} classes of {model.schema.targets[0]}"
     return (
         f"On {set_apart_words(model.metrics)}, {what}:\n"
-        f"  the first guess is right in {measures['accuracy']:.1%} (the most common class: "
-        f"{measures['most_common']:.1%}), one of {model.n_answers} in {measures['top_accuracy']:.1%}; "
-        f"log-loss {measures['log_loss']:.3g}, calibration off by {100 * measures['calibration_error']:.1f} points"
+        f"  the first guess is right in {measures['accuracy']:.1%} of the rows (most common class: "
+        f"{measures['most_common']:.1%}), one of {model.n_answers} guesses in {measures['top_accuracy']:.1%}; "
+        f"log-loss {measures['log_loss']:.3g}, calibration error {100 * measures['calibration_error']:.1f} points"
     )
 
 
 def set_apart_words(metrics: dict[str, Any]) -> str:
-    """Return a description of the test rows.
+    """Describe the test rows.
 
     Example:
         >>> split = {"by": "time", "column": "day", "since": "2024-01-01"}

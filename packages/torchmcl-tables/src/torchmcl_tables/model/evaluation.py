@@ -1,4 +1,4 @@
-"""Evaluation of a table model, as JSON records for a report."""
+"""Evaluation of a table model, as JSON records for the HTML report."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,14 +21,14 @@ _MOST_PARTS, _ROWS_IN_PART, _FEWEST_PARTS = 24, 8, 3
 def over_time(
     model: Answering, table: Table, errors: NDArray[np.float64], measure: str, power: int = 1
 ) -> dict[str, Any] | None:
-    """Return the error in consecutive parts of equal size, ordered by the date column; None without such a column.
+    """Compute the error in consecutive parts of equal size, ordered by the date column; None if there is none.
 
     Args:
-        model: with the column in its metrics.
-        table: the measured rows.
-        errors: of each row, [rows, targets].
-        measure: a description of the errors.
-        power: errors are raised to this power, averaged over each part, and the root is taken.
+        model: Model whose metrics name the date column.
+        table: Evaluated rows.
+        errors: Error of each row, [rows, targets].
+        measure: Description of the errors.
+        power: Exponent of the power mean of the errors in each part.
     """
     name = (model.metrics.get("split") or {}).get("dated")
     if not name or name not in table.frame.columns:
@@ -48,23 +48,33 @@ def over_time(
     }
 
 
-_N_SHOWN = 400  # points of a scatter plot
-#: Rows that a report shows as the most ambiguous.
+_N_SHOWN = 400  # number of rows in a scatter plot
+#: Number of rows that a report shows as the most ambiguous.
 N_AMBIGUOUS = 8
-_N_INTERVALS = 2000  # rows for the coverage: its standard error at 90 % is then 0.7 points
+_N_INTERVALS = 2000  # number of rows for the coverage: its standard error at 90 % is then 0.7 points
 _N_LIKELIHOODS = 50_000
 _N_BINS = 24
 _LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _MOST_CELLS = 8
-_MOST_ANSWERS = 64  # in the curve of distortion by number of answers
+_MOST_HYPOTHESES = 64  # maximum number of hypotheses in the curve of distortion
 
 
 class _Judged(NamedTuple):
-    """A model with evaluated rows: inputs [rows, inputs], targets [rows, targets] and the answers for them."""
+    """Model with evaluated rows.
+
+    Attributes:
+        model: Evaluated model.
+        table: Evaluated rows.
+        places: Index of each row in its file, [rows].
+        inputs: Encoded rows, [rows, inputs].
+        targets: Targets, [rows, targets].
+        values: Hypotheses, [rows, hypotheses, targets].
+        probabilities: Probabilities of the hypotheses, [rows, hypotheses].
+    """
 
     model: TableModel
     table: Table
-    places: NDArray[np.int64]  # indices of the rows in their file
+    places: NDArray[np.int64]
     inputs: NDArray[np.float64]
     targets: NDArray[np.float64]
     values: NDArray[np.float64]
@@ -72,30 +82,30 @@ class _Judged(NamedTuple):
 
     @property
     def scale(self) -> NDArray[np.float64]:
-        """The deviation of each target, so that outputs in different units have equal weight, as in training."""
+        """Standard deviation of each target, by which outputs in different units are made comparable."""
         return np.asarray(self.model.estimator.target_scale_)
 
     @property
     def costs(self) -> NDArray[np.float64]:
-        """The squared distance of each answer from the target in units of `scale`, [rows, hypotheses]."""
+        """Squared distance of each hypothesis from the target in units of `scale`, [rows, hypotheses]."""
         return np.asarray((((self.values - self.targets[:, None]) / self.scale) ** 2).sum(axis=-1))
 
 
 def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None = None) -> dict[str, Any]:
-    """Return the records of a model on a table with targets; rows without a target are left out.
+    """Evaluate a model on a table with targets, as records for a report; rows without a target are skipped.
 
     Args:
-        model: to evaluate.
-        table: rows that it has not learned from.
-        places: [rows], the index of each row in its file; consecutive by default.
+        model: Model to evaluate.
+        table: Table without training rows.
+        places: Index of each row in its file, [rows]; consecutive by default.
 
     Raises:
-        ValueError: if the table lacks a column or has no row with all targets.
+        ValueError: If a column is missing, or there is no row with all targets.
     """
     targets = model.schema.target_values(table)
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) == 0:
-        advice = "Check the columns of the targets."
+        advice = "Check the target columns."
         raise ValueError(bad_value("evaluated", table.name, "have a row with a value for each target", "none", advice))
     rows, targets = table.take(known), targets[known]
     inputs = model.inputs(rows)
@@ -118,7 +128,7 @@ def evaluated(model: TableModel, table: Table, places: NDArray[np.int64] | None 
         "by_number": _by_number(judged),
         "calibration": calibration(probabilities.ravel(), won.ravel(), "won"),
         "coverage": _coverage(judged),
-        "over_time": over_time(model, rows, means - targets, "error of the mean answer", power=2),
+        "over_time": over_time(model, rows, means - targets, "error of the mean", power=2),
         "ambiguous": _ambiguous(judged),
     }
 
@@ -140,37 +150,37 @@ def _measures(judged: _Judged) -> dict[str, Any]:
 
 
 def summary_of_data(model: Answering, table: Table) -> list[dict[str, Any]]:
-    """Return the kind and the distribution of each input column."""
+    """Summarize the kind and the distribution of each input column."""
     values = model.schema.values(table)
-    made, place = [], 0
+    summaries, place = [], 0
     for column in model.schema.columns:
         n_values = len(column.value_names)
-        made.append(
+        summaries.append(
             {"name": column.name, "kind": column.kind} | _column_summary(column, values[:, place : place + n_values])
         )
         place += n_values
-    return made
+    return summaries
 
 
 def _column_summary(column: Column, values: NDArray[np.float64]) -> dict[str, Any]:
     if isinstance(column, CategoryColumn):
         codes = values[:, 0]
-        shares = [float((codes == code).mean()) for code in range(len(column.categories))]
-        common = sorted(zip(shares, column.categories, strict=True), reverse=True)[:_MOST_CELLS]
+        fractions = [float((codes == code).mean()) for code in range(len(column.categories))]
+        common = sorted(zip(fractions, column.categories, strict=True), reverse=True)[:_MOST_CELLS]
         return {
             "missing": float((codes == column.missing_code).mean()),
             "n_categories": len(column.categories),
             "is_open": column.is_open,
-            "common": [[name, share] for share, name in common],
+            "common": [[name, fraction] for fraction, name in common],
         }
     numbers = values[:, -1]  # for a date, the days since 1970
     present = numbers[np.isfinite(numbers)]
-    found = {"missing": float(np.isnan(numbers).mean())}
-    return found | (_distribution(present) if len(present) else {})
+    missing = {"missing": float(np.isnan(numbers).mean())}
+    return missing | (_distribution(present) if len(present) else {})
 
 
 def _distribution(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return moments, quantiles and counts; counts exclude 0.5 % at each end, where outliers would dominate."""
+    """Compute moments, quantiles and a histogram, which excludes 0.5 % of the values at each end as outliers."""
     left, low, middle, high, right = map(float, np.quantile(values, (0.005, 0.05, 0.5, 0.95, 0.995)))
     if left == right:
         left, right = left - 0.5, right + 0.5
@@ -181,46 +191,46 @@ def _distribution(values: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def _spread(n_rows: int, n_shown: int) -> NDArray[np.int64]:
-    """Return indices of at most n_shown rows, evenly spaced."""
+    """Return the indices of at most `n_shown` evenly spaced rows."""
     return np.unique(np.linspace(0, n_rows - 1, min(n_rows, n_shown)).round().astype(np.int64))
 
 
 def _by_number(judged: _Judged) -> dict[str, Any]:
-    """Return the distortion of the best n answers for each n, and its expected lower bound."""
+    """Compute the distortion of the best n hypotheses for each n, and its expected lower bound."""
     model, costs, values = judged.model, judged.costs, judged.values / judged.scale
-    n_hypotheses = min(costs.shape[1], _MOST_ANSWERS)
+    n_hypotheses = min(costs.shape[1], _MOST_HYPOTHESES)
     some = _spread(len(costs), max(4, 4_000_000 // costs.shape[1] ** 2))
     apart = ((values[some][:, :, None] - values[some][:, None]) ** 2).sum(axis=-1)
     weights = torch.from_numpy(judged.probabilities[some])
-    # The expectation is over the answers with their probabilities; the truth is not used.
+    # Hypotheses are selected by the predicted probabilities, without the true values.
     order = greedy_medoids(torch.from_numpy(apart), weights, n_hypotheses).numpy()
     kept = np.minimum.accumulate(np.take_along_axis(costs[some], order, axis=1), axis=1)
     numbers = list(range(1, n_hypotheses + 1))
-    made: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
+    curve: dict[str, Any] = {"numbers": numbers, "distortion": _lists(kept.mean(axis=0)), "floor": None}
     if len(model.schema.targets) == 1:
         density = model.estimator.predict_distribution(judged.inputs[_spread(len(judged.inputs), 20_000)])
         scale = judged.scale[0]
         standardized = Mixture(density.hypotheses / scale, density.probabilities, density.widths / scale)
-        made["floor"] = least_distortions(standardized, numbers)
-    return made
+        curve["floor"] = least_distortions(standardized, numbers)
+    return curve
 
 
-def calibration(given: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -> dict[str, Any]:
-    """Return the calibration in ten bins of the predicted probability, with hit frequencies under the key `word`."""
-    bins = np.minimum((given * 10).astype(int), 9)
-    counts, given_sums, hit_sums = (np.bincount(bins, each, minlength=10) for each in (None, given, hit))
+def calibration(predicted: NDArray[np.float64], hit: NDArray[np.bool_], word: str) -> dict[str, Any]:
+    """Compute the calibration in ten bins of the predicted probability; hit frequencies have the key `word`."""
+    bins = np.minimum((predicted * 10).astype(int), 9)
+    counts, sums, hit_sums = (np.bincount(bins, weights, minlength=10) for weights in (None, predicted, hit))
     filled = counts > 0
     return {
-        "given": (given_sums[filled] / counts[filled]).tolist(),
+        "given": (sums[filled] / counts[filled]).tolist(),
         word: (hit_sums[filled] / counts[filled]).tolist(),
         "count": counts[filled].tolist(),
-        "error": float(np.abs(given_sums - hit_sums).sum() / counts.sum()),
+        "error": float(np.abs(sums - hit_sums).sum() / counts.sum()),
     }
 
 
 def _coverage(judged: _Judged) -> list[dict[str, Any]]:
     some = _spread(len(judged.inputs), _N_INTERVALS)
-    made = []
+    entries = []
     truth = judged.targets[some, 0] if judged.targets.shape[1] == 1 else judged.targets[some]
     for level in _LEVELS:
         sets = judged.model.estimator.predict_interval(judged.inputs[some], coverage=level)
@@ -232,20 +242,20 @@ def _coverage(judged: _Judged) -> list[dict[str, Any]]:
             "pieces": float((sets.n_pieces > 1).mean()),
             "n_rows": len(some),
         }
-        made.append(entry)
-    return made
+        entries.append(entry)
+    return entries
 
 
 def _ambiguous(judged: _Judged) -> list[dict[str, Any]]:
-    """Return the rows whose answers lie furthest apart, in standard deviations of the targets."""
+    """Return records of the rows whose hypotheses lie furthest apart, in standard deviations of the targets."""
     model, table, places, _, targets, values, probabilities = judged
     weights = probabilities[..., None]
     center = (weights * values).sum(axis=1, keepdims=True)
     apart = np.sqrt((weights * ((values - center) / judged.scale) ** 2).sum(axis=(1, 2)))
-    made = []
+    records = []
     for place in np.argsort(-apart, kind="stable")[:N_AMBIGUOUS]:
         order = np.argsort(-probabilities[place], kind="stable")
-        made.append(
+        records.append(
             described_row(model, table, places, place)
             | {
                 "apart": float(apart[place]),
@@ -254,25 +264,25 @@ def _ambiguous(judged: _Judged) -> list[dict[str, Any]]:
                 "probabilities": _lists(probabilities[place, order]),
             }
         )
-    return made
+    return records
 
 
 def described_row(model: Answering, table: Table, places: NDArray[np.int64], place: int) -> dict[str, Any]:
-    """Return the position of a row in its file, counted from 1, and its cells."""
+    """Return the number of a row in its file, counted from 1, and its cells."""
     cells = table.frame.select(list(model.schema.features)).row(int(place), named=True)
-    said = [[name, "" if cell is None else str(cell)] for name, cell in cells.items()]
-    return {"row": int(places[place]) + 1, "cells": said}
+    texts = [[name, "" if cell is None else str(cell)] for name, cell in cells.items()]
+    return {"row": int(places[place]) + 1, "cells": texts}
 
 
 def trajectory(model: Answering) -> dict[str, Any]:
-    """Return the training history, epoch by epoch."""
+    """Return the training curves by epoch."""
     curves = {name: getattr(model.estimator, f"{name}_curve_", None) for name in ("loss", "temperature", "validation")}
     known = {name: None if curve is None else _lists(curve) for name, curve in curves.items()}
     return known | {"kept_epoch": int(model.estimator.best_epoch_)}
 
 
 def _lists(values: NDArray[Any] | Sequence[float]) -> Any:
-    """Return plain numbers at full precision, None for NaN."""
+    """Convert numbers to lists at full precision, with None for NaN and infinity."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim:
         return [_lists(part) for part in array]

@@ -1,4 +1,4 @@
-"""Training on a table, and its evaluation."""
+"""Training and evaluation of a model on a table."""
 
 import time
 from collections.abc import Sequence
@@ -28,21 +28,22 @@ _ERRORS = ("rmse", "nearest_rmse")
 
 @dataclass(frozen=True)
 class TableFit:
-    """The options of training on a table.
+    """Options of training on a table.
 
     Attributes:
-        targets: the columns to predict.
-        drop: columns to leave out.
-        categorical: columns to treat as categories, for any content.
-        numeric: columns to treat as numbers; other cells count as missing.
-        date: columns to treat as dates; other cells count as missing.
-        keep: columns to use although they would be dropped.
-        test_fraction: share of test rows, which are used only for the evaluation.
-        seed: for the held-out rows and the estimator.
-        task: what to predict, "classes" or "numbers"; by default decided by the cells of the targets.
-        split: choice of the test rows, "time", "group" or "random"; by default "time" if a column has dates.
-        split_column: the column that orders or groups the rows; by default the column of dates.
-        parameters: of `DensityRegressor`; of `MCLRegressor` with a rule or a search; of `MCLClassifier` for classes.
+        targets: Names of the columns to predict.
+        drop: Columns to ignore.
+        categorical: Columns to treat as categories, whatever they contain.
+        numeric: Columns to treat as numbers; other cells count as missing.
+        date: Columns to treat as dates; other cells count as missing.
+        keep: Columns to use that would otherwise be dropped.
+        test_fraction: Fraction of test rows, which are used only for the evaluation.
+        seed: Seed of the test rows and of the estimator.
+        task: Kind of target, "classes" or "numbers"; by default decided by the cells of the targets.
+        split: Choice of the test rows, "time", "group" or "random"; by default "time" if a column has dates.
+        split_column: Column of times or groups; by default the date column.
+        parameters: Parameters of the estimator: `MCLClassifier` for classes, `MCLRegressor` with a rule or a search,
+            otherwise `DensityRegressor`.
     """
 
     targets: Sequence[str]
@@ -62,16 +63,16 @@ class TableFit:
 def fit_table(
     table: Table, how: TableFit, *, progress: bool = False, checkpoint: Path | None = None
 ) -> TableModel | ClassModel:
-    """Return a model trained on a table, with its metrics and the records for a report.
+    """Train a model on a table and evaluate it, with metrics and the records for a report.
 
     Args:
-        table: to learn from.
-        how: the columns, and the parameters of the estimator.
-        progress: show a bar.
-        checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+        table: Training table, including the test rows.
+        how: Options of the training.
+        progress: Whether to show a progress bar.
+        checkpoint: Folder for checkpoints during training; after an interruption, the same call resumes from there.
 
     Raises:
-        ValueError: if the table or a parameter cannot be used; the message names it and the remedy.
+        ValueError: If the table or a parameter is invalid; the message names the problem and the remedy.
     """
     model = train_table(table, how, progress=progress, checkpoint=checkpoint)
     return measure_table(model, table, how)
@@ -85,17 +86,17 @@ def train_table(
     progress: bool = False,
     checkpoint: Path | None = None,
 ) -> TableModel | ClassModel:
-    """Return a model trained on a table; `measure_table` adds the records for a report.
+    """Train a model on a table; `measure_table` adds the records for a report.
 
     Args:
-        table: to learn from.
-        how: the columns, and the parameters of the estimator.
+        table: Training table, including the test rows.
+        how: Options of the training.
         schema: Schema of the table; by default inferred.
-        progress: show a bar.
-        checkpoint: folder to save the training to on the way; the same call resumes from there after a kill.
+        progress: Whether to show a progress bar.
+        checkpoint: Folder for checkpoints during training; after an interruption, the same call resumes from there.
 
     Raises:
-        ValueError: if the table or a parameter cannot be used.
+        ValueError: If the table or a parameter is invalid.
     """
     check_rows(table)
     checks.check_interval("train_table", "--test", how.test_fraction, "[0, 1)")
@@ -108,7 +109,7 @@ def train_table(
     known, train, test = _rows(table, schema, values, targets, how)
     values = values[train]
     inputs = schema.encode(values)
-    del values  # for a large table, they are as large as the inputs
+    del values  # save memory: for a large table, the values are as large as the inputs
     parameters = {"random_state": how.seed, "progress": progress, **how.parameters}
     begin = time.perf_counter()
     estimator: DensityRegressor | MCLRegressor | MCLClassifier
@@ -122,7 +123,7 @@ def train_table(
     end = time.perf_counter()
     metrics = {
         "rows": {"learned_from": len(train), "set_apart": len(test), "without_target": len(table) - len(known)},
-        "split": _split_facts(table, schema, how, test),
+        "split": _split_record(table, schema, how, test),
         "inputs": len(schema.input_names),
         "seconds": {"epochs": estimator.seconds_, "training": end - begin, "all": end - start},
         "epochs": estimator.n_epochs_,
@@ -141,7 +142,7 @@ def _fitted_regressor(
     parameters: dict[str, Any],
     checkpoint: Path | None,
 ) -> DensityRegressor | MCLRegressor:
-    """Return a fitted regressor that stores no rows of the table, which do not belong in a model's folder."""
+    """Fit a regressor. Held-out rows for `partial_fit` are removed, because models of tables do not need them."""
     by_rule = any(parameters.get(name) is not None for name in ("rule", "search"))
     if not by_rule:
         parameters = {name: value for name, value in parameters.items() if name not in ("rule", "search")}
@@ -159,9 +160,9 @@ def _rows(
     targets: NDArray[np.float64],
     how: TableFit,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of rows with all targets, of training rows and of test rows.
+    """Return the indices of the rows with all targets, of the training rows and of the test rows.
 
-    Copies of a row stay together: a model trained on one of them is not evaluated on the others.
+    Copies of a row stay together, so that a model is not evaluated on copies of its training rows.
     """
     known = np.flatnonzero(~np.isnan(targets).any(axis=1))
     if len(known) < MIN_ROWS:
@@ -172,26 +173,26 @@ def _rows(
     return known, *split.rows(table, schema, known, how.test_fraction, how.seed, units)
 
 
-def _split_facts(table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the split and, for a split by time, the first time of the test rows, as a JSON value."""
+def _split_record(table: Table, schema: TableSchema, how: TableFit, test: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the split and, for a split by time, the first time of the test rows, as JSON values."""
     split = choose_split(table, schema, how.split, how.split_column)
-    facts: dict[str, Any] = asdict(split)
+    record: dict[str, Any] = asdict(split)
     if split.by == "time" and len(test):
         first = float(times_of(table, split.column, schema)[test].min())
-        facts["since"] = moment_text(first) if split.column in schema.dating_columns else f"{first:g}"
-    return facts
+        record["since"] = moment_text(first) if split.column in schema.dating_columns else f"{first:g}"
+    return record
 
 
 def measure_table(model: TableModel | ClassModel, table: Table, how: TableFit) -> TableModel | ClassModel:
-    """Return a model from `train_table` with records of the test rows and of the training rows, and a verdict."""
+    """Add records of the training and test rows, and a verdict, to a model from `train_table`."""
     values, targets = model.schema.values(table), model.schema.target_values(table)
     _, train, test = _rows(table, model.schema, values, targets, how)
     described = {"columns": summary_of_data(model, table.take(train)), "training": trajectory(model)}
-    found: dict[str, Any] = {"verdict": None}
+    results: dict[str, Any] = {"verdict": None}
     if not model.schema.classes:
-        found |= {"member_weights": _member_weights(model), "forks": None}
+        results |= {"member_weights": _member_weights(model), "forks": None}
     if not len(test):
-        return replace(model, metrics=model.metrics | found, evaluation=described | {"held_out": None})
+        return replace(model, metrics=model.metrics | results, evaluation=described | {"held_out": None})
     if isinstance(model, ClassModel):
         records = evaluated_classes(model, table.take(test), test)
         chosen = records["measures"]
@@ -202,9 +203,9 @@ def measure_table(model: TableModel | ClassModel, table: Table, how: TableFit) -
     model = replace(model, metrics=model.metrics | {"set_apart": chosen}, evaluation=described | {"held_out": records})
     evidence = table_records(model)
     verdict = verdict_on(evidence)
-    found["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
-    found |= {} if model.schema.classes else {"forks": forks(evidence)}
-    return replace(model, metrics=model.metrics | found)
+    results["verdict"] = verdict._asdict() | {"reasons": list(verdict.reasons)}
+    results |= {} if model.schema.classes else {"forks": forks(evidence)}
+    return replace(model, metrics=model.metrics | results)
 
 
 def _member_weights(model: TableModel | ClassModel) -> dict[str, float] | None:
@@ -213,10 +214,10 @@ def _member_weights(model: TableModel | ClassModel) -> dict[str, float] | None:
 
 
 def table_records(model: TableModel | ClassModel, data: Table | None = None) -> dict[str, Any]:
-    """Return the data of a report: the records of the fit, and of another table if given.
+    """Return the records for a report: the saved records of the test rows, or new records of another table.
 
     Raises:
-        ValueError: if there are no records of either, or the table cannot be used.
+        ValueError: If there is neither a table nor a saved evaluation, or the table is invalid.
     """
     stored = model.evaluation or {}
     if data is None:
@@ -228,7 +229,7 @@ def table_records(model: TableModel | ClassModel, data: Table | None = None) -> 
     if fresh is None:
         rule, got = "be given for a model without test rows (--test 0)", "none"
         raise ValueError(
-            bad_value("table_records", "--data", rule, got, "Name a table without training rows of the model.")
+            bad_value("table_records", "--data", rule, got, "Name a table that contains no training rows of the model.")
         )
     return {
         "source": model.source,
@@ -246,16 +247,16 @@ def table_records(model: TableModel | ClassModel, data: Table | None = None) -> 
 
 
 def fit_summary(model: TableModel | ClassModel) -> str:
-    """Return the final lines of `torchmcl fit`."""
+    """Return the summary that `torchmcl fit` prints at the end."""
     rows, measures = model.metrics["rows"], model.metrics.get("set_apart")
     schema = model.schema
-    dates = f", {len(schema.dates)} of dates" if schema.dates else ""
-    columns = f"{len(schema.numbers)} columns of numbers{dates} and {len(schema.categories)} of categories"
+    dates = f", {len(schema.dates)} date" if schema.dates else ""
+    columns = f"{len(schema.numbers)} numeric{dates} and {len(schema.categories)} categorical columns"
     lines = [
         f"Trained on {rows['learned_from']:,} rows of {model.source}: {columns}; {model.metrics['epochs']} epochs."
     ]
     if rows["without_target"]:
-        lines.append(f"Left out: {rows['without_target']:,} rows without a target.")
+        lines.append(f"Skipped: {rows['without_target']:,} rows without a target.")
     if measures is not None and isinstance(model, ClassModel):
         lines.append(class_summary(model))
     elif measures is not None:
@@ -265,8 +266,8 @@ def fit_summary(model: TableModel | ClassModel) -> str:
                 number_text(error, error, grouped=True) for error in (measures[key][place] for key in _ERRORS)
             )
             lines.append(
-                f"  {name}: root mean square error {mean} of the mean, {nearest} of the nearest answer; coverage of "
-                f"the 90 % sets {100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
+                f"  {name}: root mean square error {mean} of the mean, {nearest} of the nearest prediction; coverage "
+                f"of the 90 % sets {100 * measures['coverage_of_90_percent_sets'][place]:.0f} %"
             )
     return "\n".join(lines)
 

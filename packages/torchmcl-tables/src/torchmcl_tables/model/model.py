@@ -1,4 +1,4 @@
-"""Models of tables: an estimator with everything needed to predict the rows of a file, and its folder on disk."""
+"""Models of tables: an estimator with a schema that predicts the rows of a file; saving to and loading from folders."""
 
 import json
 import math
@@ -21,20 +21,20 @@ from torchmcl_tables.estimators import DensityRegressor, MCLClassifier, MCLRegre
 from torchmcl_tables.estimators.saving import CODEC, from_state, to_state
 from torchmcl_tables.saved_model import MODEL_FORMAT, MODEL_KIND, check_folder, check_model
 
-# Rows read from the table at once, and rows passed through the network at once, which fit in the cache.
+# Number of rows that are parsed at once, and of rows passed through the networks at once, which fit in the cache.
 _ROWS_AT_ONCE, _ROWS_IN_CACHE = 262_144, 8_192
 
 
 @dataclass(frozen=True)
 class Answering(ABC):
-    """An estimator with everything needed to predict the rows of a file.
+    """Base class of models that predict the rows of a file.
 
     Attributes:
-        schema: the columns.
-        estimator: computes the answers.
-        source: the name of the training file.
-        metrics: of the fit, as JSON values.
-        evaluation: measures on the test rows, for the report; None without test rows.
+        schema: Schema of the table.
+        estimator: Estimator that computes the predictions.
+        source: Name of the training file.
+        metrics: Metrics of the fit, as JSON values.
+        evaluation: Evaluation records for the report; None without test rows.
     """
 
     schema: TableSchema
@@ -45,15 +45,15 @@ class Answering(ABC):
 
     @property
     def n_answers(self) -> int:
-        """The number of answers per row: fewer than requested if the target has fewer values or classes."""
+        """Number of predictions per row; it is smaller than requested if the target has fewer values or classes."""
         return int(self.estimator.n_answers_)
 
     @abstractmethod
-    def _answers(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
-        """Return the columns of the answers for the given rows."""
+    def _prediction_columns(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
+        """Compute the columns of the predictions for encoded rows."""
 
     def inputs(self, table: Table) -> NDArray[np.float64]:
-        """Return the inputs of the regressor for the rows of a table."""
+        """Encode the rows of a table as inputs of the estimator."""
         return self.schema.encode(self.schema.values(table))
 
     def predict(
@@ -66,50 +66,50 @@ class Answering(ABC):
         notify: Callable[[str], None] | None = None,
         progress: bool = False,
     ) -> Any:
-        """Return a polars data frame with the answers for each row, the most probable first.
+        """Predict the rows of a table, as a polars data frame with the most probable predictions first.
 
-        A kept column that has the name of one of the answers gets `_kept` appended.
+        The suffix `_kept` is added to the name of a kept column that is also the name of a column of predictions.
 
         Args:
-            table: with the columns of the schema.
-            interval: the probability that a set contains the true value; no sets by default.
-            keep: columns of the table to copy in front, each once.
-            strict: reject categories that were never seen; by default they are encoded as none of the known ones.
-            notify: called with a sentence about each column with cells that do not fit and are accepted.
-            progress: show a bar.
+            table: Table with the columns of the schema.
+            interval: Coverage of the prediction sets; None for no sets.
+            keep: Columns of the table that are copied in front of the predictions.
+            strict: Whether to reject unseen categories; by default they are encoded as none of the known categories.
+            notify: Function that is called with a notice about each column with accepted cells that do not fit.
+            progress: Whether to show a progress bar.
 
         Raises:
-            ValueError: if columns are missing or hold something else; the message names all of them.
+            ValueError: If columns are missing or contain cells of another kind; the message lists all problems.
         """
         if interval is not None:
             checks.check_interval("predict", "--interval", interval, "(0, 1)", "0.9 is for 90 % sets.")
         kept = [table.series(name, "--keep") for name in keep]
         parts, unfit = [], Unfit()
-        with Progress(len(table), "Answering", show=progress, unit="row") as bar:
+        with Progress(len(table), "Predicting", show=progress, unit="row") as bar:
             for low in range(0, len(table), _ROWS_AT_ONCE):
                 part = replace(table, frame=table.frame.slice(low, _ROWS_AT_ONCE))
                 values = self.schema.values(part, strict=strict, unfit=unfit, first_row=low)
                 pieces = [values[start : start + _ROWS_IN_CACHE] for start in range(0, len(values), _ROWS_IN_CACHE)]
 
-                def answered(piece: NDArray[np.float64]) -> Any:
-                    answers = pl.DataFrame(self._answers(self.schema.encode(piece), interval))
+                def predicted(piece: NDArray[np.float64]) -> Any:
+                    columns = pl.DataFrame(self._prediction_columns(self.schema.encode(piece), interval))
                     bar.step(len(piece))  # after each block, because a blend takes seconds per block
-                    return answers
+                    return columns
 
-                parts += placement.in_threads(answered, pieces, self._n_threads())
+                parts += placement.in_threads(predicted, pieces, self._n_threads())
         if notify is not None:
             for notice in unfit.notices():
                 notify(notice)
-        answers = pl.concat(parts)
+        predictions = pl.concat(parts)
         if notify is not None and interval is not None:
-            for notice in self._notices(answers, interval):
+            for notice in self._notices(predictions, interval):
                 notify(notice)
-        taken = {*answers.columns, *keep}
-        kept = [series.alias(_free(series.name, taken)) if series.name in answers else series for series in kept]
-        return answers if not kept else pl.DataFrame(kept).hstack(answers)
+        taken = {*predictions.columns, *keep}
+        kept = [series.alias(_free(series.name, taken)) if series.name in predictions else series for series in kept]
+        return predictions if not kept else pl.DataFrame(kept).hstack(predictions)
 
-    def _notices(self, answers: Any, interval: float) -> list[str]:
-        """Return sentences about the sets of answers."""
+    def _notices(self, predictions: Any, interval: float) -> list[str]:
+        """Return notices about the prediction sets."""
         return []
 
     def _n_threads(self) -> int:
@@ -138,12 +138,12 @@ _DIGITS, _MOST_DECIMALS, _PROBABILITY_DIGITS = 6, 300, 8
 
 @dataclass(frozen=True)
 class TableModel(Answering):
-    """A regressor for the rows of a file.
+    """Regressor for the rows of a file.
 
-    The columns of its answers are, for each target, `<target>_mean` and `<target>_1`, `<target>_2` ..., then
-    `probability_1`, `probability_2` ... (`answer_probability_1` ... for a target that is itself named probability);
-    with an interval also `<target>_low`, `<target>_high` and `<target>_set`, the set itself, which has several pieces
-    where the answers lie apart.
+    The columns of the predictions are, for each target, `<target>_mean` and `<target>_1`, `<target>_2` ..., then
+    `probability_1`, `probability_2` ... (`answer_probability_1` ... if a target is named probability). With an
+    interval, `<target>_low`, `<target>_high` and `<target>_set` are added; `<target>_set` is the prediction set, which
+    is a union of several intervals if the predictions lie far apart.
     """
 
     estimator: DensityRegressor | MCLRegressor
@@ -151,48 +151,48 @@ class TableModel(Answering):
     def means(
         self, inputs: NDArray[np.float64], values: NDArray[np.float64], probabilities: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the mean of each row, [rows, targets]: that of its answers, except for discrete targets."""
+        """Compute the mean of each row, [rows, targets], from its hypotheses or, for discrete targets, the density."""
         if getattr(self.estimator, "target_values_", None) is not None:
             return self.estimator.predict(inputs).reshape(len(values), -1)
         return np.einsum("rk,rko->ro", probabilities, values)
 
-    def _answers(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
+    def _prediction_columns(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
         values, probabilities = self.estimator.predict_hypotheses(inputs)
         means = self.means(inputs, values, probabilities)
         order = np.argsort(-probabilities, axis=1, kind="stable")
         probabilities = np.take_along_axis(probabilities, order, axis=1)
         probabilities = probabilities.round(_PROBABILITY_DIGITS)
-        made: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         sets = None if interval is None else self.estimator.predict_interval(inputs, coverage=interval)
         for place, target in enumerate(self.schema.targets):
             scale = float(self.estimator.target_scale_[place])
-            own = rounded(np.take_along_axis(values[..., place], order, axis=1), scale)
-            made[f"{target}_mean"] = rounded(means[:, place], scale)
-            made |= {f"{target}_{k + 1}": own[:, k] for k in range(own.shape[1])}
+            ranked = rounded(np.take_along_axis(values[..., place], order, axis=1), scale)
+            columns[f"{target}_mean"] = rounded(means[:, place], scale)
+            columns |= {f"{target}_{k + 1}": ranked[:, k] for k in range(ranked.shape[1])}
             if sets is not None:
                 lower, upper = (side.reshape(len(values), values.shape[-1], -1)[:, place] for side in sets)
                 ends = PredictionIntervals(lower, upper).hull
-                made[f"{target}_low"], made[f"{target}_high"] = _outwards(*ends, scale)
-                made[f"{target}_set"] = _set_texts(lower, upper, scale)
+                columns[f"{target}_low"], columns[f"{target}_high"] = _outwards(*ends, scale)
+                columns[f"{target}_set"] = _set_texts(lower, upper, scale)
         word = word_for_probability(self.schema.targets)
-        return made | {f"{word}_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
+        return columns | {f"{word}_{k + 1}": probabilities[:, k] for k in range(probabilities.shape[1])}
 
-    def _notices(self, answers: Any, interval: float) -> list[str]:
+    def _notices(self, predictions: Any, interval: float) -> list[str]:
         n_rows = self.estimator.n_calibrating_
         notices = []
         for target in self.schema.targets:
-            ends = (answers.get_column(f"{target}_{end}").is_infinite() for end in ("low", "high"))
+            ends = (predictions.get_column(f"{target}_{end}").is_infinite() for end in ("low", "high"))
             n_infinite = int((next(ends) | next(ends)).sum())
             if n_infinite and interval > n_rows / (n_rows + 1):
                 notices.append(
-                    f"{target}: {n_infinite:,} of {answers.height:,} sets are infinite, as {n_rows:,} rows calibrate "
-                    f"them: enough for --interval {math.floor(1000 * n_rows / (n_rows + 1)) / 1000:g} at most"
+                    f"{target}: {n_infinite:,} of {predictions.height:,} sets are infinite, as {n_rows:,} rows "
+                    f"calibrate them: enough for --interval {math.floor(1000 * n_rows / (n_rows + 1)) / 1000:g} at most"
                 )
         return notices
 
 
 def rounded(values: NDArray[Any], scale: float) -> NDArray[np.float64]:
-    """Return numbers with six digits relative to the target's standard deviation; further digits are noise.
+    """Round numbers to six digits relative to the standard deviation of the target; further digits are noise.
 
     Example:
         >>> rounded(np.array([1.23456789, 100.0]), 1.0), rounded(np.array([1234567.891]), 5000.0)
@@ -206,7 +206,7 @@ def _decimals(scale: float) -> int:
 
 
 def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the ends of sets, rounded outwards to as many digits as in `rounded`."""
+    """Round the ends of sets outwards to as many digits as in `rounded`."""
     step = 10.0 ** _decimals(scale)
     # An end that is already rounded is unchanged.
     ends = [
@@ -217,7 +217,7 @@ def _outwards(low: NDArray[Any], high: NDArray[Any], scale: float) -> tuple[NDAr
 
 
 def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[str]:
-    """Return sets as text. Ends are rounded outwards, so that a piece contains at least the same values as before.
+    """Format sets as text. Ends are rounded outwards, so that no value is excluded by rounding.
 
     Example:
         >>> _set_texts(np.array([[0.1234567, 2.0]]), np.array([[0.7654321, np.inf]]), 1.0)
@@ -232,31 +232,31 @@ def _set_texts(lower: NDArray[Any], upper: NDArray[Any], scale: float) -> list[s
 
 @dataclass(frozen=True)
 class ClassModel(Answering):
-    """A classifier for the rows of a file.
+    """Classifier for the rows of a file.
 
-    The columns of its answers are `<target>_1`, `<target>_2` ..., the most probable classes, then `probability_1`,
-    `probability_2` ...; with an interval also `<target>_set`, the fewest classes that together have that probability.
+    The columns of the predictions are `<target>_1`, `<target>_2` ..., the most probable classes, then `probability_1`,
+    `probability_2` ... With an interval, `<target>_set` is added, the smallest set of classes with that probability.
     """
 
     estimator: MCLClassifier
 
-    def _answers(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
+    def _prediction_columns(self, inputs: NDArray[np.float64], interval: float | None) -> dict[str, Any]:
         probabilities = self.estimator.predict_proba(inputs)
         n_guesses = self.n_answers
         order = np.argsort(-probabilities, axis=1, kind="stable")
         ranked = np.take_along_axis(probabilities, order, axis=1)
         names = self.estimator.classes_[order]
         target = self.schema.targets[0]
-        made: dict[str, Any] = {f"{target}_{k + 1}": names[:, k].tolist() for k in range(n_guesses)}
+        columns: dict[str, Any] = {f"{target}_{k + 1}": names[:, k].tolist() for k in range(n_guesses)}
         if interval is not None:
             counts = likely_sets(ranked, interval)
-            made[f"{target}_set"] = [" or ".join(row[:n]) for row, n in zip(names.tolist(), counts, strict=True)]
+            columns[f"{target}_set"] = [" or ".join(row[:n]) for row, n in zip(names.tolist(), counts, strict=True)]
         word = word_for_probability(self.schema.targets)
-        return made | {f"{word}_{k + 1}": ranked[:, k].round(8) for k in range(n_guesses)}
+        return columns | {f"{word}_{k + 1}": ranked[:, k].round(8) for k in range(n_guesses)}
 
 
 def likely_sets(ranked: NDArray[np.float64], level: float) -> NDArray[np.int64]:
-    """Return how many of the most probable classes are needed to reach a probability, [rows].
+    """Return the number of the most probable classes that are needed to reach a probability, [rows].
 
     Example:
         >>> likely_sets(np.array([[0.6, 0.3, 0.1], [0.95, 0.03, 0.02]]), 0.9)
@@ -272,16 +272,17 @@ _KINDS = (DensityRegressor, MCLRegressor, MCLClassifier)
 
 
 def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: bool = False) -> None:
-    """Write the model to a folder: `model.safetensors`, `metrics.json` and `evaluation.json`.
+    """Write a model to `model.safetensors`, `metrics.json` and `evaluation.json` in a folder.
 
     Args:
-        model: to write.
-        folder: new, empty or with a model.
-        private: write no row of the table: no `evaluation.json`, and a forest whose leaves are means of several rows.
+        model: Model to write.
+        folder: Folder that is new or empty, or contains a model.
+        private: Whether to exclude rows of the table: `evaluation.json` is omitted, and the leaves of the forest are
+            averaged.
 
     Raises:
-        ValueError: if the folder exists and holds something else.
-        OSError: if it cannot be written.
+        ValueError: If the folder contains other files.
+        OSError: If the folder cannot be written.
     """
     check_folder(folder)
     estimator, weights = to_state(model.estimator.without_rows() if private else model.estimator)
@@ -306,14 +307,14 @@ def save_table_model(model: TableModel | ClassModel, folder: Path, *, private: b
 
 
 def load_table_model(folder: Path, *, records: bool = True) -> TableModel | ClassModel:
-    """Return the model in a folder.
+    """Load the model in a folder.
 
     Args:
-        folder: of `torchmcl fit`.
-        records: also read the records for a report; predictions do not need them, even if the file is damaged.
+        folder: Folder that was written by `torchmcl fit`.
+        records: Whether to read the records for a report too; predictions do not need them.
 
     Raises:
-        ValueError: if the folder holds none, a damaged one, or one of another version.
+        ValueError: If the folder contains no model, or the model is damaged or has another version.
     """
     check_model(folder)
     _, state, tensors, _ = io.saved_contents(
@@ -330,7 +331,7 @@ def load_table_model(folder: Path, *, records: bool = True) -> TableModel | Clas
         if evaluation is not None and io.digest(evaluation) != content["evaluation"]:
             raise ValueError(f"{_EVALUATION} has changed since it was written; {_WITHOUT}")
         if isinstance(estimator, MCLClassifier) != bool(schema.classes):
-            raise TypeError("the estimator does not fit the targets")
+            raise TypeError("the estimator does not match the targets")
         kind = ClassModel if schema.classes else TableModel
         return kind(schema, estimator, content["source"], metrics, evaluation)
 

@@ -1,4 +1,4 @@
-"""HTML report about a model of a table, made from its records."""
+"""HTML report on a model of a table."""
 
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,18 @@ __all__ = ["write_report"]
 
 
 def write_report(records: dict[str, Any], path: Path) -> Path:
-    """Write the report for records from `torchmcl_tables.model.table_records`.
+    """Write the HTML report for records from `torchmcl_tables.model.table_records`.
 
     Args:
         records: Records of a model.
-        path: File of the report.
+        path: Path of the report.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: If the records are something else.
-        OSError: If it cannot be written.
+        ValueError: If the records have another format.
+        OSError: If the report cannot be written.
     """
     from torchmcl_tables.reports.sections import class_report, number_report
 

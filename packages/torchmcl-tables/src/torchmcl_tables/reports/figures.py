@@ -1,4 +1,4 @@
-"""The figures of the HTML report. They contain no external text: names are escaped in the report."""
+"""Figures of the HTML report. They contain no text from tables; names are escaped in the report."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ _BLUE, _ORANGE, _GREEN, *_ = report.PALETTE
 
 
 def predictions_figure(found: dict[str, Any], place: int) -> Any:
-    """Draw every prediction against the truth, for one target."""
+    """Plot all predictions of a target against the true values."""
     figure, axis = _axes()
     truth = np.array(found["truth"])[:, place]
     values = np.array(found["hypotheses"])[:, :, place]
@@ -27,7 +27,7 @@ def predictions_figure(found: dict[str, Any], place: int) -> Any:
     inner = np.quantile(values, (0.005, 0.995))
     bottom, top = min(low, inner[0]), max(high, inner[1])
     pad = 0.05 * (top - bottom) or 1.0
-    axis.set(xlabel="truth", ylabel="predictions", ylim=(bottom - pad, top + pad))
+    axis.set(xlabel="true value", ylabel="predictions", ylim=(bottom - pad, top + pad))
     if 1e4 <= max(abs(bottom), abs(top)) < 1e9 and min(high - low, top - bottom) > 100:
         for side in (axis.xaxis, axis.yaxis):
             side.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -35,7 +35,7 @@ def predictions_figure(found: dict[str, Any], place: int) -> Any:
 
 
 def values_figure(found: dict[str, Any], mean: float) -> Any:
-    """Draw the distortion by number of predictions, with the model's own lower bound if known."""
+    """Plot the distortion by number of predictions, with the lower bound expected by the model if it is known."""
     figure, axis = _axes()
     axis.plot(found["numbers"], found["distortion"], color=_BLUE, marker="o", lw=2, label="n predictions")
     axis.axhline(mean, color=report.GRAY, ls=":", lw=1.5, label="mean")
@@ -47,9 +47,9 @@ def values_figure(found: dict[str, Any], mean: float) -> Any:
 
 
 def top_figure(found: dict[str, Any]) -> Any:
-    """Draw the fraction of rows whose class is among the first k guesses."""
+    """Plot the fraction of rows whose class is among the first k guesses."""
     figure, axis = _axes()
-    axis.plot(found["numbers"], found["covered"], color=_BLUE, marker="o", lw=2, label="holds the truth")
+    axis.plot(found["numbers"], found["covered"], color=_BLUE, marker="o", lw=2, label="observed")
     axis.plot(found["numbers"], found["expected"], color=report.INK, ls="--", lw=1.2, label="expected")
     axis.set_ylim(0, 1.02)
     return _numbered(figure, axis, "number of guesses", "fraction of rows")
@@ -63,23 +63,23 @@ def _numbered(figure: Any, axis: Any, x: str, y: str) -> Any:
 
 
 def calibration_figure(
-    given: Sequence[float], observed: Sequence[float], counts: Sequence[int], margin: float = 0.0
+    predicted: Sequence[float], observed: Sequence[float], counts: Sequence[int], margin: float = 0.0
 ) -> Any:
-    """Draw predicted probabilities against observed frequencies, with two standard errors."""
+    """Plot observed frequencies against predicted probabilities, with two standard errors."""
     figure, axis = _axes()
     axis.plot([0, 1], [0, 1], color=report.INK, lw=0.8)
     sizes = [20 + 180 * count / max(counts) for count in counts]
     pairs = zip(observed, counts, strict=True)
     errors = [2 * (max(value * (1 - value), 1e-9) / count) ** 0.5 for value, count in pairs]
-    axis.errorbar(given, observed, yerr=errors, fmt="none", ecolor=report.GRAY, lw=1)
-    axis.scatter(given, observed, s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
+    axis.errorbar(predicted, observed, yerr=errors, fmt="none", ecolor=report.GRAY, lw=1)
+    axis.scatter(predicted, observed, s=sizes, color=_BLUE, alpha=0.8, linewidths=0, zorder=3)
     axis.set(xlabel="predicted probability", ylabel="observed frequency")
     axis.set(xlim=(0, 1 + margin), ylim=(-margin, 1 + margin))
     return figure
 
 
 def over_time_figure(found: dict[str, Any], errors: Sequence[float]) -> Any:
-    """Draw an error over time."""
+    """Plot an error over time."""
     figure, axis = _axes((8.4, 3.6))
     times = np.array(found["times"])
     if found["dates"]:
@@ -91,7 +91,7 @@ def over_time_figure(found: dict[str, Any], errors: Sequence[float]) -> Any:
 
 
 def training_figure(found: dict[str, Any]) -> Any:
-    """Draw loss, distortion and temperature by epoch."""
+    """Plot loss, distortion and temperature by epoch."""
     figure, axis = _axes((8.4, 4.2))
     epochs = range(1, len(found["loss"]) + 1)
     known = [value for name in ("loss", "validation") for value in found[name] or () if value is not None]
@@ -123,7 +123,7 @@ def _curve(
 
 
 def _axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
-    """Return a figure and its axes."""
+    """Create a figure and its axes."""
     figure = report.new_figure(*size, layout="tight")
     axis = figure.add_subplot()
     for side in ("top", "right"):
@@ -132,7 +132,7 @@ def _axes(size: tuple[float, float] = (6.2, 4.4)) -> tuple[Any, Any]:
 
 
 def small_bars(counts: Sequence[float]) -> str:
-    """Return a small plot of a distribution, as SVG."""
+    """Draw a small bar plot of a distribution, as SVG."""
     top = max([*counts, 1e-12])
     width = 120 / max(len(counts), 8)
     bars = "".join(

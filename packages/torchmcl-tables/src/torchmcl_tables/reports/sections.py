@@ -1,4 +1,4 @@
-"""The sections of the HTML report about a model of a table."""
+"""Sections of the HTML report on a model of a table."""
 
 import datetime
 import math
@@ -21,18 +21,18 @@ from torchmcl_tables.verdict import coverage_at, forks, verdict_on
 # Descriptions of the members of a blend.
 _MEMBERS = {
     "networks": "smooth in all columns",
-    "networks with bins": "can bend between 32 bins of each column",
-    "wide networks": "larger, and trained for longer, where that still helped",
-    "forest": "trees, which can jump",
-    "background": "the same distribution for every row, without any column",
+    "networks with bins": "piecewise smooth, with 32 bins of each column",
+    "wide networks": "larger, and trained for longer, if longer training still helps",
+    "forest": "trees, piecewise constant",
+    "background": "the same distribution for every row, independent of all columns",
 }
-# Maximum number of cells shown of an ambiguous row.
+# Maximum number of cells shown for an ambiguous row.
 _N_CELLS = 12
 _STYLE = "\n" + (files("torchmcl_tables.reports") / "page.css").read_text(encoding="utf-8")
 
 
 def number_report(records: dict[str, Any]) -> str:
-    """Return the report about a regressor."""
+    """Return the report on a regressor."""
     targets = [target["name"] for target in records["evaluation"]["targets"]]
     join = report.side_by_side if len(targets) == 1 else "\n".join
     parts = [
@@ -50,7 +50,7 @@ def number_report(records: dict[str, Any]) -> str:
 
 
 def class_report(records: dict[str, Any]) -> str:
-    """Return the report about a classifier."""
+    """Return the report on a classifier."""
     target = str(records["schema"]["target_columns"][0]["name"])
     parts = [
         _class_head(records, target),
@@ -107,20 +107,20 @@ def _class_head(records: dict[str, Any], target: str) -> str:
 def _head(
     records: dict[str, Any], title: str, gives: str, tiles: Sequence[tuple[str, str]], below_verdict: str = ""
 ) -> str:
-    """Return the top of a report: title, verdict, evaluated rows, and tiles of explained values."""
+    """Return the top of a report: title, verdict, evaluated rows, and tiles with values and descriptions."""
     evaluation = records["evaluation"]
     rows = "test rows" if records["set_apart"] else "rows"
     tiles = [(f"{evaluation['n_rows']:,}", f"{rows} of {report.escape(evaluation['source'])}"), *tiles]
     cards = "".join(f'<div class="tile"><b>{value}</b><span>{text}</span></div>' for value, text in tiles)
     return f"""<h1>{title}</h1>
 {_verdict_box(records, below_verdict)}
-<p class="lead">A model of <code>{report.escape(records["source"])}</code> that {gives}. Evaluated on rows of
+<p class="lead">A model trained on <code>{report.escape(records["source"])}</code> that {gives}. Evaluated on rows of
 <code>{report.escape(evaluation["source"])}</code>{_where_measured(records)}.</p>
 <div class="tiles">{cards}</div>"""
 
 
 def _where_measured(records: dict[str, Any]) -> str:
-    """Return a description of the evaluated rows."""
+    """Describe the evaluated rows."""
     split = records["metrics"].get("split") or {}
     if not records["set_apart"]:
         return ""
@@ -157,14 +157,14 @@ def _predictions(records: dict[str, Any], targets: list[str]) -> str:
     figures = [
         report.image(
             predictions_figure(records["evaluation"]["answers"], place),
-            f"Predictions against the truth for {name}",
-            f"<i>{report.escape(name)}</i>: every prediction against the true value; darker ones are more probable. "
+            f"Predictions against true values for {name}",
+            f"<i>{report.escape(name)}</i>: predictions against true values; darker predictions are more probable. "
             "Orange rings mark the nearest prediction of each row.",
         )
         for place, name in enumerate(targets)
     ]
     parts = report.side_by_side(figures) if len(figures) > 1 else figures[0]
-    return f"<h2>Predictions against the truth</h2>\n{parts}"
+    return f"<h2>Predictions against true values</h2>\n{parts}"
 
 
 def _by_number(records: dict[str, Any]) -> str:
@@ -179,9 +179,9 @@ def _by_number(records: dict[str, Any]) -> str:
         "Distortion (mean squared distance to the nearest prediction, in variances of the target) if only the best n "
         f"predictions of each row are kept. The dotted line is the mean.{floor}"
     )
-    figure = values_figure(found, records["evaluation"]["measures"]["mean_distortion"])
-    picture = report.image(figure, "Distortion by the number of predictions", caption)
-    return f"<h2>Distortion by number of predictions</h2>\n{picture}"
+    plot = values_figure(found, records["evaluation"]["measures"]["mean_distortion"])
+    figure = report.image(plot, "Distortion by number of predictions", caption)
+    return f"<h2>Distortion by number of predictions</h2>\n{figure}"
 
 
 def _calibration(found: dict[str, Any], hit: str, words: str, margin: float = 0.0) -> str:
@@ -211,10 +211,10 @@ def _number_coverage(records: dict[str, Any], targets: list[str]) -> str:
 
 
 def _guesses(records: dict[str, Any]) -> str:
-    picture = report.image(
+    figure = report.image(
         top_figure(records["evaluation"]["top"]),
-        "Coverage by the number of guesses",
-        "Fraction of the rows whose class is among the first guesses, and its expected value (dashed).",
+        "Coverage by number of guesses",
+        "Fraction of rows whose class is among the first guesses, and its expected value (dashed).",
     )
     rows = [
         [report.percent(entry["level"]), report.percent(entry["covered"], 1), report.number(entry["classes"])]
@@ -222,7 +222,7 @@ def _guesses(records: dict[str, Any]) -> str:
     ]
     sets = report.table(["nominal", "covered", "classes"], rows, identity="sets")
     note = '<p class="note">The smallest sets of classes with a given probability: coverage and mean size.</p>'
-    return "<h2>Coverage by number of guesses</h2>\n" + report.side_by_side([picture, sets + note])
+    return "<h2>Coverage by number of guesses</h2>\n" + report.side_by_side([figure, sets + note])
 
 
 def _confusion(records: dict[str, Any]) -> str:
@@ -233,7 +233,7 @@ def _confusion(records: dict[str, Any]) -> str:
         right = report.percent(row[place] / total) if total and name != "others" else ""
         rows.append([name, *(f"{count:,}" if count else "" for count in row), right])
     table = report.table(["truth", *names, "right"], rows, identity="confusion")
-    return f"<h2>Confusion of the classes</h2>\n{table}"
+    return f"<h2>Confusion matrix</h2>\n{table}"
 
 
 # ---------------------------------------------------------------------------- rows
@@ -245,7 +245,7 @@ def _over_time(records: dict[str, Any], targets: Sequence[str]) -> str:
     if not found:
         return ""
     later = "They are later than all training rows. " if _are_last(records) else ""
-    pictures = [
+    figures = [
         report.image(
             over_time_figure(found, [errors[place] for errors in found["errors"]]),
             f"Error over time for {name}",
@@ -255,11 +255,11 @@ def _over_time(records: dict[str, Any], targets: Sequence[str]) -> str:
         )
         for place, name in enumerate(targets)
     ]
-    return "<h2>Error over time</h2>\n" + "\n".join(pictures)
+    return "<h2>Error over time</h2>\n" + "\n".join(figures)
 
 
 def _ambiguous(records: dict[str, Any], predictions: Callable[[dict[str, Any]], str]) -> str:
-    """Return the most ambiguous rows: their cells, and their predictions as drawn by `predictions`."""
+    """Return a section on the most ambiguous rows: their cells, and their predictions formatted by `predictions`."""
     parts = ["<h2>The most ambiguous rows</h2>"]
     for row in records["evaluation"]["ambiguous"]:
         cells = " ".join(
@@ -302,7 +302,7 @@ def _bars(values: Sequence[str], probabilities: Sequence[float], truth: str, nam
 
 
 def _members(records: dict[str, Any]) -> str:
-    """Return the members of a blend with their weights; empty for networks trained with a rule."""
+    """Return a section on the members of a blend and their weights; empty for networks trained with a rule."""
     weights = records.get("member_weights")
     if not weights:
         return ""
@@ -320,7 +320,7 @@ def _curves(records: dict[str, Any]) -> tuple[str, str]:
 
 
 def _training(records: dict[str, Any], validation: str, training: str) -> str:
-    """Return the training curves, with the temperature if there is one."""
+    """Return a section with the training curves, and the temperature if there is one."""
     found, metrics = records["training"], records["metrics"]
     title, caption, kept = "Training", "", found["kept_epoch"]
     if found["temperature"] is not None:
@@ -357,7 +357,7 @@ def _class_data(records: dict[str, Any], target: str) -> str:
 
 
 def _data(records: dict[str, Any], header: list[str], targets: list[list[Any]]) -> str:
-    """Return the targets of the evaluated rows, the columns of the training rows, and the decisions about them."""
+    """Return a section on the targets of the evaluated rows, and the columns of the training rows with decisions."""
     measured = f"{records['evaluation']['n_rows']:,} evaluated rows"
     section = f'<h2>The data</h2>\n<p class="note">Targets: {measured}. Columns: training rows.</p>\n'
     section += report.table(header, targets, identity="targets")
