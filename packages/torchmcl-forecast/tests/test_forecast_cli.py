@@ -52,7 +52,7 @@ def test_futures_quantiles_page_and_model_are_written(table, tmp_path):
 def test_the_example_runs_as_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["forecast", "--example", "-o", "out", "--steps", "2", "--members", "1", "--horizon", "7"]) == 0
-    assert "Open the page" in capsys.readouterr().out
+    assert "Open the report" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "sales.csv"]
 
 
@@ -105,7 +105,7 @@ def test_covariates_and_their_future_are_read(table, tmp_path, capsys):
     assert main([*table, *QUICK, "--known", "price", "--future", "plan.csv"]) == 2
     assert "`future` must have values of all 7 steps" in capsys.readouterr().err
     assert main([*table, *QUICK, "--known", "price"]) == 2
-    assert "`--known` must be given together with --future" in capsys.readouterr().err
+    assert "`--known` requires `--future`" in capsys.readouterr().err
 
 
 def test_an_unfinished_training_is_resumed_or_discarded(table, tmp_path, capsys):

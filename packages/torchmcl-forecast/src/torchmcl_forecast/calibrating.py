@@ -1,4 +1,4 @@
-"""Windows at the ends of the series, held out to calibrate tubes and samples; tubes that adapt to later windows."""
+"""Calibration of tubes and samples on held-out windows at the ends of the series, and adaptation to later windows."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,32 +14,32 @@ from torchmcl_forecast.windows import Source
 
 __all__ = ["Calibration", "best_spread", "choose_calibration", "path_correlation", "places_since", "tube_level"]
 
-# The standard deviation of the coverage of a level from this many independent windows is below two percent.
+# With this many independent windows, the standard deviation of the coverage of a level is below two percent.
 _ENOUGH_ROWS = 300
-# Windows at the same time share its shocks, for any number of series (for M4's weekly series, a level from other
-# times had a coverage of 0.76 to 0.99 at a single time): a level needs several times.
-_ENOUGH_MOMENTS = 8
-# At most this share of the times is held out.
-_LARGEST_SHARE = 0.2
+# Windows with the same forecast origin share its shocks, for any number of series. (For M4's weekly series, a level
+# from other origins had a coverage of 0.76 to 0.99 at a single origin.) A level therefore needs several origins.
+_ENOUGH_ORIGINS = 8
+# Maximum fraction of the times that is held out.
+_LARGEST_FRACTION = 0.2
 # Approximate number of steps at which the scales are measured.
 _N_STEPS = 8
 # Candidate factors on the scales.
 _SPREADS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4)
-# Required number of windows, as a multiple of the minimum for which a level exists.
+# Required number of windows, as a multiple of the minimum number for which a level exists.
 _TIMES_NEEDED = 3
-# After a fit, the wanted share of paths moves by `_PACE` of the gap between promised and actual coverage of a window;
-# by less with fewer series than `_FEW`, because their share is known less well.
+# After a fit, the level moves by `_PACE` times the difference between nominal and actual coverage of a window; by less
+# if there are about `_FEW` series or fewer, because their coverage is known less precisely.
 _PACE, _FEW = 0.3, 5
-# Windows since the fit, and paths in all of them, that are forecast again.
+# Maximum numbers of windows since the fit, and of paths in all of them, that are forecast again.
 _MOST_WINDOWS, _MOST_PATHS = 24, 2400
 
 
 class Calibration(NamedTuple):
-    """Windows held out from the first part of the training.
+    """Windows that are held out from the first part of the training.
 
     Attributes:
-        places: [windows, 2], see `Source.places`.
-        n_steps: the number of steps at the end of the series covered by their horizons.
+        places: Windows [windows, 2], see `Source.places`.
+        n_steps: Number of steps at the end of the series that their horizons cover.
     """
 
     places: Tensor
@@ -47,21 +47,21 @@ class Calibration(NamedTuple):
 
 
 def choose_calibration(source: Source, coverage: float) -> Calibration | None:
-    """Return the last windows of the series; None if the series are too short to hold out any.
+    """Choose the last windows of the series for calibration; None if the series are too short to hold out windows.
 
-    Consecutive windows of each series: more of them if there are few series, and overlapping ones if there would still
-    be too few.
+    The windows of a series are consecutive. There are more of them per series if there are few series, and they overlap
+    if there would still be too few.
 
     Args:
-        source: of the windows.
-        coverage: of the tubes.
+        source: Source of the windows.
+        coverage: Coverage of the tubes.
     """
     layout = source.layout
     horizon, n_series = layout.horizon, source.n_groups * layout.n_channels
-    room = int(_LARGEST_SHARE * source.n_times)
+    room = int(_LARGEST_FRACTION * source.n_times)
     if room < horizon:
         return None
-    wanted = max(-(-_ENOUGH_ROWS // n_series), min(_ENOUGH_MOMENTS, room // horizon))  # windows of each series
+    wanted = max(-(-_ENOUGH_ROWS // n_series), min(_ENOUGH_ORIGINS, room // horizon))  # windows per series
     n_steps = min(horizon * wanted, room)
     stride = max(1, min(horizon, (n_steps - horizon) // max(wanted - 1, 1)))
     late = source.places(first=source.n_times - n_steps)
@@ -73,14 +73,14 @@ def choose_calibration(source: Source, coverage: float) -> Calibration | None:
     return Calibration(places, n_steps)
 
 
-def best_spread(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tensor) -> float:
-    """Return the factor on the scales for which the mean CRPS of the mixtures at single steps is the lowest.
+def best_spread(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor) -> float:
+    """Return the factor on the scales that minimizes the mean CRPS of the mixtures at single steps.
 
     Args:
-        paths: [windows, hypotheses, channels, horizon]
-        scales: of the same shape.
-        shares: [windows, hypotheses], probabilities.
-        truth: [windows, channels, horizon], NaN where missing.
+        paths: Hypotheses [windows, hypotheses, channels, horizon].
+        scales: Standard deviations of the same shape.
+        probabilities: Probabilities [windows, hypotheses].
+        truth: Target paths [windows, channels, horizon], NaN where missing.
 
     Example:
         >>> import torch
@@ -88,7 +88,7 @@ def best_spread(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tensor) ->
         >>> best_spread(zeros, zeros + 2, torch.ones(99, 1), normal)
         0.5
     """
-    # Pairs of hypotheses at all steps of all channels would be too slow: a few steps, of one channel after the other.
+    # Pairs of hypotheses at all steps of all channels would be too slow: use a few steps, in alternating channels.
     steps = torch.linspace(0, truth.shape[2] - 1, _N_STEPS).round().long()
     chosen = torch.stack([torch.arange(_N_STEPS) % truth.shape[1], steps]).unique(dim=1)
     centers, widths, target = (part[..., chosen[0], chosen[1]] for part in (paths, scales, truth))
@@ -98,21 +98,21 @@ def best_spread(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tensor) ->
     target = target.nan_to_num()
 
     def crps(factor: float) -> float:
-        return float(mixture_crps(centers, factor * widths, shares, target, known))
+        return float(mixture_crps(centers, factor * widths, probabilities, target, known))
 
     return min(_SPREADS, key=crps)
 
 
-def path_correlation(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tensor) -> float:
-    """Return the lag-1 autocorrelation of errors around the realized path, in [0, 0.99].
+def path_correlation(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor) -> float:
+    """Estimate the lag-1 autocorrelation of the errors around the realized hypothesis, in [0, 0.99].
 
-    Forecast errors persist; samples with independent steps would cross their path back and forth.
+    Forecast errors persist; samples with independent errors would oscillate around their path.
 
     Args:
-        paths: [windows, hypotheses, channels, horizon]
-        scales: of the same shape.
-        shares: [windows, hypotheses], probabilities.
-        truth: [windows, channels, horizon], NaN where missing.
+        paths: Hypotheses [windows, hypotheses, channels, horizon].
+        scales: Standard deviations of the same shape.
+        probabilities: Probabilities [windows, hypotheses].
+        truth: Target paths [windows, channels, horizon], NaN where missing.
 
     Example:
         >>> import torch
@@ -122,19 +122,19 @@ def path_correlation(paths: Tensor, scales: Tensor, shares: Tensor, truth: Tenso
     """
     errors = (truth.unsqueeze(1) - paths) / scales  # NaN where missing
     far = (errors.square() / 2 + scales.log()).nanmean(dim=(2, 3))
-    weights = (shares.log() - far).softmax(dim=1)[:, :, None, None]
+    weights = (probabilities.log() - far).softmax(dim=1)[:, :, None, None]
     together = (weights * errors[..., 1:] * errors[..., :-1]).nansum()
     alone = (weights * (errors[..., 1:].square() + errors[..., :-1].square()) / 2).nansum()
     return float((together / alone.clamp_min(1e-12)).clamp(0.0, 0.99))
 
 
 def places_since(source: Source, panel: Panel, last: Any) -> list[Tensor]:
-    """Return consecutive windows that end with the series and begin after a fit, by time: [windows, 2] each.
+    """Return the consecutive windows between a fit and the end of the series, by forecast origin: [windows, 2] each.
 
     Args:
-        source: of the windows.
-        panel: the series, of which others may have been fitted.
-        last: the last time of the fit.
+        source: Source of the windows.
+        panel: Series, which may differ from the series of the fit.
+        last: Last time of the fit.
     """
     horizon, n_channels = source.layout.horizon, source.layout.n_channels
     steps = panel.grid.places(np.append(panel.ends[::n_channels], last))
@@ -150,16 +150,16 @@ def places_since(source: Source, panel: Panel, last: Any) -> list[Tensor]:
 
 
 def tube_level(scores: Tensor, coverage: float, recent: Sequence[Tensor] = ()) -> float:
-    """Return the factor on the widths of tubes.
+    """Compute the factor on the tube widths.
 
-    Without recent windows it is the conformal quantile of the scores. After each window the wanted share of the scores
-    rises if too few paths were inside, and falls if too many were, so that the coverage over time is the promised one
-    even if the errors after the fit are larger or smaller than before.
+    Without recent windows, it is the conformal quantile of the scores. After each recent window, the quantile level
+    rises if too few paths were inside and falls if too many were inside. The coverage over time therefore approaches
+    the nominal coverage even if the errors after the fit are larger or smaller than before.
 
     Args:
-        scores: [paths], largest offset of each held-out path in tube widths.
-        coverage: the promised share of paths inside.
-        recent: the scores of the windows after the fit, by time, [paths] each.
+        scores: Nonconformity scores of held-out paths, [paths]: the largest offset in tube widths.
+        coverage: Nominal coverage.
+        recent: Nonconformity scores of the windows after the fit, by forecast origin, [paths] each.
 
     Example:
         >>> scores = torch.arange(1.0, 100.0)
@@ -169,13 +169,13 @@ def tube_level(scores: Tensor, coverage: float, recent: Sequence[Tensor] = ()) -
     Reference:
         Gibbs and Candes, Adaptive conformal inference under distribution shift, NeurIPS 2021.
     """
-    given, wanted = scores.numpy(), coverage
-    most = len(given) / (len(given) + 1)  # the largest score
+    held_out, target = scores.numpy(), coverage
+    most = len(held_out) / (len(held_out) + 1)  # the level of the largest score
 
-    def level(share: float) -> float:
-        return quantile(given, np.ones(len(given)), 1 - min(max(share, 0.01), most))
+    def level(fraction: float) -> float:
+        return quantile(held_out, np.ones(len(held_out)), 1 - min(max(fraction, 0.01), most))
 
     for window in recent:
-        inside = float((window <= level(wanted)).double().mean())
-        wanted += _PACE * len(window) / (len(window) + _FEW) * (coverage - inside)
-    return level(wanted)
+        inside = float((window <= level(target)).double().mean())
+        target += _PACE * len(window) / (len(window) + _FEW) * (coverage - inside)
+    return level(target)

@@ -1,4 +1,4 @@
-"""The command `torchmcl forecast`: parsing and dispatch only."""
+"""Parsing and dispatch of the command `torchmcl forecast`."""
 
 import argparse
 import sys
@@ -16,29 +16,29 @@ __all__ = ["add_forecast_command"]
 _OWNER = "torchmcl forecast"
 _FILES = ("futures.csv", "quantiles.csv", "model")
 _DESCRIPTION = """\
-Train a forecaster on the series of a table. It predicts several futures for each series, each with a probability.
+Train a forecaster on the series of a table. It predicts several futures of each series with their probabilities.
 
-The table is long or wide. A long table has a row for each value: a column of times, a column of values, and a column
-with the names of the series if there are several. Without the column of --value, the table is wide: every column beside
-the times is a series. Times are dates or numbers at equal steps; the step is detected. Missing rows and empty cells are
-allowed; duplicate and irregular times are errors that name the series and the time.
+The table is long or wide. A long table has a row for each value, with a time column, a value column, and a column of
+series names if there are several series. Without the --value column, the table is wide: every column except the time
+column is a series. Times are dates or numbers at equal steps; the step is detected. Missing rows and empty cells are
+allowed. Duplicate and irregular times are errors that name the series and the time.
 
-A future is a whole path over the horizon, not a quantile of single steps. If no value of the table is negative, neither
-is any forecast. --joint predicts futures of all series together, so that a probability refers to the whole table.
+A future is a whole path over the horizon, not a quantile of single steps. If all values of the table are nonnegative,
+so are all forecasts. --joint predicts futures of all series together, so that a probability refers to the whole table.
 
-Columns that explain the values are covariates. --past names those that are known up to the present, such as visitors,
-and --known those whose future is known, such as prices. The table of --future has their values: a row for each time of
-the horizon, and for each series unless all series share them.
+Columns that explain the values are covariates. --past names covariates that are known up to the present, such as
+visitors. --known names covariates whose future values are known, such as prices. The table --future contains these
+values: a row for each time of the horizon, and for each series unless all series share the values.
 
-The output folder contains a page (index.html), the futures (futures.csv), quantiles of each step and the tube
-(quantiles.csv), and the forecaster (model/), which `torchmcl_forecast.Forecaster.load` reads. A tube contains the whole
-path with the probability --coverage. It is calibrated on the last part of the series; short series have no tubes.
+The output folder contains an HTML report (index.html), the futures (futures.csv), quantiles of each step and the tube
+(quantiles.csv), and the forecaster (model/), which `torchmcl_forecast.Forecaster.load` loads. A tube contains the whole
+path with probability --coverage. It is calibrated on the last part of the series; short series have no tubes.
 
-Names of columns are separated by commas, and options may be repeated. Quote a name with a comma twice:
+Column names are separated by commas, and options may be repeated. Quote a name that contains a comma twice:
 --known '"Price, net",promotion'.
 
-Rerun the same command to resume a training run that was stopped or killed. Until the files are written, the state is in
-the folder OUT.checkpoint beside the output folder. --restart discards that state.
+Rerun the same command to resume a training run that was stopped or killed. Until the files are written, the training
+state is in the folder OUT.checkpoint beside the output folder. --restart discards this state.
 
 Examples:
   torchmcl forecast --example -o out/
@@ -52,32 +52,33 @@ def add_forecast_command(commands: arguments.Commands) -> None:
     """Add `forecast` to the commands."""
     parser = commands.add_parser(
         "forecast",
-        help="forecast the series of a table: several futures, with probabilities",
+        help="forecast several futures of the series of a table, with probabilities",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "table", type=Path, nargs="?", help="table of past values: CSV or Parquet, by file extension; CSV also with .gz"
     )
-    parser.add_argument("--time", help="column of times (default: ds)")
-    parser.add_argument("--value", help="column of values (default: y); without such a column the table is wide")
+    parser.add_argument("--time", help="time column (default: ds)")
+    parser.add_argument("--value", help="value column (default: y); without such a column, the table is wide")
     parser.add_argument("--series", help="column of series names (default: unique_id; without it, one series)")
     parser.add_argument("--horizon", type=arguments.positive, help="number of steps to forecast")
-    for name, what in (("known", "covariates whose future is known"), ("past", "covariates known up to the present")):
+    kinds = (("known", "covariates with known future values"), ("past", "covariates known up to the present"))
+    for name, kind in kinds:
         parser.add_argument(
-            f"--{name}", type=arguments.names, action=arguments.AddNames, default=[], help=f"columns of {what}"
+            f"--{name}", type=arguments.names, action=arguments.AddNames, default=[], help=f"columns of {kind}"
         )
     parser.add_argument("--future", type=Path, help="table with the values of the --known columns over the horizon")
-    parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the page and the files")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the HTML report and the files")
     parser.add_argument(
-        "--futures", type=arguments.positive, default=5, help="futures of each series (default: %(default)s)"
+        "--futures", type=arguments.positive, default=5, help="number of futures of each series (default: %(default)s)"
     )
     parser.add_argument("--joint", action="store_true", help="predict futures of all series together")
     parser.add_argument(
         "--coverage",
         type=arguments.probability,
         default=0.9,
-        help="share of paths inside their tube (default: %(default)s)",
+        help="probability that a tube contains the whole path (default: %(default)s)",
     )
     parser.add_argument(
         "--steps",
@@ -90,7 +91,7 @@ def add_forecast_command(commands: arguments.Commands) -> None:
     parser.add_argument("--device", type=arguments.device, default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--seed", type=arguments.seed, default=0, help="random seed (default: %(default)s)")
     parser.add_argument(
-        "--example", action="store_true", help="forecast the sales of four shops, which are written to sales.csv"
+        "--example", action="store_true", help="write example sales of four shops to sales.csv, and forecast them"
     )
     parser.add_argument(
         "--restart", action="store_true", help="discard an unfinished training run instead of resuming it"
@@ -101,7 +102,7 @@ def add_forecast_command(commands: arguments.Commands) -> None:
 
 @dataclass(frozen=True)
 class ForecastPlan:
-    """Checked arguments of a forecast, and the tables that they name.
+    """Checked arguments of a forecast and the tables that they name.
 
     Attributes:
         parameters: Arguments of the forecaster.
@@ -138,21 +139,21 @@ def _plan(options: argparse.Namespace) -> ForecastPlan:
     from torchmcl_forecast.spreadsheets import read_table
 
     defaults = EXAMPLE_COLUMNS if options.example else {"time": "ds", "value": "y", "series": "unique_id"}
-    given = {name: getattr(options, name) for name in defaults if getattr(options, name) is not None}
-    column_names = defaults | given
+    chosen = {name: getattr(options, name) for name in defaults if getattr(options, name) is not None}
+    column_names = defaults | chosen
     table = options.table or (Path(EXAMPLE) if options.example else None)
     horizon = options.horizon or (28 if options.example else None)
     if table is None or horizon is None:
         missing = "table" if table is None else "--horizon"
-        raise ValueError(f"{_OWNER}: `{missing}` is required. Or add --example to try it out.")
+        raise ValueError(f"{_OWNER}: `{missing}` is required. To try the command, use --example.")
     if bool(options.known) != (options.future is not None):
-        rule = "be given together with --future" if options.known else "be given: --future holds their values"
-        raise ValueError(bad_value(_OWNER, "--known", rule, ",".join(options.known) or "nothing"))
+        option, other = ("--known", "--future") if options.known else ("--future", "--known")
+        raise ValueError(f"{_OWNER}: `{option}` requires `{other}`.")
     report.check_report_folder(_OWNER, options.out, *_FILES)
     if options.example:
         write_example(table)
     frame = read_table(_OWNER, "table", table, column_names["series"])
-    for name, column in [*given.items(), *(("known", known) for known in options.known)]:
+    for name, column in [*chosen.items(), *(("known", known) for known in options.known)]:
         if column not in frame.columns:
             rule = f"name a column of {table.name}: {', '.join(map(repr, frame.columns[:8]))}"
             raise ValueError(bad_value(_OWNER, f"--{name}", rule, repr(column)))
@@ -200,9 +201,9 @@ def _forecast(plan: ForecastPlan) -> None:
         quantiles = quantiles.assign(low=tube["low"], high=tube["high"])
     plan.out.mkdir(parents=True, exist_ok=True)
     seasons = ", ".join(map(str, forecaster.seasons_)) or "none"
-    trained = [f"{len(forecast.panel.names):,} series. Seasons found, in steps: {seasons}.", _tube_note(forecaster)]
+    trained = [f"{len(forecast.panel.names):,} series. Season lengths in steps: {seasons}.", _tube_note(forecaster)]
     trained += plan.notes
-    # Write the report first: it marks the folder as torchmcl's if the command is stopped between files.
+    # Write the report first: if the command is stopped between files, it marks the folder as one of torchmcl.
     write_page(plan.out / "index.html", forecast, source=plan.source, value=forecaster.value, trained=trained)
     io.write_atomically(plan.out / "futures.csv", futures.to_csv(index=False))
     io.write_atomically(plan.out / "quantiles.csv", quantiles.to_csv(index=False))
@@ -211,14 +212,12 @@ def _forecast(plan: ForecastPlan) -> None:
     if not plan.quiet:
         arguments.say("\n".join(trained))
         arguments.say(
-            f"Open the page: {(plan.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)"
+            f"Open the report: {(plan.out / 'index.html').resolve().as_uri()}   ({seconds_since_start():.1f} s)"
         )
 
 
 def _tube_note(forecaster: Any) -> str:
     if forecaster.tube_level_ is None:
-        return "Without tubes: the series are too short to calibrate them."
-    share = f"{100 * forecaster.coverage:g} %"
-    return (
-        f"Tubes of {share} are calibrated on the last windows, which are held out from the first part of the training."
-    )
+        return "No tubes: the series are too short to calibrate them."
+    coverage = f"{100 * forecaster.coverage:g} %"
+    return f"The {coverage} tubes are calibrated on the last windows, which the first part of the training leaves out."

@@ -1,4 +1,4 @@
-"""Members of the mixture without a network: cluster centers of past errors of a simple forecast, and their weights."""
+"""Mixture members without a network: cluster centers of past errors of a simple forecast, with probabilities."""
 
 import warnings
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ __all__ = ["Codebook", "best_shares", "new_codebooks"]
 
 # Targets are clipped to this distance, in units of the naive forecast.
 _FARTHEST = 20.0
-# Limit of the factor between the units of a joint path and those of a window.
+# Maximum factor between the units of a joint path and the units of a window.
 _MOST_FACTOR = 1e3
 _N_ROWS = 10_000
-# Candidate shares of a codebook, selected on held-out windows.
-_SHARES = tuple(k / 10 for k in range(11))
-# A codebook around the linear map takes at most this part of the share of the networks: they are trained further on the
-# held-out windows, which helps them more than it helps the map. With a limit of one half, the energy score of bike
-# rentals was 13 % and that of the load of buildings 3 % higher.
+# Candidate mixture weights of a codebook, selected on held-out windows.
+_WEIGHTS = tuple(k / 10 for k in range(11))
+# A codebook around the linear map takes at most this fraction of the weight of the networks. The networks are trained
+# further on the held-out windows, which improves them more than the map. With a limit of one half, the energy scores
+# were higher: by 13 % for bike rentals and by 3 % for the load of buildings.
 _LARGEST_OF_MAP = 0.2
 
 
 class Codebook(nn.Module):
-    """The same paths around every simple forecast: k-means centers of its past errors.
+    """Fixed paths around a simple forecast: k-means centers of its past errors.
 
-    The simple forecast is the best naive one, or that one corrected by a linear map.
+    The simple forecast is the best naive forecast, or its correction by a linear map.
 
     If the past contains no information about the future, as for exchange rates, a network only adds noise. Paths are in
-    units of the naive forecast. For several channels the unit is the geometric mean of the current and the usual one,
-    because calm and volatile times do not last, and channels are weighted in k-means by the size of their changes.
+    units of the naive forecast. For several channels, the unit is the geometric mean of the current unit and the usual
+    unit, because calm and volatile periods do not last. K-means weights channels by the size of their changes.
 
     Args:
-        n_hypotheses: the number of paths.
-        n_channels: series of a path.
-        horizon: steps of a path.
-        base: the linear map; None for the best naive forecast itself.
+        n_hypotheses: Number of paths.
+        n_channels: Number of series per path.
+        horizon: Number of steps per path.
+        base: Linear map that corrects the best naive forecast; None for no correction.
     """
 
     def __init__(self, n_hypotheses: int, n_channels: int, horizon: int, base: LinearMap | None = None) -> None:
@@ -53,16 +53,16 @@ class Codebook(nn.Module):
 
     @property
     def n_hypotheses(self) -> int:
-        """The number of paths."""
+        """Number of paths."""
         return len(self.get_buffer("logits"))
 
     @torch.no_grad()
     def fit(self, window: Window, seed: int) -> "Codebook":
-        """Fit the centers, the deviations around them, and their probabilities.
+        """Fit the centers, the standard deviations around them, and their probabilities.
 
         Args:
-            window: past windows; those with missing targets are left out.
-            seed: of k-means.
+            window: Past windows; windows with missing targets are left out.
+            seed: Random seed of k-means.
         """
         targets, units = window.targets, window.unit
         targets = targets if self.base is None else targets - self.base(window.inputs)
@@ -74,18 +74,18 @@ class Codebook(nn.Module):
         if n == 0:  # every window has missing values: all paths are the simple forecast
             return self
         rows = targets / self._factors(units)
-        weighed = (rows * (usual / usual.mean())).flatten(1) if len(usual) > 1 else rows.flatten(1)
+        weighted = (rows * (usual / usual.mean())).flatten(1) if len(usual) > 1 else rows.flatten(1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # with few distinct windows, some paths stay empty
-            labels = KMeans(n, n_init=2, random_state=seed).fit(weighed.numpy()).labels_
+            labels = KMeans(n, n_init=2, random_state=seed).fit(weighted.numpy()).labels_
         owner = torch.from_numpy(labels).long()
         spread = rows.std(dim=0, correction=0).clamp_min(1e-3)
         for k in owner.unique().tolist():
-            own = rows[owner == k]
-            self.get_buffer("centers")[k] = own.mean(dim=0)
-            # Shrink the width of a center towards that of all rows, with the weight of two rows.
-            square = (own - own.mean(dim=0)).square().sum(dim=0) + 2 * spread.square()
-            self.get_buffer("scales")[k] = (square / (len(own) + 2)).sqrt()
+            members = rows[owner == k]
+            self.get_buffer("centers")[k] = members.mean(dim=0)
+            # Shrink the standard deviation of a cluster towards that of all rows, with the weight of two rows.
+            square = (members - members.mean(dim=0)).square().sum(dim=0) + 2 * spread.square()
+            self.get_buffer("scales")[k] = (square / (len(members) + 2)).sqrt()
         counts = torch.bincount(owner, minlength=self.n_hypotheses).float()
         self.get_buffer("logits").copy_((counts / counts.sum()).clamp_min(1e-6).log())
         return self
@@ -108,13 +108,13 @@ class Codebook(nn.Module):
 
 
 def new_codebooks(n_hypotheses: int, window: Window, linear: LinearMap, seed: int) -> list[Codebook]:
-    """Return codebooks of past errors of a linear map, and of the naive forecast.
+    """Return two codebooks of past errors: of a linear map, and of the naive forecast.
 
     Args:
-        n_hypotheses: paths of each.
-        window: past windows.
-        linear: the map.
-        seed: of k-means.
+        n_hypotheses: Number of paths per codebook.
+        window: Past windows.
+        linear: Linear map.
+        seed: Random seed of k-means.
     """
     _, n_channels, horizon = window.targets.shape
     books = [Codebook(n_hypotheses, n_channels, horizon, base) for base in (linear, None)]
@@ -122,15 +122,16 @@ def new_codebooks(n_hypotheses: int, window: Window, linear: LinearMap, seed: in
 
 
 def best_shares(drawn: Sequence[Tensor], truth: Tensor) -> tuple[float, ...]:
-    """Return the shares of the networks and of codebooks that give their mixture a low mean energy score.
+    """Choose mixture weights of the networks and of the codebooks that give a low mean energy score.
 
-    First the share of the codebook around the linear map, which takes a part of that of the networks, then that of the
-    one around the naive forecast. In the other order, the naive forecast would take the place of the better map.
+    The weight of the codebook around the linear map is chosen first and reduces the weight of the networks; then the
+    weight of the codebook around the naive forecast is chosen. In the opposite order, the naive forecast would displace
+    the better linear map.
 
     Args:
-        drawn: paths [windows, n, values] drawn from the networks, from the codebook around the linear map, and from
-            that around the naive forecast.
-        truth: [windows, values], NaN where missing.
+        drawn: Sampled paths [windows, n, values] of the networks, of the codebook around the linear map, and of the
+            codebook around the naive forecast.
+        truth: Target values [windows, values], NaN where missing.
 
     Example:
         >>> near, far = torch.zeros(9, 4, 2), torch.ones(9, 4, 2)
@@ -142,17 +143,17 @@ def best_shares(drawn: Sequence[Tensor], truth: Tensor) -> tuple[float, ...]:
     error = torch.stack([torch.cdist(part, actual).mean() for part in paths])
     between = torch.stack([torch.stack([_mean_distance(one, other) for other in paths]) for one in paths])
 
-    def energy(shares: tuple[float, ...]) -> float:
-        weights = torch.tensor(shares, dtype=error.dtype)
+    def energy(candidate: tuple[float, ...]) -> float:
+        weights = torch.tensor(candidate, dtype=error.dtype)
         return float(weights @ error - weights @ between @ weights / 2)
 
-    parts = [part for part in _SHARES if part <= _LARGEST_OF_MAP]
-    networks, linear, _ = min(((1 - part, part, 0.0) for part in parts), key=energy)
-    return min(((networks * (1 - share), linear * (1 - share), share) for share in _SHARES), key=energy)
+    of_map = [weight for weight in _WEIGHTS if weight <= _LARGEST_OF_MAP]
+    networks, linear, _ = min(((1 - weight, weight, 0.0) for weight in of_map), key=energy)
+    return min(((networks * (1 - weight), linear * (1 - weight), weight) for weight in _WEIGHTS), key=energy)
 
 
 def _mean_distance(one: Tensor, other: Tensor) -> Tensor:
-    """Return the mean distance between draws; of two different draws of the same member."""
+    """Return the mean distance between draws; for one member, between different draws."""
     if one is not other:
         return torch.cdist(one, other).mean()
     n = one.shape[1]

@@ -1,4 +1,4 @@
-"""Covariates: columns other than the values, known ahead or not, as inputs of the network."""
+"""Covariates as inputs of the network: columns other than the values, with known or unknown future."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def find_scaling(panel: Panel) -> NDArray[np.float64]:
 
 
 def scaled(panel: Panel, scaling: NDArray[np.float64]) -> Panel:
-    """Return a panel with standardized covariates; missing values become the last known value, or else the mean.
+    """Standardize the covariates of a panel, and fill missing ones with the last known value, or with the mean.
 
     Example:
         >>> from torchmcl_forecast.grids import Grid
@@ -44,12 +44,12 @@ def scaled(panel: Panel, scaling: NDArray[np.float64]) -> Panel:
 
 
 def standardized(values: NDArray[np.float64], scaling: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values [..., covariates], standardized as in the fit."""
+    """Standardize values [..., covariates] as in the fit."""
     return np.clip((values - scaling[:, 0]) / scaling[:, 1], -_FARTHEST, _FARTHEST)
 
 
 def padded_covariates(panel: Panel, past: int, horizon: int) -> Tensor:
-    """Return covariates padded before and after, [series, past + times + horizon, covariates]."""
+    """Return covariates padded at both ends, [series, past + times + horizon, covariates]."""
     if panel.covariates is None:
         return torch.zeros(len(panel.names), past + panel.values.shape[1] + horizon, 0)
     padded = np.pad(panel.covariates, ((0, 0), (past, horizon), (0, 0)))
@@ -59,11 +59,11 @@ def padded_covariates(panel: Panel, past: int, horizon: int) -> Tensor:
 
 
 def windows_of_covariates(values: Tensor, n_known: int, n_recent: int) -> Tensor:
-    """Return the flattened covariates of windows: known ones over the horizon, and all of them over the recent steps.
+    """Flatten the covariates of windows: the known covariates over the horizon, and all covariates over recent steps.
 
     Args:
-        values: [..., recent + horizon, covariates]
-        n_known: the number of covariates known ahead, which come first.
-        n_recent: steps before the horizon.
+        values: Covariates [..., recent + horizon, covariates].
+        n_known: Number of covariates with known future values, which come first.
+        n_recent: Number of steps before the horizon.
     """
     return torch.cat([values[..., n_recent:, :n_known].flatten(-2), values[..., :n_recent, :].flatten(-2)], dim=-1)

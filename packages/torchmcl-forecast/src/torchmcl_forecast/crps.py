@@ -1,4 +1,4 @@
-"""The CRPS of normal mixtures at single steps: exactly, or without bias from random pairs of hypotheses."""
+"""CRPS of normal mixtures at single steps: the exact value, and an unbiased estimate from random pairs."""
 
 import math
 from typing import Any
@@ -10,50 +10,50 @@ from torch.autograd.function import once_differentiable
 __all__ = ["mixture_crps", "random_crps"]
 
 
-def mixture_crps(centers: Tensor, scales: Tensor, shares: Tensor, truth: Tensor, known: Tensor) -> Tensor:
-    """Return the mean CRPS over the known steps, from all pairs of hypotheses.
+def mixture_crps(centers: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor, known: Tensor) -> Tensor:
+    """Compute the mean CRPS over the known steps from all pairs of hypotheses.
 
     Args:
-        centers: [windows, hypotheses, steps]
-        scales: of the same shape, standard deviations.
-        shares: [windows, hypotheses], probabilities.
-        truth: [windows, steps], finite.
-        known: [windows, steps], False for steps to leave out.
+        centers: Means of the hypotheses, [windows, hypotheses, steps].
+        scales: Standard deviations of the same shape.
+        probabilities: Probabilities of the hypotheses, [windows, hypotheses].
+        truth: Finite target values, [windows, steps].
+        known: Step mask [windows, steps], False for steps to leave out.
 
     Example:
         >>> one = torch.ones(1, 1)
         >>> mixture_crps(torch.zeros(1, 1, 1), torch.full((1, 1, 1), 1e-6), one, one, one.bool())
         tensor(1.0000)
     """
-    one, other = torch.triu_indices(shares.shape[1], shares.shape[1], device=shares.device)
+    one, other = torch.triu_indices(probabilities.shape[1], probabilities.shape[1], device=probabilities.device)
     both = (scales[:, one].square() + scales[:, other].square()).sqrt()
-    twice = shares[:, one] * shares[:, other] * torch.where(one == other, 1.0, 2.0)
+    twice = probabilities[:, one] * probabilities[:, other] * torch.where(one == other, 1.0, 2.0)
     spread = (twice.unsqueeze(-1) * _mean_distance(centers[:, one] - centers[:, other], both)).sum(dim=1)
-    return _mean(_near(centers, scales, shares, truth) - spread / 2, known)
+    return _mean(_near(centers, scales, probabilities, truth) - spread / 2, known)
 
 
-def random_crps(centers: Tensor, scales: Tensor, shares: Tensor, truth: Tensor, known: Tensor) -> Tensor:
-    """Return an unbiased estimate of `mixture_crps` that pairs each hypothesis with a random other one in each window.
+def random_crps(centers: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor, known: Tensor) -> Tensor:
+    """Estimate `mixture_crps` without bias, by pairing each hypothesis with one other random hypothesis per window.
 
-    All steps then cost less than all pairs of hypotheses at a few steps, and the gradient of a path is smoother.
+    Random pairs at all steps take less time than all pairs at a few steps, and the gradient of a path is smoother.
     """
-    n = shares.shape[1]
-    # The distance between two draws from the same hypothesis is known without a partner.
-    spread = (shares.square().unsqueeze(-1) * scales).sum(dim=1) * (2 / math.sqrt(math.pi))
+    n = probabilities.shape[1]
+    # The mean distance between two draws from the same hypothesis has a closed form.
+    spread = (probabilities.square().unsqueeze(-1) * scales).sum(dim=1) * (2 / math.sqrt(math.pi))
     if n > 1:
-        shift = torch.randint(1, n, (len(shares), 1), device=shares.device)
-        partner = (torch.arange(n, device=shares.device) + shift) % n  # [windows, hypotheses]
+        shift = torch.randint(1, n, (len(probabilities), 1), device=probabilities.device)
+        partner = (torch.arange(n, device=probabilities.device) + shift) % n  # [windows, hypotheses]
         at = partner.unsqueeze(-1).expand_as(scales)
         both = (scales.square() + scales.gather(1, at).square()).sqrt()
         gap = _mean_distance(centers - centers.gather(1, at), both)
-        weights = (n - 1) * shares * shares.gather(1, partner)
+        weights = (n - 1) * probabilities * probabilities.gather(1, partner)
         spread = spread + (weights.unsqueeze(-1) * gap).sum(dim=1)
-    return _mean(_near(centers, scales, shares, truth) - spread / 2, known)
+    return _mean(_near(centers, scales, probabilities, truth) - spread / 2, known)
 
 
-def _near(centers: Tensor, scales: Tensor, shares: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean distance of a draw from the truth, [windows, steps]."""
-    return (shares.unsqueeze(-1) * _mean_distance(truth.unsqueeze(1) - centers, scales)).sum(dim=1)
+def _near(centers: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor) -> Tensor:
+    """Return the mean distance between a draw and the target, [windows, steps]."""
+    return (probabilities.unsqueeze(-1) * _mean_distance(truth.unsqueeze(1) - centers, scales)).sum(dim=1)
 
 
 def _mean(values: Tensor, known: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def _mean(values: Tensor, known: Tensor) -> Tensor:
 
 
 class _MeanDistance(torch.autograd.Function):
-    """The mean of |offset + scale z| for a standard normal z; its derivatives are by-products."""
+    """Mean of |offset + scale z| for a standard normal z; the derivatives are by-products of the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, offset: Tensor, scale: Tensor) -> Tensor:
@@ -79,5 +79,5 @@ class _MeanDistance(torch.autograd.Function):
 
 
 def _mean_distance(offset: Tensor, scale: Tensor) -> Tensor:
-    found: Tensor = _MeanDistance.apply(offset, scale)
-    return found
+    distance: Tensor = _MeanDistance.apply(offset, scale)
+    return distance

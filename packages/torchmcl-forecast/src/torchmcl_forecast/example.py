@@ -1,4 +1,4 @@
-"""A small table of sales to try the command with."""
+"""Small table of sales for trying the command."""
 
 import csv
 from io import StringIO
@@ -20,8 +20,8 @@ def write_example(path: Path) -> None:
     """Write daily sales of four shops, with a weekly and a yearly season, unannounced promotions, and closed days.
 
     Raises:
-        ValueError: if the file exists and holds something else.
-        OSError: if it cannot be written.
+        ValueError: If the file exists with other contents.
+        OSError: If the file cannot be written.
     """
     rng = np.random.default_rng(0)
     days = np.arange(_N_DAYS)
@@ -42,6 +42,6 @@ def write_example(path: Path) -> None:
             rows.writerow([dates[day], shop, "" if closed else sold[day]])
     content = buffer.getvalue().encode()
     if path.exists() and path.read_bytes() != content:
-        rule, advice = "be new, or the example already", "Give another name: torchmcl forecast --example NAME.csv"
+        rule, advice = "be a new file or the example table", "Use another name: torchmcl forecast --example NAME.csv"
         raise ValueError(bad_value("write_example", "table", rule, repr(str(path)), advice))
     io.write_atomically(path, content)

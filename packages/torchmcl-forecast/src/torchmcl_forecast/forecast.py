@@ -1,4 +1,4 @@
-"""The forecast: a mixture of whole paths for each series, and the frames computed from it."""
+"""Forecasts: a mixture of whole paths for each series, and the frames computed from it."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,32 +20,33 @@ from torchmcl_forecast.scores import distortion, path_scores, weighted_quantile_
 
 __all__ = ["LEVELS", "Forecast", "drawn_paths", "mixture_quantiles", "tube_offsets"]
 
-# Quantiles are computed in single precision, where the error function is several times as fast, unless a hypothesis is
-# narrower than this share of the range of the mixture.
+# Number of bisections in single precision, in which the error function is several times as fast. Double precision is
+# used if a hypothesis is narrower than this fraction of the range of the mixture.
 _HALVINGS, _NARROW = 24, 1e-4
-# Paths drawn for each group to place a few representative ones, and again to check them; fewer if they are long.
+# Number of paths sampled per group to compute a few representative paths, and again to check them; fewer if they are
+# long.
 _N_DRAWN, _FEWEST_DRAWN = 3200, 200
-# Numbers drawn at a time, which fit into memory.
+# Maximum number of values sampled at a time, limited by memory.
 _NUMBERS = 8_000_000
-#: Default levels of quantiles, those of GIFT-Eval.
+#: Default quantile levels, those of GIFT-Eval.
 LEVELS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """Futures of several series, each a mixture of whole paths.
+    """Mixtures of whole paths for several series.
 
     Attributes:
-        panel: the series that were forecast.
-        columns: names of the columns of frames.
-        paths: [groups, hypotheses, channels, horizon], the hypotheses; a group is a series, or all of them if joint.
-        scales: of the same shape, standard deviations of each step around its path.
-        probabilities: [groups, hypotheses]
-        n_futures: the number of futures to return by default.
-        tube_level: factor on the widths of the mixture for tubes of `coverage`; None without calibration.
-        coverage: the share of whole paths inside a tube.
-        least: the lower bound of all values; minus infinity without a bound.
-        correlation: lag-1 autocorrelation of the error of a sampled path around its hypothesis.
+        panel: Series that were forecast.
+        columns: Column names of frames.
+        paths: Hypotheses, [groups, hypotheses, channels, horizon]; a group is one series, or all series if joint.
+        scales: Standard deviations of each step around its path, of the same shape.
+        probabilities: Probabilities of the hypotheses, [groups, hypotheses].
+        n_futures: Default number of futures.
+        tube_level: Factor on the tube widths for tubes of `coverage`; None without calibration.
+        coverage: Probability with which a tube contains the whole path.
+        least: Lower bound of all values; minus infinity without a bound.
+        correlation: Lag-1 autocorrelation of the error of a sampled path around its hypothesis.
     """
 
     panel: Panel
@@ -62,27 +63,27 @@ class Forecast:
 
     @property
     def horizon(self) -> int:
-        """The number of steps to forecast."""
+        """Number of steps to forecast."""
         return self.paths.shape[-1]
 
     def futures(self, n: int | None = None) -> Any:
         """Return the futures: columns future_1 ... future_n and probability_1 ... probability_n, most likely first.
 
         Args:
-            n: how many, at most as many as hypotheses; `n_futures` of the forecaster by default.
+            n: Number of futures, at most the number of hypotheses; `n_futures` of the forecaster by default.
         """
         few, probabilities = self.reduced(n)
         names = range(1, few.shape[1] + 1)
         values = {f"future_{k}": self._by_series(few[:, k - 1]) for k in names}
-        shares = {f"probability_{k}": self._repeated(probabilities[:, k - 1]) for k in names}
-        return self._frame(values | shares)
+        repeated = {f"probability_{k}": self._repeated(probabilities[:, k - 1]) for k in names}
+        return self._frame(values | repeated)
 
     def reduced(self, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Return n representative paths [groups, n, channels, horizon], and their probabilities [groups, n].
 
-        The hypotheses are reduced to n, which then move so that the mean distance of a drawn path to the nearest one
-        falls. Distances between joint paths are those of their values, assuming that all series have the same unit.
-        They are computed once.
+        The hypotheses are reduced to n paths, which are then moved to reduce the mean distance between a sampled path
+        and the nearest of them. Distances between joint paths assume that all series have the same unit. The result is
+        computed once.
         """
         most = self.paths.shape[1]
         k = min(self.n_futures, most) if n is None else n
@@ -97,36 +98,38 @@ class Forecast:
         """Return k paths and their probabilities, most likely first."""
         spread = self.paths.var(dim=(1, 2, 3), keepdim=True, correction=0)
         unit = (spread + self.scales.square().mean(dim=(1, 2, 3), keepdim=True)).sqrt().clamp_min(1e-12)
-        given = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # members may have share 0
-        few = reduce(given, k, scores=SoftmaxScores()).hypotheses * unit
-        moved, shares = self._settled(few, unit)
-        order = shares.argsort(dim=-1, descending=True, stable=True)
+        every = Predictions(self.paths / unit, self.probabilities.clamp_min(1e-12).log())  # some probabilities may be 0
+        few = reduce(every, k, scores=SoftmaxScores()).hypotheses * unit
+        moved, probabilities = self._settled(few, unit)
+        order = probabilities.argsort(dim=-1, descending=True, stable=True)
         places = order[:, :, None, None].expand_as(few)
-        return self._bounded(moved.gather(1, places)), shares.gather(1, order)
+        return self._bounded(moved.gather(1, places)), probabilities.gather(1, order)
 
     def _settled(self, few: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the medians of drawn paths near the given ones, and the share of other drawn paths near each."""
-        size, generator, found = few[0, 0].numel(), torch.Generator().manual_seed(0), []
+        """Move paths to the medians of sampled paths; return them, and the fraction of other samples near each path."""
+        size, generator, parts = few[0, 0].numel(), torch.Generator().manual_seed(0), []
         n_drawn = min(_N_DRAWN, max(_NUMBERS // size, _FEWEST_DRAWN))
-        # All groups have the same random numbers, so that the futures of a series do not depend on the others.
+        # All groups use the same random numbers, so that the futures of a series do not depend on the other series.
         errors = [_errors((n_drawn, *few.shape[2:]), self.correlation, generator) for _ in range(2)]
         levels = (torch.arange(n_drawn) + 0.5) / n_drawn
         for rows in torch.arange(len(few)).split(max(_NUMBERS // (n_drawn * max(size, few.shape[1])), 1)):
-            middle, of = few[rows].mean(dim=1, keepdim=True), unit[rows]
-            paths, start, least = (((part - middle) / of).float() for part in (self.paths[rows], few[rows], self.least))
-            scales, upto = (self.scales[rows] / of).float(), self.probabilities[rows].float().cumsum(dim=1)
-            chosen = torch.searchsorted(upto / upto[:, -1:], levels.expand(len(rows), -1).contiguous())
-            drawn = (_around(paths, scales, chosen, each).maximum(least).flatten(2) for each in errors)
-            moved, shares = settled(start.flatten(2), *drawn)
-            found.append((moved.double().view_as(start) * of + middle, shares))
-        moved, shares = (torch.cat(part) for part in zip(*found, strict=True))
-        return moved, shares
+            middle, scale = few[rows].mean(dim=1, keepdim=True), unit[rows]
+            paths, start, least = (
+                ((part - middle) / scale).float() for part in (self.paths[rows], few[rows], self.least)
+            )
+            scales, cumulative = (self.scales[rows] / scale).float(), self.probabilities[rows].float().cumsum(dim=1)
+            chosen = torch.searchsorted(cumulative / cumulative[:, -1:], levels.expand(len(rows), -1).contiguous())
+            drawn = (_around(paths, scales, chosen, noise).maximum(least).flatten(2) for noise in errors)
+            moved, fractions = settled(start.flatten(2), *drawn)
+            parts.append((moved.double().view_as(start) * scale + middle, fractions))
+        moved, fractions = (torch.cat(part) for part in zip(*parts, strict=True))
+        return moved, fractions
 
     def quantiles(self, levels: Any = LEVELS) -> Any:
         """Return quantiles of each step: columns q0.1, q0.2 and so on.
 
         Args:
-            levels: between 0 and 1.
+            levels: Quantile levels between 0 and 1.
         """
         wanted = [float(level) for level in np.atleast_1d(levels)]
         if not wanted or not all(0 < level < 1 for level in wanted):
@@ -136,18 +139,18 @@ class Forecast:
         return self._frame(parts)
 
     def mean(self) -> Any:
-        """Return the mean of each step, in a column `mean`."""
+        """Return the mean of each step in the column `mean`."""
         means = _bounded_means(self.paths, self.scales, self.least)
         return self._frame({"mean": self._by_series((self.probabilities[:, :, None, None] * means).sum(dim=1))})
 
     def tube(self) -> Any:
-        """Return columns `low` and `high`, between which whole paths lie with probability `coverage`.
+        """Return the columns `low` and `high`, between which the whole path lies with probability `coverage`.
 
         Raises:
-            ValueError: if the series were too short to calibrate them.
+            ValueError: If the series were too short to calibrate the tubes.
         """
         if self.tube_level is None:
-            advice = "Give longer series, or more of them."
+            advice = "Use longer or more series."
             rule = "have enough windows at the end of the series to calibrate tubes"
             raise ValueError(bad_value("Forecast.tube", "frame", rule, "too few", advice))
         low, high = self.tube_ends()
@@ -160,13 +163,13 @@ class Forecast:
         return self._bounded(middle - self.tube_level * low), self._bounded(middle + self.tube_level * high)
 
     def plot(self, series: Any = None, axis: Any = None, *, n: int | None = None, n_past: int | None = None) -> Any:
-        """Draw a series: its history, the futures with line widths by probability, and the tube.
+        """Plot a series: its history, the futures with line widths by probability, and the tube.
 
         Args:
-            series: its name; the first one by default.
-            axis: the matplotlib axis to draw on; a new one by default.
-            n: how many futures; `n_futures` of the forecaster by default.
-            n_past: steps of the history; twice the horizon by default.
+            series: Name of the series; the first series by default.
+            axis: Axis of matplotlib to draw on; a new one by default.
+            n: Number of futures; `n_futures` of the forecaster by default.
+            n_past: Number of past steps to show; twice the horizon by default.
 
         Returns:
             The axis.
@@ -177,43 +180,44 @@ class Forecast:
         return axis
 
     def sample(self, n: int = 100, random_state: int = 0) -> Any:
-        """Return n whole paths drawn from the mixture: columns sample_1 ... sample_n."""
+        """Return n paths sampled from the mixture: columns sample_1 ... sample_n."""
         drawn = self.sample_paths(n, random_state)
         return self._frame({f"sample_{k + 1}": self._by_series(drawn[:, k]) for k in range(n)})
 
     def sample_paths(self, n: int, random_state: int = 0) -> Tensor:
-        """Return n paths drawn from the mixture, [groups, n, channels, horizon]."""
+        """Return n paths sampled from the mixture, [groups, n, channels, horizon]."""
         checks.check_positive_int("Forecast.sample", "n", n)
         generator = torch.Generator().manual_seed(random_state)
         parts = (self.paths, self.scales, self.probabilities)
         return self._bounded(drawn_paths(*parts, n, self.correlation, generator))
 
     def scores(self, actual: Any, *, n_samples: int = 200) -> dict[str, float]:
-        """Return scores of the forecast, lower is better except for `coverage`; missing values are left out.
+        """Compute scores of the forecast. Lower is better except for `coverage`. Missing values are left out.
 
-        - `crps`: mean weighted quantile loss of the levels 0.1 ... 0.9 over the sum of |actual|, as in GIFT-Eval.
-        - `energy`: mean energy score of sampled paths over their length, in units of the values.
-        - `variogram`: mean variogram score of order 0.5 of sampled paths over their pairs of steps; it measures the
+        - `crps`: weighted quantile loss, averaged over the levels 0.1 ... 0.9 and divided by the sum of |actual|, as in
+          GIFT-Eval.
+        - `energy`: mean energy score of sampled paths, normalized by their length, in units of the values.
+        - `variogram`: mean variogram score of order 0.5 of sampled paths, averaged over pairs of steps; it measures the
           dependence between steps.
-        - `distortion`: mean root of the mean squared error of the nearest of `n_futures` futures.
-        - `coverage`: share of whole paths inside their tubes; missing without calibration.
+        - `distortion`: root mean squared error of the nearest of `n_futures` futures, averaged over groups.
+        - `coverage`: fraction of whole paths inside their tubes; missing without calibration.
 
         Args:
-            actual: a frame with the values that followed, in the form of the frame of `fit`; only the
-                order of the times matters, and exactly `horizon` values of each series are expected.
-            n_samples: for the energy and the variogram score.
+            actual: Data frame with the values that followed, in the same form as the frame of `fit`. Only the order of
+                the times matters, and each series must have exactly `horizon` values.
+            n_samples: Number of sampled paths for the energy and variogram scores.
         """
         truth = self._actual(actual)  # [groups, channels, horizon]
         quantiles = self._bounded(mixture_quantiles(self.paths, self.scales, self.probabilities, LEVELS))
-        found = {
+        scores = {
             "crps": weighted_quantile_loss(quantiles, truth, LEVELS),
             **path_scores(self.sample_paths(n_samples), truth),
             "distortion": distortion(self.reduced()[0], truth),
         }
         if self.tube_level is not None:
             offsets = tube_offsets(self.paths, self.scales, self.probabilities, truth).nan_to_num()
-            found["coverage"] = float((offsets.abs().amax(dim=-1) <= self.tube_level).double().mean())
-        return found
+            scores["coverage"] = float((offsets.abs().amax(dim=-1) <= self.tube_level).double().mean())
+        return scores
 
     def _actual(self, actual: Any) -> Tensor:
         owner = "Forecast.scores"
@@ -222,15 +226,15 @@ class Forecast:
         places = {name: row for row, name in enumerate(panel.names)}
         lost = [name for name in self.panel.names if name not in places]
         if lost:
-            raise ValueError(bad_value(owner, "actual", "hold every series of the forecast", f"none of {lost[0]!r}"))
+            raise ValueError(bad_value(owner, "actual", "contain every series of the forecast", f"no {lost[0]!r}"))
         if panel.values.shape[1] != self.horizon:
-            rule = f"hold the {self.horizon} steps of the horizon"
+            rule = f"contain the {self.horizon} steps of the horizon"
             raise ValueError(bad_value(owner, "actual", rule, panel.values.shape[1]))
         rows = [places[name] for name in self.panel.names]
         steps = [self.panel.grid.places(ends) for ends in (panel.ends[rows], self.panel.ends)]
         if np.ptp(steps[0] - steps[1]) > 0.5:  # the last values of a series would be compared with earlier steps
-            rule, got = "have the same steps after the end of every series", "others for some series"
-            raise ValueError(bad_value(owner, "actual", rule, got, "Give missing values as NaN."))
+            rule, got = "have the same steps after the end of every series", "different steps for some series"
+            raise ValueError(bad_value(owner, "actual", rule, got, "Write missing values as NaN."))
         return torch.from_numpy(panel.values[rows]).view(-1, *self.paths.shape[2:])
 
     def _bounded(self, values: Tensor) -> Tensor:
@@ -241,7 +245,7 @@ class Forecast:
         return values.reshape(-1).numpy()
 
     def _repeated(self, values: Tensor) -> Any:
-        """Return one value per group as a column, repeated for all channels and steps."""
+        """Repeat one value per group for all channels and steps, and return them as a column."""
         return values.double().repeat_interleave(self.paths.shape[2] * self.horizon).numpy()
 
     def _frame(self, parts: dict[str, Any]) -> Any:
@@ -254,15 +258,15 @@ class Forecast:
 def drawn_paths(
     paths: Tensor, scales: Tensor, probabilities: Tensor, n: int, correlation: float, generator: Any = None
 ) -> Tensor:
-    """Return n paths drawn from mixtures, [groups, n, channels, horizon], with autocorrelated errors.
+    """Sample n paths with autocorrelated errors from mixtures, [groups, n, channels, horizon].
 
     Args:
-        paths: [groups, hypotheses, channels, horizon]
-        scales: of the same shape.
-        probabilities: [groups, hypotheses]
-        n: the number of paths.
-        correlation: lag-1 autocorrelation of the errors, in [0, 1).
-        generator: of random numbers.
+        paths: Hypotheses [groups, hypotheses, channels, horizon].
+        scales: Standard deviations of the same shape.
+        probabilities: Probabilities [groups, hypotheses].
+        n: Number of paths.
+        correlation: Lag-1 autocorrelation of the errors, in [0, 1).
+        generator: Generator of the random numbers.
 
     Example:
         >>> zeros = torch.zeros(1, 1, 1, 500)
@@ -276,7 +280,7 @@ def drawn_paths(
 
 
 def _bounded_means(paths: Tensor, scales: Tensor, least: float) -> Tensor:
-    """Return the means of normal variables whose values below `least` are raised to it.
+    """Compute the means of normal variables that are clipped from below at `least`.
 
     Example:
         >>> [_bounded_means(torch.zeros(1), torch.ones(1), least) for least in (0.0, -torch.inf)]
@@ -291,7 +295,7 @@ def _bounded_means(paths: Tensor, scales: Tensor, least: float) -> Tensor:
 
 
 def _errors(shape: Any, correlation: float, generator: Any, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return standard normal numbers that are autocorrelated along the last axis."""
+    """Sample standard normal variables that are autocorrelated along the last axis."""
     noise = torch.randn(shape, dtype=dtype, generator=generator)
     fresh = (1 - correlation**2) ** 0.5
     for step in range(1, noise.shape[-1]):
@@ -300,13 +304,13 @@ def _errors(shape: Any, correlation: float, generator: Any, dtype: torch.dtype =
 
 
 def _around(paths: Tensor, scales: Tensor, chosen: Tensor, errors: Tensor) -> Tensor:
-    """Return the chosen paths [groups, n] with errors in units of their scales."""
+    """Return the paths with the indices `chosen` [groups, n], with errors in units of their scales."""
     places = chosen[:, :, None, None].expand(-1, -1, *paths.shape[2:])
     return paths.gather(1, places) + scales.gather(1, places) * errors
 
 
 def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, levels: Any) -> Tensor:
-    """Return quantiles [levels, groups, channels, horizon] of mixtures at each step, by bisection.
+    """Compute quantiles [levels, groups, channels, horizon] of mixtures at each step by bisection.
 
     Example:
         >>> paths, scales = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1)
@@ -314,21 +318,21 @@ def mixture_quantiles(paths: Tensor, scales: Tensor, probabilities: Tensor, leve
         tensor([-1., 1.])
     """
     centers, widths = (part.permute(0, 2, 3, 1).flatten(0, 2) for part in (paths, scales))  # [steps, hypotheses]
-    shares = probabilities[:, None, None].expand(*probabilities.shape[:1], *paths.shape[2:], -1).flatten(0, 2)
+    weights = probabilities[:, None, None].expand(*probabilities.shape[:1], *paths.shape[2:], -1).flatten(0, 2)
     middle = centers.mean(dim=-1, keepdim=True)
     reach = ((centers - middle).abs() + 8 * widths).amax(dim=-1, keepdim=True)
-    inside = ((centers - middle) / reach, widths / reach, shares)  # between -1 and 1
-    found = _bisected(levels, _HALVINGS, *(part.float() for part in inside))
-    # A path far from the others leaves too few digits for them in single precision.
-    far = inside[1].amin(dim=-1) < _NARROW
+    scaled = ((centers - middle) / reach, widths / reach, weights)  # between -1 and 1
+    quantiles = _bisected(levels, _HALVINGS, *(part.float() for part in scaled))
+    # If one path is far from the others, single precision is too coarse for the others.
+    far = scaled[1].amin(dim=-1) < _NARROW
     if far.any():
-        found[:, far] = _bisected(levels, 2 * _HALVINGS, *(part[far].double() for part in inside))
-    return (middle[:, 0] + found * reach[:, 0]).unflatten(-1, (len(paths), *paths.shape[2:])).to(paths)
+        quantiles[:, far] = _bisected(levels, 2 * _HALVINGS, *(part[far].double() for part in scaled))
+    return (middle[:, 0] + quantiles * reach[:, 0]).unflatten(-1, (len(paths), *paths.shape[2:])).to(paths)
 
 
-def _bisected(levels: Any, n_halvings: int, centers: Tensor, widths: Tensor, shares: Tensor) -> Tensor:
-    """Return quantiles [levels, steps] of mixtures [steps, hypotheses] between -1 and 1, in double precision."""
-    steps = Mixture(centers.unsqueeze(-1), shares, widths.unsqueeze(-1))
+def _bisected(levels: Any, n_halvings: int, centers: Tensor, widths: Tensor, weights: Tensor) -> Tensor:
+    """Compute quantiles [levels, steps] of mixtures [steps, hypotheses] between -1 and 1; return double precision."""
+    steps = Mixture(centers.unsqueeze(-1), weights, widths.unsqueeze(-1))
     wanted = torch.tensor(levels, dtype=centers.dtype).view(-1, 1)
     low = torch.full((len(wanted), len(centers)), -1.0, dtype=centers.dtype)
     for halving in range(n_halvings):
@@ -340,13 +344,13 @@ def _bisected(levels: Any, n_halvings: int, centers: Tensor, widths: Tensor, sha
 def tube_parts(paths: Tensor, scales: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the width below the median, the median, and the width above it, [groups, channels, horizon] each."""
     low, middle, high = mixture_quantiles(paths, scales, probabilities, [0.1, 0.5, 0.9])
-    # A share of the mean scale bounds the widths from below, so that they cannot vanish.
+    # A fraction of the mean scale bounds the widths from below, so that they do not vanish.
     least = 0.05 * (probabilities[:, :, None, None] * scales).sum(dim=1)
     return (middle - low).maximum(least), middle, (high - middle).maximum(least)
 
 
 def tube_offsets(paths: Tensor, scales: Tensor, probabilities: Tensor, truth: Tensor) -> Tensor:
-    """Return the offset of each step from the median in tube widths, [groups, channels, horizon]; NaN where missing."""
+    """Compute the offset of each step from the median in tube widths, [groups, channels, horizon]; NaN if missing."""
     low, middle, high = tube_parts(paths, scales, probabilities)
     offset = truth - middle
     return offset / torch.where(offset < 0, low, high)

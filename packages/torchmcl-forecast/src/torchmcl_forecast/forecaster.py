@@ -1,4 +1,4 @@
-"""The estimator: one network for all series of a table, trained to predict several futures for each."""
+"""Forecaster of several futures for each series of a table, with one network for all series."""
 
 import math
 from collections.abc import Sequence
@@ -40,59 +40,61 @@ _REFINEMENT = 2 / 3
 _MOST_STEPS = 1200
 # Windows from which linear maps and codebooks are computed.
 _N_LINEAR = 20_000
-# Windows, and paths drawn per window, to weigh networks and codebooks; windows for the factor on the scales.
+# Windows, and paths drawn per window, from which the mixture weights of networks and codebooks are estimated; windows
+# from which the factor on the scales is estimated.
 _N_WEIGHED, _N_DRAWN, _N_SPREAD = 600, 60, 300
-# Shares of the networks and of the codebooks without windows to weigh them.
+# Mixture weights of the networks and of the codebooks if there are no windows to estimate them.
 _UNMEASURED = (0.5, 0.0, 0.5)
-# Windows that are forecast at once.
+# Number of windows per forward pass.
 _AT_ONCE = 1024
 
 
 class Forecaster(io.Shareable, BaseEstimator):
-    """Several futures of each series of a table, with probabilities.
+    """Forecaster of several futures of each series of a table, with probabilities.
 
-    One network is trained on windows of all series, each in units of its own past. Its hypotheses are whole paths with
-    scales: a linear map of the past plus the output of a perceptron. A rule of multiple choice learning assigns
-    windows to hypotheses. Codebooks of past errors of simple forecasts are mixed in, with shares chosen on the last
-    windows. Values may be missing, series may start late or be short, and new series may be predicted. If no value is
-    negative, neither is any forecast.
+    One network is trained on windows of all series. Each window is scaled by its own past. The hypotheses are whole
+    paths with scales: a linear map of the past plus the output of a perceptron. A rule of multiple choice learning
+    assigns windows to hypotheses. Codebooks of past errors of simple forecasts are added to the mixture, with weights
+    estimated on held-out windows. Values may be missing, series may start late or be short, and series that were not
+    in the training data may be forecast. If all values are nonnegative, so are all forecasts.
 
     Args:
-        n_futures: the number of futures that `predict` returns.
-        n_hypotheses: paths of each network, which are reduced to the futures.
-        n_members: networks in the ensemble.
-        rule: an assignment rule, a function from the part of the training (at most 40) to a rule, or `AutoAnnealing()`.
-        joint: whether all series are forecast together, as channels of one path.
-        coverage: the share of whole paths inside tubes.
-        context: number of past steps to read; by default it depends on the horizon, the seasons and the lengths.
-        seasons: lengths of seasons in steps; detected by default.
-        hidden: sizes of the hidden layers.
-        dropout: share of hidden units dropped in training.
-        n_steps: training steps per network, by default chosen by the number of windows; if tubes can be calibrated, two
-            thirds as many follow on all windows.
-        batch_size: windows per step.
-        learning_rate: the initial learning rate.
-        weight_decay: the weight decay of AdamW.
-        crps: weight of the CRPS of each step relative to the likelihood of whole paths.
-        time: name of the column of times.
-        value: name of the column of values; a frame without it is wide.
-        series: name of the column of series; a long frame without it has one series.
-        known: names of covariate columns whose future is known, such as promotions.
-        past: names of covariate columns of which only the past is known, such as visitors.
-        device: the device to train on.
-        random_state: the seed.
-        progress: whether to show a progress bar.
+        n_futures: Number of futures that `predict` returns.
+        n_hypotheses: Number of paths of each network, which are reduced to the futures.
+        n_members: Number of networks in the ensemble.
+        rule: Assignment rule, function from the index of the training segment (at most 40 segments) to a rule, or
+            `AutoAnnealing()`.
+        joint: Whether to forecast all series together, as channels of one path.
+        coverage: Probability with which a tube contains the whole path.
+        context: Number of past steps to read; by default it depends on the horizon, the seasons and the series lengths.
+        seasons: Season lengths in steps; detected by default.
+        hidden: Sizes of the hidden layers.
+        dropout: Probability with which a hidden unit is dropped in training.
+        n_steps: Training steps per network; by default the number depends on the number of windows. If tubes can be
+            calibrated, two thirds as many steps follow on all windows.
+        batch_size: Windows per step.
+        learning_rate: Initial learning rate.
+        weight_decay: Weight decay of AdamW.
+        crps: Weight of the CRPS of each step relative to the likelihood of whole paths.
+        time: Name of the time column.
+        value: Name of the value column; a frame without it is wide.
+        series: Name of the series column; a long frame without it has one series.
+        known: Names of covariate columns whose future values are known, such as promotions.
+        past: Names of covariate columns whose future values are unknown, such as visitors.
+        device: Device to train on.
+        random_state: Random seed.
+        progress: Whether to show a progress bar.
 
     Attributes:
-        horizon_: the number of steps to forecast.
-        seasons_: lengths of the seasons, in steps.
-        networks_: the trained networks.
-        codebooks_: representative past errors, as additional members: of a linear map and of the naive forecast.
-        shares_: probabilities of the networks together and of each codebook, chosen on the last windows.
-        spread_: factor on the scales with the lowest CRPS, chosen on the last windows.
-        correlation_: lag-1 autocorrelation of the error of a sampled path, measured on the last windows.
-        tube_level_: factor on the widths for tubes right after the fit; None if the series are too short for it.
-        tube_scores_: the scores of held-out paths, from which it is computed.
+        horizon_: Number of steps to forecast.
+        seasons_: Season lengths in steps.
+        networks_: Trained networks.
+        codebooks_: Additional mixture members: representative past errors of a linear map and of the naive forecast.
+        shares_: Mixture weights of all networks together and of each codebook, estimated on held-out windows.
+        spread_: Factor on the scales that minimizes the CRPS of held-out windows.
+        correlation_: Lag-1 autocorrelation of the error of a sampled path, estimated on held-out windows.
+        tube_level_: Factor on the tube widths right after the fit; None if the series are too short to calibrate it.
+        tube_scores_: Nonconformity scores of held-out paths, from which `tube_level_` is computed.
 
     Example:
         >>> import pandas as pd
@@ -159,13 +161,13 @@ class Forecaster(io.Shareable, BaseEstimator):
         """Train on a long or wide frame.
 
         Args:
-            frame: of pandas or polars.
-            horizon: the number of steps to forecast.
-            checkpoint: folder for the training state; after a kill, the same call resumes from it.
+            frame: Data frame of pandas or polars.
+            horizon: Number of steps to forecast.
+            checkpoint: Folder for the training state; after a kill, the same call resumes from it.
 
         Raises:
-            ValueError: for parameters or frames that cannot be used; irregular or duplicate times; series that are all
-                shorter than the horizon.
+            ValueError: For invalid parameters or frames, for irregular or duplicate times, and if all series are too
+                short for the horizon.
         """
         check_parameters(self.get_params(deep=False), horizon)
         check_rule_like("Forecaster", self.rule)
@@ -192,49 +194,49 @@ class Forecaster(io.Shareable, BaseEstimator):
         return self
 
     def predict(self, frame: Any = None, *, future: Any = None) -> Any:
-        """Return `n_futures` futures of each series with probabilities, as a frame; see `Forecast.futures`.
+        """Return a frame with `n_futures` futures of each series and their probabilities; see `Forecast.futures`.
 
         Args:
-            frame: series, new ones too, whose futures follow their ends; those of the fit by default.
-            future: covariates that are known ahead, see `forecast`.
+            frame: Series to forecast from their ends, possibly new ones; the series of the fit by default.
+            future: Future values of the `known` covariates; see `forecast`.
         """
         return self.forecast(frame, future=future).futures()
 
     def sample(self, n: int = 100, frame: Any = None, *, future: Any = None) -> Any:
-        """Return n whole paths drawn at random for each series, as a frame."""
+        """Return a frame with n random paths of each series."""
         return self.forecast(frame, future=future).sample(n, self.random_state)
 
     def predict_quantiles(self, levels: Sequence[float] = LEVELS, frame: Any = None, *, future: Any = None) -> Any:
-        """Return quantiles of each step, as a frame."""
+        """Return a frame with quantiles of each step."""
         return self.forecast(frame, future=future).quantiles(levels)
 
     def forecast(self, frame: Any = None, *, future: Any = None) -> Forecast:
         """Return the mixture of paths of each series, from which all other results are computed.
 
         Args:
-            frame: series, new ones too, whose futures follow their ends; those of the fit by default.
-            future: a frame of the covariates `known`, with a row for each time of the horizon, and for each series
-                unless all share them.
+            frame: Series to forecast from their ends, possibly new ones; the series of the fit by default.
+            future: Data frame with the future values of the `known` covariates: a row for each time of the horizon, and
+                for each series unless all series share the covariates.
 
         Raises:
-            ValueError: for frames that cannot be used; missing values in `future`.
+            ValueError: For invalid frames, and for missing values in `future`.
         """
         if not hasattr(self, "networks_"):
-            raise NotFittedError("Forecaster: fit it first: fit(frame, horizon=28).")
-        panel = self._given(frame, future)
+            raise NotFittedError("Forecaster: not fitted yet. Call fit(frame, horizon=28) first.")
+        panel = self._series_to_forecast(frame, future)
         source = Source(panel, self.layout_, self._season)
-        paths, scales, probabilities = self._answers(source, source.ends())
+        paths, scales, probabilities = self._mixture(source, source.ends())
         columns, level = self._columns(), self._current_level(source, panel)
         least = -math.inf if (panel.values < 0).any() else self.least_  # new series may be negative
         widths = (level, self.coverage, least, self.correlation_)
         return Forecast(panel, columns, paths, scales, probabilities, self.n_futures, *widths)
 
-    def _given(self, frame: Any, future: Any) -> Panel:
-        """Return the series to forecast, with covariates standardized as in the fit."""
+    def _series_to_forecast(self, frame: Any, future: Any) -> Panel:
+        """Return the series to forecast, with their covariates standardized as in the fit."""
         owner, columns = "Forecaster.forecast", self._columns()
         if (future is None) != (not columns.known):
             rule = f"be a frame with {columns.time!r} and {list(columns.known)}" if columns.known else "be None"
-            advice = "" if columns.known else "Name covariates that are known ahead: Forecaster(known=['price'])."
+            advice = "" if columns.known else "Name covariates with known future values: Forecaster(known=['price'])."
             raise ValueError(bad_value(owner, "future", rule, type(future).__name__, advice))
         panel = self._panel
         if frame is not None:
@@ -247,19 +249,19 @@ class Forecaster(io.Shareable, BaseEstimator):
         return replace(panel, future=standardized(ahead, self.scaling_[: len(columns.known)]))
 
     def save(self, folder: Path | str) -> None:
-        """Write the fitted forecaster to a folder, with the training series, which `predict` needs. No pickle."""
+        """Save the fitted forecaster and its training series, which `predict` needs, in a folder, without pickle."""
         if not hasattr(self, "networks_"):
-            advice = "fit(frame, horizon=28) first."
-            raise NotFittedError(bad_value("Forecaster.save", "self", "be fitted", "an unfitted one", advice))
+            advice = "Call fit(frame, horizon=28) first."
+            raise NotFittedError(bad_value("Forecaster.save", "self", "be fitted", "an unfitted forecaster", advice))
         parameters = self.get_params(deep=False) | {"progress": False}
         write_fitted(Path(folder), parameters, {name: getattr(self, name) for name in FITTED})
 
     @classmethod
     def load(cls, folder: Path | str) -> "Forecaster":
-        """Return the forecaster that `save` wrote. Nothing from the file is executed.
+        """Load a forecaster that `save` wrote. Nothing from the file is executed.
 
         Raises:
-            ValueError: if the folder does not contain a forecaster, or one that is damaged or of a newer version.
+            ValueError: If the folder contains no forecaster, a damaged one, or one of a newer version.
         """
 
         def made(parameters: dict[str, Any], fitted: dict[str, Any]) -> Forecaster:
@@ -280,118 +282,120 @@ class Forecaster(io.Shareable, BaseEstimator):
     def _train(
         self, source: Source, places: Tensor, calibration: Calibration | None, checkpoint: Path | str | None
     ) -> None:
-        """Train the members, first without the windows that calibrate the tubes, then with them."""
+        """Train all members without the windows that calibrate the tubes, and then on all windows."""
         earlier = places if calibration is None else source.places(last=calibration.n_steps)
-        # About 30 passes over the windows: with more, a few windows would be memorized.
+        # About 30 passes over the windows; with more passes, the network would memorize a small set of windows.
         enough = min(max(30 * len(earlier) // self.batch_size, 120), _MOST_STEPS)
         n_steps = enough if self.n_steps is None else self.n_steps
-        how = Training(n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device))
-        ridge = Ridge(self.layout_, past := self._some(source, earlier))
+        settings = Training(
+            n_steps, self.batch_size, self.learning_rate, self.weight_decay, self.crps, str(self.device)
+        )
+        ridge = Ridge(self.layout_, past := self._subset(source, earlier))
         shape = (self.layout_, self.n_hypotheses, tuple(self.hidden), self.dropout)
         self.networks_ = [PathNetwork(*shape, ridge.solved()) for _ in range(self.n_members)]
-        strength = ridge.best_strength(None if calibration is None else self._some(source, calibration.places))
+        strength = ridge.best_strength(None if calibration is None else self._subset(source, calibration.places))
         self.codebooks_ = new_codebooks(self.n_hypotheses, past, ridge.solved(strength), self.random_state)
         del past  # up to 20,000 windows
         self.shares_: tuple[float, ...] = _UNMEASURED
         self.spread_, self.correlation_ = 1.0, 0.0
-        again = replace(how, n_steps=max(round(_REFINEMENT * n_steps), 1))
-        n_parts = self.n_members * (how.n_parts + (0 if calibration is None else again.n_parts))
+        refinement = replace(settings, n_steps=max(round(_REFINEMENT * n_steps), 1))
+        n_parts = self.n_members * (settings.n_parts + (0 if calibration is None else refinement.n_parts))
         progress = Progress(n_parts, "futures", show=self.progress)
         saved = io.Checkpoint(checkpoint, self._key(source), owner="Forecaster.fit")
         with progress as bar, saved:
 
-            def train_all(phase: str, places: Tensor, rule: Any, how: Training) -> None:
+            def train_all(phase: str, places: Tensor, rule: Any, settings: Training) -> None:
                 for member, network in enumerate(self.networks_):
                     stage = f"{phase}-{member}"
-                    train(network, source, places, rule, how, stage=stage, checkpoint=saved, bar=bar)
+                    train(network, source, places, rule, settings, stage=stage, checkpoint=saved, bar=bar)
 
-            train_all("training", earlier, self.rule, how)
+            train_all("training", earlier, self.rule, settings)
             self.tube_level_ = self.tube_scores_ = None
             if calibration is not None:
-                self.shares_ = saved.once("shares", lambda: self._weighed(source, calibration))
+                self.shares_ = saved.once("shares", lambda: self._mixture_weights(source, calibration))
                 self.spread_ = saved.once("spread", lambda: self._best_spread(source, calibration))
                 self.correlation_ = saved.once("correlation", lambda: self._correlation(source, calibration))
                 self.tube_scores_ = saved.once("scores", lambda: self._scores(source, calibration.places))
                 self.tube_level_ = calibrating.tube_level(self.tube_scores_, self.coverage)
-                train_all("refinement", places, WTA(), again)
-                past = self._some(source, places)
+                train_all("refinement", places, WTA(), refinement)
+                past = self._subset(source, places)
                 linear = Ridge(self.layout_, past).solved(strength)
                 self.codebooks_ = new_codebooks(self.n_hypotheses, past, linear, self.random_state)
 
     def _key(self, source: Source) -> dict[str, Any]:
-        """Return everything that a saved training run must match; `RuleScheduler` compares the rules."""
-        unimportant = ("rule", "n_futures", "progress", "device")
-        parameters = {name: value for name, value in self.get_params().items() if name not in unimportant}
+        """Return the values that must be equal to resume a saved training run; `RuleScheduler` compares the rules."""
+        ignored = ("rule", "n_futures", "progress", "device")
+        parameters = {name: value for name, value in self.get_params().items() if name not in ignored}
         series = {"series": source.truth, "covariates": source.covariates, "calendar": source.calendar}
         return {**parameters, "horizon": self.horizon_, **series}
 
-    def _some(self, source: Source, places: Tensor) -> Window:
-        """Return windows drawn at random, the same for the same places."""
+    def _subset(self, source: Source, places: Tensor) -> Window:
+        """Return a random subset of windows; the same subset for the same places."""
         generator = torch.Generator().manual_seed(self.random_state)
         return source.window(places[torch.randperm(len(places), generator=generator)[:_N_LINEAR]])
 
-    def _weighed(self, source: Source, calibration: Calibration) -> tuple[float, ...]:
-        """Return the shares of networks and codebooks in the mixture, fitted to the held-out windows."""
+    def _mixture_weights(self, source: Source, calibration: Calibration) -> tuple[float, ...]:
+        """Return the mixture weights of networks and codebooks, fitted to held-out windows."""
         places = calibration.places[torch.randperm(len(calibration.places))[:_N_WEIGHED]]
         window = source.window(places)
-        # Separate series have equal weight; those of a joint path are weighted by their values.
+        # Separate series have equal weight; the series of a joint path are weighted by their values.
         unit = window.unit if self.layout_.n_channels == 1 else torch.ones_like(window.unit)
         truth = window.targets * window.unit / unit
         drawn = []
-        for alone in torch.eye(1 + len(self.codebooks_)).tolist():
-            self.shares_ = tuple(alone)
-            paths, scales, shares = self._answers(source, places)
-            parts = ((paths - window.naive.unsqueeze(1)) / unit.unsqueeze(1), scales / unit.unsqueeze(1), shares)
+        for one_member in torch.eye(1 + len(self.codebooks_)).tolist():
+            self.shares_ = tuple(one_member)
+            paths, scales, probabilities = self._mixture(source, places)
+            parts = ((paths - window.naive.unsqueeze(1)) / unit.unsqueeze(1), scales / unit.unsqueeze(1), probabilities)
             drawn.append(drawn_paths(*parts, _N_DRAWN, calibrating.path_correlation(*parts, truth)).flatten(2))
         return best_shares(drawn, truth.flatten(1))
 
     def _best_spread(self, source: Source, calibration: Calibration) -> float:
-        """Return the factor on the scales, from the held-out windows."""
+        """Return the factor on the scales, estimated on held-out windows."""
         places = calibration.places[torch.randperm(len(calibration.places))[:_N_SPREAD]]
         window = source.window(places)
-        paths, scales, shares = self._answers(source, places)
+        paths, scales, probabilities = self._mixture(source, places)
         naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
-        return calibrating.best_spread((paths - naive) / unit, scales / unit, shares, window.targets.double())
+        return calibrating.best_spread((paths - naive) / unit, scales / unit, probabilities, window.targets.double())
 
     def _correlation(self, source: Source, calibration: Calibration) -> float:
-        """Return the correlation between errors of neighboring steps, estimated from the held-out windows."""
+        """Return the correlation between errors of neighboring steps, estimated on held-out windows."""
         window = source.window(calibration.places)
         truth = window.targets * window.unit + window.naive
-        return calibrating.path_correlation(*self._answers(source, calibration.places), truth)
+        return calibrating.path_correlation(*self._mixture(source, calibration.places), truth)
 
     def _scores(self, source: Source, places: Tensor) -> Tensor:
-        """Return the largest offset of each path of the windows in tube widths, [paths]."""
+        """Return the nonconformity score of each path, [paths]: its largest offset from the median, in tube widths."""
         window = source.window(places)
         truth = window.targets * window.unit + window.naive
-        offsets = tube_offsets(*self._answers(source, places), truth).flatten(0, 1)
+        offsets = tube_offsets(*self._mixture(source, places), truth).flatten(0, 1)
         return offsets[~offsets.isnan().all(dim=1)].abs().nan_to_num().amax(dim=1)
 
     def _current_level(self, source: Source, panel: Panel) -> float | None:
-        """Return the factor on the widths of tubes, adapted to the windows after the fit."""
+        """Return the factor on the tube widths, adapted to the windows after the fit."""
         if self.tube_scores_ is None:
             return self.tube_level_
         since = calibrating.places_since(source, panel, self._panel.ends.max())
-        return calibrating.tube_level(self.tube_scores_, self.coverage, [self._scores(source, some) for some in since])
+        return calibrating.tube_level(self.tube_scores_, self.coverage, [self._scores(source, late) for late in since])
 
     @torch.no_grad()
-    def _answers(self, source: Source, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return paths and scales [windows, hypotheses, channels, horizon] and probabilities, of all members."""
+    def _mixture(self, source: Source, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return paths and scales [windows, hypotheses, channels, horizon] and probabilities of the whole mixture."""
         parts = []
-        for some in places.split(_AT_ONCE):
-            window = source.window(some)
-            of_each = self.shares_[0] / len(self.networks_)
-            members = [(network(window.inputs), of_each) for network in self.networks_]
+        for batch in places.split(_AT_ONCE):
+            window = source.window(batch)
+            member_weight = self.shares_[0] / len(self.networks_)
+            members = [(network(window.inputs), member_weight) for network in self.networks_]
             books = zip(self.codebooks_, self.shares_[1:], strict=True)
-            members += [(book(window), share) for book, share in books if share > 0]  # others would only take time
-            found, weights = zip(*members, strict=True)
+            members += [(book(window), weight) for book, weight in books if weight > 0]  # skip codebooks without weight
+            distributions, weights = zip(*members, strict=True)
             shape = (self.layout_.n_channels, self.layout_.horizon)
             paths, scales = (
-                torch.cat([part[..., 0].unflatten(-1, shape) for part in which], dim=1).double()
-                for which in ([f.hypotheses for f in found], [f.scale for f in found])
+                torch.cat([part[..., 0].unflatten(-1, shape) for part in parts_of_members], dim=1).double()
+                for parts_of_members in ([d.hypotheses for d in distributions], [d.scale for d in distributions])
             )
             naive, unit = window.naive.unsqueeze(1), window.unit.unsqueeze(1)
-            logits = [one.score_logits.double().softmax(dim=-1) for one in found]
-            shares = torch.cat([weight * one for weight, one in zip(weights, logits, strict=True)], dim=1)
-            parts.append((paths * unit + naive, self.spread_ * scales * unit, shares))
-        paths, scales, shares = (torch.cat(part) for part in zip(*parts, strict=True))
-        return paths, scales, shares
+            scores = [one.score_logits.double().softmax(dim=-1) for one in distributions]
+            probabilities = torch.cat([weight * one for weight, one in zip(weights, scores, strict=True)], dim=1)
+            parts.append((paths * unit + naive, self.spread_ * scales * unit, probabilities))
+            paths, scales, probabilities = (torch.cat(part) for part in zip(*parts, strict=True))
+            return paths, scales, probabilities

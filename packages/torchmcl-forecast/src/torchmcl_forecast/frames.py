@@ -1,4 +1,4 @@
-"""Conversion of long or wide pandas or polars frames to a panel of series, and of forecasts to frames."""
+"""Conversion of long or wide data frames of pandas or polars to a panel of series, and of forecasts to frames."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -13,24 +13,24 @@ from torchmcl_forecast.grids import Grid, find_grid, parsed_times
 
 __all__ = ["Columns", "Panel", "check_columns", "read_future", "read_panel", "written_like"]
 
-# Times may be off the grid by rounding errors.
+# Maximum relative distance of a time from the grid, for rounding errors.
 _TOLERANCE = 1e-6
-# Squares of larger values are not finite.
+# Maximum absolute value; the squares of larger values may not be finite.
 _LARGEST = 1e100
-# A panel with more cells than this is due to a time far from all others.
+# A panel with more entries than this results from a single time far from all others.
 _MOST_PLACES = 200_000_000
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a long frame.
+    """Column names of a long frame.
 
     Attributes:
-        series: identities of the series.
-        time: their times.
-        value: the values to forecast.
-        known: covariates that are known ahead.
-        past: covariates that are not.
+        series: Column of series names.
+        time: Column of times.
+        value: Column of the values to forecast.
+        known: Covariates with known future values.
+        past: Covariates with unknown future values.
     """
 
     series: str = "unique_id"
@@ -41,22 +41,22 @@ class Columns:
 
     @property
     def covariates(self) -> tuple[str, ...]:
-        """All covariates, those known ahead first."""
+        """All covariates; those with known future values come first."""
         return self.known + self.past
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Series on one grid of times, each ending in the last column.
+    """Series on one time grid, each ending in the last column.
 
     Attributes:
-        names: [series], their identities.
-        ends: [series], the last time of each.
-        values: [series, times], NaN where a value is missing or the series has not begun.
-        grid: of the times.
-        like: the kind of the frame: "pandas", "polars", or "polars.Date" for times without hours.
-        covariates: [series, times, covariates], NaN where missing.
-        future: [series, horizon, known covariates]; None if there are none, or they are not needed.
+        names: Series names, [series].
+        ends: Last time of each series, [series].
+        values: Values [series, times], NaN where a value is missing or the series has not begun.
+        grid: Time grid.
+        like: Type of the frame: "pandas", "polars", or "polars.Date" for dates without a time of day.
+        covariates: Covariates [series, times, covariates], NaN where missing.
+        future: Future values of the known covariates, [series, horizon, known covariates]; None without them.
     """
 
     names: NDArray[Any]
@@ -68,39 +68,39 @@ class Panel:
     future: NDArray[np.float64] | None = None
 
     def times_after(self, horizon: int) -> NDArray[Any]:
-        """Return the times that follow the end of each series, [series * horizon], without a time zone."""
+        """Return the times after the end of each series, [series * horizon], without a time zone."""
         return np.concatenate([np.asarray(self.grid.after(end, horizon)) for end in self.ends])
 
 
 def check_columns(owner: str, columns: Columns) -> None:
-    """Check that the names of columns are distinct strings.
+    """Check that the column names are distinct strings.
 
     Raises:
-        ValueError: if two are the same.
-        TypeError: if one is not a string.
+        ValueError: If two names are equal.
+        TypeError: If a name is not a string.
     """
     names = (columns.series, columns.time, columns.value, *columns.covariates)
-    if strange := [name for name in names if not isinstance(name, str)]:
-        raise TypeError(bad_value(owner, "series, time, value", "be names of columns", repr(strange[0])))
+    if invalid := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(bad_value(owner, "series, time, value", "be column names", repr(invalid[0])))
     if twice := [name for name in names if names.count(name) > 1]:
         rule = "name different columns for series, time, value and covariates"
         raise ValueError(bad_value(owner, "value", rule, f"{twice[0]!r} twice"))
 
 
 def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = None, aligned: bool = False) -> Panel:
-    """Return the series of a frame.
+    """Convert a data frame to a panel of series.
 
     Args:
-        owner: named in messages.
-        frame: long, with a row for each value; or wide, without the column of values: one column for each series beside
-            the times, which may be the index, and covariates, which all series share. Other columns of a long frame
-            are left out.
-        columns: their names.
-        grid: of a panel that was read before; found by the times if None.
-        aligned: all series end at the last time of all, instead of each at its own.
+        owner: Function or command name at the beginning of messages.
+        frame: Long frame with a row for each value, or wide frame without a value column. The columns of a wide frame
+            are the times, which may be the index, the covariates, which all series share, and one column per series.
+            Other columns of a long frame are left out.
+        columns: Column names.
+        grid: Time grid of an earlier panel; detected from the times by default.
+        aligned: Whether all series end at the last time of the frame, instead of at their own last time.
 
     Raises:
-        ValueError: for missing columns, irregular or duplicate times, values that are not numbers.
+        ValueError: For missing columns, irregular or duplicate times, and values that are not numbers.
 
     Example:
         >>> frame = pd.DataFrame({"ds": [1, 2, 4], "y": [5.0, 6.0, 7.0]})
@@ -113,7 +113,7 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
     values = [_numbers(owner, name, long[name]) for name in (columns.value, *columns.covariates)]
     codes, names = pd.factorize(long[columns.series])
     if (codes < 0).any():
-        got = f"none in row {int((codes < 0).argmax()):,}"
+        got = f"no name in row {int((codes < 0).argmax()):,}"
         raise ValueError(bad_value(owner, columns.series, "name a series in every row", got))
     order = np.lexsort((times, codes))
     times, codes = times[order], codes[order]
@@ -135,25 +135,25 @@ def read_panel(owner: str, frame: Any, columns: Columns, *, grid: Grid | None = 
     empty = np.isnan(matrices[0]).all(axis=1)
     if empty.any():
         got = f"none for series {names[empty][0]!r}"
-        raise ValueError(bad_value(owner, columns.value, "have a value of every series", got, "Leave it out."))
+        raise ValueError(bad_value(owner, columns.value, "have a value for every series", got, "Remove the series."))
     covariates = np.stack(matrices[1:], axis=-1) if columns.covariates else None
     return Panel(names, ends, matrices[0], grid, like, covariates)
 
 
 def in_order(owner: str, panel: Panel, names: NDArray[Any]) -> Panel:
-    """Return series that are forecast together in the order of the fit: each has its own channel in the network.
+    """Return a panel with its series in the order of the fit, in which each series has its own channel.
 
     Args:
-        owner: the name at the beginning of messages.
-        panel: the series.
-        names: of the series of the fit.
+        owner: Function or command name at the beginning of messages.
+        panel: Series that are forecast together.
+        names: Series names in the order of the fit.
 
     Raises:
-        ValueError: if there are other series.
+        ValueError: If the series of the panel are not those of the fit.
     """
     places = {name: row for row, name in enumerate(panel.names)}
     if places.keys() != set(names):
-        rule = f"hold the {len(names)} series of the fit, which are forecast together"
+        rule = f"contain the {len(names)} series of the fit, which are forecast together"
         got = f"{len(places)}: {', '.join(map(repr, list(places)[:5]))}"
         raise ValueError(bad_value(owner, "frame", rule, got))
     rows = [places[name] for name in names]
@@ -163,46 +163,46 @@ def in_order(owner: str, panel: Panel, names: NDArray[Any]) -> Panel:
 
 
 def read_future(owner: str, frame: Any, columns: Columns, panel: Panel, horizon: int) -> NDArray[np.float64]:
-    """Return the covariates that are known ahead, [series, horizon, known covariates].
+    """Return the future values of the known covariates, [series, horizon, known covariates].
 
     Args:
-        owner: named in messages.
-        frame: a row for each series and time of the horizon, or for each time if all series share them; other times
-            are left out.
-        columns: their names.
-        panel: the series.
-        horizon: how many steps.
+        owner: Function or command name at the beginning of messages.
+        frame: Data frame with a row for each series and time of the horizon, or for each time if all series share the
+            covariates; other times are left out.
+        columns: Column names.
+        panel: Series to forecast.
+        horizon: Number of steps to forecast.
 
     Raises:
-        ValueError: if a value is missing.
+        ValueError: If a value is missing.
     """
     table, _ = _as_pandas(owner, frame, columns, argument="future")
-    given = pd.DataFrame({columns.time: parsed_times(owner, columns.time, table[columns.time], panel.grid).values})
+    rows = pd.DataFrame({columns.time: parsed_times(owner, columns.time, table[columns.time], panel.grid).values})
     for name in columns.known:
         if name not in table.columns:
             raise ValueError(bad_value(owner, "future", f"have the column {name!r}", list(table.columns[:8])))
-        given[name] = _numbers(owner, name, table[name])
+        rows[name] = _numbers(owner, name, table[name])
     wanted = pd.DataFrame({columns.time: panel.times_after(horizon)})
     keys = [columns.time]
     if columns.series in table.columns:
-        given[columns.series] = table[columns.series].to_numpy()
+        rows[columns.series] = table[columns.series].to_numpy()
         wanted[columns.series] = np.repeat(panel.names, horizon)
         keys.append(columns.series)
-    if (twice := given.duplicated(keys)).any():
-        got = f"{given[columns.time][twice].iloc[0]} twice"
+    if (twice := rows.duplicated(keys)).any():
+        got = f"{rows[columns.time][twice].iloc[0]} twice"
         raise ValueError(bad_value(owner, "future", "have each time of a series once", got))
-    found = wanted.merge(given, how="left", on=keys)[list(columns.known)]
-    if (lost := found.isna()).any(axis=None):
-        row = int(lost.any(axis=1).to_numpy().argmax())
-        name, time = found.columns[lost.iloc[row]][0], wanted[columns.time].iloc[row]
-        rule = f"have values of all {horizon} steps that follow each series"
+    values = wanted.merge(rows, how="left", on=keys)[list(columns.known)]
+    if (missing := values.isna()).any(axis=None):
+        row = int(missing.any(axis=1).to_numpy().argmax())
+        name, time = values.columns[missing.iloc[row]][0], wanted[columns.time].iloc[row]
+        rule = f"have values for all {horizon} steps after each series"
         got = f"no {name!r} for {panel.names[row // horizon]!r} at {time}"
         raise ValueError(bad_value(owner, "future", rule, got))
-    return found.to_numpy().reshape(len(panel.names), horizon, -1)
+    return values.to_numpy().reshape(len(panel.names), horizon, -1)
 
 
 def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame") -> tuple[pd.DataFrame, str]:
-    """Return a pandas data frame with a column of times, and the kind of the input frame."""
+    """Return a pandas data frame with a time column, and the type of the input frame."""
     if isinstance(frame, pd.DataFrame):
         table, like = frame, "pandas"
         in_index = {columns.series, columns.time} & set(map(str, table.index.names)) - set(map(str, table.columns))
@@ -216,44 +216,44 @@ def _as_pandas(owner: str, frame: Any, columns: Columns, argument: str = "frame"
         table = pd.DataFrame({column.name: _of_polars(column) for column in frame.get_columns()})
     else:
         rule = "be a data frame of pandas or polars"
-        advice = "pandas.DataFrame(...) makes one; collect a lazy frame first."
+        advice = "Convert it with pandas.DataFrame(...), or collect a lazy frame."
         raise TypeError(bad_value(owner, argument, rule, type(frame).__name__, advice))
     if not len(table):
         raise ValueError(bad_value(owner, argument, "have at least one row", "none"))
     if not table.columns.is_unique or isinstance(table.columns, pd.MultiIndex):
         twice = table.columns[table.columns.duplicated()]
         got = f"{twice[0]!r} twice" if len(twice) else "several levels of names"
-        raise ValueError(bad_value(owner, argument, "have different names of columns, on one level", got))
+        raise ValueError(bad_value(owner, argument, "have distinct column names on one level", got))
     if columns.time not in table.columns:
         advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}."
         advice += nearest_hint(columns.time, map(str, table.columns))
-        raise ValueError(bad_value(owner, argument, f"have a column of times {columns.time!r}", "none", advice))
+        raise ValueError(bad_value(owner, argument, f"have a time column {columns.time!r}", "none", advice))
     return table, like
 
 
 def _of_polars(column: Any) -> Any:
-    """Return the values of a polars column; converting a whole frame would require pyarrow."""
+    """Convert a polars column to pandas or numpy; converting a whole frame would require pyarrow."""
     zone = getattr(column.dtype, "time_zone", None)
     values = column.to_numpy()
     return values if zone is None else pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(zone)
 
 
 def _as_long(owner: str, table: pd.DataFrame, columns: Columns) -> pd.DataFrame:
-    """Return a long table with a column of series."""
-    if lost := [name for name in columns.covariates if name not in table.columns]:
-        advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}.{nearest_hint(lost[0], table.columns)}"
-        raise ValueError(bad_value(owner, "frame", "have the columns of covariates", f"no {lost[0]!r}", advice))
+    """Convert a table to a long table with a series column."""
+    if missing := [name for name in columns.covariates if name not in table.columns]:
+        advice = f"Its columns are {', '.join(map(repr, table.columns[:8]))}.{nearest_hint(missing[0], table.columns)}"
+        raise ValueError(bad_value(owner, "frame", "have the covariate columns", f"no {missing[0]!r}", advice))
     if columns.value in table.columns:
         if columns.series in table.columns:
             return table
         return table.assign(**{columns.series: columns.value})
     shared = [columns.time, *columns.covariates]
     others = [name for name in table.columns if name not in shared]
-    strange = [name for name in others if not pd.api.types.is_numeric_dtype(table[name])]
-    if strange or not others:
-        rule = f"have the column of values {columns.value!r}, or be wide: a column of numbers for each series"
-        got = f"{strange[0]!r}, which holds no numbers" if strange else "no other column"
-        advice = f"Name the column of values.{nearest_hint(columns.value, map(str, others))}"
+    textual = [name for name in others if not pd.api.types.is_numeric_dtype(table[name])]
+    if textual or not others:
+        rule = f"have the value column {columns.value!r}, or be wide, with a numeric column for each series"
+        got = f"{textual[0]!r}, which is not numeric" if textual else "no other column"
+        advice = f"Name the value column.{nearest_hint(columns.value, map(str, others))}"
         raise ValueError(bad_value(owner, "frame", rule, got, advice))
     return table.melt(id_vars=shared, var_name=columns.series, value_name=columns.value)
 
@@ -264,13 +264,14 @@ def _numbers(owner: str, name: str, column: pd.Series) -> NDArray[np.float64]:
             raise TypeError("complex numbers have no order")
         values = pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan)
     except (ValueError, TypeError) as error:
-        strange = pd.to_numeric(column, errors="coerce").isna() & column.notna()
-        got = repr(column[strange].iloc[0]) if strange.any() else str(column.dtype)
-        raise ValueError(bad_value(owner, name, "hold numbers", got, "Empty cells are missing values.")) from error
+        textual = pd.to_numeric(column, errors="coerce").isna() & column.notna()
+        got = repr(column[textual].iloc[0]) if textual.any() else str(column.dtype)
+        advice = "Leave cells of missing values empty."
+        raise ValueError(bad_value(owner, name, "contain numbers", got, advice)) from error
     large = np.abs(values) > _LARGEST  # NaN compares as False
     if large.any():
         row = int(large.argmax())
-        rule = f"be finite and below {_LARGEST:g} in size, or missing"
+        rule = f"be finite and at most {_LARGEST:g} in magnitude, or missing"
         raise ValueError(bad_value(owner, name, rule, f"{values[row]:g} in row {row:,}"))
     return values
 
@@ -280,19 +281,19 @@ def _check_duplicates(owner: str, name: str, parts: list[NDArray[Any]], names: N
         same = part[1:] == part[:-1]
         if same.any():
             got = f"{_text(part[1:][same][0])} twice in series {series!r}"
-            advice = "Add the rows up, or name the column that tells the series apart."
+            advice = "Add the rows up, or name the column that distinguishes the series."
             raise ValueError(bad_value(owner, name, "have each time of a series once", got, advice))
 
 
 def _on_open_days(owner: str, name: str, grid: Grid, times: NDArray[Any], series: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which times are on open weekdays, with a warning about the others, which have no place among the steps."""
+    """Return which times are on open weekdays; warn about the other times, which do not count as steps."""
     kept = grid.is_open(times)
     if not kept.all():
         days = pd.DatetimeIndex(times[~kept])
-        lost = sorted(set(series) - set(series[kept]), key=str)
-        if lost:
-            day = pd.Timestamp(times[series == lost[0]][0])
-            got = f"series {lost[0]!r} with values on closed weekdays only, such as {day:%Y-%m-%d (%A)}"
+        empty = sorted(set(series) - set(series[kept]), key=str)
+        if empty:
+            day = pd.Timestamp(times[series == empty[0]][0])
+            got = f"series {empty[0]!r} with values only on closed weekdays, such as {day:%Y-%m-%d (%A)}"
             raise ValueError(bad_value(owner, name, "have values on open weekdays", got, "Remove the series."))
         message = f"{owner}: {name}: values on weekdays that are usually closed are left out: {days[0]:%Y-%m-%d (%A)}"
         more = len(days.unique()) - 1
@@ -308,25 +309,25 @@ def _places(owner: str, name: str, grid: Grid, times: NDArray[Any], end: Any, se
     off = np.abs(before - nearest) > _TOLERANCE * np.maximum(1, np.abs(before))
     off |= np.concatenate([nearest[:-1] == nearest[1:], [False]])
     if off.any():
-        advice = "Give values at equal steps: sum or average them by hour, day or month; missing rows are fine."
+        advice = "Sum or average the values by hour, day or month. Missing rows are allowed."
         raise ValueError(bad_value(owner, name, "be regular", _irregular(times, end, series), advice))
     return nearest.astype(np.int64)
 
 
 def _irregular(times: NDArray[Any], end: Any, series: Any) -> str:
-    """Return a message about the first step that is not a multiple of the most common one."""
+    """Describe the first step that is not a multiple of the most common step."""
     gaps = np.diff(times)
     if not len(gaps):
-        return f"{_text(times[0])} in series {series!r}, off the steps that end at {_text(end)}"
+        return f"{_text(times[0])} in series {series!r}, a fraction of a step before {_text(end)}"
     distances, counts = np.unique(gaps, return_counts=True)
     usual = distances[counts.argmax()]
-    strange = gaps % usual != gaps[0] * 0
-    if not strange.any():
-        return f"steps of {_text(usual)} in series {series!r}, other than those of the fit"
-    place = int(strange.argmax())
+    irregular = gaps % usual != gaps[0] * 0
+    if not irregular.any():
+        return f"steps of {_text(usual)} in series {series!r}, which differ from the steps of the fit"
+    place = int(irregular.argmax())
     return (
-        f"{_text(times[place + 1])} in series {series!r}, {_text(gaps[place])} after the time before it, where most "
-        f"steps are {_text(usual)}"
+        f"{_text(times[place + 1])} in series {series!r}, {_text(gaps[place])} after the previous time; most steps "
+        f"are {_text(usual)}"
     )
 
 
@@ -337,13 +338,13 @@ def _check_size(
     width = int(places[longest][0]) + 1
     if width * len(places) > _MOST_PLACES:
         part = parts[longest]
-        rule = f"have fewer than {_MOST_PLACES:,} steps between the first and the last times of all series"
+        rule = f"lead to at most {_MOST_PLACES:,} steps between first and last times, summed over all series"
         got = f"{width:,} in series {names[longest]!r}, {_text(part[0])} to {_text(part[-1])}"
-        raise ValueError(bad_value(owner, name, rule, got, "Is one of them mistyped?"))
+        raise ValueError(bad_value(owner, name, rule, got, "Check whether one of these times is mistyped."))
 
 
 def _matrix(places: list[NDArray[np.int64]], values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the values of all series, [series, times]; NaN for missing values."""
+    """Return the values of all series, [series, times]; NaN where missing."""
     width = max(int(place[0]) for place in places) + 1
     matrix = np.full((len(places), width), np.nan)
     for row, (place, part) in enumerate(zip(places, values, strict=True)):
@@ -352,7 +353,7 @@ def _matrix(places: list[NDArray[np.int64]], values: list[NDArray[np.float64]]) 
 
 
 def written_like(table: pd.DataFrame, like: str, time: str) -> Any:
-    """Return a table as a frame of the same kind as the input, with times of the same type; see `Panel.like`."""
+    """Convert a table to the type of the input frame, with times of the same type; see `Panel.like`."""
     if like == "pandas":
         return table
     import polars

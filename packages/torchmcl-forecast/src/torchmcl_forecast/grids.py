@@ -1,4 +1,4 @@
-"""Regular times: conversion of times to positions on a grid, and times before and after the last one."""
+"""Regular time grids: positions of times on a grid, and times before and after the end of a series."""
 
 import re
 import warnings
@@ -15,24 +15,24 @@ __all__ = ["Grid", "Times", "find_grid", "parsed_times"]
 
 _DAY = 86_400 * 10**9  # nanoseconds
 _SHORTEST_MONTH = 28 * _DAY
-# Day of the month that denotes the last working day.
+# Day of the month that stands for the last working day.
 _LAST_WORKDAY = 0
 _MONDAY_TO_FRIDAY = "1111100"
-# With at least this many dates, a weekday on which none of them falls counts as closed. So does one with less than this
-# share of the dates of the most frequent weekday in every series with a minimum of dates, unless it became usual in the
-# last dates: special openings are exceptions that no season explains.
+# If there are at least `_ENOUGH_DATES` dates, a weekday without dates counts as closed. A weekday also counts as closed
+# if, in every series with at least `_LEAST_DATES` dates, it has less than `_RARE` times the dates of the most frequent
+# weekday, unless it is usual among the last dates: special openings are exceptions that no season explains.
 _ENOUGH_DATES, _RARE, _LEAST_DATES = 28, 0.1, 7
-# 31.12.2024, 12/31/2024 or 31-12-24: which of the first two numbers is the day?
+# Dates such as 31.12.2024, 12/31/2024 or 31-12-24, in which the day may be the first or the second number.
 _YEAR_LAST = re.compile(r"\s*\d{1,2}([./-])\d{1,2}\1\d{2,4}\b")
 
 
 class Times(NamedTuple):
-    """Times as read from a column.
+    """Times of a column.
 
     Attributes:
-        values: numbers, or dates without a time zone.
-        zone: their original time zone, or "".
-        wall: whether dates are in local time of that zone; otherwise in UTC.
+        values: Numbers, or dates without a time zone.
+        zone: Original time zone of the dates, or "".
+        wall: Whether dates are in local time of the zone; otherwise they are in UTC.
     """
 
     values: NDArray[Any]
@@ -42,15 +42,15 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of times.
+    """Regular grid of times.
 
     Attributes:
-        kind: "number", "time" (a fixed duration), "business" (the open days of a week) or "month".
-        step: a number, a duration in nanoseconds, or months; 1 for business days.
-        day: of the month, the last one in shorter months; 0 for the last working day.
-        zone: time zone of the dates that are shown, or "".
-        wall: whether steps are in local time of that zone, in which a day may have 23 hours.
-        week: of business days: 1 for each weekday with values, from Monday, and 0 for each one without.
+        kind: Type of the steps: "number", "time" (a fixed duration), "business" (the open days of a week) or "month".
+        step: Step size: a number, a duration in nanoseconds, or a number of months; 1 for business days.
+        day: Day of the month, replaced by the last day in shorter months; 0 for the last working day.
+        zone: Time zone of dates in output, or "".
+        wall: Whether steps are in local time of the zone, in which a day may have 23 hours.
+        week: Open weekdays of a business week, from Monday: 1 for a weekday with values, 0 for a weekday without.
     """
 
     kind: str
@@ -67,11 +67,11 @@ class Grid:
 
     @property
     def per_day(self) -> float:
-        """The number of steps per day; below 1 for steps of several days."""
+        """Number of steps per day; below 1 for steps of several days."""
         return {"number": 0.0, "business": 1.0, "month": 1 / (30.4 * self.step)}.get(self.kind, _DAY / self.step)
 
     def places(self, times: Any) -> NDArray[np.float64]:
-        """Return the position of each time in steps; on the grid, positions are integers up to a common offset."""
+        """Return the position of each time in steps; positions on the grid are integers up to a common offset."""
         if self.kind == "number":
             return np.asarray(times, dtype=float) / self.step
         dates = pd.DatetimeIndex(times).as_unit("ns")
@@ -86,7 +86,7 @@ class Grid:
         return (dates.asi8 // int(self.step)).astype(float) + (dates.asi8 % int(self.step)) / self.step
 
     def is_open(self, times: Any) -> NDArray[np.bool_]:
-        """Return whether each time is on an open weekday; always on other grids than those of business days.
+        """Return whether each time is on an open weekday; always True except on grids of business days.
 
         Example:
             >>> Grid("business", 1.0).is_open(np.array(["2024-03-01", "2024-03-02"], "datetime64[ns]"))
@@ -97,7 +97,7 @@ class Grid:
         return np.is_busday(pd.DatetimeIndex(times).values.astype("datetime64[D]"), self.week)
 
     def around(self, last: Any, steps: Any) -> Any:
-        """Return the times `steps` after `last`, or before it if negative; dates have no time zone.
+        """Return the times `steps` after `last`, or before it for negative steps; dates have no time zone.
 
         Example:
             >>> Grid("number", 2.0).around(10, [-1, 0, 1])
@@ -119,46 +119,46 @@ class Grid:
         return dates.as_unit("ns") + (last - last.normalize())
 
     def after(self, last: Any, n_steps: int) -> Any:
-        """Return the n times that follow `last`."""
+        """Return the `n_steps` times after `last`."""
         return self.around(last, np.arange(1, n_steps + 1))
 
     def shown(self, times: Any) -> Any:
-        """Return times in their time zone, for output."""
+        """Convert times to their time zone for output."""
         if not self.zone:
             return times
         dates = pd.DatetimeIndex(times)
-        if self.wall:  # for hours that a zone skips or repeats
+        if self.wall:  # hours that a zone skips or repeats need a rule
             return dates.tz_localize(self.zone, nonexistent="shift_forward", ambiguous=np.ones(len(dates), bool))
         return dates.tz_localize("UTC").tz_convert(self.zone)
 
 
 def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -> Times:
-    """Return a column of times as numbers, or as dates.
+    """Parse a column of times as numbers or dates.
 
-    Dates with a time zone are read in local time if all have the same hour, and in UTC otherwise, in which hours are
-    regular even when clocks change.
+    Dates with a time zone are read in local time if all have the same time of day. Otherwise they are read in UTC, in
+    which hours are regular even when clocks change.
 
     Args:
-        owner: named in messages.
-        name: of the column.
-        values: of it.
-        grid: on which they must lie; any by default.
+        owner: Function or command name at the beginning of messages.
+        name: Name of the column.
+        values: Values of the column.
+        grid: Grid that determines the type of the times; any type by default.
 
     Raises:
-        ValueError: if some are missing, or are neither numbers nor dates, or of another kind than those of the grid.
+        ValueError: If a time is missing, is neither a number nor a date, or does not have the type of the grid.
     """
     column = pd.Series(values if isinstance(values, (pd.Series, pd.Index)) else np.asarray(values))
     column = column.reset_index(drop=True)
     if column.isna().any():
         row = int(column.isna().to_numpy().argmax())
-        raise ValueError(bad_value(owner, name, "have a time in every row", f"none in row {row:,}", "Leave it out."))
+        raise ValueError(bad_value(owner, name, "have a time in every row", f"none in row {row:,}", "Remove the row."))
     if pd.api.types.is_bool_dtype(column):
-        raise ValueError(bad_value(owner, name, "hold numbers or dates", "truth values"))
+        raise ValueError(bad_value(owner, name, "contain numbers or dates", "Boolean values"))
     if grid is None or grid.is_calendar:
         column = _with_compact_dates(column)
     numbers = pd.api.types.is_numeric_dtype(column)
     if grid is not None and grid.is_calendar == numbers:
-        rule = "hold dates, as in the fit" if numbers else "hold numbers, as in the fit"
+        rule = "contain dates, as in the fit" if numbers else "contain numbers, as in the fit"
         raise ValueError(bad_value(owner, name, rule, str(column.iloc[0])))
     if numbers:
         return Times(column.to_numpy())
@@ -175,12 +175,12 @@ def parsed_times(owner: str, name: str, values: Any, grid: Grid | None = None) -
     return Times((clock if wall else dates.tz_convert("UTC").tz_localize(None)).to_numpy(), str(dates.tz), wall)
 
 
-# Dates that are written as one integer: the first and the last one, and their form.
+# Dates that are written as one integer: the first date, the last date, and the format.
 _COMPACT = ((19000101, 21001231, "%Y%m%d"), (190001, 210012, "%Y%m"))
 
 
 def _with_compact_dates(column: pd.Series) -> pd.Series:
-    """Return integers such as 20241231 or 202412 as dates if all of them are; other columns as they are."""
+    """Convert integers such as 20241231 or 202412 to dates if all of them are dates; return other columns unchanged."""
     if pd.api.types.is_integer_dtype(column):
         for first, last, form in _COMPACT:
             if column.between(first, last).all():
@@ -196,20 +196,20 @@ def _as_dates(owner: str, name: str, column: pd.Series) -> pd.DatetimeIndex:
     advice = "Write dates as 2024-12-31 or 2024-12-31 23:00."
     year_last = _YEAR_LAST.match(text) if not pd.api.types.is_datetime64_any_dtype(column) else None
     readings = {day_first: _read_dates(column, day_first) for day_first in ((True, False) if year_last else (False,))}
-    found = {day_first: dates for day_first, dates in readings.items() if dates is not None}
-    if not found:
+    valid = {day_first: dates for day_first, dates in readings.items() if dates is not None}
+    if not valid:
         row = int(pd.to_datetime(column, errors="coerce", format="mixed", utc=True).isna().to_numpy().argmax())
         got = f"{str(column.iloc[row])!r} in row {row:,}"
-        raise ValueError(bad_value(owner, name, "hold numbers or dates between 1678 and 2262", got, advice))
-    if year_last is not None and len(found) == 2 and year_last.group(1) != "." and (found[True] != found[False]).any():
-        raise ValueError(bad_value(owner, name, "tell days from months", repr(text), advice))
-    return next(iter(found.values()))  # in dates with dots, the day comes first
+        raise ValueError(bad_value(owner, name, "contain numbers or dates between 1678 and 2262", got, advice))
+    if year_last is not None and len(valid) == 2 and year_last.group(1) != "." and (valid[True] != valid[False]).any():
+        raise ValueError(bad_value(owner, name, "distinguish days from months", repr(text), advice))
+    return next(iter(valid.values()))  # in dates with dots, the day comes first
 
 
 def _read_dates(column: pd.Series, day_first: bool) -> pd.DatetimeIndex | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # dates of several forms, or of none, are only warned about
-        for utc in (False, True):  # written with an offset, which daylight saving changes
+        warnings.simplefilter("error")  # pandas only warns about mixed and unknown date formats
+        for utc in (False, True):  # UTC for dates with an offset, which daylight saving time changes
             try:
                 return pd.DatetimeIndex(pd.to_datetime(column, dayfirst=day_first, utc=utc)).as_unit("ns")
             except (ValueError, TypeError, Warning):
@@ -218,10 +218,10 @@ def _read_dates(column: pd.Series, day_first: bool) -> pd.DatetimeIndex | None:
 
 
 def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool = True) -> Grid:
-    """Return the grid of the times of several series, each sorted and without duplicates.
+    """Detect the grid of the times of several series, each sorted and without duplicates.
 
     Raises:
-        ValueError: if no series has two times.
+        ValueError: If no series has two times.
 
     Example:
         >>> find_grid("fit", [np.array(["2024-01-31", "2024-02-29", "2024-04-30"], "datetime64[ns]")])
@@ -246,7 +246,7 @@ def find_grid(owner: str, times: list[NDArray[Any]], zone: str = "", wall: bool 
 
 
 def _open_days(times: list[NDArray[Any]]) -> str:
-    """Return the usual weekdays, see `Grid.week`; with few dates, all of them or those from Monday to Friday."""
+    """Return the usual weekdays, see `Grid.week`; if there are few dates, all weekdays or Monday to Friday."""
     series = [part.astype("datetime64[D]") for part in times]
     days = np.unique(np.concatenate(series))
     if len(days) >= _ENOUGH_DATES:
@@ -259,24 +259,24 @@ def _open_days(times: list[NDArray[Any]]) -> str:
 
 
 def _usual_weekdays(days: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which of the seven weekdays are usual in sorted dates, or have become so."""
+    """Return which of the seven weekdays are usual in sorted dates, or usual among the last dates."""
     counts, late = (np.bincount(_weekdays(part), minlength=7) for part in (days, days[-_ENOUGH_DATES:]))
     usual: NDArray[np.bool_] = (counts > _RARE * counts.max()) | (late > late.max() / 2)
     return usual
 
 
 def _weekdays(days: NDArray[Any]) -> NDArray[np.int64]:
-    """Return 0 for Mondays; 1970-01-01 was a Thursday."""
+    """Return the weekday of each date, 0 for Monday; 1970-01-01 was a Thursday."""
     return (days.astype(np.int64) + 3) % 7
 
 
 def _months(dates: pd.DatetimeIndex) -> NDArray[np.int64]:
-    """Return months since 1970."""
+    """Return the number of months since January 1970."""
     return np.asarray((dates.year - 1970) * 12 + dates.month - 1, dtype=np.int64)
 
 
 def _dates_of(months: NDArray[np.int64], day: int) -> pd.DatetimeIndex:
-    """Return the date of a given day in each month; months are counted from January 1970."""
+    """Return the date of one day in each month; months are counted from January 1970."""
     first = months.astype("datetime64[M]").astype("datetime64[D]")
     last = (months + 1).astype("datetime64[M]").astype("datetime64[D]") - 1
     if day == _LAST_WORKDAY:
@@ -285,8 +285,8 @@ def _dates_of(months: NDArray[np.int64], day: int) -> pd.DatetimeIndex:
 
 
 def _day_of_months(dates: pd.DatetimeIndex) -> int | None:
-    """Return the day of the month that all dates share, 31 for the last day; None if there is no such day."""
+    """Return the day of the month that all dates share, 31 for the last day; None if they share no day."""
     if dates.is_month_end.all():
         return 31
-    offered = (int(dates.day.max()), _LAST_WORKDAY)
-    return next((day for day in offered if (_dates_of(_months(dates), day) == dates.normalize()).all()), None)
+    candidates = (int(dates.day.max()), _LAST_WORKDAY)
+    return next((day for day in candidates if (_dates_of(_months(dates), day) == dates.normalize()).all()), None)

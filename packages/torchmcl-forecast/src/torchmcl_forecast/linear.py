@@ -1,4 +1,4 @@
-"""A linear map of the past: a simple forecast, and the base of the paths of a network."""
+"""Linear map of the past: a simple forecast around which the network predicts its paths."""
 
 import torch
 from torch import Tensor, nn
@@ -7,17 +7,17 @@ from torchmcl_forecast.windows import Layout, Window
 
 __all__ = ["LinearMap", "Ridge"]
 
-# Windows with targets beyond this, in units of the naive forecast, would dominate the map; they are left out.
+# Windows with larger targets, in units of the naive forecast, would dominate the map and are left out.
 _UNUSUAL = 8.0
-# Candidate strengths of the penalty; the first one without windows to compare them.
+# Candidate strengths of the penalty; the first one is used if there are no windows to compare them.
 _STRENGTHS = (1e-1, 1e-3, 1e-2, 1.0)
 
 
 class LinearMap(nn.Linear):
-    """A correction of the best naive forecast that is linear in the changes of the past; the same for all channels.
+    """Correction of the best naive forecast, linear in the past changes and shared by all channels.
 
     Args:
-        layout: of the windows.
+        layout: Layout of the windows.
 
     Example:
         >>> layout = Layout(horizon=3, context=5, periods=(1,), lags=(), n_channels=2, n_calendar=0)
@@ -41,11 +41,11 @@ class LinearMap(nn.Linear):
 
 
 class Ridge:
-    """Ridge regression of the targets of windows on their past; its sums serve all penalties.
+    """Ridge regression of window targets on window pasts, whose sums are shared by all penalties.
 
     Args:
-        layout: of the windows.
-        window: past windows; those with missing or unusually large targets are left out.
+        layout: Layout of the windows.
+        window: Past windows; windows with missing or unusually large targets are left out.
 
     Example:
         >>> layout = Layout(horizon=1, context=3, periods=(1,), lags=(), n_channels=1, n_calendar=0)
@@ -66,10 +66,10 @@ class Ridge:
 
     @torch.no_grad()
     def solved(self, strength: float = 1e-3) -> LinearMap:
-        """Return the linear map.
+        """Compute the linear map.
 
         Args:
-            strength: of the penalty, per window; inputs and targets are in units of the naive forecast.
+            strength: Strength of the penalty per window; inputs and targets are in units of the naive forecast.
         """
         penalty = (strength * self._n_rows + 1e-6) * torch.eye(len(self._square), dtype=self._square.dtype)
         solution = torch.linalg.solve(self._square + penalty, self._product)
@@ -80,7 +80,7 @@ class Ridge:
 
     @torch.no_grad()
     def best_strength(self, held_out: Window | None) -> float:
-        """Return the strength with the smallest mean absolute error in held-out windows; the first one without any."""
+        """Return the strength with the smallest mean absolute error on held-out windows; the first one by default."""
         if held_out is None:
             return _STRENGTHS[0]
 

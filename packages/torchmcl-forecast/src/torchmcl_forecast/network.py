@@ -1,4 +1,4 @@
-"""The network: a linear map of the past plus several paths around it, with scales and scores."""
+"""Network that predicts several paths with scales and scores around a linear map of the past."""
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +11,18 @@ __all__ = ["PathNetwork"]
 
 
 class PathNetwork(nn.Module):
-    """A network that maps the inputs of windows to distributions over paths.
+    """Network that maps the inputs of windows to distributions over paths.
 
-    Everything is relative to the best naive forecast of the window. A linear map of its changes and of the other naive
-    forecasts, the same for all channels, corrects it; a perceptron adds the hypotheses. Paths of all
-    channels are one hypothesis, [channels * horizon, 1].
+    All paths are relative to the best naive forecast of the window. A linear map of the past changes and of the other
+    naive forecasts, shared by all channels, corrects this forecast, and a perceptron adds the hypotheses. The paths of
+    all channels form one hypothesis, [channels * horizon, 1].
 
     Args:
-        layout: of the windows.
-        n_hypotheses: the number of paths.
-        hidden: sizes of the hidden layers.
-        dropout: share of the hidden units that are dropped in training.
-        linear: the initial linear map; a random one by default.
+        layout: Layout of the windows.
+        n_hypotheses: Number of paths.
+        hidden: Sizes of the hidden layers.
+        dropout: Probability with which a hidden unit is dropped in training.
+        linear: Initial linear map; a random one by default.
 
     Example:
         >>> layout = Layout(horizon=3, context=5, periods=(1,), lags=(), n_channels=2, n_calendar=0)
@@ -52,5 +52,5 @@ class PathNetwork(nn.Module):
     def forward(self, inputs: Tensor) -> Distributions:
         """Return paths [windows, hypotheses, channels * horizon, 1] for inputs [windows, n_inputs]."""
         base = self.linear(inputs).flatten(1)
-        found: Distributions = self.head(self.trunk(torch.cat([inputs, base.detach()], dim=1)))
-        return Distributions(found.hypotheses + base[:, None, :, None], found.score_logits, found.scale)
+        deviations: Distributions = self.head(self.trunk(torch.cat([inputs, base.detach()], dim=1)))
+        return Distributions(deviations.hypotheses + base[:, None, :, None], deviations.score_logits, deviations.scale)

@@ -1,4 +1,4 @@
-"""The page of a forecast: a summary in words, pictures of history and futures, and sums over the horizon."""
+"""HTML report of a forecast: a summary, plots of history and futures, and sums over the horizon."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +15,9 @@ from torchmcl_forecast.grids import Grid
 
 __all__ = ["write_page"]
 
-# Series that are drawn; more would make the page too long to read.
+# Maximum number of plotted series; with more, the report would be too long to read.
 _MOST_SERIES = 12
-# Quantile levels of the likely range, which contains eight cases out of ten.
+# Quantile levels of the likely range, which contains the sum with a probability of 80 %.
 _LIKELY = (0.1, 0.9)
 _N_SAMPLES = 1000
 _HOUR = 3600 * 10**9
@@ -26,20 +26,20 @@ _MONTHS = {1: "month", 3: "quarter", 12: "year"}
 
 
 def write_page(path: Path, forecast: Forecast, *, source: str, value: str, trained: Sequence[str]) -> None:
-    """Write the page.
+    """Write the HTML report.
 
     Args:
-        path: of the file.
-        forecast: to show.
-        source: the name of the table.
-        value: the name of the column of values.
-        trained: sentences about the training, for the end of the page.
+        path: Path of the report.
+        forecast: Forecast to show.
+        source: Name of the table.
+        value: Name of the value column.
+        trained: Sentences about the training run, for the end of the report.
     """
     names = list(forecast.panel.names[:_MOST_SERIES])
     left_out = len(forecast.panel.names) - len(names)
     sums = _sums(forecast)[: len(names)]
     steps = _steps(forecast.panel.grid, forecast.horizon)
-    pictures = []
+    plots = []
     for name, (mean, low, high) in zip(names, sums, strict=True):
         figure = report.new_figure(7.2, 3.8)
         axis = figure.subplots()
@@ -49,20 +49,21 @@ def write_page(path: Path, forecast: Forecast, *, source: str, value: str, train
         if forecast.panel.grid.is_calendar:
             axis.xaxis.set_major_formatter(ConciseDateFormatter(axis.xaxis.get_major_locator()))
         axis.spines[["top", "right"]].set_visible(False)
-        total = f"about {report.number(mean)} {report.escape(value)} in all"
+        total = f"about {report.number(mean)} {report.escape(value)} in total"
         caption = f"In {steps}: {total}, most likely {report.number(low)} to {report.number(high)}."
-        pictures.append(report.image(figure, f"History and futures of {name}", caption))
-    more = f"<p>{left_out:,} more series are in the files beside this page.</p>" if left_out else ""
+        plots.append(report.image(figure, f"History and futures of {name}", caption))
+    more = f"<p>The files beside this report contain {left_out:,} more series.</p>" if left_out else ""
     body = f"""<h1>{report.escape(source)}: the next {steps}</h1>
-<p class="lead">{_period(forecast)}. Each colored line is one way in which <b>{report.escape(value)}</b> may go on, from
-the first {_unit(forecast.panel.grid)} to the last; the thicker it is, the more probable. {_tube_words(forecast)}</p>
-{"".join(pictures)}{more}
+<p class="lead">{_period(forecast)}. Each colored line is one possible future of <b>{report.escape(value)}</b>, from
+the first {_unit(forecast.panel.grid)} to the last. Thicker lines are more probable. {_tube_words(forecast)}</p>
+{"".join(plots)}{more}
 <h2>Sums over {steps}</h2>
-<p>The expected sum, the range in which it lies in 8 of 10 cases, and the sum of each future with its probability.</p>
+<p>The expected sum, the range that contains it with a probability of 80 %, and the sum and the probability of each
+future.</p>
 {_table(forecast, names, sums)}
 <h2>Files</h2>
-<p><code>futures.csv</code> has the lines, <code>quantiles.csv</code> the values that each step stays below with a
-probability of 10 to 90 %, and the tube. <code>model/</code> holds the trained forecaster.</p>
+<p><code>futures.csv</code> contains the futures. <code>quantiles.csv</code> contains the quantiles of each step from
+10 to 90 %, and the tube. <code>model/</code> contains the trained forecaster.</p>
 <p class="note">{report.escape(" ".join(trained))}</p>"""
     io.write_atomically(path, report.html_report(f"Futures of {source}", body, command="torchmcl forecast"))
 
@@ -96,28 +97,26 @@ def _period(forecast: Forecast) -> str:
 
 def _tube_words(forecast: Forecast) -> str:
     if forecast.tube_level is None:
-        return "The series are too short to calibrate a tube around them."
-    often = report.percent(forecast.coverage)
-    return (
-        f"The whole path stays inside the grey tube in {often} of cases, as measured on the last parts of the series."
-    )
+        return "The series are too short to calibrate a tube."
+    probability = report.percent(forecast.coverage)
+    return f"The gray tube, calibrated on the last windows, contains the whole path with probability {probability}."
 
 
 def _sums(forecast: Forecast) -> list[tuple[float, float, float]]:
-    """Return the mean and the likely range of the sum over the horizon, for each series."""
+    """Return the mean and the likely range of the sum over the horizon for each series."""
     drawn = forecast.sample_paths(_N_SAMPLES).sum(dim=-1).transpose(1, 2).flatten(0, 1)  # [series, samples]
     low, high = (drawn.quantile(level, dim=1) for level in _LIKELY)
     return list(zip(drawn.mean(dim=1).tolist(), low.tolist(), high.tolist(), strict=True))
 
 
 def _table(forecast: Forecast, names: list[Any], sums: list[tuple[float, float, float]]) -> str:
-    paths, shares = forecast.reduced()
+    paths, probabilities = forecast.reduced()
     totals = paths.sum(dim=-1).transpose(1, 2).flatten(0, 1).tolist()  # [series, futures]
     n_channels = forecast.paths.shape[2]
     lines = []
     for place, (name, (mean, low, high)) in enumerate(zip(names, sums, strict=True)):
-        of_futures = zip(totals[place], shares[place // n_channels].tolist(), strict=True)
-        cells = [f"{report.number(total)} | {report.percent(share)}" for total, share in of_futures]
+        of_futures = zip(totals[place], probabilities[place // n_channels].tolist(), strict=True)
+        cells = [f"{report.number(total)} | {report.percent(probability)}" for total, probability in of_futures]
         lines.append([name, report.number(mean), f"{report.number(low)} to {report.number(high)}", *cells])
-    futures = [f"future {k}" for k in range(1, shares.shape[1] + 1)]
-    return report.table(["series", "expected", "8 of 10 cases", *futures], lines)
+    futures = [f"future {k}" for k in range(1, probabilities.shape[1] + 1)]
+    return report.table(["series", "expected", "80 % interval", *futures], lines)

@@ -1,4 +1,4 @@
-"""Forecasters on disk, as a checkpoint in a folder. No pickle."""
+"""Saving and loading of forecasters in a folder, without pickle."""
 
 import math
 from collections.abc import Callable
@@ -27,11 +27,11 @@ FITTED = (
     *("networks_", "codebooks_", "scaling_", "_panel"),
 )
 _Forecaster = TypeVar("_Forecaster")
-# No forecast needs more numbers per window than this; a file that requests more is rejected.
-_MOST_NUMBERS = 10_000_000
+# No forecast needs more values per window than this; a file that requests more is rejected.
+_MOST_VALUES = 10_000_000
 
 
-# In addition to rules and schedules, which parameters may contain.
+# Codec for the parameters, which may contain rules and schedules, and for these two types.
 _CODEC = estimator_codec(Grid, Layout)
 
 
@@ -41,10 +41,10 @@ def _network_parts(network: PathNetwork) -> dict[str, Any]:
 
 
 def _network(layout: Layout, n_hypotheses: int, hidden: list[int], weights: dict[str, Tensor]) -> PathNetwork:
-    with torch.device("meta"):  # shapes only: no more memory is allocated than the file contains
+    with torch.device("meta"):  # shapes only, so that no more memory is allocated than the file contains
         network = PathNetwork(layout, n_hypotheses, tuple(hidden))
     if {name: value.shape for name, value in network.state_dict().items()} != {n: w.shape for n, w in weights.items()}:
-        raise ValueError("the weights of a network have other shapes than its description")
+        raise ValueError("the weight shapes of a network differ from its description")
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
         raise ValueError("the weights of a network are not finite")
     network.load_state_dict(weights, assign=True)
@@ -56,9 +56,9 @@ def _codebook(layout: Layout, tensors: dict[str, Tensor]) -> Codebook:
         base = LinearMap(layout) if any(name.startswith("base.") for name in tensors) else None
         codebook = Codebook(len(tensors["logits"]), layout.n_channels, layout.horizon, base)
     if {name: value.shape for name, value in codebook.state_dict().items()} != {n: t.shape for n, t in tensors.items()}:
-        raise ValueError("a codebook has other shapes than its description")
+        raise ValueError("the tensor shapes of a codebook differ from its description")
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-        raise ValueError("a codebook is not finite")
+        raise ValueError("the values of a codebook are not finite")
     codebook.load_state_dict(tensors, assign=True)
     return codebook.requires_grad_(False)
 
@@ -80,9 +80,9 @@ def _panel_parts(panel: Panel) -> dict[str, Any]:
 
 def _panel(names: Any, ends: Any, dates: bool, values: Any, grid: Grid, like: str, covariates: Any) -> Panel:
     if values.ndim != 2 or not len(values) == len(names) == len(ends) or not isinstance(grid, Grid):
-        raise ValueError("the series have other sizes than their names")
+        raise ValueError("the numbers of series, ends and names differ")
     if covariates is not None and covariates.shape[:-1] != values.shape:
-        raise ValueError("the covariates have other sizes than the series")
+        raise ValueError("the sizes of covariates and series differ")
     return Panel(names, ends.astype("datetime64[ns]") if dates else ends, values, grid, like, covariates)
 
 
@@ -90,7 +90,7 @@ def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any
     """Write the parameters and the fitted attributes of a forecaster into a folder.
 
     Raises:
-        ValueError: If the folder holds something else, or a rule is not one of torchmcl's.
+        ValueError: If the folder contains other files, or a rule is not defined in torchmcl.
     """
     parts = fitted | {
         "networks_": [_network_parts(network) for network in fitted["networks_"]],
@@ -102,27 +102,27 @@ def write_fitted(folder: Path, parameters: dict[str, Any], fitted: dict[str, Any
 
 
 def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[str, Any]], _Forecaster]) -> _Forecaster:
-    """Return the saved forecaster, constructed by `make`. Nothing from the file is executed.
+    """Load a forecaster, constructed by `make`. Nothing from the file is executed.
 
     Args:
-        owner: Function named in messages.
+        owner: Function name at the beginning of messages.
         folder: Folder of the forecaster.
-        make: Function from parameters and fitted attributes to the forecaster.
+        make: Function that maps parameters and fitted attributes to a forecaster.
 
     Raises:
-        ValueError: If the folder does not contain a forecaster, or one that is damaged or of another version.
+        ValueError: If the folder contains no forecaster, a damaged one, or one of another version.
     """
 
     def made(content: dict[str, Any]) -> _Forecaster:
         fitted = content["fitted"]
         _check_sizes(fitted["layout_"])
         if set(fitted) != set(FITTED) or not fitted["networks_"]:
-            raise ValueError("a forecaster has other fitted attributes")
+            raise ValueError("the fitted attributes of the forecaster are not the expected ones")
         fitted["networks_"] = [_network(fitted["layout_"], **parts) for parts in fitted["networks_"]]
         fitted["codebooks_"] = [_codebook(fitted["layout_"], tensors) for tensors in fitted["codebooks_"]]
-        shares = fitted["shares_"]
-        if len(shares) != 1 + len(fitted["codebooks_"]) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-            raise ValueError("the shares are not probabilities of the networks and of each codebook")
+        weights = fitted["shares_"]
+        if len(weights) != 1 + len(fitted["codebooks_"]) or min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
+            raise ValueError("`shares_` is not a probability for the networks and for each codebook")
         fitted["_panel"] = _panel(**fitted["_panel"])
         return make(content["parameters"], fitted)
 
@@ -131,14 +131,14 @@ def read_fitted(owner: str, folder: Path, make: Callable[[dict[str, Any], dict[s
 
 
 def _check_sizes(layout: Layout) -> None:
-    """Reject sizes that would require more memory than any fit needs, before anything is allocated."""
+    """Reject sizes that require more memory than any fit needs, before memory is allocated."""
     names = ("horizon", "context", "n_channels", "n_calendar", "n_known", "n_past")
     sizes = [*(getattr(layout, name) for name in names), *layout.lags, *layout.periods, *layout.means]
     if not all(type(size) is int and size >= 0 for size in sizes):
-        raise ValueError("the sizes of windows must be integers >= 0")
+        raise ValueError("the window sizes must be integers >= 0")
     if not all(0 <= value < math.inf for value in (layout.usual_change, layout.usual_size)):
         raise ValueError("the usual changes and sizes must be finite numbers >= 0")
     n_covariates = layout.n_known + layout.n_past
     n_inputs = len(layout.lags) + len(layout.periods) + len(layout.means) + n_covariates
-    if layout.n_channels * (layout.horizon * n_inputs + sum(sizes) + layout.context * n_covariates) > _MOST_NUMBERS:
-        raise ValueError(f"windows hold more than {_MOST_NUMBERS:,} numbers")
+    if layout.n_channels * (layout.horizon * n_inputs + sum(sizes) + layout.context * n_covariates) > _MOST_VALUES:
+        raise ValueError(f"windows contain more than {_MOST_VALUES:,} values")

@@ -1,4 +1,4 @@
-"""Scores of forecasts: CRPS of steps, energy and variogram score of paths, distortion of the nearest future."""
+"""Scores of forecasts: CRPS of steps, energy and variogram scores of paths, and distortion of the nearest future."""
 
 from typing import Any
 
@@ -15,25 +15,25 @@ _AT_ONCE = 10_000_000
 
 
 def weighted_quantile_loss(quantiles: Tensor, truth: Tensor, levels: Any) -> float:
-    """Return twice the pinball loss, averaged over levels and divided by the sum of |truth|: GIFT-Eval's CRPS.
+    """Compute twice the pinball loss, averaged over levels and divided by the sum of |truth|: GIFT-Eval's CRPS.
 
     Args:
-        quantiles: [levels, ...]
-        truth: [...], NaN where missing.
-        levels: between 0 and 1.
+        quantiles: Predicted quantiles [levels, ...].
+        truth: Target values [...], NaN where missing.
+        levels: Quantile levels between 0 and 1.
     """
-    wanted = torch.tensor(levels, dtype=truth.dtype).view(-1, *(1 for _ in truth.shape))
+    column = torch.tensor(levels, dtype=truth.dtype).view(-1, *(1 for _ in truth.shape))
     error = truth - quantiles
-    loss = 2 * torch.maximum(wanted * error, (wanted - 1) * error).nan_to_num().sum()
-    return float(loss / len(wanted) / truth.nan_to_num().abs().sum())
+    loss = 2 * torch.maximum(column * error, (column - 1) * error).nan_to_num().sum()
+    return float(loss / len(column) / truth.nan_to_num().abs().sum())
 
 
 def path_scores(paths: Tensor, truth: Tensor) -> dict[str, float]:
-    """Return the mean energy and variogram scores of sampled paths, both normalized by the path length.
+    """Compute the mean energy and variogram scores of sampled paths, both normalized by the path length.
 
     Args:
-        paths: [groups, n, channels, horizon]
-        truth: [groups, channels, horizon], NaN where missing.
+        paths: Sampled paths [groups, n, channels, horizon].
+        truth: Target paths [groups, channels, horizon], NaN where missing.
     """
     known = (~truth.isnan()).flatten(1)
     filled, drawn = truth.nan_to_num().flatten(1), paths.flatten(2) * known.unsqueeze(1)
@@ -46,12 +46,12 @@ def path_scores(paths: Tensor, truth: Tensor) -> dict[str, float]:
 
 
 def variogram_score(paths: Tensor, truth: Tensor, order: float = 0.5) -> Tensor:
-    """Return the variogram score of sampled paths, as a mean over pairs of steps.
+    """Compute the variogram score of sampled paths, averaged over pairs of steps.
 
     Args:
-        paths: [n, steps]
-        truth: [steps]
-        order: of the differences.
+        paths: Sampled paths [n, steps].
+        truth: Target path [steps].
+        order: Exponent of the absolute differences.
 
     Reference:
         Scheuerer and Hamill, Variogram-based proper scoring rules, 2015, with equal weights.
@@ -64,18 +64,18 @@ def variogram_score(paths: Tensor, truth: Tensor, order: float = 0.5) -> Tensor:
     if n_steps < 2:  # there are no pairs
         return paths.new_zeros(())
     expected = torch.zeros(n_steps, n_steps, dtype=paths.dtype)
-    for some in paths.split(max(_AT_ONCE // n_steps**2, 1)):
-        expected += (some.unsqueeze(2) - some.unsqueeze(1)).abs().pow(order).sum(dim=0) / len(paths)
+    for batch in paths.split(max(_AT_ONCE // n_steps**2, 1)):
+        expected += (batch.unsqueeze(2) - batch.unsqueeze(1)).abs().pow(order).sum(dim=0) / len(paths)
     actual = (truth.unsqueeze(1) - truth).abs().pow(order)
     return (actual - expected).square().sum() / (n_steps * (n_steps - 1))
 
 
 def distortion(futures: Tensor, truth: Tensor) -> float:
-    """Return the root mean squared error of the nearest future, averaged over groups.
+    """Compute the root mean squared error of the nearest future, averaged over groups.
 
     Args:
-        futures: [groups, n, channels, horizon]
-        truth: [groups, channels, horizon], NaN where missing.
+        futures: Futures [groups, n, channels, horizon].
+        truth: Target paths [groups, channels, horizon], NaN where missing.
     """
     known = (~truth.isnan()).sum(dim=(1, 2)).clamp_min(1)
     square = (futures - truth.unsqueeze(1)).square().nan_to_num().sum(dim=(2, 3)) / known.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Seasons of series, detected from their values, and calendar features."""
+"""Detection of the seasons of series, and calendar features."""
 
 import numpy as np
 import pandas as pd
@@ -12,22 +12,22 @@ __all__ = ["calendar_features", "filled", "find_seasons"]
 _SEASON_DAYS = (1.0, 7.0, 365.25)
 # Seasons of series without dates: quarters, working days, weeks, months, hours of a day and of a week.
 _OF_NUMBERS = (4, 5, 7, 12, 24, 48, 52, 96, 168, 336)
-# Changes one season apart must agree by this correlation; noise alone gives 1 / sqrt(n) at most.
+# Minimum correlation of changes that are one season apart; for noise, the correlation is at most about 1 / sqrt(n).
 _AGREEMENT = 0.15
-# A season is dropped if its correlation is below this share of the strongest one, unless the strongest season is its
-# multiple; a multiple must exceed the correlation of shorter ones by the second number.
+# A season is dropped if its correlation is below this fraction of the strongest correlation, unless the strongest
+# season is a multiple of it. The correlation of a multiple must exceed that of shorter seasons by the second value.
 _WEAKEST, _CLEARLY = 0.6, 0.01
 
 
 def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
-    """Return the lengths of seasons in steps, in increasing order; often none.
+    """Detect the season lengths in steps and return them in increasing order; often there are none.
 
-    Candidates are the seasons of the calendar, or common lengths if times are numbers. A season is one at which the
-    correlation of the changes of the series with those one season earlier has a peak.
+    The candidates are calendar seasons, or common lengths if times are numbers. A candidate is a season if the
+    autocorrelation of the changes of the series has a peak at its length.
 
     Args:
-        values: [series, times], NaN where missing.
-        grid: of the times.
+        values: Values [series, times], NaN where missing.
+        grid: Time grid.
 
     Example:
         >>> days = np.arange(200.0)
@@ -35,40 +35,40 @@ def find_seasons(values: NDArray[np.float64], grid: Grid) -> tuple[int, ...]:
         (7,)
     """
     if grid.kind == "month":
-        offered: tuple[int, ...] = (round(12 / grid.step),)
+        candidates: tuple[int, ...] = (round(12 / grid.step),)
     elif grid.kind == "business":
         n_days = grid.week.count("1")
-        offered = (n_days, round(n_days * 365.25 / 7))
+        candidates = (n_days, round(n_days * 365.25 / 7))
     elif grid.is_calendar:
-        offered = tuple(round(days * grid.per_day) for days in _SEASON_DAYS)
+        candidates = tuple(round(days * grid.per_day) for days in _SEASON_DAYS)
     else:
-        offered = _OF_NUMBERS
-    agreement = _agreement(values, max(offered) + 1)
-    found = []
-    for season in offered:
+        candidates = _OF_NUMBERS
+    agreement = _agreement(values, max(candidates) + 1)
+    seasons = []
+    for season in candidates:
         around = agreement[season - 1 : season + 2]
         if season > 1 and len(around) == 3 and agreement[season] >= max(_AGREEMENT, float(around.max())):
-            found.append(season)
-    strongest = max(found, key=lambda season: agreement[season], default=1)
-    weakest = _WEAKEST * agreement[strongest] if found else 0.0
-    found = [season for season in found if agreement[season] > weakest or strongest % season == 0]
-    return tuple(s for s in found if all(_adds_to(s, shorter, agreement) for shorter in found if shorter < s))
+            seasons.append(season)
+    strongest = max(seasons, key=lambda season: agreement[season], default=1)
+    weakest = _WEAKEST * agreement[strongest] if seasons else 0.0
+    seasons = [season for season in seasons if agreement[season] > weakest or strongest % season == 0]
+    return tuple(s for s in seasons if all(_adds_to(s, shorter, agreement) for shorter in seasons if shorter < s))
 
 
 def _adds_to(season: int, shorter: int, agreement: NDArray[np.float64]) -> bool:
-    """Return whether a season is more than the repetition of a shorter one, whose multiples also correlate.
+    """Return whether a season is more than the repetition of a shorter season, whose multiples also correlate.
 
-    A week adds to a day if its correlation is larger than those of two, three, four, five and six days.
+    For example, a week adds to a day if its correlation exceeds the correlations of two to six days.
     """
     if season % shorter:
         return True
     between = agreement[2 * shorter : season : shorter]
-    rival = between.max() if len(between) else agreement[shorter]
-    return bool(agreement[season] > rival + _CLEARLY)
+    largest = between.max() if len(between) else agreement[shorter]
+    return bool(agreement[season] > largest + _CLEARLY)
 
 
 def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:
-    """Return the autocorrelation of the changes, averaged over the series that are long enough, [lags]."""
+    """Compute the autocorrelation of the changes, averaged over the series that are long enough, [lags]."""
     n_lags = min(n_lags, values.shape[1] // 2 + 1)
     n_times = 1 << int(np.ceil(np.log2(2 * values.shape[1])))
     changes = np.diff(values, axis=1)
@@ -78,19 +78,19 @@ def _agreement(values: NDArray[np.float64], n_lags: int) -> NDArray[np.float64]:
     spectrum = np.fft.rfft(changes, n_times, axis=1)
     products = np.fft.irfft(np.abs(spectrum) ** 2, n_times, axis=1)[:, :n_lags]
     lengths = (~np.isnan(values)).sum(axis=1, keepdims=True)
-    # There are fewer products at long lags; a series must contain three seasons.
-    share = np.clip(1 - np.arange(n_lags) / np.maximum(lengths, 1), 0.1, 1)
+    # Long lags have fewer products. A series must contain three seasons.
+    fraction = np.clip(1 - np.arange(n_lags) / np.maximum(lengths, 1), 0.1, 1)
     long_enough = (lengths >= 3 * np.arange(n_lags)) & (products[:, :1] > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        of_series = products / products[:, :1] / share
+        of_series = products / products[:, :1] / fraction
         means = np.where(long_enough, of_series, 0.0).sum(axis=0) / long_enough.sum(axis=0)
-    # Keep the lags for which most of the non-constant series are long enough; these are the first ones.
+    # Keep the lags for which most non-constant series are long enough; these are the shortest lags.
     usual = long_enough.sum(axis=0) * 2 > max(int((products[:, 0] > 0).sum()), 1)
     return np.asarray(means[usual])
 
 
 def filled(values: NDArray[np.float64], season: int) -> NDArray[np.float64]:
-    """Return values with missing ones filled from a season earlier, or else the last known value; NaN before the first.
+    """Fill missing values with the value one season earlier, or with the last known value; NaN before the first value.
 
     Example:
         >>> filled(np.array([[np.nan, 1.0, 2.0, np.nan, np.nan]]), season=2)
@@ -109,9 +109,9 @@ def calendar_features(grid: Grid, ends: NDArray[np.datetime64], n_back: int) -> 
     """Return hour, weekday and day of the year as sines and cosines, [series, n_back + 1, features].
 
     Args:
-        grid: of the times.
-        ends: [series], the last time of each.
-        n_back: the number of steps before the end; the last entry is the end itself.
+        grid: Time grid.
+        ends: Last time of each series, [series].
+        n_back: Number of steps before the end; the last entry is the end itself.
     """
     if not grid.is_calendar:
         return np.zeros((len(ends), n_back + 1, 0), dtype=np.float32)

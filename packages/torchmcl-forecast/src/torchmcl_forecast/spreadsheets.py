@@ -1,4 +1,4 @@
-"""Tables of past values from files, as spreadsheets write them in different countries."""
+"""Tables of past values from files in the formats that spreadsheets write in different countries."""
 
 import re
 from pathlib import Path
@@ -10,27 +10,27 @@ from torchmcl.errors import bad_value
 
 __all__ = ["read_table"]
 
-# Separators of cells, each with its decimal mark and its thousands separator.
+# Cell separators, each with its decimal mark and its thousands separator.
 _MARKS = {",": (".", ","), ";": (",", "."), "\t": (".", ",")}
 # Currency symbols and spaces, including non-breaking ones, around a number.
 _AROUND = "€$£ \u00a0\u202f"
 
 
 def read_table(owner: str, argument: str, path: Path, series: str) -> pd.DataFrame:
-    """Return the table of a CSV or Parquet file without empty rows.
+    """Read a CSV or Parquet file without its empty rows.
 
-    Separators, decimal commas, thousands separators and the encoding are detected. Names of series are read as text, so
+    Separators, decimal commas, thousands separators and the encoding are detected. Series names are read as text, so
     that a name such as 007 keeps its zeros.
 
     Args:
-        owner: named in messages.
-        argument: the name of the file's argument in messages.
-        path: of the file.
-        series: the column of the names of series.
+        owner: Function or command name at the beginning of messages.
+        argument: Name of the file argument in messages.
+        path: Path of the file.
+        series: Name of the series column.
 
     Raises:
-        FileNotFoundError: without such a file.
-        ValueError: for a file that is neither CSV nor Parquet.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is neither CSV nor Parquet.
     """
     if not path.is_file():
         raise FileNotFoundError(bad_value(owner, argument, "be a file", repr(str(path)), "Check the path."))
@@ -47,7 +47,7 @@ def read_table(owner: str, argument: str, path: Path, series: str) -> pd.DataFra
 def _read_csv(path: Path, series: str) -> pd.DataFrame:
     try:
         return _decoded(path, series, "utf-8-sig")
-    except UnicodeDecodeError:  # older spreadsheets write the code page of Western Europe
+    except UnicodeDecodeError:  # older spreadsheets use the code page of Western Europe
         return _decoded(path, series, "cp1252")
 
 
@@ -63,17 +63,17 @@ def _decoded(path: Path, series: str, encoding: str) -> pd.DataFrame:
 
 
 def _numbers(column: Any, decimal: str, thousands: str) -> Any:
-    """Return a column of text as numbers if every cell is one, such as 1.234,50 or 1 234,50 €.
+    """Convert a text column to numbers if all cells are numbers, such as 1.234,50 or 1 234,50 €.
 
-    A column stays text if all its cells are like 1.234, which may be thousands or decimals.
+    A column stays text if all cells are ambiguous, such as 1.234, which may be thousands or decimals.
     """
     if pd.api.types.is_numeric_dtype(column):
         return column
-    given = column.dropna().astype(str).str.strip(_AROUND)
+    texts = column.dropna().astype(str).str.strip(_AROUND)
     part = rf"({re.escape(decimal)}\d+)?"
     grouped = rf"[-+]?[1-9]\d{{0,2}}([\s{thousands}]\d{{3}})+{part}|[-+]?\d+{part}"
-    either = rf"[-+]?\d{{1,3}}{re.escape(thousands)}\d{{3}}"
-    if not given.str.fullmatch(grouped).all() or given.str.fullmatch(either).all():
+    ambiguous = rf"[-+]?\d{{1,3}}{re.escape(thousands)}\d{{3}}"
+    if not texts.str.fullmatch(grouped).all() or texts.str.fullmatch(ambiguous).all():
         return column
-    plain = given.str.replace(rf"[\s{thousands}]", "", regex=True).str.replace(decimal, ".", regex=False)
+    plain = texts.str.replace(rf"[\s{thousands}]", "", regex=True).str.replace(decimal, ".", regex=False)
     return plain.astype(float).reindex(column.index)

@@ -1,4 +1,4 @@
-"""Training of the network: winning paths selected by a rule, their likelihood, scores, and the CRPS of each step."""
+"""Training of the network on the likelihood of the winning paths, their scores, and the CRPS of each step."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,24 +18,24 @@ __all__ = ["Training", "drawn", "marginal_crps", "train"]
 _MOST_PARTS = 40
 # Maximum number of steps, drawn at random, at which the CRPS is computed.
 _N_CRPS_STEPS = 16
-# Targets are clipped to this magnitude, in units of their window: a jump must not dominate a batch.
+# Targets are clipped to this magnitude, in units of their window, so that a jump does not dominate a batch.
 _FARTHEST = 20.0
-# Share of training windows with a shortened past, so that the network learns to handle short series.
+# Fraction of training windows with a shortened past, so that the network learns to handle short series.
 _SHORTENED = 0.1
 _LARGEST_GRADIENT = 1.0
 
 
 @dataclass(frozen=True)
 class Training:
-    """Settings of the training of a network.
+    """Settings of a training run.
 
     Attributes:
-        n_steps: of the optimizer.
-        batch_size: windows of a step.
-        learning_rate: the initial one; it falls to 0.
-        weight_decay: decoupled, of AdamW.
-        crps: weight of the CRPS beside the likelihood of whole paths.
-        device: to train on.
+        n_steps: Number of optimizer steps.
+        batch_size: Windows per step.
+        learning_rate: Initial learning rate, which decays to 0.
+        weight_decay: Decoupled weight decay of AdamW.
+        crps: Weight of the CRPS relative to the likelihood of whole paths.
+        device: Device to train on.
     """
 
     n_steps: int
@@ -47,15 +47,15 @@ class Training:
 
     @property
     def n_parts(self) -> int:
-        """The number of parts of the training run."""
+        """Number of parts of the training run."""
         return min(_MOST_PARTS, self.n_steps)
 
     def steps_of(self, part: int) -> int:
         """Return the number of steps of a part.
 
         Example:
-            >>> how = Training(n_steps=100)
-            >>> how.steps_of(0), sum(how.steps_of(part) for part in range(how.n_parts))
+            >>> settings = Training(n_steps=100)
+            >>> settings.steps_of(0), sum(settings.steps_of(part) for part in range(settings.n_parts))
             (2, 100)
         """
         return (part + 1) * self.n_steps // self.n_parts - part * self.n_steps // self.n_parts
@@ -66,7 +66,7 @@ def train(
     source: Source,
     places: Tensor,
     rule: Any,
-    how: Training,
+    settings: Training,
     *,
     stage: str,
     checkpoint: io.Checkpoint,
@@ -78,38 +78,38 @@ def train(
         network: Network to train, in place.
         source: Source of the windows.
         places: Windows to draw from, [windows, 2].
-        rule: Rule, function from the part of the training to a rule, or `AutoAnnealing`.
-        how: Settings of the training.
+        rule: Assignment rule, function from the index of the training part to a rule, or `AutoAnnealing`.
+        settings: Settings of the training run.
         stage: Name of the training run in the checkpoint.
         checkpoint: Checkpoint of the whole fit.
         bar: Progress bar, with a step for each part.
 
     Raises:
-        FloatingPointError: if the loss is not finite.
+        FloatingPointError: If the loss is not finite.
     """
-    network.to(how.device).train().requires_grad_(True)
-    source = source.to(how.device)
+    network.to(settings.device).train().requires_grad_(True)
+    source = source.to(settings.device)
     places = places.to(source.known.device)
     optimizer = torch.optim.AdamW(
         network.parameters(),
-        lr=how.learning_rate,
-        weight_decay=how.weight_decay,
-        fused=torch.device(how.device).type in ("cpu", "cuda"),  # one pass over the parameters instead of a dozen
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        fused=torch.device(settings.device).type in ("cpu", "cuda"),  # one pass over the parameters instead of a dozen
     )
-    scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=how.n_parts)
-    own_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
-    cosine = None if own_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.n_steps)
+    scheduler = RuleScheduler(rule, optimizer, model=network, n_epochs=settings.n_parts)
+    sets_rate = hasattr(rule, "init")  # `AutoAnnealing` sets the learning rate itself
+    cosine = None if sets_rate else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.n_steps)
     objects: dict[str, Any] = {"network": network, "optimizer": optimizer, "scheduler": scheduler}
     objects |= {} if cosine is None else {"cosine": cosine}
     n_shown = 0
-    for part in checkpoint.steps(stage, objects, how.n_parts):
-        for _ in range(how.steps_of(part)):
-            batch = drawn(source, places, how)
+    for part in checkpoint.steps(stage, objects, settings.n_parts):
+        for _ in range(settings.steps_of(part)):
+            batch = drawn(source, places, settings)
             output = mcl_step(
                 network, batch, scheduler.rule, cost_fn=pairwise_sq_ade, loss_fn=_path_nll, scores=SoftmaxScores()
             )
             assert batch.mask is not None
-            loss = output.loss + how.crps * marginal_crps(output.predictions, batch.targets, batch.mask)
+            loss = output.loss + settings.crps * marginal_crps(output.predictions, batch.targets, batch.mask)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), _LARGEST_GRADIENT)
@@ -122,21 +122,21 @@ def train(
             raise FloatingPointError("Forecaster: the loss is not finite. Lower `learning_rate`.")
         bar.step(part + 1 - n_shown)
         n_shown = part + 1
-    bar.step(how.n_parts - n_shown)
+    bar.step(settings.n_parts - n_shown)
     network.to("cpu").eval().requires_grad_(False)
 
 
-def drawn(source: Source, places: Tensor, how: Training) -> Batch:
-    """Return a batch of windows drawn at random, with targets [windows, 1, channels * horizon, 1]."""
-    home, size = places.device, (how.batch_size,)
+def drawn(source: Source, places: Tensor, settings: Training) -> Batch:
+    """Return a random batch of windows, with targets [windows, 1, channels * horizon, 1]."""
+    home, size = places.device, (settings.batch_size,)
     chosen = places[torch.randint(len(places), size, device=home)]
     past = source.layout.past
     lengths = torch.randint(min(4, past), past + 1, size, device=home)
     whole = torch.rand(size, device=home) >= _SHORTENED
     window = source.window(chosen, torch.where(whole, past, lengths))
-    targets = window.targets.flatten(1)[:, None, :, None].to(how.device)
+    targets = window.targets.flatten(1)[:, None, :, None].to(settings.device)
     mask = ~targets.isnan().squeeze(-1)
-    return Batch(window.inputs.to(how.device), targets.nan_to_num().clamp(-_FARTHEST, _FARTHEST), mask)
+    return Batch(window.inputs.to(settings.device), targets.nan_to_num().clamp(-_FARTHEST, _FARTHEST), mask)
 
 
 def _path_nll(*, hypotheses: Tensor, targets: Tensor, scale: Tensor, mask: Tensor, event_dims: int) -> Tensor:
@@ -147,22 +147,22 @@ def _path_nll(*, hypotheses: Tensor, targets: Tensor, scale: Tensor, mask: Tenso
 
 
 def marginal_crps(predictions: Any, targets: Tensor, mask: Tensor) -> Tensor:
-    """Return an estimate of the mean CRPS of the mixtures at single steps.
+    """Estimate the mean CRPS of the mixtures at single steps.
 
-    The likelihood of whole paths is insensitive to the distance of a step from a narrow mixture; the CRPS is not.
+    Unlike the likelihood of whole paths, the CRPS is sensitive to the distance of a step from a narrow mixture.
 
     Args:
-        predictions: paths [windows, hypotheses, steps, 1] with scales and score logits.
-        targets: [windows, 1, steps, 1]
-        mask: [windows, 1, steps], True where a step is known.
+        predictions: Paths [windows, hypotheses, steps, 1] with scales and score logits.
+        targets: Target paths [windows, 1, steps, 1].
+        mask: Step mask [windows, 1, steps], True where a step is known.
 
     Example:
         >>> from torchmcl import Distributions
-        >>> given = Distributions(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1), torch.full((1, 1, 1, 1), 1e-6))
-        >>> marginal_crps(given, torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool))
+        >>> narrow = Distributions(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1), torch.full((1, 1, 1, 1), 1e-6))
+        >>> marginal_crps(narrow, torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool))
         tensor(1.0000)
     """
     steps = torch.randperm(targets.shape[2], device=targets.device)[:_N_CRPS_STEPS]
     centers, scales = (part[:, :, steps, 0] for part in (predictions.hypotheses, predictions.scale))
-    shares = predictions.score_logits.softmax(dim=-1)
-    return random_crps(centers, scales, shares, targets[:, 0, steps, 0], mask[:, 0, steps])
+    probabilities = predictions.score_logits.softmax(dim=-1)
+    return random_crps(centers, scales, probabilities, targets[:, 0, steps, 0], mask[:, 0, steps])

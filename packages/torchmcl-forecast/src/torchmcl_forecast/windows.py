@@ -1,4 +1,4 @@
-"""Windows of series as inputs and targets of the network, in units of their own past."""
+"""Windows of series as inputs and targets of the network, scaled by the past of each window."""
 
 import copy
 import math
@@ -17,43 +17,45 @@ from torchmcl_forecast.seasons import calendar_features, filled
 
 __all__ = ["Layout", "Source", "Window", "choose_context", "choose_layout"]
 
-# Minimum unit, as a share of the deviation of the whole series, so that values after a flat stretch stay moderate.
+# Minimum unit, as a fraction of the standard deviation of the whole series, so that values after a constant stretch
+# stay moderate.
 _LEAST_UNIT = 1e-3
-# A series with fewer values than this tells little about the size of its changes: its unit is at least a share of the
-# usual one, so that one or two values do not seem certain to stay.
+# The changes of a series with fewer values than this are poorly known: its unit is at least a fraction of the usual
+# unit, so that a series of one or two values is not forecast as constant.
 _ENOUGH_VALUES = 10
-# A window needs at least this many values of its past.
+# Minimum number of known past values of a window.
 _LEAST_PAST = 3
-# Positions in the horizon at which errors of naive forecasts are measured. If all were multiples of a season, the last
-# value would seem as good as the last season.
-_SHARES_OF_HORIZON = (0.2, 0.45, 0.7, 1.0)
-# Numbers of last seasons whose mean is read: a mean has less noise than a single season, and a longer past than the
-# context. On ETTh1 and ETTh2 contexts of two weeks instead had a higher CRPS. Series must be several times as long: in
-# shorter ones most windows have fewer seasons before them, and on M4's hourly series the CRPS was higher.
+# Positions in the horizon at which the errors of naive forecasts are measured. If all of them were multiples of a
+# season, the last value would seem as good a forecast as the last season.
+_HORIZON_FRACTIONS = (0.2, 0.45, 0.7, 1.0)
+# Numbers of recent seasons whose mean is an input. A mean has less noise than a single season and covers a longer past
+# than the context. On ETTh1 and ETTh2, contexts of two weeks had a higher CRPS. The series must be several times as
+# long: in shorter series most windows have fewer seasons before them, and the CRPS was higher on M4's hourly series.
 _MEANS, _TIMES_LONGER = (7, 28), 10
-# Two seasons are read in full if each is at most this many horizons long (a week of hours, but not a year of days), and
-# the series are at least this many times as long as both.
+# The context contains two whole seasons if a season is at most this many horizons long (a week of hours, but not a year
+# of days), and the series are at least this many times as long as the two seasons.
 _MOST_HORIZONS, _TIMES_CONTEXT = 8, 4
-# Minimum length of the context, if the series are long enough, even for a short horizon.
+# Minimum context length for any horizon, if the series are long enough.
 _LEAST_CONTEXT = 96
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of windows.
+    """Layout of windows.
 
     Attributes:
-        horizon: steps to forecast.
-        context: steps of the past that the network reads.
-        periods: 1 and the shortest season, if any; repeating the last period is a naive forecast.
-        lags: longer seasons, or multiples of them, whose values at the horizon are read too.
-        n_channels: series that are forecast together.
-        n_calendar: features of the calendar.
-        n_known: covariates that are known ahead.
-        n_past: covariates that are not known ahead.
-        means: numbers of last seasons whose mean is read too, as a naive forecast; none without a season.
-        usual_change: of values over half of the horizon, relative to their size: the median of the series.
-        usual_size: the median of the mean absolute values of the series.
+        horizon: Number of steps to forecast.
+        context: Number of past steps that the network reads.
+        periods: Periods of the naive forecasts, which repeat the last period: 1 and the shortest season, if any.
+        lags: Longer seasons, or multiples of them; the values this many steps before the horizon are inputs, too.
+        n_channels: Number of series that are forecast together.
+        n_calendar: Number of calendar features.
+        n_known: Number of covariates with known future values.
+        n_past: Number of covariates with unknown future values.
+        means: Numbers of recent seasons whose mean is another naive forecast; empty without a season.
+        usual_change: Median over the series of the mean absolute change over half of the horizon, relative to the mean
+            absolute value.
+        usual_size: Median over the series of the mean absolute value.
     """
 
     horizon: int
@@ -70,39 +72,39 @@ class Layout:
 
     @property
     def past(self) -> int:
-        """The number of values that a window reads before the horizon."""
+        """Number of values before the horizon that a window reads."""
         return max(self.context, *self.lags, 0)
 
     @property
     def n_linear(self) -> int:
-        """The number of inputs of the linear map for one channel: covariates, changes, and naive forecasts."""
+        """Number of inputs of the linear map per channel: covariates, changes, and naive forecasts."""
         covariates = self.horizon * self.n_known + self.n_recent * (self.n_known + self.n_past)
         return covariates + self.context + self.horizon * (len(self.periods) + 1 + len(self.lags) + len(self.means))
 
     @property
     def n_recent(self) -> int:
-        """The number of steps before the horizon whose covariates are read."""
+        """Number of steps before the horizon whose covariates are inputs."""
         return min(self.context, max(self.horizon, *self.periods))
 
     @property
     def n_of_channel(self) -> int:
-        """The number of inputs of one channel: those of the linear map, its values, and statistics."""
+        """Number of inputs per channel: the inputs of the linear map, standardized values, and statistics."""
         return self.n_linear + self.context + len(self.periods) + 3
 
     @property
     def n_inputs(self) -> int:
-        """The number of inputs of the network: those of all channels, and the calendar."""
+        """Number of inputs of the network: the inputs of all channels, and the calendar features."""
         return self.n_channels * self.n_of_channel + self.n_calendar
 
 
 class Window(NamedTuple):
-    """Windows of series. The unit is the mean error of the best naive forecast in the past of the window.
+    """Inputs and targets of windows. The unit is the mean error of the best naive forecast in the past of the window.
 
     Attributes:
-        inputs: [windows, n_inputs]
-        targets: [windows, channels, horizon], distances from the naive forecast in units; NaN where missing.
-        naive: [windows, channels, horizon], the best naive forecast: the last season, or the last value.
-        unit: [windows, channels, 1]
+        inputs: Inputs of the network, [windows, n_inputs].
+        targets: Distances from the naive forecast in units, [windows, channels, horizon]; NaN where missing.
+        naive: Best naive forecast, the last season or the last value, [windows, channels, horizon].
+        unit: Units, [windows, channels, 1].
     """
 
     inputs: Tensor
@@ -112,12 +114,12 @@ class Window(NamedTuple):
 
 
 def choose_means(horizon: int, season: int, n_times: int) -> tuple[int, ...]:
-    """Return the numbers of last seasons whose means are read: fewer if the series are short, none for long seasons.
+    """Return the numbers of recent seasons whose means are inputs: fewer for short series, none for long seasons.
 
     Args:
-        horizon: steps to forecast.
-        season: the shortest one; 1 without any.
-        n_times: length of a typical series.
+        horizon: Number of steps to forecast.
+        season: Length of the shortest season; 1 without a season.
+        n_times: Length of a typical series.
 
     Example:
         >>> choose_means(48, 24, 9000), choose_means(48, 24, 2000), choose_means(48, 24, 1000)
@@ -129,19 +131,19 @@ def choose_means(horizon: int, season: int, n_times: int) -> tuple[int, ...]:
 
 
 def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tuple[int, tuple[int, ...]]:
-    """Return the length of the context, and the lags of all seasons but the shortest.
+    """Return the context length, and the lags of all seasons but the shortest.
 
     Args:
-        horizon: steps to forecast.
-        seasons: their lengths.
-        n_times: length of a typical series.
+        horizon: Number of steps to forecast.
+        seasons: Season lengths.
+        n_times: Length of a typical series.
 
     Example:
         >>> choose_context(48, (24, 168), 700), choose_context(48, (24, 168), 2000), choose_context(28, (7, 365), 1500)
         ((144, (168,)), (336, (168,)), (96, (365,)))
     """
     longest = min(_MOST_HORIZONS * horizon, n_times // (2 * _TIMES_CONTEXT))
-    season = max((each for each in seasons if each <= longest), default=min(seasons, default=1))
+    season = max((length for length in seasons if length <= longest), default=min(seasons, default=1))
     context = max(3 * horizon, 2 * season, _LEAST_CONTEXT)
     # Keep a few windows for training if the series are short.
     context = max(min(context, (n_times - horizon) * 2 // 3), _LEAST_PAST)
@@ -152,16 +154,16 @@ def choose_context(horizon: int, seasons: tuple[int, ...], n_times: int) -> tupl
 def choose_layout(
     panel: Panel, horizon: int, seasons: tuple[int, ...], context: int | None, joint: bool, n_known: int, n_past: int
 ) -> Layout:
-    """Return the layout for the series of a panel.
+    """Choose the layout for the series of a panel.
 
     Args:
-        panel: the series.
-        horizon: steps to forecast.
-        seasons: their lengths.
-        context: steps of the past to read; None to choose it.
-        joint: whether all series are channels of one path.
-        n_known: covariates that are known ahead.
-        n_past: covariates that are not.
+        panel: Series to forecast.
+        horizon: Number of steps to forecast.
+        seasons: Season lengths.
+        context: Number of past steps to read; None to choose it.
+        joint: Whether all series are channels of one path.
+        n_known: Number of covariates with known future values.
+        n_past: Number of covariates with unknown future values.
     """
     n_times = int(np.median(panel.values.shape[1] - np.argmax(~np.isnan(panel.values), axis=1)))
     chosen, lags = choose_context(horizon, seasons, n_times)
@@ -174,12 +176,12 @@ def choose_layout(
 
 
 def _sizes(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean absolute value of each series, 0 without any."""
+    """Return the mean absolute value of each series; 0 for a series without values."""
     return np.nansum(np.abs(values), axis=1) / np.maximum((~np.isnan(values)).sum(axis=1), 1)
 
 
 def _usual_change_and_size(values: NDArray[np.float64], horizon: int) -> tuple[float, float]:
-    """Return the medians over the series of the relative change over half of the horizon, and of the size.
+    """Return the medians over the series of the relative change over half of the horizon, and of the absolute value.
 
     Example:
         >>> _usual_change_and_size(np.tile([9.0, 11.0], (3, 10)), horizon=2)
@@ -195,12 +197,12 @@ def _usual_change_and_size(values: NDArray[np.float64], horizon: int) -> tuple[f
 
 
 class Source:
-    """Windows of a panel on demand.
+    """Windows of a panel, computed on demand.
 
     Args:
-        panel: the series; with several channels all of it is one group.
-        layout: of the windows.
-        season: for missing values.
+        panel: Series; with several channels, all series form one group.
+        layout: Layout of the windows.
+        season: Season length with which missing values are filled.
     """
 
     def __init__(self, panel: Panel, layout: Layout, season: int) -> None:
@@ -213,12 +215,12 @@ class Source:
         unknown = (1 - n_values / _ENOUGH_VALUES).clip(0, 1)
         usual = unknown * layout.usual_change * np.where(size > 0, size, layout.usual_size)
         floor = np.maximum(_LEAST_UNIT * np.nanstd(values, axis=1), usual)
-        # Padding for windows that begin before the series, and for the horizon after it.
+        # Padding for windows that begin before the series, and for the horizon after the series.
         room = ((0, 0), (past, horizon))
         self.known = torch.from_numpy(np.pad(known, room, constant_values=np.nan)).view(shape)
         self.truth = torch.from_numpy(np.pad(values, room, constant_values=np.nan)).view(shape)
         self.floor = torch.from_numpy(floor).view(-1, layout.n_channels, 1)
-        # Computed once: each window would have to read months of values.
+        # Computed once, because each window would have to read months of values.
         self.means = [_seasonal_means(self.known, layout.periods[-1], n) for n in layout.means]
         self.covariates = padded_covariates(panel, past, horizon).unflatten(0, (-1, layout.n_channels))
         groups = panel.ends[:: layout.n_channels]
@@ -229,15 +231,15 @@ class Source:
 
     @property
     def n_groups(self) -> int:
-        """The number of series, or of groups of channels."""
+        """Number of groups: of single series, or of joint channels."""
         return len(self.known)
 
     def places(self, last: int = 0, first: int = 0) -> Tensor:
         """Return all windows, [windows, 2]: the group, and the number of values before the horizon.
 
         Args:
-            last: the number of steps to leave out at the end of the series.
-            first: the number of steps to leave out at the beginning.
+            last: Number of steps to leave out at the end of the series.
+            first: Number of steps to leave out at the beginning.
         """
         past, horizon = self.layout.past, self.layout.horizon
         before = torch.arange(self.n_times)
@@ -248,24 +250,24 @@ class Source:
         return torch.stack([group, before[place]], dim=1)
 
     def to(self, device: str) -> "Source":
-        """Return the same windows on a device; on the CPU for all but CUDA's, which may lack double precision."""
+        """Return the same windows on a CUDA device; on the CPU for others, which may lack double precision."""
         moved = copy.copy(self)
         home = device if torch.device(device).type == "cuda" else "cpu"
         for name in ("known", "truth", "floor", "covariates", "calendar"):
             setattr(moved, name, getattr(self, name).to(home))
-        moved.means = [each.to(home) for each in self.means]
+        moved.means = [mean.to(home) for mean in self.means]
         return moved
 
     def ends(self) -> Tensor:
-        """Return the windows whose horizon follows the end of each series."""
+        """Return the windows whose horizon begins after the end of each series."""
         return torch.stack([torch.arange(self.n_groups), torch.full((self.n_groups,), self.n_times)], dim=1)
 
     def window(self, places: Tensor, shortened: Tensor | None = None) -> Window:
         """Return the inputs and targets of windows.
 
         Args:
-            places: [windows, 2], of `places` or `ends`.
-            shortened: [windows], the number of past values to read; all by default.
+            places: Windows [windows, 2] from `places` or `ends`.
+            shortened: Number of past values to read, [windows]; all by default.
         """
         layout = self.layout
         group, before = places.unbind(dim=1)
@@ -274,11 +276,11 @@ class Source:
             steps = torch.arange(layout.past, device=places.device)
             read = read.masked_fill(steps < layout.past - shortened.view(-1, 1, 1), torch.nan)
         season = layout.periods[-1]
-        means = [_cut(each, group, before + layout.past - season, season) for each in self.means]
-        if shortened is not None:  # as if the seasons before had not been observed; whole windows keep their means
+        means = [_cut(mean, group, before + layout.past - season, season) for mean in self.means]
+        if shortened is not None:  # as if the earlier seasons had not been observed; whole windows keep their means
             cut = shortened < layout.past
             short = [(cut & (shortened < n * season)).view(-1, 1, 1) for n in layout.means]
-            means = [each.masked_fill(few, torch.nan) for each, few in zip(means, short, strict=True)]
+            means = [mean.masked_fill(few, torch.nan) for mean, few in zip(means, short, strict=True)]
         inputs, naive, unit = described(read, self.floor[group], layout, means)
         begin, length = before + layout.past - layout.n_recent, layout.n_recent + layout.horizon
         beside = _cut(self.covariates.transpose(-1, -2), group, begin, length).transpose(-1, -2)
@@ -292,25 +294,25 @@ class Source:
 def described(
     read: Tensor, floor: Tensor, layout: Layout, means: Sequence[Tensor] = ()
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inputs [windows, channels, numbers], the best naive forecast, and the unit, from the past of windows.
+    """Compute inputs [windows, channels, features], the best naive forecast, and the unit from the past of windows.
 
     Args:
-        read: [windows, channels, past], NaN before the series begins.
-        floor: [windows, channels, 1], the minimum unit.
-        layout: of the windows.
-        means: [windows, channels, season] for each of `Layout.means`: the mean of the last seasons, NaN where unknown.
+        read: Past values, [windows, channels, past]; NaN before the series begins.
+        floor: Minimum unit, [windows, channels, 1].
+        layout: Layout of the windows.
+        means: Means of the recent seasons, [windows, channels, season] for each of `Layout.means`; NaN where unknown.
     """
     context, horizon = layout.context, layout.horizon
     recent = read[..., layout.past - context :]
-    given = ~recent.isnan()
-    n_given = given.sum(dim=-1, keepdim=True)
-    level = recent.nan_to_num().sum(dim=-1, keepdim=True) / n_given.clamp_min(1)
+    present = ~recent.isnan()
+    n_present = present.sum(dim=-1, keepdim=True)
+    level = recent.nan_to_num().sum(dim=-1, keepdim=True) / n_present.clamp_min(1)
     square = (recent - level).nan_to_num().square().sum(dim=-1, keepdim=True)
     smallest = torch.maximum(floor, (1e-6 * level.abs()).clamp_min(1e-100))
-    deviation = torch.maximum((square / n_given.clamp_min(1)).sqrt(), smallest)
+    deviation = torch.maximum((square / n_present.clamp_min(1)).sqrt(), smallest)
     values = _from_first(recent, level)
     repeats = torch.stack([_repeated(values, period, horizon) for period in layout.periods])
-    errors = torch.cat([_naive_error(values, given, period, horizon, deviation) for period in layout.periods], dim=-1)
+    errors = torch.cat([_naive_error(values, present, period, horizon, deviation) for period in layout.periods], dim=-1)
     best = errors.argmin(dim=-1, keepdim=True)  # [windows, channels, 1]
     unit = torch.maximum(errors.gather(-1, best), smallest)
     naive = repeats.gather(0, best.expand(*best.shape[:2], horizon).unsqueeze(0))[0]
@@ -324,26 +326,26 @@ def described(
         usual = _repeated(mean, layout.periods[-1], horizon)
         others.append(torch.where(usual.isnan(), naive, usual))
     linear = torch.cat([changes / unit, *((other - naive) / unit for other in others)], dim=-1).clamp(-20, 20)
-    share = n_given / context
-    sizes = [(deviation / (deviation + level.abs())).log(), (unit / deviation).log(), share]
+    fraction = n_present / context
+    sizes = [(deviation / (deviation + level.abs())).log(), (unit / deviation).log(), fraction]
     chosen = torch.nn.functional.one_hot(best.squeeze(-1), len(layout.periods))
     standard = ((values - level) / deviation).clamp(-10, 10)
     return torch.cat([linear, standard, chosen, *sizes], dim=-1), naive, unit
 
 
 def _cut(series: Tensor, group: Tensor, start: Tensor, length: int) -> Tensor:
-    """Return stretches [windows, ..., length] of padded series [groups, ..., times]; whole rows are copied at once."""
-    stretches = series.unfold(-1, length, 1).movedim(-2, 1)  # a view, [groups, starts, ..., length]
-    return stretches[group, start]
+    """Return slices [windows, ..., length] of padded series [groups, ..., times], copied as whole rows."""
+    slices = series.unfold(-1, length, 1).movedim(-2, 1)  # a view, [groups, starts, ..., length]
+    return slices[group, start]
 
 
 def _repeated(values: Tensor, period: int, horizon: int) -> Tensor:
-    """Return the last period repeated over the horizon, [windows, channels, horizon]."""
+    """Repeat the last period over the horizon, [windows, channels, horizon]."""
     return values[..., values.shape[-1] - period + torch.arange(horizon, device=values.device) % period]
 
 
 def _seasonal_means(values: Tensor, season: int, n: int) -> Tensor:
-    """Return the mean of each value and those 1, 2 ... n - 1 seasons before it; NaN where less than half are known.
+    """Return the mean of each value and the values 1 to n - 1 seasons before it; NaN if less than half are known.
 
     Example:
         >>> _seasonal_means(torch.tensor([[1.0, 5.0, 3.0, torch.nan]]), season=2, n=2)
@@ -364,26 +366,26 @@ def _seasonal_means(values: Tensor, season: int, n: int) -> Tensor:
 
 
 def _changes(values: Tensor, period: int) -> Tensor:
-    """Return the changes over a period, 0 in the first period."""
+    """Return the changes over a period; 0 in the first period."""
     return torch.nn.functional.pad(values[..., period:] - values[..., :-period], (period, 0))
 
 
-def _naive_error(values: Tensor, given: Tensor, period: int, horizon: int, deviation: Tensor) -> Tensor:
-    """Return the mean error when a period is repeated, at a few steps of the horizon, [windows, channels, 1]."""
+def _naive_error(values: Tensor, present: Tensor, period: int, horizon: int, deviation: Tensor) -> Tensor:
+    """Return the mean error of repeating a period, over a few steps of the horizon, [windows, channels, 1]."""
     total, count = torch.zeros_like(deviation), torch.zeros_like(deviation)
-    for lag in sorted({period * math.ceil(share * horizon / period) for share in _SHARES_OF_HORIZON}):
-        known = given[..., lag:] & given[..., : max(values.shape[-1] - lag, 0)]
+    for lag in sorted({period * math.ceil(position * horizon / period) for position in _HORIZON_FRACTIONS}):
+        known = present[..., lag:] & present[..., : max(values.shape[-1] - lag, 0)]
         error = (values[..., lag:] - values[..., : max(values.shape[-1] - lag, 0)]).abs() * known
         n_known = known.sum(dim=-1, keepdim=True)
         # Lags with too few pairs are ignored.
         total += torch.where(n_known >= _LEAST_PAST, error.sum(dim=-1, keepdim=True) / n_known.clamp_min(1), 0.0)
         count += n_known >= _LEAST_PAST
-    # Without any pairs, the error of the last value is the deviation.
+    # Without pairs, the error of the last value is the deviation.
     return torch.where(count > 0, total / count.clamp_min(1), deviation if period == 1 else torch.inf)
 
 
 def _from_first(recent: Tensor, level: Tensor) -> Tensor:
-    """Return values with missing ones replaced by the first known value, or by the level if none is known."""
+    """Replace missing values by the first known value, or by the level if no value is known."""
     known = ~recent.isnan()
     first = known.to(torch.uint8).argmax(dim=-1, keepdim=True)
     value = torch.where(known.any(dim=-1, keepdim=True), recent.gather(-1, first), level)

@@ -17,9 +17,9 @@ _DAY = 24 * 3600 * _SECOND
 
 
 def frame_of_dataset(dataset: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Return the long frame of a gluonts dataset: entries with `start` (a period), `target` and optionally `item_id`.
+    """Convert a gluonts dataset to a long frame. Entries have `start` (a period), `target` and optionally `item_id`.
 
-    The rows of a multivariate target, [channels, times], become separate series.
+    The rows of a multivariate target [channels, times] become separate series.
 
     Example:
         >>> entry = {"item_id": "shop", "start": pd.Period("2024-01-01", "D"), "target": [3.0, 4.0]}
@@ -40,12 +40,12 @@ def frame_of_dataset(dataset: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 
 def sample_forecasts(forecast: Forecast, n: int = 200, random_state: int = 0) -> list[Any]:
-    """Return a gluonts `SampleForecast` for each series, or one for all, [n, horizon, series], if they are joint.
+    """Return a gluonts `SampleForecast` for each series; for joint series, one for all of them, [n, horizon, series].
 
     Args:
-        forecast: of dates; numbers have no period.
-        n: the number of paths to draw.
-        random_state: seed.
+        forecast: Forecast whose times are dates, because numbers have no period.
+        n: Number of paths to sample.
+        random_state: Random seed.
     """
     kinds = _kinds("sample_forecasts")
     paths = forecast.sample_paths(n, random_state).numpy()  # [groups, n, channels, horizon]
@@ -62,8 +62,8 @@ def quantile_forecasts(forecast: Forecast, levels: Any = LEVELS) -> list[Any]:
     """Return a gluonts `QuantileForecast` for each series, including the mean.
 
     Args:
-        forecast: of dates; numbers have no period.
-        levels: between 0 and 1.
+        forecast: Forecast whose times are dates, because numbers have no period.
+        levels: Quantile levels between 0 and 1.
     """
     kinds = _kinds("quantile_forecasts")
     frame = forecast.quantiles(levels)
@@ -86,10 +86,10 @@ def _kinds(owner: str) -> Any:
 
 
 def _starts(owner: str, forecast: Forecast) -> list[pd.Period]:
-    """Return the period of the first forecast step of each series."""
+    """Return the period of the first step of the forecast of each series."""
     grid, ends = forecast.panel.grid, forecast.panel.ends
     if not grid.is_calendar:
-        raise ValueError(bad_value(owner, "forecast", "have dates", "numbers", "gluonts counts periods of a calendar."))
+        raise ValueError(bad_value(owner, "forecast", "have dates", "numbers", "gluonts requires calendar periods."))
     if grid.kind == "business" and grid.week != Grid.week:
         rule, advice = "have dates of all days, or of Monday to Friday", "gluonts has no periods of other weeks."
         raise ValueError(bad_value(owner, "forecast", rule, f"the week {grid.week}", advice))

@@ -1,4 +1,4 @@
-"""An sktime forecaster: the same network with the interface `fit(y, X, fh)`, for one or several series, or panels."""
+"""Forecaster with the sktime interface `fit(y, X, fh)` for single series, several series and panels."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +26,15 @@ _SERIES, _TIME, _VALUE = "unique_id", "ds", "y"
 class SktimeForecaster(BaseForecaster):
     """`Forecaster` with the sktime interface (``pip install sktime``).
 
-    One network is trained on all instances of a panel and all columns of a table. `X` holds covariates that are known
-    ahead. `predict` returns means, `predict_quantiles` and `predict_interval` quantiles of each step;
-    `forecast` gives futures with probabilities, tubes, samples and plots.
+    One network is trained on all instances of a panel and all columns of a table. `X` contains covariates with known
+    future values. `predict` returns means; `predict_quantiles` and `predict_interval` return quantiles of each step;
+    `forecast` returns futures with probabilities, tubes, samples and plots.
 
     Args:
-        forecaster: with the parameters to use; names of columns and covariates are set by this class.
+        forecaster: Forecaster whose parameters are used; this class sets the column names and the covariates.
 
     Attributes:
-        forecaster_: the fitted `Forecaster`.
+        forecaster_: Fitted `Forecaster`.
 
     Example:
         >>> import warnings
@@ -66,7 +66,7 @@ class SktimeForecaster(BaseForecaster):
         "X-y-must-have-same-index": False,
     }
 
-    # `update` moves the cutoff, and forecasts begin there: the past is needed.
+    # `update` moves the cutoff from which forecasts begin, so the past is needed.
     _config = {"remember_data": True}  # noqa: RUF012
 
     def __init__(self, forecaster: Forecaster | None = None) -> None:
@@ -86,7 +86,7 @@ class SktimeForecaster(BaseForecaster):
         """Return the forecast from the current cutoff; series are named by instance and column number.
 
         Args:
-            X: covariates of the horizon, if there were any in `fit`.
+            X: Covariates of the horizon; required if `fit` had covariates.
         """
         future = None if not self._n_covariates else self._future(X)
         return self.forecaster_.forecast(self._long(self._y, self._X), future=future)
@@ -96,8 +96,8 @@ class SktimeForecaster(BaseForecaster):
         return self._wide(fh, steps, self._names)
 
     def _predict_quantiles(self, fh: Any, X: pd.DataFrame | None, alpha: list[float]) -> pd.DataFrame:  # noqa: N803
-        found = self.forecast(X).quantiles(np.clip(alpha, 1e-6, 1 - 1e-6))
-        parts = [self._wide(fh, found.iloc[:, 2 + k].to_numpy(), self._names) for k in range(len(alpha))]
+        quantiles = self.forecast(X).quantiles(np.clip(alpha, 1e-6, 1 - 1e-6))
+        parts = [self._wide(fh, quantiles.iloc[:, 2 + k].to_numpy(), self._names) for k in range(len(alpha))]
         names = self._get_varnames()
         columns = pd.MultiIndex.from_product([names, alpha])
         together = [parts[k].iloc[:, place] for place in range(len(names)) for k in range(len(alpha))]
@@ -108,23 +108,23 @@ class SktimeForecaster(BaseForecaster):
         return [f"x{k}" for k in range(self._n_covariates)]
 
     def _long(self, y: pd.DataFrame, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
-        """Return a long frame: a series for each instance and column, in the order of sktime's predictions."""
+        """Convert to a long frame with a series for each instance and column, in the order of sktime's predictions."""
         y = y.sort_index()
-        beside = {}
+        covariates = {}
         if self._n_covariates and X is not None:
-            beside = dict(zip(self._covariates, X.reindex(y.index).to_numpy(dtype=float).T, strict=True))
+            covariates = dict(zip(self._covariates, X.reindex(y.index).to_numpy(dtype=float).T, strict=True))
         instances = _instances(y.index)
         parts = [
             pd.DataFrame({_SERIES: [f"{name}/{k}" for name in instances], _TIME: _times(y.index), _VALUE: y.iloc[:, k]})
             .reset_index(drop=True)
-            .assign(**beside)
+            .assign(**covariates)
             for k in range(y.shape[1])
         ]
         return pd.concat(parts, ignore_index=True)
 
     def _future(self, X: pd.DataFrame | None) -> pd.DataFrame:  # noqa: N803
         if X is None:
-            raise ValueError("SktimeForecaster: `X` must be given in `predict` if it was in `fit`, got None.")
+            raise ValueError("SktimeForecaster: `X` is required in `predict`, because `fit` had covariates.")
         values = pd.DataFrame(X.to_numpy(dtype=float), columns=self._covariates).ffill().bfill()
         values[_TIME] = _times(X.index)
         instances = _instances(X.index)
@@ -137,9 +137,9 @@ class SktimeForecaster(BaseForecaster):
         horizon = self.forecaster_.horizon_
         chosen = fh.to_relative(self.cutoff).to_pandas().to_numpy().astype(int) - 1
         n_columns = len(names)
-        # Series are ordered by column, then by instance, as in the long frame.
+        # As in the long frame, series are ordered by column and then by instance.
         values = np.asarray(steps).reshape(n_columns, -1, horizon)[:, :, chosen]
-        if fh.freq is None and isinstance(self.cutoff, pd.DatetimeIndex):  # as in panels of dates
+        if fh.freq is None and isinstance(self.cutoff, pd.DatetimeIndex):  # true for panels of dates
             times = self._y.index.get_level_values(-1).unique().sort_values()
             fh = type(fh)(chosen + 1, is_relative=True, freq=pd.infer_freq(times))
         index = fh.get_expected_pred_idx(self._y, cutoff=self.cutoff)
@@ -147,7 +147,7 @@ class SktimeForecaster(BaseForecaster):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """Return parameters with a single step of training, for sktime's tests, which fit several hundred times."""
+        """Return parameters with a single training step for sktime's tests, which fit several hundred forecasters."""
         quick: dict[str, Any] = {
             "n_members": 1,
             "n_steps": 1,
@@ -160,7 +160,7 @@ class SktimeForecaster(BaseForecaster):
 
 
 def _instances(index: pd.Index) -> list[str]:
-    """Return the instance of each row; "" if there are no instances."""
+    """Return the instance name of each row; "" without instances."""
     if not isinstance(index, pd.MultiIndex):
         return [""] * len(index)
     return ["/".join(map(str, key[:-1])) for key in index]
